@@ -1,0 +1,194 @@
+"""Atomic commits of files and folders, locks and free space: the only code that renames, fsyncs or locks.
+
+A file or a folder is made beside its place and moved there in one rename, so that a reader sees the old one, the new
+one or none, and never a part. Contents are fsynced before the rename and the parent folder after it, so that this
+holds after a power cut too.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import SoftFileLock, Timeout
+
+from datasets_rl.errors import DiskFull, Locked
+
+__all__ = [
+    "disk_errors",
+    "free_bytes",
+    "lock",
+    "publish_file",
+    "publish_folder",
+    "recover_folder",
+    "remove_tree",
+    "require_free",
+    "sync",
+    "tree_bytes",
+    "write_json",
+    "write_text",
+]
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's bytes, or a folder's list of names, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        # Windows cannot fsync a folder, nor a file that is open for reading; there the rename alone orders the commit.
+        with suppress(PermissionError, OSError) if os.name == "nt" else _nothing():
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def publish_file(temporary: Path, target: Path) -> None:
+    """Move a finished file to its place in one step; a file that is there already is replaced."""
+    sync(temporary)
+    os.replace(temporary, target)
+    sync(target.parent)
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write a whole text file, or leave what was there."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with disk_errors(target.parent), temporary.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+        publish_file(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(target: Path, value: Any) -> None:
+    """Write a JSON file in the way of `write_text`; NaN and infinity are refused, as JSON does not have them."""
+    write_text(target, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def publish_folder(build: Path, target: Path, *, aside: Path) -> None:
+    """Move a finished folder to its place.
+
+    A folder that is there already goes to `aside` first, and is deleted when the new one stands. A process that dies
+    between the two renames leaves `aside`, which `recover_folder` brings back.
+    """
+    for path in sorted(build.rglob("*")):
+        sync(path)
+    sync(build)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():
+        remove_tree(aside)
+        os.replace(target, aside)
+        sync(aside.parent)
+    os.replace(build, target)
+    sync(target.parent)
+    remove_tree(aside)
+
+
+def recover_folder(target: Path, *, aside: Path) -> None:
+    """Undo what a process that died inside `publish_folder` left: the replaced folder returns, or its rest goes."""
+    if not aside.exists():
+        return
+    if target.exists():
+        remove_tree(aside)
+    else:
+        os.replace(aside, target)
+        sync(target.parent)
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a file or a folder with all that is in it; nothing there is fine. Links are deleted, never followed."""
+    if path.is_symlink() or path.is_file():
+        path.unlink(missing_ok=True)
+    elif path.exists():
+        shutil.rmtree(path)
+
+
+def tree_bytes(path: Path) -> int:
+    """Return the sum of the sizes of all files below a folder."""
+    return sum(item.stat().st_size for item in path.rglob("*") if item.is_file())
+
+
+def free_bytes(path: Path) -> int:
+    """Return the bytes that a file below `path` could still take; `path` itself need not exist yet."""
+    for folder in (path, *path.absolute().parents):
+        if folder.exists():
+            return shutil.disk_usage(folder).free
+    return 0
+
+
+def require_free(path: Path, needed: int, why: str = "") -> None:
+    """Check that `needed` bytes fit below `path`.
+
+    Raises:
+        DiskFull: If they do not.
+    """
+    free = free_bytes(path)
+    if needed > free:
+        raise DiskFull(path, needed, free, why)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn the system's "no space left" inside the block into `DiskFull`, which names the place."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise DiskFull(path, None, free_bytes(path), os.strerror(error.errno)) from error
+        raise
+
+
+@contextmanager
+def lock(
+    path: Path, what: str, *, wait: float = 3600.0, waiting: Callable[[str], None] | None = None
+) -> Iterator[None]:
+    """Hold an owner file for the length of the block, so that two processes do a piece of work once.
+
+    The file names its owner (process and host) instead of relying on flock, which succeeds silently on Lustre, GPFS
+    and NFS. The file of a process that died on this host is taken over; that of another host is waited for.
+
+    Args:
+        path: The owner file; its folder is made.
+        what: What is locked, for messages.
+        wait: Seconds to wait for another owner.
+        waiting: Called once with the owner's name if there is one to wait for.
+
+    Raises:
+        Locked: If the other owner is still there after `wait` seconds.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    owner_file = SoftFileLock(path, is_singleton=False)
+    try:
+        owner_file.acquire(timeout=0)
+    except Timeout:
+        if waiting is not None and wait > 0:
+            waiting(_owner(owner_file))
+        try:
+            owner_file.acquire(timeout=wait, poll_interval=0.1)
+        except Timeout:
+            raise Locked(what, _owner(owner_file), path) from None
+    try:
+        yield
+    finally:
+        owner_file.release()
+
+
+def _owner(owner_file: SoftFileLock) -> str:
+    host = socket.gethostname()
+    with suppress(OSError, IndexError):
+        lines = Path(owner_file.lock_file).read_text(encoding="utf-8", errors="replace").splitlines()
+        host = lines[1] or host
+    return f"process {owner_file.pid or 'unknown'} on {host}"

@@ -1,0 +1,100 @@
+"""What the environment says: where data lies and how the network is used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from datasets_rl.errors import BadArgument
+
+__all__ = ["Settings"]
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"", "0", "false", "no", "off"})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting that is not an argument of a call, read once and passed down."""
+
+    home: Path
+    """RLDS_HOME: the folder above every source's folder; by default the user's data folder."""
+    offline: bool = False
+    """RLDS_OFFLINE: no network request at all."""
+    timeout: float = 30.0
+    """RLDS_TIMEOUT: seconds without a byte after which a connection counts as stalled."""
+    retries: int = 5
+    """RLDS_MAX_RETRIES: further tries at one address after a failure that may pass."""
+    jobs: int = 4
+    """RLDS_JOBS: files, and ranges of one big file, fetched at once."""
+    mirrors: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    """RLDS_MIRRORS: for each source, base addresses that are tried before the upstream's, as in
+    ``d4rl=https://lab.example/d4rl,file:///mnt/d4rl;minari=https://lab.example/minari``."""
+    progress: bool = True
+    """RLDS_NO_PROGRESS switches bars and progress lines off."""
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
+        """Read the settings from environment variables.
+
+        Raises:
+            BadArgument: If a variable has a value that its kind does not allow; all such variables are named at once.
+        """
+        env = os.environ if env is None else env
+        problems: list[str] = []
+        home = env.get("RLDS_HOME", "")
+        settings = cls(
+            home=Path(home).expanduser().absolute() if home else _default_home(),
+            offline=_flag(env, "RLDS_OFFLINE", problems),
+            timeout=_number(env, "RLDS_TIMEOUT", 30.0, problems, above=0.0),
+            retries=int(_number(env, "RLDS_MAX_RETRIES", 5, problems, above=-1)),
+            jobs=int(_number(env, "RLDS_JOBS", 4, problems, above=0)),
+            mirrors=_mirrors(env.get("RLDS_MIRRORS", ""), problems),
+            progress=not _flag(env, "RLDS_NO_PROGRESS", problems),
+        )
+        if problems:
+            raise BadArgument("; ".join(problems), hint="correct the environment variables named here")
+        return settings
+
+
+def _default_home() -> Path:
+    # Imported here: it costs as much as the rest of `import datasets_rl`, and RLDS_HOME is often set.
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("datasets-rl", appauthor=False))
+
+
+def _flag(env: Mapping[str, str], name: str, problems: list[str]) -> bool:
+    value = env.get(name, "").strip().lower()
+    if value not in _TRUE | _FALSE:
+        problems.append(f"{name} is {env[name]!r}; expected 0 or 1")
+    return value in _TRUE
+
+
+def _number(env: Mapping[str, str], name: str, default: float, problems: list[str], *, above: float) -> float:
+    text = env.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not value > above:
+        problems.append(f"{name} is {text!r}; expected a number above {above:g}")
+        return default
+    return value
+
+
+def _mirrors(text: str, problems: list[str]) -> Mapping[str, tuple[str, ...]]:
+    mirrors: dict[str, tuple[str, ...]] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(";"))):
+        source, equals, urls = part.partition("=")
+        listed = tuple(url.strip() for url in urls.split(",") if url.strip())
+        if not equals or not listed or not all(":" in url for url in listed):
+            problems.append(f"RLDS_MIRRORS has {part!r}; expected SOURCE=URL[,URL...] parts joined by ';'")
+        else:
+            mirrors[source.strip()] = listed
+    return MappingProxyType(mirrors)
