@@ -1,1 +1,64 @@
-"""."""
+"""Where data comes from, a source a file. The folder is the registry: a file ``d4rl.py`` makes the source ``d4rl``."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from functools import cache
+
+from datasets_rl.errors import UnknownId
+from datasets_rl.sources._base import Decision, Entry, Recording, Score, Source
+
+__all__ = ["Decision", "Entry", "Recording", "Score", "Source", "find", "names", "source", "split_id"]
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Return the names of all sources, sorted, without importing them."""
+    return tuple(
+        sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg and module.name[0] != "_")
+    )
+
+
+@cache
+def source(name: str) -> Source:
+    """Return a source by name.
+
+    Raises:
+        UnknownId: If there is none.
+    """
+    if name not in names():
+        raise UnknownId(name, difflib.get_close_matches(name, names(), n=3), f"the sources {', '.join(names())}")
+    made: Source = importlib.import_module(f"{__name__}.{name}").SOURCE
+    return made
+
+
+def split_id(dataset_id: str) -> tuple[str, str]:
+    """Split ``d4rl/hopper-medium-v2`` (or ``d4rl:hopper-medium-v2``) into the source and the id within it.
+
+    Raises:
+        UnknownId: If no source is named, or none of that name exists.
+    """
+    head, mark, name = dataset_id.replace(":", "/", 1).partition("/")
+    if not mark or not name:
+        raise _unknown(dataset_id)
+    source(head)
+    return head, name.strip("/")
+
+
+def find(dataset_id: str) -> Entry:
+    """Return the catalog entry of an id with its source, ``d4rl/hopper-medium-v2``; no network.
+
+    Raises:
+        UnknownId: If there is no such id; the error names the nearest ones.
+    """
+    head, name = split_id(dataset_id)
+    return source(head).entry(name)
+
+
+def _unknown(dataset_id: str) -> UnknownId:
+    everything = [f"{name}/{one}" for name in names() for one in source(name).ids()]
+    tails = {full.partition("/")[2]: full for full in everything}
+    near = difflib.get_close_matches(dataset_id, tails, n=3, cutoff=0.5)
+    return UnknownId(dataset_id, [tails[one] for one in near], f"{len(everything)} ids; expected SOURCE/NAME")

@@ -1,0 +1,251 @@
+"""What a stored dataset is and where it came from: `Manifest` and its JSON. No torch, so that `info` is instant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from datasets_rl import disk
+from datasets_rl.errors import BadArgument, ManifestInvalid, NotADataset
+from datasets_rl.rows import Schema
+
+__all__ = ["FORMAT_VERSION", "MANIFEST_FILE", "Applied", "Manifest", "RawFile", "StoredFile"]
+
+MANIFEST_FILE = "manifest.json"
+FORMAT_NAME = "datasets-rl/ted"
+FORMAT_VERSION = 1
+_MAX_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of the dataset."""
+
+    path: str
+    """Relative POSIX path within the dataset's folder."""
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class RawFile:
+    """An upstream file that the dataset was made of."""
+
+    path: str
+    """Its name among the upstream's files."""
+    bytes: int
+    sha256: str
+    url: str
+    """The address that gave it."""
+    checked: str
+    """'catalog': the digest was compared with a known one; 'recorded': none was known; 'skipped': the user said so."""
+    etag: str | None = None
+    """The upstream's own version mark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A choice on alignment or repair that the converter took."""
+
+    rule: str
+    text: str
+    count: int = 1
+    """How many rows or episodes it touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a stored dataset is: enough to read it without any code of ours, and to check every byte of it."""
+
+    id: str
+    """With the source, ``d4rl/hopper-medium-v2``."""
+    steps: int
+    """N, the number of transitions."""
+    episodes: int
+    """E, the number of episodes."""
+    final_unknown: int
+    """Episodes whose observation after the last action is not known and reads as zeros."""
+    schema: Schema
+    files: tuple[StoredFile, ...]
+    raw: tuple[RawFile, ...] = ()
+    converter: str = ""
+    """Version of datasets-rl that wrote the folder."""
+    decisions: tuple[Applied, ...] = ()
+    faults: tuple[str, ...] = ()
+    """Known faults of the upstream's data."""
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    """By dotted key: min, max, mean, std over all steps; and of the episodes' returns and lengths."""
+    specs: Mapping[str, Any] = field(default_factory=dict)
+    """By dotted key: what the values may be."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """What belongs to no step: scalars and text, or ``{"file": ...}`` for an array in a file of its own."""
+    licence: str = ""
+    citation: str = ""
+    homepage: str = ""
+    time_limit: int | None = None
+    """Steps after which the environment cuts an episode."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document that manifest.json holds."""
+        return {
+            "format": FORMAT_NAME,
+            "format_version": FORMAT_VERSION,
+            "id": self.id,
+            "steps": self.steps,
+            "episodes": self.episodes,
+            "final_unknown": self.final_unknown,
+            "record_bytes": self.schema.record_bytes,
+            "schema": self.schema.to_json(),
+            "files": [asdict(entry) for entry in self.files],
+            "raw": [asdict(entry) for entry in self.raw],
+            "converter": self.converter,
+            "decisions": [asdict(entry) for entry in self.decisions],
+            "faults": list(self.faults),
+            "statistics": dict(self.statistics),
+            "specs": dict(self.specs),
+            "metadata": dict(self.metadata),
+            "licence": self.licence,
+            "citation": self.citation,
+            "homepage": self.homepage,
+            "time_limit": self.time_limit,
+        }
+
+    @classmethod
+    def from_json(cls, document: Any, *, where: str = MANIFEST_FILE) -> Manifest:
+        """Read a manifest back, trusting nothing in it.
+
+        Raises:
+            ManifestInvalid: If it is not a manifest of this format version, reaches out of its folder, or contradicts
+                itself; every fault at once.
+        """
+        if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
+            raise ManifestInvalid(where, [f"it is not a {FORMAT_NAME} manifest"])
+        if document.get("format_version") != FORMAT_VERSION:
+            version = document.get("format_version")
+            raise ManifestInvalid(
+                where,
+                [f"format_version is {version!r}; this version reads {FORMAT_VERSION}"],
+                hint="upgrade datasets-rl" if isinstance(version, int) and version > FORMAT_VERSION else "",
+            )
+        problems = list(_faults(document))
+        schema: Schema | None = None
+        try:
+            schema = Schema.from_json(document.get("schema"))
+        except BadArgument as error:
+            problems.append(error.message)
+        if problems or schema is None:
+            raise ManifestInvalid(where, problems)
+        return cls(
+            schema=schema,
+            files=tuple(StoredFile(**entry) for entry in document["files"]),
+            raw=tuple(RawFile(**entry) for entry in document.get("raw", [])),
+            decisions=tuple(Applied(**entry) for entry in document.get("decisions", [])),
+            faults=tuple(document.get("faults", [])),
+            **{name: document[name] for name in _PLAIN if name in document},
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write manifest.json: the last file of a dataset, which makes the folder one."""
+        disk.write_json(folder / MANIFEST_FILE, self.to_json())
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Read the manifest of a stored dataset.
+
+        Raises:
+            NotADataset: If the folder has none.
+            ManifestInvalid: If it cannot be what `write` wrote.
+        """
+        path = folder / MANIFEST_FILE
+        try:
+            if path.stat().st_size > _MAX_BYTES:
+                raise ManifestInvalid(str(path), [f"it has more than {_MAX_BYTES:,} bytes"])
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotADataset(folder, hint="`rlds list --downloaded` shows what is there") from None
+        except (ValueError, RecursionError) as error:
+            raise ManifestInvalid(str(path), [f"it is not JSON: {error}"]) from error
+        return cls.from_json(document, where=str(path))
+
+    def file(self, path: str) -> StoredFile | None:
+        """Return the entry of a file of the dataset, or None."""
+        return next((entry for entry in self.files if entry.path == path), None)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files of the dataset, the manifest left out."""
+        return sum(entry.bytes for entry in self.files)
+
+
+_PLAIN = (
+    "id",
+    "steps",
+    "episodes",
+    "final_unknown",
+    "converter",
+    "statistics",
+    "specs",
+    "metadata",
+    "licence",
+    "citation",
+    "homepage",
+    "time_limit",
+)
+_ENTRY_FIELDS: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
+    "files": {"path": str, "bytes": int, "sha256": str},
+    "raw": {
+        "path": str,
+        "bytes": int,
+        "sha256": str,
+        "url": str,
+        "checked": str,
+        "etag": (str, type(None)),
+    },
+    "decisions": {"rule": str, "text": str, "count": int},
+}
+
+
+def _faults(document: Mapping[str, Any]) -> Iterator[str]:
+    for name in ("steps", "episodes", "final_unknown"):
+        value = document.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            yield f"{name} is {value!r}; expected a whole number from 0"
+    for name in ("id", "converter", "licence", "citation", "homepage"):
+        if not isinstance(document.get(name, ""), str):
+            yield f"{name} is {document[name]!r}; expected text"
+    for name in ("statistics", "specs", "metadata"):
+        if not isinstance(document.get(name, {}), dict):
+            yield f"{name} is {document[name]!r}; expected an object"
+    faults = document.get("faults", [])
+    if not isinstance(faults, list) or not all(isinstance(fault, str) for fault in faults):
+        yield f"faults is {faults!r}; expected a list of sentences"
+    limit = document.get("time_limit")
+    if limit is not None and (not isinstance(limit, int) or limit <= 0):
+        yield f"time_limit is {limit!r}; expected a number of steps or null"
+    for name, kinds in _ENTRY_FIELDS.items():
+        entries = document.get(name, [] if name != "files" else None)
+        if not isinstance(entries, list):
+            yield f"{name} is {entries!r}; expected a list"
+            continue
+        for number, entry in enumerate(entries):
+            yield from _entry_faults(f"{name}[{number}]", entry, kinds)
+
+
+def _entry_faults(where: str, entry: Any, kinds: Mapping[str, type | tuple[type, ...]]) -> Iterator[str]:
+    if not isinstance(entry, dict) or set(entry) != set(kinds):
+        yield f"{where} has the fields {sorted(entry) if isinstance(entry, dict) else entry!r}; expected {sorted(kinds)}"
+        return
+    for name, kind in kinds.items():
+        if not isinstance(entry[name], kind):
+            yield f"{where}.{name} is {entry[name]!r}; expected {kind}"
+    path = entry.get("path", "")
+    if isinstance(path, str) and path and not _inside(path):
+        yield f"{where}.path is {path!r}, which leaves the dataset's folder"
+
+
+def _inside(path: str) -> bool:
+    pure = PurePosixPath(path)
+    return not pure.is_absolute() and ".." not in pure.parts and not set(path) & set("\\:\0")

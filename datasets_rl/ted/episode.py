@@ -1,0 +1,46 @@
+"""One trajectory as a source gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.ted.keys import OBSERVATION, Key
+
+__all__ = ["Episode"]
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One trajectory, or a piece of one: T actions and the T + 1 states around them.
+
+        time     0     1     2           T
+        states   s_0   s_1   s_2   ...   s_T     [T + 1, ...], or [T, ...] where s_T is not known
+        steps    a_0   a_1   ...   a_T-1         [T, ...]; r and the flags of a_t stand at t
+
+    A trajectory that is too long to hold comes as several pieces; all but the last say `continues` and have T states,
+    because the state after their last action is the first state of the next piece.
+    """
+
+    steps: Mapping[Key, NDArray[np.generic]]
+    """What happens once a step, [T, ...]: ``("action",)``, ``("next", "reward")``, ``("next", "terminated")``,
+    ``("next", "truncated")``, and whatever else the source has."""
+    states: Mapping[Key, NDArray[np.generic]]
+    """What exists before and after every step, [T + 1, ...] or [T, ...]: ``("observation",)``, ``("info", "qpos")``."""
+    continues: bool = False
+    """The next piece goes on with the same trajectory."""
+    facts: Mapping[str, int | float | bool] = field(default_factory=dict)
+    """What is known about the whole trajectory, such as the seed or the upstream's own number; the last piece's count."""
+
+    def __len__(self) -> int:
+        """Return T, the number of actions."""
+        return len(next(iter(self.steps.values())))
+
+    @property
+    def final_known(self) -> bool:
+        """Whether the observation after the last action is there."""
+        steps = len(self)
+        return all(len(array) == steps + 1 for key, array in self.states.items() if key[0] == OBSERVATION[0])

@@ -1,0 +1,70 @@
+"""The keys of the TorchRL Episode Data format (TED).
+
+A transition is one row. Root keys describe time t, keys under "next" describe t+1:
+
+    observation  action  episode  done  terminated  truncated      next: observation  reward  done  terminated  truncated
+
+A key is a tuple of names, as in ``("next", "reward")``; on disk and on the command line it is written with dots,
+``next.reward``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from datasets_rl.errors import BadArgument
+
+__all__ = [
+    "ACTION",
+    "DONE",
+    "EPISODE",
+    "MASK",
+    "NEXT",
+    "NEXT_DONE",
+    "NEXT_REWARD",
+    "NEXT_TERMINATED",
+    "NEXT_TRUNCATED",
+    "OBSERVATION",
+    "ROOT_FLAGS",
+    "TERMINATED",
+    "TRUNCATED",
+    "Key",
+    "as_key",
+    "dotted",
+]
+
+Key = tuple[str, ...]
+
+NEXT = "next"
+OBSERVATION: Key = ("observation",)
+ACTION: Key = ("action",)
+EPISODE: Key = ("episode",)
+DONE: Key = ("done",)
+TERMINATED: Key = ("terminated",)
+TRUNCATED: Key = ("truncated",)
+MASK: Key = ("mask",)
+NEXT_REWARD: Key = (NEXT, "reward")
+NEXT_DONE: Key = (NEXT, "done")
+NEXT_TERMINATED: Key = (NEXT, "terminated")
+NEXT_TRUNCATED: Key = (NEXT, "truncated")
+ROOT_FLAGS: tuple[Key, ...] = (DONE, TERMINATED, TRUNCATED)
+
+
+def dotted(key: Key) -> str:
+    """Write a key as one name: ``("next", "reward")`` is ``"next.reward"``."""
+    return ".".join(key)
+
+
+def as_key(key: str | Iterable[str]) -> Key:
+    """Read a key from a dotted name, from a tuple of names, or from a tuple that holds tuples.
+
+    Raises:
+        BadArgument: If it is no key.
+    """
+    if isinstance(key, str):
+        parts: tuple[str, ...] = tuple(key.split("."))
+    else:
+        parts = tuple(name for part in key for name in ((part,) if isinstance(part, str) else as_key(part)))
+    if not parts or not all(parts):
+        raise BadArgument(f"{key!r} is not a key; expected a name, 'a.b', or a tuple of names")
+    return parts
