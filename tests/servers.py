@@ -1,0 +1,426 @@
+"""A real HTTP server on the loopback device, whose paths behave well or badly.
+
+    with serve({"/a.hdf5": b"...", "/b.hdf5": Cut(b"...", after=1000, times=2)}) as server:
+        fetch_from(server.url + "/a.hdf5")
+    assert server.requests[0].headers["range"] == "bytes=1000-"
+
+A path maps to bytes, to a `Path` (read at each request) or to a behaviour. A behaviour is a `File` or a subclass of it
+that misbehaves in one way, or one of `Status`, `Html`, `Redirect`, `InTurn`. Keys of `Request.headers` are lower-case.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+PIECE = 16 * 1024
+
+
+class Request(NamedTuple):
+    """What a client asked."""
+
+    method: str
+    path: str
+    """As sent, percent-encoded and with the query."""
+    headers: dict[str, str]
+    """Names in lower case."""
+
+
+class Behaviour(Protocol):
+    def answer(self, call: Call) -> None:
+        """Send a whole answer, or as much of it as this behaviour wants."""
+
+
+Content = bytes | Path | Behaviour
+
+
+class Call(BaseHTTPRequestHandler):
+    """One connection; `server` is the `Server`."""
+
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def do_GET(self) -> None:
+        request = Request(self.command, self.path, {name.lower(): value for name, value in self.headers.items()})
+        with self.server.lock:
+            self.server.requests.append(request)
+        content = self.server.paths.get(urlsplit(self.path).path, None)
+        if content is None:
+            content = Status(404)
+        elif isinstance(content, (bytes, Path)):
+            content = File(content)
+        content.answer(self)
+
+    do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
+
+    def start(self, status: int, headers: Mapping[str, object]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+
+    def hang(self, seconds: float) -> None:
+        """Send nothing for a time; the end of the test ends it too."""
+        self.server.closing.wait(seconds)
+
+    def hang_up(self, *, reset: bool = False) -> None:
+        """Close the connection, politely or with a TCP reset."""
+        self.close_connection = True
+        if reset:
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
+        """Say nothing: the requests are recorded."""
+
+
+class Server(ThreadingHTTPServer):
+    """The running server; use `serve`."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, paths: Mapping[str, Content]) -> None:
+        super().__init__(("127.0.0.1", 0), Call)
+        self.paths = dict(paths)
+        self.requests: list[Request] = []
+        self.lock = threading.Lock()
+        self.closing = threading.Event()
+
+    @property
+    def url(self) -> str:
+        """The address in front of every path, without a slash at its end."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    @property
+    def ranges(self) -> list[str]:
+        """The Range headers that came, in order."""
+        return [request.headers["range"] for request in self.requests if "range" in request.headers]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print nothing when a client hung up, which is what these tests are about."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
+@contextmanager
+def serve(paths: Mapping[str, Content]) -> Iterator[Server]:
+    """Serve the paths for the length of the block."""
+    server = Server(paths)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.closing.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@dataclass
+class File:
+    """A file as a good server sends it: ETag, Last-Modified, Accept-Ranges, Range, If-Range, 416."""
+
+    body: bytes | Path
+    etag: str | None = "from the bytes"
+    """With its quotes; None sends none."""
+    modified: str | None = None
+    """Last-Modified, an HTTP date."""
+    ranges: bool = True
+    """Honour Range."""
+    advertises: bool | None = None
+    """Send Accept-Ranges: bytes; by default what `ranges` says."""
+    length: bool = True
+    """Send Content-Length; without it the body is chunked."""
+    headers: Mapping[str, object] = field(default_factory=dict)
+    """Further headers."""
+
+    def __post_init__(self) -> None:
+        self.calls = 0
+        """GET requests so far."""
+        self._lock = threading.Lock()
+
+    def data(self) -> bytes:
+        return self.body.read_bytes() if isinstance(self.body, Path) else self.body
+
+    def mark(self, data: bytes) -> str | None:
+        return f'"{hashlib.sha256(data).hexdigest()[:16]}"' if self.etag == "from the bytes" else self.etag
+
+    def facts(self, data: bytes) -> dict[str, object]:
+        """Headers about the whole file."""
+        advertises = self.ranges if self.advertises is None else self.advertises
+        facts = {
+            "Content-Type": "application/octet-stream",
+            "ETag": self.mark(data),
+            "Last-Modified": self.modified,
+            "Accept-Ranges": "bytes" if advertises else None,
+            **self.headers,
+        }
+        return {name: value for name, value in facts.items() if value is not None}
+
+    def asked(self, call: Call, data: bytes) -> tuple[int, int] | None:
+        """The range [start, stop) asked for, if it is to be honoured."""
+        wanted = call.headers.get("Range", "")
+        if not self.ranges or not wanted.startswith("bytes="):
+            return None
+        condition = call.headers.get("If-Range")
+        if condition is not None and condition not in (self.mark(data), self.modified):
+            return None
+        first, _, last = wanted.removeprefix("bytes=").partition("-")
+        return int(first), min(int(last) + 1, len(data)) if last else len(data)
+
+    def answer(self, call: Call) -> None:
+        data = self.data()
+        part = self.asked(call, data)
+        with self._lock:
+            turn = self.calls
+            self.calls += call.command == "GET"
+        if part is not None and part[0] >= len(data):
+            call.start(416, {**self.facts(data), "Content-Range": f"bytes */{len(data)}", "Content-Length": 0})
+        elif part is not None:
+            start, stop = part
+            span = {"Content-Range": f"bytes {start}-{stop - 1}/{len(data)}"}
+            self.reply(call, 206, {**self.facts(data), **span}, data[start:stop], turn)
+        else:
+            self.reply(call, 200, self.facts(data), data, turn)
+
+    def reply(self, call: Call, status: int, headers: dict[str, object], data: bytes, turn: int) -> None:
+        """Send the header and the bytes of an answer; `turn` counts the GET requests before it."""
+        if self.length:
+            call.start(status, {**headers, "Content-Length": len(data)})
+            if call.command == "GET":
+                self.send(call, data, turn)
+        else:
+            call.start(status, {**headers, "Transfer-Encoding": "chunked"})
+            if call.command == "GET":
+                self.send_chunked(call, data)
+
+    def send(self, call: Call, data: bytes, turn: int) -> None:
+        """Send the bytes of an answer."""
+        del turn
+        call.wfile.write(data)
+
+    def send_chunked(self, call: Call, data: bytes) -> None:
+        for at in range(0, len(data), PIECE):
+            piece = data[at : at + PIECE]
+            call.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+        call.wfile.write(b"0\r\n\r\n")
+
+
+@dataclass
+class Cut(File):
+    """Close the connection after some bytes of each of the first answers; `Content-Length` promised more."""
+
+    after: int = 1000
+    times: int = 1
+    reset: bool = False
+
+    def send(self, call: Call, data: bytes, turn: int) -> None:
+        if turn >= self.times or self.after >= len(data):
+            call.wfile.write(data)
+            return
+        call.wfile.write(data[: self.after])
+        call.wfile.flush()
+        if self.reset:
+            # A reset drops what the client has not read yet.
+            time.sleep(0.05)
+        call.hang_up(reset=self.reset)
+
+
+@dataclass
+class Resets(Cut):
+    """As `Cut`, with a TCP reset."""
+
+    reset: bool = True
+
+
+@dataclass
+class Stall(File):
+    """Send nothing more after some bytes of each of the first answers, and keep the connection open."""
+
+    after: int = 1000
+    times: int = 1
+    seconds: float = 60.0
+
+    def send(self, call: Call, data: bytes, turn: int) -> None:
+        if turn >= self.times:
+            call.wfile.write(data)
+            return
+        call.wfile.write(data[: self.after])
+        call.wfile.flush()
+        call.hang(self.seconds)
+        call.hang_up()
+
+
+@dataclass
+class Slow(File):
+    """Send at a rate, in bytes a second."""
+
+    rate: float = 1e6
+
+    def send(self, call: Call, data: bytes, turn: int) -> None:
+        del turn
+        piece = max(1, min(PIECE, int(self.rate / 50)))
+        for at in range(0, len(data), piece):
+            call.wfile.write(data[at : at + piece])
+            call.hang(piece / self.rate)
+            if call.server.closing.is_set():
+                call.hang_up()
+                return
+
+
+@dataclass
+class IgnoresRange(File):
+    """Advertise ranges, and send the whole file whatever is asked."""
+
+    ranges: bool = False
+    advertises: bool | None = True
+
+
+@dataclass
+class NoRange(File):
+    """Know nothing of ranges."""
+
+    ranges: bool = False
+
+
+@dataclass
+class NoValidator(File):
+    """Honour ranges, and send neither ETag nor Last-Modified."""
+
+    etag: str | None = None
+
+
+@dataclass
+class WrongRange(File):
+    """Answer a range that begins somewhere else than asked."""
+
+    shift: int = -1
+
+    def asked(self, call: Call, data: bytes) -> tuple[int, int] | None:
+        part = super().asked(call, data)
+        return part if part is None else (max(0, part[0] + self.shift), part[1])
+
+
+@dataclass
+class IgnoresIfRange(File):
+    """Honour Range although If-Range names another version."""
+
+    def asked(self, call: Call, data: bytes) -> tuple[int, int] | None:
+        del call.headers["If-Range"]
+        return super().asked(call, data)
+
+
+@dataclass
+class ChangesValidator(Cut):
+    """The first answers are cut, then the file is another one."""
+
+    then: bytes = b""
+
+    def data(self) -> bytes:
+        return super().data() if self.calls < self.times else self.then
+
+
+@dataclass
+class LiesAboutLength(File):
+    """Promise more bytes than there are, then close."""
+
+    extra: int = 100
+
+    def reply(self, call: Call, status: int, headers: dict[str, object], data: bytes, turn: int) -> None:
+        del turn
+        call.start(status, {**headers, "Content-Length": len(data) + self.extra})
+        if call.command == "GET":
+            call.wfile.write(data)
+        call.hang_up()
+
+
+@dataclass
+class Gzipped(File):
+    """Send the bytes gzip-encoded although nobody asked for it."""
+
+    ranges: bool = False
+
+    def reply(self, call: Call, status: int, headers: dict[str, object], data: bytes, turn: int) -> None:
+        super().reply(call, status, {**headers, "Content-Encoding": "gzip"}, gzip.compress(data), turn)
+
+
+@dataclass
+class Status:
+    """Answer with a status, `times` times (always, by default), then as `then` does."""
+
+    code: int
+    headers: Mapping[str, object] = field(default_factory=dict)
+    body: bytes = b"no"
+    times: int | None = None
+    then: Content = b""
+
+    def __post_init__(self) -> None:
+        self.calls = 0
+
+    def answer(self, call: Call) -> None:
+        self.calls += 1
+        if self.times is not None and self.calls > self.times:
+            _behaviour(self, "then").answer(call)
+            return
+        call.start(self.code, {"Content-Length": len(self.body), **self.headers})
+        if call.command == "GET":
+            call.wfile.write(self.body)
+
+
+@dataclass
+class Html(File):
+    """A web page with status 200, as hotel networks, login walls and dead hosts send it."""
+
+    body: bytes | Path = b""
+    title: str = "Sign in"
+    headers: Mapping[str, object] = field(default_factory=lambda: {"Content-Type": "text/html"})
+
+    def data(self) -> bytes:
+        page = f"<!DOCTYPE html>\n<html><head><title>{self.title}</title></head><body>{'x' * 5000}</body></html>"
+        return page.encode()
+
+
+@dataclass
+class Redirect:
+    """Send the client elsewhere."""
+
+    to: str
+    code: int = 302
+    headers: Mapping[str, object] = field(default_factory=dict)
+
+    def answer(self, call: Call) -> None:
+        call.start(self.code, {"Location": self.to, "Content-Length": 0, **self.headers})
+
+
+class InTurn:
+    """Answer the first request as the first behaviour does, the second as the second; the last one stays."""
+
+    def __init__(self, *behaviours: Content) -> None:
+        self.behaviours = list(behaviours)
+
+    def answer(self, call: Call) -> None:
+        now = self.behaviours.pop(0) if len(self.behaviours) > 1 else self.behaviours[0]
+        (File(now) if isinstance(now, (bytes, Path)) else now).answer(call)
+
+
+def _behaviour(owner: Status, name: str) -> Behaviour:
+    """Turn plain content of an attribute into a behaviour, once, so that it can count its calls."""
+    content = getattr(owner, name)
+    if isinstance(content, (bytes, Path)):
+        content = File(content)
+        setattr(owner, name, content)
+    return content
