@@ -22,6 +22,7 @@ from filelock import SoftFileLock, Timeout
 from datasets_rl.errors import DiskFull, Locked
 
 __all__ = [
+    "discard_folder",
     "disk_errors",
     "free_bytes",
     "lock",
@@ -114,6 +115,15 @@ def remove_tree(path: Path) -> None:
         path.unlink(missing_ok=True)
     elif path.exists():
         shutil.rmtree(path)
+
+
+def discard_folder(target: Path, *, by_way_of: Path) -> None:
+    """Delete a folder that others may be opening: it leaves its place in one step, so that nobody finds half of it."""
+    by_way_of.parent.mkdir(parents=True, exist_ok=True)
+    remove_tree(by_way_of)
+    os.replace(target, by_way_of)
+    sync(target.parent)
+    remove_tree(by_way_of)
 
 
 def tree_bytes(path: Path) -> int:

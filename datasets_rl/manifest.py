@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -141,8 +141,8 @@ class Manifest:
         return cls(
             schema=schema,
             files=tuple(StoredFile(**entry) for entry in document["files"]),
-            raw=tuple(RawFile(**entry) for entry in document.get("raw", [])),
-            decisions=tuple(Applied(**entry) for entry in document.get("decisions", [])),
+            raw=tuple(RawFile(**entry) for entry in document["raw"]),
+            decisions=tuple(Applied(**entry) for entry in document["decisions"]),
             faults=tuple(document.get("faults", [])),
             **{name: document[name] for name in _PLAIN if name in document},
         )
@@ -194,6 +194,12 @@ _PLAIN = (
     "homepage",
     "time_limit",
 )
+_KINDS: Sequence[tuple[tuple[str, ...], type | tuple[type, ...], str]] = (
+    (("id", "converter", "licence", "citation", "homepage"), str, "text"),
+    (("statistics", "specs", "metadata"), dict, "an object"),
+    (("faults",), list, "a list of sentences"),
+    (("time_limit",), (int, type(None)), "a number of steps or null"),
+)
 _ENTRY_FIELDS: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "files": {"path": str, "bytes": int, "sha256": str},
     "raw": {
@@ -213,20 +219,14 @@ def _faults(document: Mapping[str, Any]) -> Iterator[str]:
         value = document.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             yield f"{name} is {value!r}; expected a whole number from 0"
-    for name in ("id", "converter", "licence", "citation", "homepage"):
-        if not isinstance(document.get(name, ""), str):
-            yield f"{name} is {document[name]!r}; expected text"
-    for name in ("statistics", "specs", "metadata"):
-        if not isinstance(document.get(name, {}), dict):
-            yield f"{name} is {document[name]!r}; expected an object"
-    faults = document.get("faults", [])
-    if not isinstance(faults, list) or not all(isinstance(fault, str) for fault in faults):
-        yield f"faults is {faults!r}; expected a list of sentences"
-    limit = document.get("time_limit")
-    if limit is not None and (not isinstance(limit, int) or limit <= 0):
-        yield f"time_limit is {limit!r}; expected a number of steps or null"
+    for names, kind, wanted in _KINDS:
+        for name in names:
+            if name in document and not isinstance(document[name], kind):
+                yield f"{name} is {document[name]!r}; expected {wanted}"
+    if not all(isinstance(fault, str) for fault in document.get("faults") or []):
+        yield f"faults is {document['faults']!r}; expected a list of sentences"
     for name, kinds in _ENTRY_FIELDS.items():
-        entries = document.get(name, [] if name != "files" else None)
+        entries = document.get(name)
         if not isinstance(entries, list):
             yield f"{name} is {entries!r}; expected a list"
             continue

@@ -18,6 +18,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -224,7 +225,8 @@ def _field_from_json(number: int, entry: Any) -> Field:
 
 
 def _structured(fields: Iterable[Field], record_bytes: int) -> np.dtype[np.void]:
-    fields = list(fields)
+    # In the order of their offsets: the header of an .npy file cannot name them in another.
+    fields = sorted(fields, key=lambda field: field.offset)
     spec: dict[str, Any] = {
         "names": [field.name for field in fields],
         "formats": [(field.dtype, field.shape) for field in fields],
@@ -244,7 +246,7 @@ def _faults(fields: tuple[Field, ...]) -> Iterator[str]:
         yield from _field_faults(field)
         if not field.wide:
             taken.append((field.offset, field.offset + field.step_bytes, field.name))
-    for (_, end, left), (start, _, right) in _pairs(sorted(taken)):
+    for (_, end, left), (start, _, right) in pairwise(sorted(taken)):
         if start < end:
             yield f"{left} and {right} overlap"
 
@@ -262,11 +264,5 @@ def _field_faults(field: Field) -> Iterator[str]:
         yield f"{field.name} is carried; only root fields are"
 
 
-def _pairs(items: list[tuple[int, int, str]]) -> Iterator[tuple[tuple[int, int, str], tuple[int, int, str]]]:
-    return zip(items[:-1], items[1:], strict=True)
-
-
 def _round_up(value: int, step: int) -> int:
     return -(-value // step) * step
-
-

@@ -12,7 +12,9 @@ from datasets_rl.errors import BadArgument
 
 __all__ = ["EPISODE_DTYPE", "EpisodeTable"]
 
-EPISODE_DTYPE = np.dtype([("start", "<i8"), ("length", "<i8"), ("return", "<f8"), ("source", "<i8"), ("final_known", "?")])
+EPISODE_DTYPE = np.dtype(
+    [("start", "<i8"), ("length", "<i8"), ("return", "<f8"), ("source", "<i8"), ("final_known", "?")]
+)
 """What every episode table has: first row, rows, sum of rewards, number in the upstream's own order, and whether the
 observation after the last action is known. A source's own facts follow as further fields."""
 

@@ -1,0 +1,118 @@
+"""One .npy file written block by block, hashed on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from datasets_rl import disk
+from datasets_rl.errors import IntegrityFailed
+from datasets_rl.manifest import StoredFile
+
+__all__ = ["NpyStream", "file_sha256", "open_npy"]
+
+_HASH_BYTES = 1 << 20
+
+
+class NpyStream:
+    """Append to an .npy file whose number of rows may not be known before the end.
+
+    Args:
+        path: The file, made anew.
+        dtype: Of one item; a structured dtype for records.
+        shape: Of one item.
+        expected: Rows that will come, where known: then the digest needs no second look at the file.
+    """
+
+    def __init__(
+        self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...] = (), expected: int | None = None
+    ) -> None:
+        self._path = path
+        self._dtype = dtype
+        self._shape = shape
+        self._expected = expected or 0
+        self._rows = 0
+        self._hash = hashlib.sha256()
+        self._stream = path.open("wb")
+        self._write(self._header(self._expected))
+
+    def append(self, block: NDArray[Any]) -> None:
+        """Write further rows, [n, ...]."""
+        self._write(np.ascontiguousarray(block).reshape(-1).view(np.uint8))
+        self._rows += len(block)
+
+    def close(self, *, trailing: int = 0) -> StoredFile:
+        """Write zeros after the last row, put the true number of rows into the header and return the file's entry."""
+        self._write(bytes(trailing))
+        counted = self._rows == self._expected
+        if not counted:
+            # numpy pads the header so that the leading axis can grow in place.
+            self._stream.seek(0)
+            self._stream.write(self._header(self._rows))
+        self._stream.close()
+        digest = self._hash.hexdigest() if counted else file_sha256(self._path)
+        return StoredFile(self._path.name, self._path.stat().st_size, digest)
+
+    def discard(self) -> None:
+        """Close the file without finishing it."""
+        self._stream.close()
+
+    def _write(self, data: Any) -> None:
+        with disk.disk_errors(self._path.parent):
+            self._stream.write(data)
+        self._hash.update(data)
+
+    def _header(self, rows: int) -> bytes:
+        described = {
+            "descr": npy.dtype_to_descr(self._dtype),
+            "fortran_order": False,
+            "shape": (rows, *self._shape),
+        }
+        stream = io.BytesIO()
+        try:
+            npy.write_array_header_1_0(stream, described)
+        except ValueError:  # more than 65,535 characters of field names
+            stream = io.BytesIO()
+            npy.write_array_header_2_0(stream, described)
+        return stream.getvalue()
+
+
+def open_npy(
+    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, writable: bool = False
+) -> np.memmap[Any, Any]:
+    """Map an .npy file that must hold an array of this dtype and shape.
+
+    Args:
+        path: The file.
+        dtype: Of one item.
+        shape: Of the whole array.
+        writable: Map copy-on-write: writes change this process's view and never the file.
+
+    Raises:
+        IntegrityFailed: If the file holds something else, or cannot be mapped.
+    """
+    try:
+        array = npy.open_memmap(path, mode="c" if writable else "r")
+    except (ValueError, OSError, EOFError) as error:
+        raise IntegrityFailed(str(path), [f"it cannot be mapped: {error}"]) from error
+    if array.dtype != dtype or array.shape != shape:
+        raise IntegrityFailed(
+            str(path), [f"it holds {array.dtype} {list(array.shape)}; the manifest says {dtype} {list(shape)}"]
+        )
+    return array
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 digest of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(_HASH_BYTES))
+    with path.open("rb", buffering=0) as stream:
+        while count := stream.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest.hexdigest()
