@@ -122,12 +122,16 @@ class FetchFailed(DatasetsRLError):
 
 
 class Offline(FetchFailed):
-    """The network is needed and RLDS_OFFLINE forbids it."""
+    """The network is needed and RLDS_OFFLINE forbids it.
 
-    def __init__(self, what: str) -> None:
+    Args:
+        failures: Addresses that need no network and did not give the file either.
+    """
+
+    def __init__(self, what: str, failures: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(
             what,
-            [("RLDS_OFFLINE", "network requests are switched off")],
+            [*failures, ("RLDS_OFFLINE", "network requests are switched off")],
             hint="unset RLDS_OFFLINE, or give the file with --from-local PATH",
         )
 

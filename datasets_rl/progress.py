@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
+
+if TYPE_CHECKING:
+    from typing_extensions import Never
 
 __all__ = ["Report", "report"]
 
 Report = Callable[[int], None]
-"""Takes the number of units done since the last call; may be called from several threads."""
+"""Takes the number of units done since the last call, below 0 if some were lost; may be called from several threads."""
 
-_LINE_EVERY = 10.0
+LINE_EVERY = 10.0
+"""Seconds between two lines where there is no terminal."""
+SHORT = 1.0
+"""Work that takes no longer than these seconds gets no line."""
 
 
 @contextmanager
@@ -31,31 +39,28 @@ def report(label: str, total: int | None, *, unit: str = "B", done: int = 0, sho
     Yields:
         A function to call with each number of further units.
     """
-    lines = not (sys.stderr.isatty() or _in_notebook())
-    bar: tqdm[None] = tqdm(
-        total=total,
-        initial=done,
-        desc=label,
-        unit=unit,
-        unit_scale=True,
-        unit_divisor=1000,
-        disable=not show,
-        file=_Lines() if lines else None,
-        mininterval=_LINE_EVERY if lines else 0.1,
-        maxinterval=_LINE_EVERY,
-        leave=True,
-        delay=1 if lines else 0,
-        ascii=lines or None,
-        bar_format="{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} {rate_fmt} {elapsed} remaining {remaining}"
-        if lines and total
-        else None,
+    if not show:
+        yield lambda _: None
+        return
+    if not (sys.stderr.isatty() or _in_notebook()):
+        lines = _Lines(done, {"total": total, "prefix": label, "unit": unit})
+        try:
+            yield lines.advance
+        finally:
+            lines.close()
+        return
+    guard = threading.Lock()
+    bar: tqdm[Never] = tqdm(
+        total=total, initial=done, desc=label, unit=unit, unit_scale=True, file=sys.stderr, dynamic_ncols=True
     )
-    try:
-        with bar:
-            yield lambda units: None if bar.update(units) else None
-    finally:
-        if lines and show:
-            sys.stderr.flush()
+    with bar:
+
+        def advance(units: int) -> None:
+            # tqdm leaves this to its caller: two threads would lose counts and draw into each other.
+            with guard:
+                bar.update(units)
+
+        yield advance
 
 
 def _in_notebook() -> bool:
@@ -63,17 +68,30 @@ def _in_notebook() -> bool:
 
 
 class _Lines:
-    """A stream for tqdm that ends each refresh with a newline instead of returning the carriage."""
+    """Plain lines for logs: one every `LINE_EVERY` seconds, and one at the end of work that was not `SHORT`."""
 
-    def __init__(self) -> None:
-        self._last = ""
+    def __init__(self, done: int, look: dict[str, Any]) -> None:
+        self._done = self._initial = done
+        self._look = look
+        self._began = self._shown = time.monotonic()
+        self._lock = threading.Lock()
+
+    def advance(self, units: int) -> None:
+        with self._lock:
+            self._done += units
+            if time.monotonic() - self._shown >= LINE_EVERY:
+                self._show()
+
+    def close(self) -> None:
+        with self._lock:
+            if time.monotonic() - self._began > SHORT:
+                self._show()
+
+    def _show(self) -> None:
         self._shown = time.monotonic()
-
-    def write(self, text: str) -> None:
-        text = text.replace("\r", "").strip()
-        if text and text != self._last:
-            self._last = text
-            print(text, file=sys.stderr)
-
-    def flush(self) -> None:
+        elapsed = self._shown - self._began
+        line = tqdm.format_meter(
+            n=self._done, initial=self._initial, elapsed=elapsed, ncols=0, unit_scale=True, **self._look
+        )
+        sys.stderr.write(f"{line}\n")
         sys.stderr.flush()

@@ -1,1 +1,42 @@
-"""."""
+"""Kinds of addresses, a file each: the folder is the registry, and a file's name is the scheme."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import cast
+from urllib.parse import urlsplit, urlunsplit
+
+from datasets_rl.errors import BadArgument
+from datasets_rl.fetch.schemes._base import Ask, NotThere, Remote, Scheme
+
+__all__ = ["Ask", "NotThere", "Remote", "Scheme", "known", "scheme_of", "shown"]
+
+_SAME = {"https": "http"}
+
+
+def known() -> list[str]:
+    """Return the name of every scheme."""
+    names = {module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")}
+    return sorted(names | _SAME.keys())
+
+
+def scheme_of(url: str) -> Scheme:
+    """Return the scheme of an address.
+
+    Raises:
+        BadArgument: If there is none of that name.
+    """
+    name = url.partition(":")[0].lower()
+    if ":" not in url or name not in known():
+        listed = ", ".join(f"{each}:" for each in known())
+        raise BadArgument(f"the address {shown(url)!r} begins with none of {listed}")
+    return cast("Scheme", importlib.import_module(f"{__name__}.{_SAME.get(name, name)}"))
+
+
+def shown(url: str) -> str:
+    """Return an address without the password that may stand in it."""
+    pieces = urlsplit(url)
+    if "@" not in pieces.netloc:
+        return url
+    return urlunsplit(pieces._replace(netloc=pieces.netloc.rpartition("@")[2]))

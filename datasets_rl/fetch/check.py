@@ -1,0 +1,81 @@
+"""Whether bytes are the file that is wanted, and what they are if they are not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from datasets_rl.fetch.asset import Asset
+from datasets_rl.fetch.plan import Wanted
+from datasets_rl.fetch.schemes import NotThere
+
+__all__ = ["HEAD", "WrongBytes", "compare", "look", "look_at_file", "wanted"]
+
+HEAD = 1024
+"""Bytes that are enough to tell what a file is."""
+_LFS = b"version https://git-lfs.github.com/spec/"
+_PAGE = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
+_XML = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<(?:\?xml|error)\b", re.IGNORECASE)
+_TITLE = re.compile(rb"<(title|code|message)>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
+
+# Letters whose names begin with a vowel: an HDF5 file, an npz file, a parquet file.
+_AN = "aefhilmnorsx"
+
+
+class WrongBytes(NotThere):
+    """The address has a file, and it is another one than that wanted."""
+
+
+def wanted(asset: Asset, *, hash_check: bool) -> Wanted:
+    """Return what is known about a file, or nothing if the user does not want it compared."""
+    return Wanted(asset.size, asset.sha256 and asset.sha256.lower()) if hash_check else Wanted()
+
+
+def look(asset: Asset, head: bytes) -> str | None:
+    """Return why a file that begins like this cannot be the one wanted; None if it can.
+
+    Args:
+        asset: The file wanted.
+        head: The first `HEAD` bytes, or all of them if there are fewer.
+    """
+    if asset.magic and head.startswith(asset.magic):
+        return None
+    kind = _kind(asset)
+    if head.startswith(_LFS):
+        return f"a git-LFS pointer came, not {kind}: the address does not serve large files"
+    if _PAGE.match(head):
+        return f"the server answered with a web page, not {kind}{_title(head)}"
+    if not asset.magic:
+        return None
+    if _XML.match(head):
+        return f"the server answered with an XML document, not {kind}{_title(head)}"
+    shown = head[: len(asset.magic)].hex(" ") or "nothing"
+    return f"it begins with {shown}, expected {asset.magic.hex(' ')}: it is not {kind}"
+
+
+def look_at_file(asset: Asset, path: Path) -> str | None:
+    """Do what `look` does for a file on the disk."""
+    with path.open("rb") as stream:
+        return look(asset, stream.read(HEAD))
+
+
+def compare(want: Wanted, size: int, sha256: str) -> list[str]:
+    """Return how a whole file differs from the one wanted."""
+    problems = []
+    if want.size is not None and size != want.size:
+        problems.append(f"it has {size:,} bytes, expected {want.size:,}")
+    if want.sha256 is not None and sha256 != want.sha256:
+        problems.append(f"it has sha256 {sha256}, expected {want.sha256}")
+    return problems
+
+
+def _kind(asset: Asset) -> str:
+    if asset.kind == "file":
+        return "a data file"
+    return f"{'an' if asset.kind[:1].lower() in _AN else 'a'} {asset.kind} file"
+
+
+def _title(head: bytes) -> str:
+    found = _TITLE.search(head)
+    text = " ".join(found[2].decode("utf-8", "replace").split()) if found else ""
+    return f": {text[:80]!r}" if text else ""

@@ -1,0 +1,15 @@
+"""``http://host/path`` and ``https://host/path``."""
+
+from __future__ import annotations
+
+from datasets_rl.fetch.schemes._base import Ask, Remote
+
+IN_PLACE = False
+
+
+def resolve(url: str, ask: Ask) -> Remote:
+    """Take the address as it is; what it holds is learned from the first answer."""
+    from datasets_rl.fetch.schemes import shown
+
+    del ask
+    return Remote(url, shown(url))

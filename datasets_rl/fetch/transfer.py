@@ -1,0 +1,329 @@
+"""The HTTP engine: brings the bytes of one remote file into its part file, whatever the network does.
+
+Imported only when there is something to request, as httpx takes longer to import than the rest of the package.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+
+import httpx
+
+from datasets_rl import disk
+from datasets_rl.fetch import check, plan
+from datasets_rl.fetch.asset import Asset
+from datasets_rl.fetch.check import WrongBytes
+from datasets_rl.fetch.parallel import Halt, Limiter, in_parallel
+from datasets_rl.fetch.part import Part, Record, Span
+from datasets_rl.fetch.plan import Do
+from datasets_rl.fetch.schemes import NotThere, Remote
+from datasets_rl.progress import Report
+from datasets_rl.settings import Settings
+
+__all__ = ["SPLIT_FROM", "Network", "Transfer"]
+
+SPLIT_FROM = 64 * 1024 * 1024
+"""Bytes still to come from which several ranges of a file are fetched at once."""
+_LONGEST_CONNECT = 10.0
+_REDIRECTS = 10
+_CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-\d+|\*)/(\d+|\*)")
+
+
+class _Passing(Exception):
+    """A failure that may pass.
+
+    Args:
+        reason: What went wrong.
+        retry_after: Seconds that the server asks to wait.
+    """
+
+    def __init__(self, reason: str, retry_after: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+
+
+class _Changed(Exception):
+    """The bytes at hand and those that the server has now are not of one file."""
+
+
+class Network:
+    """The connections of one `fetch`, and what its threads share."""
+
+    def __init__(self, settings: Settings, limiter: Limiter, advance: Report, halt: Halt) -> None:
+        self.settings = settings
+        self.limiter = limiter
+        self.advance = advance
+        self.halt = halt
+        self.client = httpx.Client(
+            follow_redirects=True,
+            max_redirects=_REDIRECTS,
+            timeout=httpx.Timeout(settings.timeout, connect=min(settings.timeout, _LONGEST_CONNECT), pool=None),
+            limits=httpx.Limits(max_connections=None),
+            # What is hashed and resumed are the bytes of the file, not of a compressed form of it.
+            headers={"Accept-Encoding": "identity", "User-Agent": "datasets-rl"},
+        )
+
+    def persist(self, attempt: Callable[[], None], progress: Callable[[], int], halt: Halt) -> None:
+        """Call `attempt` until it returns; failures that may pass are counted anew after each progress.
+
+        Raises:
+            NotThere: If it failed too often, or for good.
+        """
+        failures, best = 0, progress()
+        while True:
+            try:
+                attempt()
+            except _Passing as error:
+                reason, retry_after = str(error), error.retry_after
+            except httpx.HTTPError as error:
+                reason, retry_after = self._explain(error), None
+            else:
+                return
+            if (now := progress()) > best:
+                failures, best = 0, now
+            failures += 1
+            if failures > self.settings.retries:
+                raise NotThere(reason + (f" ({failures} times)" if failures > 1 else ""))
+            halt.sleep(plan.pause(failures, retry_after, random.random()))  # noqa: S311 - spreads clients, no secret
+
+    def ask(self, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the headers of the answer to a HEAD request; see `schemes.Ask`."""
+        answers: list[httpx.Response] = []
+        self.persist(lambda: answers.append(self._head(url, headers)), lambda: 0, self.halt)
+        return answers[-1].headers
+
+    def _head(self, url: str, headers: Mapping[str, str]) -> httpx.Response:
+        for _ in range(_REDIRECTS):
+            response = self.client.head(url, headers=headers, follow_redirects=False)
+            # What a file is stands in the answer that leads to another host, not in that host's own.
+            following = response.next_request
+            if following is None or following.url.host != response.url.host:
+                break
+            url = str(following.url)
+        if response.status_code >= httpx.codes.BAD_REQUEST:
+            obey(plan.answer(plan.Wanted(), plan.Left("", 0), 0, plan.Answer(response.status_code)), response)
+        return response
+
+    def _explain(self, error: httpx.HTTPError) -> str:
+        """Return what went wrong, or raise it where another try cannot help."""
+        if isinstance(error, httpx.TooManyRedirects):
+            raise NotThere(f"more than {_REDIRECTS} redirects") from error
+        if isinstance(error, httpx.UnsupportedProtocol):
+            raise NotThere(f"a redirect leads away from HTTP: {error}") from error
+        if isinstance(error, httpx.ReadTimeout):
+            return f"no byte came for {self.settings.timeout:g} s"
+        return str(error) or type(error).__name__
+
+
+class Transfer:
+    """Brings one file from one address.
+
+    Args:
+        network: What is shared.
+        asset: The file wanted.
+        want: What is known about it, and what the user wants compared.
+        part: What is at hand, and where the bytes go.
+        remote: The address.
+        lanes: Ranges fetched at once, at most.
+    """
+
+    def __init__(
+        self, network: Network, asset: Asset, want: plan.Wanted, part: Part, remote: Remote, lanes: int
+    ) -> None:
+        self._network = network
+        self._asset = asset
+        self._want = want
+        self._part = part
+        self._remote = remote
+        self._lanes = lanes
+        self._halt = network.halt
+
+    def run(self, checked: str) -> Record:
+        """Fetch, check and publish the file.
+
+        Args:
+            checked: What the record says about the comparison.
+
+        Raises:
+            NotThere: If the address does not give the file; `WrongBytes` if it gives another one.
+        """
+        problems = self._bring()
+        if problems and self._part.inherited:
+            # The fault may lie in the bytes that were at hand, and not in those of this address.
+            self._drop()
+            problems = self._bring()
+        if problems:
+            self._drop()
+            raise WrongBytes("; ".join(problems))
+        return self._part.publish(self._part.digest.hexdigest(), checked)
+
+    def _bring(self) -> list[str]:
+        try:
+            with disk.disk_errors(self._part.path):
+                self._fill_whatever_comes()
+                self._part.digest.catch_up(self._part.path, self._part.done)
+        finally:
+            if self._part.done:
+                self._part.save()
+        wrong_kind = check.look_at_file(self._asset, self._part.path)
+        return [wrong_kind] if wrong_kind else check.compare(self._want, self._part.done, self._part.digest.hexdigest())
+
+    def _fill_whatever_comes(self) -> None:
+        # A server whose file changes all the time, or that breaks off and ignores ranges, must not keep us for ever.
+        for _ in range(self._network.settings.retries + 1):
+            changed = self._fill()
+            if changed is None:
+                return
+            self._drop()
+        raise NotThere(f"it was begun again too often, at last because {changed}")
+
+    def _fill(self) -> _Changed | None:
+        part, self._halt = self._part, Halt(self._network.halt)
+        try:
+            if len(part.spans) == 1 and not part.complete:
+                self._persist(part.spans[0])
+            lanes = [partial(self._persist, span) for span in part.spans if not span.complete]
+            in_parallel(lanes, self._lanes, self._halt)
+        except _Changed as changed:
+            return changed
+        return None
+
+    def _persist(self, span: Span) -> None:
+        self._network.persist(lambda: self._stream(span), lambda: span.done, self._halt)
+
+    def _drop(self) -> None:
+        self._network.advance(-self._part.discard())
+
+    def _stream(self, span: Span) -> None:
+        asked, part = span.at, self._part
+        headers = {**self._remote.headers, **self._range(span)}
+        with self._network.client.stream("GET", self._remote.url, headers=headers) as response:
+            said = _read(response)
+            step = plan.answer(self._want, part.left, asked, said)
+            if step.do is Do.WHOLE:
+                part.end()
+                return
+            if step.wrong_bytes and asked == 0 and (problem := self._look(_first(response.iter_raw())[0])):
+                # A web page with another length than the file's is better called a web page.
+                raise NotThere(problem + _host(response))
+            obey(step, response)
+            self._receive(response, span, said)
+
+    def _range(self, span: Span) -> dict[str, str]:
+        if span.at == 0 and len(self._part.spans) == 1:
+            return {}
+        stop = span.stop - 1 if len(self._part.spans) > 1 and span.stop is not None else ""
+        condition = {"If-Range": self._part.validator} if self._part.validator else {}
+        return {"Range": f"bytes={span.at}-{stop}", **condition}
+
+    def _look(self, head: bytes) -> str | None:
+        return check.look(self._asset, head)
+
+    def _receive(self, response: httpx.Response, span: Span, said: plan.Answer) -> None:
+        part, chunks = self._part, response.iter_raw()
+        if part.done == 0:
+            head, chunks = _first(chunks)
+            if problem := self._look(head):
+                raise NotThere(problem + _host(response))
+        part.learn(said.total, response.headers.get("etag"), said.validator)
+        split = self._may_split(span, response)
+        with _open(part.path) as stream:
+            stream.seek(span.at)
+            for chunk in chunks:
+                self._halt.sleep(self._network.limiter.delay(len(chunk)))
+                kept = chunk if span.stop is None else chunk[: span.stop - span.at]
+                stream.write(kept)
+                stream.flush()
+                part.advance(span, kept)
+                self._network.advance(len(kept))
+                if split:
+                    part.split(self._lanes)
+                    return
+                if span.complete:
+                    return
+        self._at_end(span)
+
+    def _at_end(self, span: Span) -> None:
+        """Judge an answer that ended properly while its range is not known to be complete."""
+        if span.complete:
+            return
+        expected = self._want.size if span.stop is None else span.stop
+        if expected is not None and span.at < expected:
+            raise _Passing(f"the answer ended at byte {span.at:,} of {expected:,}")
+        self._part.end()
+
+    def _may_split(self, span: Span, response: httpx.Response) -> bool:
+        part = self._part
+        ranges = response.status_code == httpx.codes.PARTIAL_CONTENT or "bytes" in response.headers.get(
+            "accept-ranges", ""
+        )
+        strong = part.validator is not None and part.validator.startswith('"')
+        long = part.total is not None and part.total - span.at >= SPLIT_FROM
+        return self._lanes > 1 and len(part.spans) == 1 and ranges and strong and long
+
+
+def obey(step: plan.Step, response: httpx.Response) -> None:
+    """Raise what a step says, or return if the answer's bytes are to be taken."""
+    reason = step.reason + _host(response)
+    if message := response.headers.get("x-error-message"):
+        reason += f": {message}"
+    if step.do is Do.RETRY:
+        raise _Passing(reason, _retry_after(response.headers.get("retry-after", "")))
+    if step.do is Do.RESTART:
+        raise _Changed(reason)
+    if step.do is Do.REFUSE:
+        raise (WrongBytes if step.wrong_bytes else NotThere)(reason)
+
+
+def _read(response: httpx.Response) -> plan.Answer:
+    headers, status = response.headers, response.status_code
+    etag = headers.get("etag", "")
+    start, total = 0, headers.get("content-length", "") if status == httpx.codes.OK else ""
+    if status in (httpx.codes.PARTIAL_CONTENT, httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE):
+        found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
+        # A 206 without a range that we can read begins nowhere.
+        start = int(found[1]) if found and found[1] else -1
+        total = found[2] if found else ""
+    return plan.Answer(
+        status,
+        int(total) if total.isdecimal() else None,
+        start,
+        validator=etag if etag.startswith('"') else headers.get("last-modified"),
+        encoding=headers.get("content-encoding", ""),
+    )
+
+
+def _first(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """Return the first `check.HEAD` bytes, or all if there are fewer, and all chunks from the beginning."""
+    taken: list[bytes] = []
+    while sum(map(len, taken)) < check.HEAD and (chunk := next(chunks, b"")):
+        taken.append(chunk)
+    return b"".join(taken)[: check.HEAD], chain(taken, chunks)
+
+
+def _open(path: Path) -> BinaryIO:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path.open("r+b")
+
+
+def _host(response: httpx.Response) -> str:
+    asked = response.history[0].url.host if response.history else response.url.host
+    return f" (redirected to {response.url.host})" if asked != response.url.host else ""
+
+
+def _retry_after(value: str) -> float | None:
+    if value.strip().isdecimal():
+        return float(value)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except ValueError:
+        return None
