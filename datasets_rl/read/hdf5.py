@@ -1,0 +1,444 @@
+"""HDF5 files as numpy arrays: lazily, in bounded memory, on every core, and without trusting the file.
+
+The HDF5 library inflates gzip chunks one after another on one core, under a lock. Here the library only finds the
+stored bytes of a chunk; zlib inflates several at once in threads, because it runs without the interpreter's lock.
+
+A column is cut into chunks along its rows, and often along its other axes too. Reading goes by bands, a row of chunks:
+
+            columns 0-1   2-3    4-5   ...  16
+    rows     0  +-------+------+------+   +--+
+    band 0      | chunk |      |      |   |  |
+         15625  +-------+------+------+   +--+
+    band 1      |       |      |      |   |  |
+
+so that a pass over the file inflates every chunk once, wherever the blocks that the caller asked for end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.errors import ConversionFailed
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["MAGIC", "Block", "Hdf5Array", "Hdf5File"]
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+_AGAIN = "the file is damaged or was cut: download it again with --force"
+_DEFLATE_MOST = 1100  # deflate cannot shrink anything more than 1032-fold: what claims more was never written
+_JOB_BYTES = 1 << 20  # less, and the threads wait for each other; more, and the last one works alone
+_THREADS_MOST = 8
+_DEPTH_MOST = 16
+_LIBRARY_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)  # what h5py raises for a damaged file
+
+_Job = Callable[[], None]
+
+
+class _Damaged(Exception):
+    """A chunk that does not decode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The rows [start, stop) of several columns."""
+
+    start: int
+    stop: int
+    columns: Mapping[str, NDArray[np.generic]]
+    """[stop - start, ...], or one row more where that was asked for."""
+
+
+class Hdf5Array:
+    """One dataset of a file: what it is, known without reading it."""
+
+    def __init__(self, name: str, dataset: h5py.Dataset) -> None:
+        self.name = name
+        """With slashes, from the root: ``infos/qpos``."""
+        self.shape: tuple[int, ...] = tuple(dataset.shape or ())
+        self.dtype: np.dtype[Any] = np.dtype(dataset.dtype).newbyteorder("=")
+        """In this machine's byte order."""
+        self.text = h5py.check_string_dtype(dataset.dtype) is not None
+        self.dataset = dataset
+
+    @property
+    def numeric(self) -> bool:
+        """Whether it holds booleans, integers or floats."""
+        return self.dtype.kind in "biuf"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * math.prod(self.shape[1:])
+
+    @cached_property
+    def band_rows(self) -> int:
+        """How many rows the chunks of a band have; 1 where the dataset is not chunked."""
+        chunks = self.dataset.chunks
+        return int(chunks[0]) if chunks else 1
+
+    @cached_property
+    def filters(self) -> tuple[int, ...] | None:
+        """The numbers of the filters in the order in which they were applied, if all can be undone here."""
+        dataset = self.dataset
+        if not self.shape or dataset.chunks is None:
+            return None
+        properties = dataset.id.get_create_plist()
+        filters = tuple(properties.get_filter(number)[0] for number in range(properties.get_nfilters()))
+        known = filters in {(), (h5py.h5z.FILTER_DEFLATE,), (h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE)}
+        plain = dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype, logical=True))
+        return filters if known and plain else None
+
+    def faults(self) -> Iterator[str]:
+        """Yield why the dataset must not be read: its bytes lie elsewhere, or were never written."""
+        dataset = self.dataset
+        if dataset.is_virtual or dataset.external:
+            yield f"{self.name} keeps its data in other files; expected them in this one"
+        elif self.numeric and 0 not in self.shape:
+            yield from self._storage_faults()
+
+    def _storage_faults(self) -> Iterator[str]:
+        stored = self.dataset.id.get_storage_size()
+        declared = self.dtype.itemsize * math.prod(self.shape)
+        chunks = self.dataset.chunks
+        factor = _DEFLATE_MOST if chunks else 1
+        if stored * factor < declared:
+            yield f"{self.name} declares {list(self.shape)}, {declared:,} bytes, but stores {stored:,}"
+        elif chunks:
+            wanted = math.prod(-(-size // step) for size, step in zip(self.shape, chunks, strict=True))
+            found = self.dataset.id.get_num_chunks()
+            if found != wanted:
+                yield f"{self.name} declares {list(self.shape)}, {wanted:,} chunks, but stores {found:,}"
+
+
+class Hdf5File:
+    """An open HDF5 file. A context manager.
+
+    Only data that lies in the file itself is read: links to other files, data in other files, and Python objects are
+    refused.
+
+    Args:
+        path: The file.
+        threads: How many chunks are inflated at once; by default one for each core, at most 8.
+
+    Raises:
+        ConversionFailed: If it is no HDF5 file, or is cut, or reaches out of itself; every fault at once.
+    """
+
+    def __init__(self, path: Path | str, *, threads: int | None = None) -> None:
+        self.path = Path(path)
+        _check_magic(self.path)
+        try:
+            self._file = h5py.File(self.path, "r", rdcc_nbytes=0)
+        except _LIBRARY_ERRORS as error:
+            raise ConversionFailed(self.path.name, [f"HDF5 says: {_reason(error)}"], hint=_AGAIN) from error
+        self._pool = ThreadPoolExecutor(threads or min(_cores(), _THREADS_MOST), thread_name_prefix="inflate")
+        try:
+            self.arrays: Mapping[str, Hdf5Array] = self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the threads, then close the file."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._file.close()
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.generic]:
+        """Read the rows [start, stop) of a numeric dataset.
+
+        Args:
+            name: The dataset.
+            start: The first row.
+            stop: The row after the last one; by default the end.
+
+        Returns:
+            [stop - start, ...], in this machine's byte order.
+
+        Raises:
+            ConversionFailed: If a chunk does not decode; the error names the rows.
+        """
+        array = self.arrays[name]
+        cursor = _Cursor(array)
+        self._finish(self._submit(cursor.advance(start, array.shape[0] if stop is None else stop)))
+        return cursor.rows()
+
+    def blocks(self, names: Sequence[str], *, rows: int, overlap: Collection[str] = ()) -> Iterator[Block]:
+        """Read columns of equal length side by side; the next block is inflated while the caller works on this one.
+
+        Args:
+            names: The columns.
+            rows: Rows of a block.
+            overlap: Columns that come with the first row of the next block too, where there is one.
+
+        Yields:
+            Blocks, without gaps, in order. Each owns its memory.
+
+        Raises:
+            ConversionFailed: If chunks do not decode; the error names the columns and the rows.
+        """
+        cursors = {name: _Cursor(self.arrays[name]) for name in names}
+        total = self.arrays[names[0]].shape[0]
+        ends = {name: 1 if name in overlap else 0 for name in names}
+
+        def begin(start: int) -> list[Future[None]]:
+            jobs = [c.advance(start, min(start + rows + ends[name], total)) for name, c in cursors.items()]
+            return self._submit(itertools.chain.from_iterable(jobs))
+
+        pending = begin(0)
+        for start in range(0, total, rows):
+            self._finish(pending)
+            block = Block(start, min(start + rows, total), {name: c.rows() for name, c in cursors.items()})
+            pending = begin(block.stop) if block.stop < total else []
+            yield block
+
+    def value(self, name: str) -> NDArray[np.generic] | str | float | bool:
+        """Read a dataset that belongs to no step: a scalar, a text, or an array.
+
+        Raises:
+            ConversionFailed: If it does not decode, or holds Python objects.
+        """
+        array = self.arrays[name]
+        if not (array.text or array.numeric or array.dtype.kind == "U"):
+            raise ConversionFailed(self.path.name, [f"{name} has dtype {array.dtype}; expected numbers or text"])
+        try:
+            raw = array.dataset[()]
+        except _LIBRARY_ERRORS as error:
+            raise ConversionFailed(self.path.name, [f"{name}: {_reason(error)}"], hint=_AGAIN) from error
+        return _plain(raw, text=array.text)
+
+    def _open(self) -> dict[str, Hdf5Array]:
+        problems: list[str] = []
+        arrays: dict[str, Hdf5Array] = {}
+        try:
+            for name, dataset in _walk(self._file, "", set(), problems):
+                arrays[name] = Hdf5Array(name, dataset)
+                problems.extend(arrays[name].faults())
+        except _LIBRARY_ERRORS as error:
+            problems.append(f"HDF5 says: {_reason(error)}")
+        if problems:
+            raise ConversionFailed(self.path.name, problems, hint=_AGAIN)
+        return arrays
+
+    def _submit(self, jobs: Iterator[_Job]) -> list[Future[None]]:
+        return [self._pool.submit(job) for job in jobs]
+
+    def _finish(self, pending: Sequence[Future[None]]) -> None:
+        problems = []
+        for future in pending:
+            error = future.exception()
+            if isinstance(error, _Damaged):
+                problems.append(str(error))
+            elif error is not None:
+                raise error
+        if problems:
+            raise ConversionFailed(self.path.name, problems, hint=_AGAIN)
+
+
+class _Cursor:
+    """A column during a pass: the rows in memory, from the one asked for to the end of its band.
+
+    band      |         |         |         |
+    asked          [-----------------)
+    in memory      [-----------------~~~~)    ~ is kept for the next block
+    """
+
+    def __init__(self, array: Hdf5Array) -> None:
+        self._array = array
+        self._origin = self._end = 0
+        self._asked = slice(0, 0)
+        self._buffer: NDArray[np.generic] = np.empty((0, *array.shape[1:]), array.dtype)
+
+    def advance(self, start: int, stop: int) -> Iterator[_Job]:
+        """Move to [start, stop); what is in memory is kept, the jobs returned fetch the rest."""
+        step = self._array.band_rows
+        kept = self._buffer[:0]
+        first = start - start % step
+        if self._origin <= start <= self._end:
+            kept, first = self._buffer[start - self._origin :], self._end
+        end = max(first, min(-(-stop // step) * step, self._array.shape[0]))
+        if end > first:
+            buffer: NDArray[np.generic] = np.empty((len(kept) + end - first, *kept.shape[1:]), kept.dtype)
+            buffer[: len(kept)] = kept
+        else:
+            buffer = kept
+        self._buffer, self._origin, self._end = buffer, first - len(kept), end
+        self._asked = slice(start - self._origin, stop - self._origin)
+        return _jobs(self._array, buffer[len(kept) :], first, end)
+
+    def rows(self) -> NDArray[np.generic]:
+        """Return the rows asked for, [stop - start, ...]; valid once the jobs are done."""
+        return self._buffer[self._asked]
+
+
+def _jobs(array: Hdf5Array, out: NDArray[np.generic], start: int, stop: int) -> Iterator[_Job]:
+    """Yield the work that fills `out` with the rows [start, stop), which are whole bands."""
+    step = array.band_rows
+    filters = array.filters
+    if filters is None:
+        lump = max(step, _JOB_BYTES * 4 // max(array.row_bytes, 1) // step * step)
+        for row in range(start, stop, lump):
+            yield _LibraryJob(array, out[row - start : row - start + lump], row)
+        return
+    chunks = array.dataset.chunks
+    columns = [range(0, size, width) for size, width in zip(array.shape[1:], chunks[1:], strict=True)]
+    places = itertools.product(range(start, stop, step), *columns)
+    lump = max(1, _JOB_BYTES // (math.prod(chunks) * array.dtype.itemsize))
+    while batch := list(itertools.islice(places, lump)):
+        yield _ChunkJob(array, filters, out, start, batch)
+
+
+@dataclass(frozen=True, slots=True)
+class _LibraryJob:
+    """Rows that only the HDF5 library can read: not chunked, or compressed in another way."""
+
+    array: Hdf5Array
+    out: NDArray[np.generic]
+    row: int
+
+    def __call__(self) -> None:
+        stop = self.row + len(self.out)
+        try:
+            if self.out.size:
+                self.array.dataset.read_direct(self.out, np.s_[self.row : stop])
+        except _LIBRARY_ERRORS as error:
+            raise _Damaged(f"{self.array.name} rows {self.row:,} to {stop - 1:,}: {_reason(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _ChunkJob:
+    """Chunks to fetch, inflate and put in place."""
+
+    array: Hdf5Array
+    filters: tuple[int, ...]
+    out: NDArray[np.generic]
+    """[rows, ...]; its first row is the dataset's row `start`."""
+    start: int
+    places: Sequence[tuple[int, ...]]
+
+    def __call__(self) -> None:
+        for place in self.places:
+            self._put(place)
+
+    def _put(self, place: tuple[int, ...]) -> None:
+        dataset = self.array.dataset
+        try:
+            skipped, stored = dataset.id.read_direct_chunk(place)
+            chunk = _decode(stored, dataset.dtype, dataset.chunks, self.filters, skipped)
+        except (*_LIBRARY_ERRORS, zlib.error) as error:
+            stop = min(place[0] + dataset.chunks[0], self.array.shape[0])
+            raise _Damaged(f"{self.array.name} rows {place[0]:,} to {stop - 1:,}: {_reason(error)}") from error
+        sizes = [min(width, size - at) for width, size, at in zip(dataset.chunks, self.array.shape, place, strict=True)]
+        target = (place[0] - self.start, *place[1:])
+        into = tuple(slice(at, at + size) for at, size in zip(target, sizes, strict=True))
+        self.out[into] = chunk[tuple(slice(size) for size in sizes)]
+
+
+def _decode(
+    stored: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], filters: tuple[int, ...], skipped: int
+) -> NDArray[np.generic]:
+    """Undo the filters of a chunk; bit i of `skipped` says that filter i was not applied to it."""
+    size = dtype.itemsize * math.prod(shape)
+    data = stored
+    for number in reversed(range(len(filters))):
+        if skipped >> number & 1:
+            continue
+        if filters[number] == h5py.h5z.FILTER_DEFLATE:
+            data = _inflate(data, size)
+        else:
+            data = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
+    if len(data) != size:
+        raise ValueError(f"the chunk has {len(data):,} bytes; expected {size:,}")
+    if dtype.kind == "b" and np.frombuffer(data, np.uint8).max(initial=0) > 1:
+        raise ValueError("a boolean is neither 0 nor 1")
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _inflate(data: bytes, size: int) -> bytes:
+    """Inflate a chunk of known size; never more than that, whatever the bytes say."""
+    stream = zlib.decompressobj()
+    inflated = stream.decompress(data, size)
+    if not stream.eof and stream.decompress(stream.unconsumed_tail, 1):
+        raise ValueError(f"the chunk inflates to more than {size:,} bytes")
+    if not stream.eof:
+        raise ValueError("the chunk is cut")
+    return inflated
+
+
+def _walk(
+    group: h5py.Group, prefix: str, seen: set[Any], problems: list[str], depth: int = 0
+) -> Iterator[tuple[str, h5py.Dataset]]:
+    """Yield the datasets below a group by name; note links that lead out of it."""
+    seen.add(group.id)
+    for name in group:
+        full = f"{prefix}{name}"
+        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+            problems.append(f"{full} is a link to another place; expected the data itself")
+            continue
+        child = group[name]
+        if isinstance(child, h5py.Dataset):
+            yield full, child
+        elif isinstance(child, h5py.Group) and child.id not in seen:
+            if depth == _DEPTH_MOST:
+                problems.append(f"{full} lies {depth + 1} groups deep; expected at most {_DEPTH_MOST}")
+            else:
+                yield from _walk(child, f"{full}/", seen, problems, depth + 1)
+
+
+def _check_magic(path: Path) -> None:
+    with path.open("rb") as stream:
+        head = stream.read(64)
+    if head.startswith(MAGIC):
+        return
+    kind = "is not HDF5"
+    if not head:
+        kind = "is empty"
+    elif head.lstrip()[:1] == b"<":
+        kind = "is a web page or an XML error"
+    elif head.startswith(b"version https://git-lfs"):
+        kind = "is a git-LFS pointer, not the file that it points to"
+    raise ConversionFailed(path.name, [f"it {kind}: it begins with {head[:16]!r}, expected {MAGIC!r}"], hint=_AGAIN)
+
+
+def _plain(raw: Any, *, text: bool) -> NDArray[np.generic] | str | float | bool:
+    """Turn what h5py returns into what a manifest can hold."""
+    if isinstance(raw, bytes):
+        return raw.decode("utf-8", "replace")
+    if isinstance(raw, h5py.Empty):
+        return ""
+    if text and isinstance(raw, np.ndarray):
+        return np.asarray([_plain(one, text=True) for one in raw.ravel()], dtype=str).reshape(raw.shape)
+    if isinstance(raw, np.ndarray):
+        return raw.astype(raw.dtype.newbyteorder("="), copy=False)
+    plain: str | float | bool = raw.item() if isinstance(raw, np.generic) else raw
+    return plain
+
+
+def _reason(error: BaseException) -> str:
+    return str(error.args[0]) if error.args else type(error).__name__
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,176 @@
+"""A converted dataset against its raw file, with h5py alone: none of the code that converted it takes part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.ted.keys import dotted
+
+__all__ = ["compare"]
+
+_BLOCK_BYTES = 32 << 20
+_ROOTS = {"observations": ("observation",), "actions": ("action",), "infos": ("info",)}
+_NEXT_ROOTS = {"next_observations": ("next", "observation"), "rewards": ("next", "reward")}
+_SKIPPED = ("metadata", "virtual", "terminals", "timeouts")
+
+_Array = NDArray[np.generic]
+_Column = Callable[[tuple[str, ...], int, int], Any]
+
+
+def compare(path: Path, column: _Column, *, time_limit: int | None) -> list[str]:
+    """Compare every column, every row.
+
+    Args:
+        path: The raw file.
+        column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
+        time_limit: Steps after which a trajectory may be cut where the file marks no time-outs.
+
+    Returns:
+        For each column that differs, its first difference and how many rows differ.
+    """
+    with h5py.File(path, "r") as file:
+        rows = len(file["terminals"])
+        raw: dict[str, h5py.Dataset] = {}
+        file.visititems(lambda name, item: raw.update({name: item}) if isinstance(item, h5py.Dataset) else None)
+        found: list[str] = []
+        for name, dataset in raw.items():
+            per_step = dataset.shape and len(dataset) == rows and dataset.dtype.kind in "biuf"
+            if per_step and name.partition("/")[0] not in _SKIPPED and 0 not in dataset.shape:
+                found.extend(_values(dataset, _key(name), column, rows))
+        found.extend(_inside(raw, column, rows))
+        found.extend(_flags(raw, column, rows, time_limit))
+    return found
+
+
+def _key(name: str) -> tuple[str, ...]:
+    root, *rest = name.replace(".", "_").split("/")
+    return (*{**_ROOTS, **_NEXT_ROOTS}.get(root, (root,)), *rest)
+
+
+def _values(dataset: h5py.Dataset, key: tuple[str, ...], column: _Column, rows: int) -> Iterator[str]:
+    """Compare a column row by row, next observations at ends included."""
+    tally = _Tally(key)
+    for start, stop in _spans(dataset, rows):
+        tally.add(start, dataset[start:stop], column(key, start, stop))
+    yield from tally.report()
+
+
+def _inside(raw: dict[str, h5py.Dataset], column: _Column, rows: int) -> Iterator[str]:
+    """Compare the next observation and info with those of the next row, inside trajectories."""
+    for name, dataset in raw.items():
+        root, _, rest = name.partition("/")
+        there = "/".join(filter(None, ("next_observations", rest))) in raw if root == "observations" else False
+        if root not in {"observations", "infos"} or there or 0 in dataset.shape:
+            continue
+        key = ("next", *_key(name))
+        tally = _Tally(key)
+        for start, stop in _spans(dataset, rows):
+            last = min(stop, rows - 1)
+            within = ~np.asarray(column(("next", "done"), start, last), bool).reshape(-1)
+            tally.add(start, dataset[start + 1 : last + 1], column(key, start, last), where=within)
+        yield from tally.report()
+
+
+def _flags(raw: dict[str, h5py.Dataset], column: _Column, rows: int, limit: int | None) -> Iterator[str]:
+    def converted(name: str) -> NDArray[np.bool_]:
+        return np.asarray(column(("next", name), 0, rows)).reshape(-1)
+
+    timed = "timeouts" in raw
+    terminals = raw["terminals"][:].reshape(-1) == 1
+    timeouts = raw["timeouts"][:].reshape(-1) == 1 if timed else np.zeros(rows, bool)
+    terminated, truncated, done = (converted(name) for name in ("terminated", "truncated", "done"))
+    yield from _first("next.terminated", np.flatnonzero(terminated != terminals), "is not the file's terminals")
+    yield from _first("next.truncated", np.flatnonzero(timeouts & ~truncated), "lost the file's time-out")
+    yield from _first("next.done", np.flatnonzero(done != (terminated | truncated)), "is not terminated or truncated")
+    added = truncated & ~timeouts
+    added[-1:] = False
+    repairs = _seams(raw, rows)
+    if not timed and limit is not None:
+        repairs |= _met_limit(done, limit)
+    yield from _first("next.truncated", np.flatnonzero(added & ~repairs), "is set and the file has no time-out")
+
+
+def _seams(raw: dict[str, h5py.Dataset], rows: int) -> NDArray[np.bool_]:
+    """Mark the rows after which the file goes on from another state than the one reached."""
+    seams = np.zeros(rows, bool)
+    for name, dataset in raw.items():
+        root, slash, rest = name.partition("/")
+        following = raw.get(f"next_observations{slash}{rest}")
+        if root != "observations" or following is None:
+            continue
+        for start, stop in _spans(dataset, rows - 1):
+            same = _same(dataset[start + 1 : stop + 1], following[start:stop])
+            seams[start:stop] |= ~same
+    return seams
+
+
+def _met_limit(done: NDArray[np.bool_], limit: int) -> NDArray[np.bool_]:
+    """Mark the ends of trajectories that have as many steps as the limit."""
+    ends = np.flatnonzero(done)
+    marks = np.zeros(len(done), bool)
+    marks[ends[np.diff(ends, prepend=-1) == limit]] = True
+    return marks
+
+
+class _Tally:
+    """The differences of a column."""
+
+    def __init__(self, key: tuple[str, ...]) -> None:
+        self._name = dotted(key)
+        self._first = ""
+        self._count = 0
+
+    def add(self, start: int, wanted: _Array, got: Any, where: NDArray[np.bool_] | None = None) -> None:
+        """Compare the rows from `start` on; `where` [T] says which of them count."""
+        got = np.asarray(got)
+        if len(wanted) == len(got):
+            got = got.reshape(wanted.shape) if got.size == wanted.size else got
+        if got.shape != wanted.shape:
+            self._note(start, 1, f"has shape {list(got.shape)}, the file {list(wanted.shape)}")
+            return
+        differ = ~_same(wanted, got)
+        rows = np.flatnonzero(differ if where is None else differ & where)
+        if len(rows):
+            row = int(rows[0])
+            self._note(start + row, len(rows), f"is {_shown(got[row])}, in the file {_shown(wanted[row])}")
+
+    def report(self) -> Iterator[str]:
+        """Yield one sentence if there were differences."""
+        if self._count:
+            yield f"{self._first} ({self._count:,} such rows)"
+
+    def _note(self, row: int, count: int, text: str) -> None:
+        self._first = self._first or f"{self._name} at row {row:,} {text}"
+        self._count += count
+
+
+def _first(name: str, rows: NDArray[np.intp], text: str) -> Iterator[str]:
+    if len(rows):
+        yield f"{name} at row {int(rows[0]):,} {text} ({len(rows):,} such rows)"
+
+
+def _same(left: _Array, right: _Array) -> NDArray[np.bool_]:
+    """Say which rows are equal, [T]; NaN equals NaN."""
+    same = left == right
+    if left.dtype.kind == right.dtype.kind == "f":
+        same |= np.isnan(left) & np.isnan(right)
+    return np.asarray(same.reshape(len(left), -1).all(axis=1))
+
+
+def _shown(value: Any) -> str:
+    return np.array2string(np.asarray(value), precision=8, threshold=6, edgeitems=2)
+
+
+def _spans(dataset: h5py.Dataset, rows: int) -> Iterator[tuple[int, int]]:
+    """Cut [0, rows) at the borders of chunks: h5py inflates a chunk anew for every read that touches it."""
+    row_bytes = max(1, dataset.dtype.itemsize * int(np.prod(dataset.shape[1:])))
+    step = dataset.chunks[0] if dataset.chunks else 1
+    size = max(step, _BLOCK_BYTES // row_bytes // step * step)
+    for start in range(0, rows, size):
+        yield start, min(start + size, rows)

@@ -1,0 +1,111 @@
+"""D4RL: one HDF5 file an id, from the server of Berkeley's RAIL lab. The ids are data, in ``catalog/d4rl.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import Any
+
+from datasets_rl.fetch.asset import Asset
+from datasets_rl.sources._base import Entry, Recording, Score, Source
+
+__all__ = ["D4RL", "SOURCE"]
+
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+
+
+class D4RL(Source):
+    """The ids of a catalog of files in D4RL's layout.
+
+    Args:
+        name: The source, whose catalog is ``catalog/<name>.json``.
+    """
+
+    def __init__(self, name: str = "d4rl") -> None:
+        self.name = name
+
+    def ids(self) -> Sequence[str]:
+        """Return every id, sorted; no network."""
+        return self._ids
+
+    def entry(self, name: str) -> Entry:
+        """Return what is known of an id; no network."""
+        facts = self._facts(name)
+        catalog = self._catalog
+        family = catalog["families"][facts["family"]]
+        return Entry(
+            source=self.name,
+            name=name,
+            title=family["title"],
+            bytes=facts.get("size"),
+            licence=catalog["licence"],
+            citation=catalog["citation"],
+            homepage=catalog["homepage"],
+            faults=tuple(catalog["faults"][fault] for fault in (*family["faults"], *facts.get("faults", ()))),
+            score=self._score(facts),
+            time_limit=facts["time_limit"],
+            deprecated=facts.get("deprecated", False),
+            facts={"family": facts["family"], "continuing": family["continuing"], "path": facts["path"]},
+        )
+
+    def assets(self, name: str) -> Sequence[Asset]:
+        """Return the file of an id."""
+        facts = self._facts(name)
+        path: str = facts["path"]
+        asset = Asset(
+            urls=tuple(base + path for base in self._catalog["base_urls"]),
+            path=path.rpartition("/")[2],
+            size=facts.get("size"),
+            sha256=facts.get("sha256"),
+            magic=_MAGIC,
+            kind="HDF5",
+        )
+        return (asset,)
+
+    def open(self, name: str, files: Mapping[str, Path]) -> Recording:
+        """Open the file of an id."""
+        # h5py takes a tenth of a second to import, and listing ids does not need it.
+        from datasets_rl.sources._d4rl_recording import D4RLRecording
+
+        entry = self.entry(name)
+        continuing = entry.facts["continuing"]
+        return D4RLRecording(self._file(name, files), entry.id, time_limit=entry.time_limit, continuing=continuing)
+
+    def compare(self, name: str, files: Mapping[str, Path], column: Any) -> list[str]:
+        """Compare a converted dataset with its raw file, column by column."""
+        from datasets_rl.sources._d4rl_compare import compare
+
+        entry = self.entry(name)
+        limit = None if entry.facts["continuing"] else entry.time_limit
+        return compare(self._file(name, files), column, time_limit=limit)
+
+    @cached_property
+    def _catalog(self) -> dict[str, Any]:
+        text = package_files("datasets_rl.sources.catalog").joinpath(f"{self.name}.json").read_text("utf-8")
+        catalog: dict[str, Any] = json.loads(text)
+        return catalog
+
+    @cached_property
+    def _ids(self) -> tuple[str, ...]:
+        return tuple(sorted(self._catalog["ids"]))
+
+    def _facts(self, name: str) -> dict[str, Any]:
+        facts: dict[str, Any] | None = self._catalog["ids"].get(name)
+        if facts is None:
+            raise self.unknown(name)
+        return facts
+
+    def _score(self, facts: Mapping[str, Any]) -> Score | None:
+        if "score" not in facts:
+            return None
+        low, high, origin = facts["score"]
+        return Score(low, high, self._catalog["score_origins"][origin])
+
+    def _file(self, name: str, files: Mapping[str, Path]) -> Path:
+        return Path(files[self.assets(name)[0].path])
+
+
+SOURCE = D4RL()
