@@ -9,16 +9,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl import disk, sources
-from datasets_rl.errors import BadArgument, NotADataset
+from datasets_rl.errors import BadArgument, NotADataset, UnknownId
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.verify import check_files
 from datasets_rl.manifest import MANIFEST_FILE, Manifest
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
+from datasets_rl.ted.check import check_rules
 
 if TYPE_CHECKING:
     from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
     from datasets_rl.fetch.asset import Asset, Fetched
 
-__all__ = ["Place", "Plan", "download", "load", "locate", "place", "plan", "raw_files", "remove", "stored"]
+__all__ = [
+    "Place",
+    "Plan",
+    "Verification",
+    "download",
+    "load",
+    "locate",
+    "place",
+    "plan",
+    "raw_files",
+    "remove",
+    "stored",
+    "verify",
+]
 
 _SIZE_GUESS = 1.2  # converted bytes per raw byte, before the raw file can be opened; exact afterwards
 
@@ -66,6 +82,22 @@ class Place:
     def exists(self) -> bool:
         """Whether there is a finished dataset."""
         return (self.folder / MANIFEST_FILE).is_file()
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What `verify` found."""
+
+    id: str
+    folder: Path
+    problems: tuple[str, ...]
+    """Why the dataset must not be used; empty if it is intact."""
+    remarks: tuple[str, ...]
+    """What is allowed and worth knowing."""
+    checked: tuple[str, ...]
+    """What was looked at, a sentence each."""
+    files: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +303,64 @@ def _convert(dataset_id: str, spot: Place, files: Sequence[Fetched], settings: S
         label = f"converting {dataset_id}"
         with report(label, recording.steps, unit=" steps", show=settings.progress) as advance:
             return convert(recording, spot.build, origin.entry(name), files, advance)
+
+
+def verify(
+    dataset: str | Path, *, deep: bool = False, root: Path | str | None = None, settings: Settings | None = None
+) -> Verification:
+    """Check a finished dataset.
+
+    Args:
+        dataset: Its id, or its folder.
+        deep: Beside sizes and digests, check every rule of TED, look for values that are no data, and, where the raw
+            files are at hand, compare the converted values with theirs, column by column.
+        root: The source's folder; by default ``<RLDS_HOME>/<source>``.
+        settings: By default those of the environment.
+
+    Raises:
+        UnknownId: If there is no such id, or nothing finished is there.
+        ManifestInvalid: If the manifest cannot be trusted.
+    """
+    settings = settings or Settings.from_env()
+    folder = locate(dataset, root=root, settings=settings)
+    manifest = Manifest.read(folder)
+    with report(f"checking {manifest.id}", manifest.bytes, show=settings.progress) as advance:
+        problems = check_files(folder, advance)
+    checked = [f"size and sha256 of {len(manifest.files)} files"]
+    remarks: list[str] = []
+    if deep and not problems:
+        stored_dataset = StoredDataset(folder)
+        findings = check_rules(stored_dataset.schema, stored_dataset.episodes, stored_dataset.column)
+        problems, remarks = findings.problems, findings.remarks
+        checked.append(f"the rules of TED on {manifest.steps:,} steps of {manifest.episodes:,} episodes")
+        problems += _compare(stored_dataset, folder, checked)
+    return Verification(
+        id=manifest.id,
+        folder=folder,
+        problems=tuple(problems),
+        remarks=tuple(remarks),
+        checked=tuple(checked),
+        files=len(manifest.files),
+        bytes=manifest.bytes,
+    )
+
+
+def _compare(stored_dataset: StoredDataset, folder: Path, checked: list[str]) -> list[str]:
+    manifest = stored_dataset.manifest
+    try:
+        head, name = sources.split_id(manifest.id)
+        origin = sources.source(head)
+        origin.entry(name)
+    except UnknownId:
+        checked.append(f"not compared with raw files: this version has no source for {manifest.id}")
+        return []
+    spot = Place(folder.parents[name.count("/")], name) if folder.as_posix().endswith(f"/{name}") else None
+    files = raw_files(manifest, spot)
+    if files is None:
+        checked.append("not compared with raw files: they are not at hand (rlds download --keep-raw keeps them)")
+        return []
+    checked.append(f"every converted value against {', '.join(file.name for file in files.values())}")
+    return origin.compare(name, files, stored_dataset.column)
 
 
 def raw_files(manifest: Manifest, spot: Place | None) -> Mapping[str, Path] | None:

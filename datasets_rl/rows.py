@@ -233,7 +233,8 @@ def _structured(fields: Iterable[Field], record_bytes: int) -> np.dtype[np.void]
         "offsets": [field.offset for field in fields],
         "itemsize": record_bytes,
     }
-    return np.dtype(spec)
+    record: np.dtype[np.void] = np.dtype(spec)  # type: ignore[call-overload]  # numpy's stubs want a TypedDict
+    return record
 
 
 def _faults(fields: tuple[Field, ...]) -> Iterator[str]:

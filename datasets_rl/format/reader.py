@@ -58,8 +58,9 @@ class StoredDataset:
         path = self.folder / EPISODES_FILE
         try:
             records = npy.open_memmap(path, mode="r")
+            names = EPISODE_DTYPE.names or ()
             known = records.dtype.names is not None and all(
-                records.dtype.fields[name][0] == EPISODE_DTYPE[name] for name in EPISODE_DTYPE.names or ()
+                records.dtype[name] == EPISODE_DTYPE[name] for name in names
             )
             table = EpisodeTable(np.array(records)) if known and records.ndim == 1 else None
         except (ValueError, OSError, EOFError, KeyError, BadArgument) as error:

@@ -65,6 +65,6 @@ def as_key(key: str | Iterable[str]) -> Key:
         parts: tuple[str, ...] = tuple(key.split("."))
     else:
         parts = tuple(name for part in key for name in ((part,) if isinstance(part, str) else as_key(part)))
-    if not parts or not all(parts):
+    if not all((*parts, len(parts))):
         raise BadArgument(f"{key!r} is not a key; expected a name, 'a.b', or a tuple of names")
     return parts

@@ -1,0 +1,223 @@
+"""The composable replay buffer: storage, sampler, writer, transforms."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from datasets_rl.buffers.prefetch import Prefetch
+from datasets_rl.errors import BadArgument
+from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.random import RandomSampler
+from datasets_rl.storages._base import Storage
+from datasets_rl.writers._base import Writer
+from datasets_rl.writers.immutable import ImmutableDatasetWriter
+
+__all__ = ["ReplayBuffer"]
+
+Transform = Callable[[Any], Any]
+Drawn = tuple[Tensor, dict[str, Any]]
+
+
+class ReplayBuffer:
+    """Steps that are written, chosen and read in batches.
+
+    A batch goes through sampler (which steps), storage (their data), `collate_fn`, transforms, and pinning.
+
+    Args:
+        storage: Holds the steps.
+        sampler: Chooses them; uniform with replacement by default.
+        writer: Places new ones; none can be written by default.
+        collate_fn: Applied to what the storage returns.
+        pin_memory: Whether batches are copied to page-locked memory, from which a GPU reads faster.
+        prefetch: Batches made ahead of time by as many threads; needs `batch_size`.
+        transform: Applied to every batch; a callable, or a sequence of callables applied in order.
+        batch_size: Steps of a batch where `sample` is not told.
+
+    Raises:
+        BadArgument: If arguments exclude each other.
+    """
+
+    def __init__(
+        self,
+        *,
+        storage: Storage,
+        sampler: Sampler | None = None,
+        writer: Writer | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        prefetch: int | None = None,
+        transform: Transform | Sequence[Transform] | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        if batch_size is not None and batch_size < 1:
+            raise BadArgument(f"batch_size is {batch_size}; expected at least 1")
+        if prefetch and batch_size is None:
+            raise BadArgument("prefetch makes batches before they are asked for: it needs batch_size")
+        self._storage = storage
+        self._storage.attach(self)
+        self._sampler = sampler if sampler is not None else RandomSampler()
+        self._writer = writer if writer is not None else ImmutableDatasetWriter()
+        self._writer.register_storage(storage)
+        self._collate_fn = collate_fn
+        self._pin_memory = pin_memory
+        self._transforms: list[Transform] = _transforms(transform)
+        self.batch_size = batch_size
+        self._lock = threading.RLock()
+        self._prefetch: Prefetch[Drawn, tuple[Any, dict[str, Any]]] | None = (
+            Prefetch(prefetch, lambda: self._draw(self.batch_size), lambda drawn: self._read(*drawn))
+            if prefetch
+            else None
+        )
+
+    @property
+    def storage(self) -> Storage:
+        """The storage of the buffer."""
+        return self._storage
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler of the buffer."""
+        return self._sampler
+
+    @property
+    def writer(self) -> Writer:
+        """The writer of the buffer."""
+        return self._writer
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """What is applied to every batch, in order."""
+        return tuple(self._transforms)
+
+    def set_sampler(self, sampler: Sampler) -> Sampler:
+        """Put another sampler in place and return the one before."""
+        with self._lock:
+            self._drain()
+            before, self._sampler = self._sampler, sampler
+        return before
+
+    def append_transform(self, transform: Transform) -> None:
+        """Apply a further callable at the end."""
+        self.insert_transform(len(self._transforms), transform)
+
+    def insert_transform(self, index: int, transform: Transform) -> None:
+        """Apply a further callable at this place of the order."""
+        with self._lock:
+            self._drain()
+            self._transforms.insert(index, *_transforms(transform))
+
+    def add(self, data: Any) -> int:
+        """Write one step and return its index."""
+        with self._lock:
+            index = self._writer.add(data)
+            self._sampler.add(index)
+        return index
+
+    def extend(self, data: Any) -> Tensor:
+        """Write several steps and return their indices, int64 [n]."""
+        with self._lock:
+            index = self._writer.extend(data)
+            self._sampler.extend(index)
+        return index
+
+    def empty(self) -> None:
+        """Forget all steps."""
+        with self._lock:
+            self._drain()
+            self._writer.empty()
+            self._storage.empty()
+            self._sampler.empty()
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
+        """Draw a batch.
+
+        Args:
+            batch_size: Steps wanted, B; by default that of the constructor.
+            return_info: Return what the sampler says of its choice as well.
+
+        Returns:
+            The batch, or the batch and a dict of info.
+
+        Raises:
+            BadArgument: If no batch size is given anywhere, or the buffer is empty.
+        """
+        if self._prefetch is not None and batch_size in {None, self.batch_size}:
+            with self._lock:
+                batch, info = self._prefetch.next()
+        else:
+            batch, info = self._read(*self._draw(batch_size))
+        return (batch, info) if return_info else batch
+
+    def _draw(self, batch_size: int | None) -> Drawn:
+        size = batch_size if batch_size is not None else self.batch_size
+        if size is None:
+            raise BadArgument("no batch size", hint="give batch_size to the constructor, or to sample()")
+        if size < 1:
+            raise BadArgument(f"batch_size is {size}; expected at least 1")
+        with self._lock:
+            return self._sampler.sample(self._storage, size)
+
+    def _read(self, index: Tensor, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        info["index"] = index
+        return self._finish(self._storage.get(index), info), info
+
+    def _finish(self, data: Any, info: dict[str, Any]) -> Any:
+        del info
+        if self._collate_fn is not None:
+            data = self._collate_fn(data)
+        for transform in self._transforms:
+            data = transform(data)
+        return tree_map(_pinned, data) if self._pin_memory else data
+
+    def _drain(self) -> None:
+        if self._prefetch is not None:
+            self._prefetch.drain()
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._finish(self._storage.get(index), {})
+
+    def __len__(self) -> int:
+        """Return the number of steps held."""
+        return len(self._storage)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield batches without end, of the batch size of the constructor."""
+        if self.batch_size is None:
+            raise BadArgument("iterating needs a batch size", hint="give batch_size to the constructor")
+        while True:
+            yield self.sample()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_lock"]
+        state["_prefetch"] = self._prefetch.depth if self._prefetch is not None else None
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        depth = state.pop("_prefetch")
+        self.__dict__.update(state, _lock=threading.RLock(), _prefetch=None)
+        if depth:
+            self._prefetch = Prefetch(depth, lambda: self._draw(self.batch_size), lambda drawn: self._read(*drawn))
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(storage={self._storage!r}, sampler={self._sampler!r}, writer={self._writer!r}, "
+            f"batch_size={self.batch_size})"
+        )
+
+
+def _transforms(transform: Transform | Sequence[Transform] | None) -> list[Transform]:
+    listed = [] if transform is None else [transform] if callable(transform) else list(transform)
+    for one in listed:
+        if not callable(one):
+            raise BadArgument(f"transform {one!r} is no callable")
+    return listed
+
+
+def _pinned(leaf: Any) -> Any:
+    return leaf.pin_memory() if isinstance(leaf, Tensor) or hasattr(leaf, "pin_memory") else leaf

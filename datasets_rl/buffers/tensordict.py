@@ -1,0 +1,30 @@
+"""The replay buffer of TensorDicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datasets_rl.buffers.replay import ReplayBuffer
+
+__all__ = ["TensorDictReplayBuffer"]
+
+
+class TensorDictReplayBuffer(ReplayBuffer):
+    """A replay buffer whose batches are TensorDicts.
+
+    What the sampler says of its choice, and the index of every step, stand in the batch: ``batch["index"]`` is int64
+    [B].
+
+    Args:
+        priority_key: Where a prioritised sampler finds the priorities of a batch.
+        **kwargs: Those of `ReplayBuffer`.
+    """
+
+    def __init__(self, *, priority_key: str = "td_error", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.priority_key = priority_key
+
+    def _finish(self, data: Any, info: dict[str, Any]) -> Any:
+        for key, value in info.items():
+            data.set(key, value)
+        return super()._finish(data, info)

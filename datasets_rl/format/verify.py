@@ -1,0 +1,64 @@
+"""Are the files of a dataset still the ones that were written?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from datasets_rl.errors import IntegrityFailed
+from datasets_rl.format.npy import file_sha256
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.manifest import MANIFEST_FILE, Manifest
+from datasets_rl.progress import Report
+from datasets_rl.rows import ROWS_FILE
+
+__all__ = ["check_files"]
+
+
+def check_files(folder: Path, report: Report) -> list[str]:
+    """Compare every file with its size and digest in the manifest, and every header with the schema.
+
+    Args:
+        folder: The dataset.
+        report: Called with each number of further bytes.
+
+    Returns:
+        Every difference; empty if there is none.
+
+    Raises:
+        NotADataset: If the folder has no manifest.
+        ManifestInvalid: If the manifest cannot be trusted.
+    """
+    manifest = Manifest.read(folder)
+    problems: list[str] = []
+    for entry in manifest.files:
+        path = folder / entry.path
+        if path.is_symlink() or not path.is_file():
+            problems.append(f"{entry.path} is missing")
+            continue
+        size = path.stat().st_size
+        if size != entry.bytes:
+            problems.append(f"{entry.path} is {size:,} bytes; expected {entry.bytes:,}")
+        elif (digest := file_sha256(path)) != entry.sha256:
+            problems.append(f"{entry.path} has sha256 {digest[:12]}...; expected {entry.sha256[:12]}...")
+        report(size)
+    listed = {entry.path for entry in manifest.files} | {MANIFEST_FILE}
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    problems += [f"{path} is not in the manifest" for path in sorted(found - listed)]
+    return problems or _header_faults(folder)
+
+
+def _header_faults(folder: Path) -> list[str]:
+    problems: list[str] = []
+    stored = StoredDataset(folder)
+    carried = [field for field in stored.schema if field.carried]
+    wanted = {ROWS_FILE, *(field.file for field in stored.schema), *(field.final_file for field in carried)}
+    for name in sorted(wanted):
+        try:
+            stored.map(name)
+        except IntegrityFailed as error:
+            problems += error.problems
+    try:
+        _ = stored.episodes
+    except IntegrityFailed as error:
+        problems += error.problems
+    return problems

@@ -1,0 +1,180 @@
+"""A storage over a dataset on disk: read-only, one gather a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from datasets_rl.errors import BadArgument
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.rows import ROWS_FILE, Field
+from datasets_rl.storages._base import Storage
+from datasets_rl.storages.packed import RowViews, nest
+from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, ROOT_FLAGS, Key
+from datasets_rl.ted.table import EpisodeTable
+
+__all__ = ["DatasetStorage", "as_rows"]
+
+
+class DatasetStorage(Storage):
+    """The steps of a stored dataset.
+
+    Every read gives fresh memory that the caller may write to; the files are never changed. Columns (`column`) are
+    views of a private, copy-on-write mapping of the files.
+
+    Args:
+        stored: The opened dataset.
+    """
+
+    def __init__(self, stored: StoredDataset) -> None:
+        super().__init__(max(len(stored), 1))
+        self.stored = stored
+        self._open()
+
+    def _open(self) -> None:
+        stored = self.stored
+        schema = stored.schema
+        self._views = RowViews(schema)
+        self._windows = _windows(stored)
+        self._carried = tuple(field for field in schema.narrow if field.carried)
+        self._wide = tuple((field, torch.from_numpy(stored.map(field.file, writable=True))) for field in schema.wide)
+        self._finals: dict[Key, Tensor] | None = None
+
+    @property
+    def episodes(self) -> EpisodeTable:
+        """Where each episode lies."""
+        return self.stored.episodes
+
+    def __len__(self) -> int:
+        """Return N."""
+        return len(self.stored)
+
+    def get(self, index: Any) -> TensorDict:
+        """Return the transitions at an index, as strict TED.
+
+        Args:
+            index: A whole number gives one transition, batch size []; a slice, range, list, mask or index tensor
+                gives a batch in its shape.
+
+        Raises:
+            IndexError: If the index reaches outside [-N, N).
+        """
+        rows = as_rows(index, len(self))
+        if rows.ndim == 1:
+            return self._gather(rows)
+        return self._gather(rows.reshape(-1)).reshape(rows.shape)
+
+    def _gather(self, rows: Tensor) -> TensorDict:
+        try:
+            windows = self._windows.index_select(0, rows)
+        except IndexError:
+            rows = _wrapped(rows, len(self))
+            windows = self._windows.index_select(0, rows)
+        count = rows.shape[0]
+        leaves: dict[Key, Tensor] = dict(zip(ROOT_FLAGS, torch.zeros((3, count, 1), dtype=torch.bool), strict=True))
+        self._views(windows, leaves)
+        for field, items in self._wide:
+            leaves[field.key] = items.index_select(0, rows)
+            if field.carried:
+                leaves[(NEXT, *field.key)] = items.index_select(0, (rows + 1).clamp_(max=len(self) - 1))
+        done = leaves[NEXT_DONE]
+        if done.any():
+            self._put_finals(leaves, done)
+        return nest(leaves, torch.Size((count,)))
+
+    def _put_finals(self, leaves: dict[Key, Tensor], done: Tensor) -> None:
+        # The row below the last row of an episode belongs to the next episode.
+        at = done.view(-1).nonzero().squeeze(1)
+        episodes = leaves[EPISODE].index_select(0, at)
+        if self._finals is None:
+            self._finals = {field.key: _final(self.stored, field) for field in self.stored.schema if field.carried}
+        for key, final in self._finals.items():
+            leaves[(NEXT, *key)].index_copy_(0, at, final.index_select(0, episodes))
+
+    def column(self, key: Key) -> Tensor:
+        """Return one field of all rows, [N, ...]: a view where the file holds it as such, else a copy.
+
+        Raises:
+            UnknownId: If there is no such key.
+        """
+        stored = self.stored
+        if key in stored.schema and stored.schema[key].read_as is None:
+            field = stored.schema[key]
+            items = stored.map(field.file, writable=True)
+            return torch.from_numpy(np.asarray(items if field.wide else items[field.name]))
+        return torch.from_numpy(stored.column(key))
+
+    def keys(self) -> list[Key]:
+        """Return every key of a batch."""
+        return self.stored.keys()
+
+    def set(self, cursor: Any, data: Any) -> None:
+        """Refuse: a stored dataset is not written to."""
+        raise BadArgument(
+            f"{self.stored.manifest.id} is read-only; {type(data).__name__} was to be written at {cursor!r}",
+            hint="write to a ReplayBuffer of your own, or make a changed copy of the dataset",
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process maps the files itself; the pages are shared.
+        return {"stored": StoredDataset(self.stored.folder), "max_size": self.max_size}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    def __repr__(self) -> str:
+        return f"DatasetStorage({self.stored!r})"
+
+
+def _windows(stored: StoredDataset) -> Tensor:
+    """Return the windows of all rows, bytes [N, W], overlapping; rows.npy ends with a record of zeros for the last."""
+    schema = stored.schema
+    rows = stored.map(ROWS_FILE)
+    count = len(rows)
+    # The same array with the record behind it: numpy maps only what the header announces.
+    flat = np.memmap(stored.folder / ROWS_FILE, np.uint8, mode="c", offset=rows.offset)
+    return torch.from_numpy(flat).as_strided((count, schema.window_bytes), (schema.record_bytes, 1))
+
+
+def _final(stored: StoredDataset, field: Field) -> Tensor:
+    return torch.from_numpy(np.array(stored.finals(field.key)))
+
+
+def as_rows(index: Any, count: int) -> Tensor:
+    """Read an index of `count` rows as whole numbers, int64, in the shape that the result is to have.
+
+    Numbers may still be negative, or out of range: the gather tells.
+    """
+    if isinstance(index, Tensor):
+        if index.dtype == torch.int64:
+            return index
+        rows = index
+    elif isinstance(index, (int, np.integer)):
+        rows = torch.tensor(int(index))
+    elif isinstance(index, slice):
+        return torch.arange(*index.indices(count))
+    elif index is Ellipsis or index is None:
+        return torch.arange(count)
+    elif isinstance(index, tuple) and len(index) == 1:
+        return as_rows(index[0], count)
+    else:
+        rows = torch.as_tensor(np.asarray(index))
+    if rows.dtype == torch.bool:
+        if rows.shape != (count,):
+            raise IndexError(f"the mask has shape {list(rows.shape)}; expected [{count}]")
+        return rows.nonzero().squeeze(1)
+    if rows.is_floating_point() or rows.is_complex():
+        raise IndexError(f"{index!r} is no index; expected whole numbers, a slice or a mask")
+    return rows.to(torch.int64)
+
+
+def _wrapped(rows: Tensor, count: int) -> Tensor:
+    outside = rows[(rows < -count) | (rows >= count)]
+    if len(outside):
+        raise IndexError(f"row {int(outside[0])} is outside the {count:,} rows")
+    return torch.where(rows < 0, rows + count, rows)
