@@ -44,13 +44,14 @@ _DEFLATE_MOST = 1100  # deflate cannot shrink anything more than 1032-fold: what
 _JOB_BYTES = 1 << 20  # less, and the threads wait for each other; more, and the last one works alone
 _THREADS_MOST = 8
 _DEPTH_MOST = 16
+_SHOWN_MOST = 20
 _LIBRARY_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)  # what h5py raises for a damaged file
 
 _Job = Callable[[], None]
 
 
 class _Damaged(Exception):
-    """A chunk that does not decode."""
+    """Chunks that do not decode; the arguments say which, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +109,12 @@ class Hdf5Array:
         dataset = self.dataset
         if dataset.is_virtual or dataset.external:
             yield f"{self.name} keeps its data in other files; expected them in this one"
-        elif self.numeric and 0 not in self.shape:
+        elif dataset.shape is not None and 0 not in self.shape:
             yield from self._storage_faults()
 
     def _storage_faults(self) -> Iterator[str]:
         stored = self.dataset.id.get_storage_size()
-        declared = self.dtype.itemsize * math.prod(self.shape)
+        declared = int(self.dataset.id.get_type().get_size()) * math.prod(self.shape)
         chunks = self.dataset.chunks
         factor = _DEFLATE_MOST if chunks else 1
         if stored * factor < declared:
@@ -244,15 +245,16 @@ class Hdf5File:
         return [self._pool.submit(job) for job in jobs]
 
     def _finish(self, pending: Sequence[Future[None]]) -> None:
-        problems = []
+        problems: list[str] = []
         for future in pending:
             error = future.exception()
             if isinstance(error, _Damaged):
-                problems.append(str(error))
+                problems.extend(error.args)
             elif error is not None:
                 raise error
         if problems:
-            raise ConversionFailed(self.path.name, problems, hint=_AGAIN)
+            more = [f"and {len(problems) - _SHOWN_MOST:,} more places"] if len(problems) > _SHOWN_MOST else []
+            raise ConversionFailed(self.path.name, [*problems[:_SHOWN_MOST], *more], hint=_AGAIN)
 
 
 class _Cursor:
@@ -337,21 +339,24 @@ class _ChunkJob:
     places: Sequence[tuple[int, ...]]
 
     def __call__(self) -> None:
-        for place in self.places:
-            self._put(place)
+        problems = [problem for place in self.places if (problem := self._put(place))]
+        if problems:
+            raise _Damaged(*problems)
 
-    def _put(self, place: tuple[int, ...]) -> None:
+    def _put(self, place: tuple[int, ...]) -> str:
+        """Put a chunk in place; return what is wrong with it, if anything is."""
         dataset = self.array.dataset
         try:
             skipped, stored = dataset.id.read_direct_chunk(place)
             chunk = _decode(stored, dataset.dtype, dataset.chunks, self.filters, skipped)
         except (*_LIBRARY_ERRORS, zlib.error) as error:
             stop = min(place[0] + dataset.chunks[0], self.array.shape[0])
-            raise _Damaged(f"{self.array.name} rows {place[0]:,} to {stop - 1:,}: {_reason(error)}") from error
+            return f"{self.array.name} rows {place[0]:,} to {stop - 1:,}: {_reason(error)}"
         sizes = [min(width, size - at) for width, size, at in zip(dataset.chunks, self.array.shape, place, strict=True)]
         target = (place[0] - self.start, *place[1:])
         into = tuple(slice(at, at + size) for at, size in zip(target, sizes, strict=True))
         self.out[into] = chunk[tuple(slice(size) for size in sizes)]
+        return ""
 
 
 def _decode(
