@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensordict.utils import expand_as_right
+
 from datasets_rl.buffers.replay import ReplayBuffer
 
 __all__ = ["TensorDictReplayBuffer"]
@@ -26,5 +28,6 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
     def _finish(self, data: Any, info: dict[str, Any]) -> Any:
         for key, value in info.items():
-            data.set(key, value)
+            # What is known of an element holds for each of its steps, where elements are whole trajectories.
+            data.set(key, expand_as_right(value, data) if data.ndim > value.ndim else value)
         return super()._finish(data, info)

@@ -46,6 +46,7 @@ _Flags = NDArray[np.bool_]
 
 _TEXTS = {
     "same-row": "row i of the file is transition i: its reward and its flags belong to its action",
+    "no-timeouts-column": "the file has no column of time-outs",
     "flags-cast": "the file stores flags as numbers, 0 or 1; they were turned into booleans",
     "renamed": "a dot in a name became an underscore, because dots separate the names of a key",
     "not-per-step": "datasets that have no row for each step were put with the metadata",
@@ -158,6 +159,8 @@ class D4RLRecording(Recording):
         """Cut a block into trajectories; all arrays are views of the block."""
         rows = block.stop - block.start
         where = np.flatnonzero(ends)
+        # Ends that the file does not mark: readers that reproduce D4RL's own rules must not see them.
+        repaired = ~(self._flags[0] | self._flags[1])[block.start : block.stop][where]
         steps: list[tuple[Key, _Array]] = [
             (NEXT_TERMINATED, self._flags[0][block.start : block.stop, None]),
             (NEXT_TRUNCATED, truncated[:, None]),
@@ -173,7 +176,8 @@ class D4RLRecording(Recording):
         start = 0
         for number, stop in enumerate((where + 1).tolist()):
             now, ahead = slice(start, stop), slice(start + number, stop + number + 1)
-            yield Episode(_sliced(steps, now), {**_sliced(joined, ahead), **_sliced(states, now)})
+            facts = {"repaired": bool(repaired[number])}
+            yield Episode(_sliced(steps, now), {**_sliced(joined, ahead), **_sliced(states, now)}, facts=facts)
             start = stop
         if start < rows:
             now, ahead = slice(start, rows), slice(start + len(where), rows + len(where))
@@ -215,6 +219,7 @@ class D4RLRecording(Recording):
         found: Counter[str] = Counter({"same-row": self._layout.rows, "renamed": self._layout.renamed})
         cast = [name for name in self._layout.flags if arrays[name].dtype.kind != "b"]
         found["flags-cast"] = self._layout.rows * len(cast)
+        found["no-timeouts-column"] = int("timeouts" not in self._layout.flags)
         found["continuing-stream"] = int(continuing)
         found["not-per-step"] = sum(not name.startswith("metadata/") for name in self._layout.metadata)
         if self._rows_disagree():

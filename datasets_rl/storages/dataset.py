@@ -14,10 +14,10 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.rows import ROWS_FILE, Field
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.packed import RowViews, nest
-from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, ROOT_FLAGS, Key
+from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_TERMINATED, ROOT_FLAGS, Key
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["DatasetStorage", "as_rows"]
+__all__ = ["DatasetStorage", "as_rows", "wrapped"]
 
 
 class DatasetStorage(Storage):
@@ -28,11 +28,14 @@ class DatasetStorage(Storage):
 
     Args:
         stored: The opened dataset.
+        truncated_as_done: Whether ``("next", "done")`` is True at time-outs too; if not, it is ``("next",
+            "terminated")``.
     """
 
-    def __init__(self, stored: StoredDataset) -> None:
+    def __init__(self, stored: StoredDataset, *, truncated_as_done: bool = True) -> None:
         super().__init__(max(len(stored), 1))
         self.stored = stored
+        self.truncated_as_done = truncated_as_done
         self._open()
 
     def _open(self) -> None:
@@ -72,7 +75,7 @@ class DatasetStorage(Storage):
         try:
             windows = self._windows.index_select(0, rows)
         except IndexError:
-            rows = _wrapped(rows, len(self))
+            rows = wrapped(rows, len(self))
             windows = self._windows.index_select(0, rows)
         count = rows.shape[0]
         leaves: dict[Key, Tensor] = dict(zip(ROOT_FLAGS, torch.zeros((3, count, 1), dtype=torch.bool), strict=True))
@@ -84,6 +87,8 @@ class DatasetStorage(Storage):
         done = leaves[NEXT_DONE]
         if done.any():
             self._put_finals(leaves, done)
+        if not self.truncated_as_done:
+            leaves[NEXT_DONE] = leaves[NEXT_TERMINATED].clone()
         return nest(leaves, torch.Size((count,)))
 
     def _put_finals(self, leaves: dict[Key, Tensor], done: Tensor) -> None:
@@ -102,6 +107,7 @@ class DatasetStorage(Storage):
             UnknownId: If there is no such key.
         """
         stored = self.stored
+        key = NEXT_TERMINATED if key == NEXT_DONE and not self.truncated_as_done else key
         if key in stored.schema and stored.schema[key].read_as is None:
             field = stored.schema[key]
             items = stored.map(field.file, writable=True)
@@ -121,7 +127,11 @@ class DatasetStorage(Storage):
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process maps the files itself; the pages are shared.
-        return {"stored": StoredDataset(self.stored.folder), "max_size": self.max_size}
+        return {
+            "stored": StoredDataset(self.stored.folder),
+            "max_size": self.max_size,
+            "truncated_as_done": self.truncated_as_done,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -173,7 +183,12 @@ def as_rows(index: Any, count: int) -> Tensor:
     return rows.to(torch.int64)
 
 
-def _wrapped(rows: Tensor, count: int) -> Tensor:
+def wrapped(rows: Tensor, count: int) -> Tensor:
+    """Count negative rows from the end.
+
+    Raises:
+        IndexError: If a row is outside [-count, count).
+    """
     outside = rows[(rows < -count) | (rows >= count)]
     if len(outside):
         raise IndexError(f"row {int(outside[0])} is outside the {count:,} rows")

@@ -11,6 +11,7 @@ A key is a tuple of names, as in ``("next", "reward")``; on disk and on the comm
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from datasets_rl.errors import BadArgument
 
@@ -55,7 +56,7 @@ def dotted(key: Key) -> str:
     return ".".join(key)
 
 
-def as_key(key: str | Iterable[str]) -> Key:
+def as_key(key: str | Iterable[Any]) -> Key:
     """Read a key from a dotted name, from a tuple of names, or from a tuple that holds tuples.
 
     Raises:
@@ -65,6 +66,6 @@ def as_key(key: str | Iterable[str]) -> Key:
         parts: tuple[str, ...] = tuple(key.split("."))
     else:
         parts = tuple(name for part in key for name in ((part,) if isinstance(part, str) else as_key(part)))
-    if not all((*parts, len(parts))):
+    if not parts or not all(parts):
         raise BadArgument(f"{key!r} is not a key; expected a name, 'a.b', or a tuple of names")
     return parts

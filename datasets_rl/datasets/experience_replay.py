@@ -1,0 +1,180 @@
+"""A dataset on disk as a replay buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from datasets_rl import loading
+from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
+from datasets_rl.errors import BadArgument
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.manifest import Manifest
+from datasets_rl.samplers._base import Sampler
+from datasets_rl.settings import Settings
+from datasets_rl.specs import CompositeSpec, from_manifest
+from datasets_rl.storages.dataset import DatasetStorage
+from datasets_rl.storages.selection import SelectedRows
+from datasets_rl.storages.trajectories import PaddedTrajectories
+from datasets_rl.ted.keys import as_key
+from datasets_rl.ted.table import EpisodeTable
+from datasets_rl.writers._base import Writer
+
+__all__ = ["BaseDatasetExperienceReplay", "Download"]
+
+Download = bool | Literal["force"]
+Transform = Callable[[Any], Any]
+
+
+class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
+    """A dataset on disk as a replay buffer of TED transitions.
+
+        >>> dataset = D4RLExperienceReplay("hopper-medium-v2", batch_size=256)
+        >>> dataset.sample()                      # 256 transitions
+        >>> dataset[0], dataset[10:20], dataset["next", "reward"]
+
+    A whole number, a slice, a mask or an index tensor gives transitions; a key, ``"observation"`` or ``("next",
+    "reward")``, gives one field of all rows without reading the rest. Nothing that is done to what comes out changes
+    the files.
+
+    Args:
+        dataset_id: The id within the source.
+        batch_size: Steps (with `split_trajs`, episodes) of a batch where `sample` is not told.
+        sampler: Chooses the steps; uniform with replacement by default.
+        writer: Refuses writes by default; a dataset cannot be written to.
+        collate_fn: Applied to what the storage returns.
+        pin_memory: Whether batches are copied to page-locked memory.
+        prefetch: Batches made ahead of time by as many threads.
+        transform: Applied to every batch.
+        split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
+        root: The source's folder; by default ``<RLDS_HOME>/<source>``.
+        download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
+
+    Raises:
+        UnknownId: If there is no such id, or it is not there and `download` is False.
+    """
+
+    source: ClassVar[str]
+
+    def __init__(
+        self,
+        dataset_id: str,
+        batch_size: int | None = None,
+        sampler: Sampler | None = None,
+        writer: Writer | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        prefetch: int | None = None,
+        transform: Transform | Sequence[Transform] | None = None,
+        split_trajs: bool = False,
+        *,
+        root: Path | str | None = None,
+        download: Download = True,
+    ) -> None:
+        self.dataset_id = dataset_id
+        self.split_trajs = split_trajs
+        self.stored = StoredDataset(self._folder(dataset_id, root, download))
+        steps = self._steps()
+        super().__init__(
+            storage=PaddedTrajectories(steps) if split_trajs else steps,
+            sampler=sampler,
+            writer=writer,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            prefetch=prefetch,
+            transform=transform,
+            batch_size=batch_size,
+        )
+
+    def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:
+        if download not in {True, False, "force"}:
+            raise BadArgument(f"download is {download!r}; expected True, False or 'force'")
+        settings = Settings.from_env()
+        full_id = f"{self.source}/{dataset_id}"
+        if download:
+            return loading.download(full_id, root=root, force=download == "force", settings=settings)
+        return loading.locate(full_id, root=root, settings=settings)
+
+    def _steps(self) -> DatasetStorage | SelectedRows:
+        """Choose what this replay buffer shows: all rows and fields, unless a source knows better."""
+        return DatasetStorage(self.stored)
+
+    @property
+    def episodes(self) -> EpisodeTable:
+        """Where each episode starts and stops among the steps, with its return."""
+        table: EpisodeTable = self._storage.episodes  # type: ignore[attr-defined]  # all three storages have it
+        return table
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the dataset is and where it came from."""
+        return self.stored.manifest
+
+    @property
+    def data_path(self) -> Path:
+        """The folder of the dataset."""
+        return self.stored.folder
+
+    @property
+    def root(self) -> Path:
+        """The source's folder."""
+        return self.stored.folder.parents[self.dataset_id.count("/")]
+
+    data_path_root = root
+
+    @cached_property
+    def specs(self) -> CompositeSpec:
+        """What one transition may hold, from the data: no environment is needed."""
+        steps = self._storage.steps if isinstance(self._storage, PaddedTrajectories) else self._storage
+        return from_manifest(self.manifest, steps.fields if isinstance(steps, SelectedRows) else None)
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        """What belongs to no step, nested by name: text and numbers as they are, arrays as tensors."""
+        tree: dict[str, Any] = {}
+        for name, value in self.manifest.metadata.items():
+            *path, leaf = name.split("/")
+            node = tree
+            for part in path:
+                node = node.setdefault(part, {})
+            node[leaf] = self._metadata_value(value)
+        return tree
+
+    def _metadata_value(self, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        if self.manifest.file(str(value.get("file"))) is None:
+            raise BadArgument(f"metadata names the file {value.get('file')!r}, which is not the dataset's")
+        return torch.from_numpy(np.load(self.data_path / value["file"], allow_pickle=False))
+
+    def delete(self) -> None:
+        """Remove the dataset from the disk; this buffer must not be used afterwards."""
+        loading.remove(f"{self.source}/{self.dataset_id}", root=self.root)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, str) or (isinstance(index, tuple) and index and all(isinstance(i, str) for i in index)):
+            return self._column(index)
+        return super().__getitem__(index)
+
+    def _column(self, key: Any) -> Any:
+        storage: Any = self._storage
+        wanted = as_key(key)
+        known = storage.keys()
+        below = [one for one in known if one[: len(wanted)] == wanted and one != wanted]
+        if not below:
+            return storage.column(wanted)
+        leaves = {one[len(wanted) :]: storage.column(one) for one in below}
+        return TensorDict(leaves, batch_size=next(iter(leaves.values())).shape[: 1 + self.split_trajs])
+
+    def __repr__(self) -> str:
+        manifest = self.manifest
+        return (
+            f"{type(self).__name__}({self.dataset_id!r}, {manifest.steps:,} steps, {manifest.episodes:,} episodes, "
+            f"batch_size={self.batch_size}, data_path={str(self.data_path)!r})"
+        )

@@ -1,0 +1,30 @@
+"""Any dataset's folder, whatever made it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from datasets_rl import disk, loading
+from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
+
+__all__ = ["StoredExperienceReplay"]
+
+
+class StoredExperienceReplay(BaseDatasetExperienceReplay):
+    """A dataset that is opened by its folder; its "id" is the path."""
+
+    source = ""
+
+    def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:
+        del root, download
+        return loading.locate(Path(dataset_id))
+
+    @property
+    def root(self) -> Path:
+        """The folder above the dataset's."""
+        return self.stored.folder.parent
+
+    def delete(self) -> None:
+        """Remove the dataset from the disk; this buffer must not be used afterwards."""
+        folder = self.stored.folder
+        disk.discard_folder(folder, by_way_of=folder.with_name(f".{folder.name}.removed"))

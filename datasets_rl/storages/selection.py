@@ -1,0 +1,105 @@
+"""Some rows and fields of a dataset, as a dataset of their own; nothing is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict
+from torch import Tensor
+
+from datasets_rl.errors import BadArgument, UnknownId
+from datasets_rl.storages._base import Storage
+from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
+from datasets_rl.storages.packed import nest
+from datasets_rl.ted.keys import NEXT_DONE, NEXT_REWARD, NEXT_TRUNCATED, Key, dotted
+from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
+
+__all__ = ["SelectedRows"]
+
+
+class SelectedRows(Storage):
+    """The rows of a dataset that are named, in their order.
+
+    An episode that loses its last rows ends, truncated, at the last one that is left, with the true observation after
+    it; its number stays. In the shapes, M is the number of rows named.
+
+        dataset    0  1  2  3 |  4  5  6        row 3 and row 6 end episodes
+        named      0  1  2       4  5           rows 2 and 5 end them here
+
+    Args:
+        dataset: All rows.
+        rows: Rows of the dataset, int64 [M], ascending, at least one.
+        fields: The keys that are shown, and the dtype that each is read as (None for its own); all keys by default.
+    """
+
+    def __init__(
+        self,
+        dataset: DatasetStorage,
+        rows: NDArray[np.int64],
+        fields: Mapping[Key, torch.dtype | None] | None = None,
+    ) -> None:
+        if not len(rows) or (np.diff(rows) <= 0).any():
+            raise BadArgument(f"{len(rows)} rows were named; expected at least one, ascending, none twice")
+        super().__init__(len(rows))
+        self.dataset = dataset
+        self._rows = torch.from_numpy(np.ascontiguousarray(rows, np.int64))
+        self.episodes, cut = _cut_table(dataset, rows)
+        self._cut = torch.from_numpy(cut)
+        self._cut_keys = (NEXT_TRUNCATED, NEXT_DONE) if dataset.truncated_as_done else (NEXT_TRUNCATED,)
+        self.fields = dict.fromkeys(dataset.keys()) if fields is None else dict(fields)
+
+    def __len__(self) -> int:
+        """Return M."""
+        return self._rows.shape[0]
+
+    def get(self, index: Any) -> TensorDict:
+        """Return the transitions at an index of [0, M), as strict TED."""
+        at = wrapped(as_rows(index, len(self)), len(self))
+        data = self.dataset.get(self._rows[at])
+        cut = self._cut[at].unsqueeze(-1)
+        for key in self._cut_keys:
+            data[key].logical_or_(cut)
+        leaves = {key: _read_as(data[key], dtype) for key, dtype in self.fields.items()}
+        return nest(leaves, data.batch_size)
+
+    def column(self, key: Key) -> Tensor:
+        """Return one field of all M rows, [M, ...], a copy."""
+        if key not in self.fields:
+            raise UnknownId(dotted(key), known=f"the keys {', '.join(map(dotted, self.fields))}")
+        values = _read_as(self.dataset.column(key)[self._rows], self.fields[key])
+        return values | self._cut.unsqueeze(-1) if key in self._cut_keys else values
+
+    def keys(self) -> list[Key]:
+        """Return every key of a batch."""
+        return list(self.fields)
+
+    def set(self, cursor: Any, data: Any) -> None:
+        """Refuse: a stored dataset is not written to."""
+        self.dataset.set(cursor, data)
+
+    def __repr__(self) -> str:
+        return f"SelectedRows({len(self):,} of {self.dataset!r})"
+
+
+def _read_as(values: Tensor, dtype: torch.dtype | None) -> Tensor:
+    return values if dtype is None else values.to(dtype)
+
+
+def _cut_table(dataset: DatasetStorage, rows: NDArray[np.int64]) -> tuple[EpisodeTable, NDArray[np.bool_]]:
+    whole = dataset.episodes
+    numbers = whole.episode_of(rows)
+    last = np.append(np.diff(numbers) > 0, [True])
+    cut = last & (whole.stops[numbers] - 1 != rows)
+    lengths = np.diff(np.flatnonzero(last), prepend=-1)
+    records = np.zeros(len(lengths), EPISODE_DTYPE)
+    records["length"] = lengths
+    records["start"] = np.cumsum(lengths) - lengths
+    records["source"] = numbers[last]
+    records["final_known"] = whole["final_known"][numbers[last]] | cut[last]
+    rewards = dataset.column(NEXT_REWARD)[torch.from_numpy(rows)].numpy()[:, 0].astype(np.float64)
+    records["return"] = np.add.reduceat(rewards, records["start"])
+    return EpisodeTable(records), cut

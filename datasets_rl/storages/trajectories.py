@@ -1,0 +1,80 @@
+"""Whole episodes, padded to one length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from datasets_rl.storages._base import Storage
+from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
+from datasets_rl.storages.selection import SelectedRows
+from datasets_rl.ted.keys import MASK, Key
+from datasets_rl.ted.table import EpisodeTable
+
+__all__ = ["PaddedTrajectories"]
+
+
+class PaddedTrajectories(Storage):
+    """The episodes of a dataset as its elements: E of them, each padded with zeros to the longest, T steps.
+
+    `mask` is True where there is a step, and False where there is padding. Nothing is stored for the padding: it is
+    made for each batch.
+
+        episode 0    s_0 s_1 s_2 s_3        mask  1 1 1 1
+        episode 1    s_0 s_1  0   0               1 1 0 0
+
+    Args:
+        steps: The steps of all episodes.
+    """
+
+    def __init__(self, steps: DatasetStorage | SelectedRows) -> None:
+        self.steps = steps
+        super().__init__(len(steps.episodes))
+        self._starts = torch.from_numpy(steps.episodes.starts.copy())
+        self._lengths = torch.from_numpy(steps.episodes.lengths.copy())
+        self.longest = int(self._lengths.max())
+
+    @property
+    def episodes(self) -> EpisodeTable:
+        """Where each episode lies among the steps."""
+        return self.steps.episodes
+
+    def __len__(self) -> int:
+        """Return E."""
+        return len(self.episodes)
+
+    def get(self, index: Any) -> TensorDict:
+        """Return episodes, batch size [..., T]."""
+        numbers = wrapped(as_rows(index, len(self)), len(self))
+        offsets = torch.arange(self.longest)
+        mask = offsets < self._lengths[numbers].unsqueeze(-1)
+        # Padding reads the episode's last row again, and is zeroed afterwards.
+        rows = self._starts[numbers].unsqueeze(-1) + torch.minimum(offsets, self._lengths[numbers].unsqueeze(-1) - 1)
+        data = self.steps.get(rows)
+        if not mask.all():
+            padding = ~mask
+            for leaf in data.values(include_nested=True, leaves_only=True):
+                leaf[padding] = 0
+        data.set(MASK, mask)
+        return data
+
+    def column(self, key: Key) -> Tensor:
+        """Return one field of all episodes, [E, T, ...], a copy."""
+        if key == MASK:
+            return torch.arange(self.longest) < self._lengths.unsqueeze(-1)
+        columns: Tensor = self.get(slice(None)).get(key)
+        return columns
+
+    def keys(self) -> list[Key]:
+        """Return every key of a batch."""
+        return [*self.steps.keys(), MASK]
+
+    def set(self, cursor: Any, data: Any) -> None:
+        """Refuse: a stored dataset is not written to."""
+        self.steps.set(cursor, data)
+
+    def __repr__(self) -> str:
+        return f"PaddedTrajectories([{len(self)}, {self.longest}] of {self.steps!r})"
