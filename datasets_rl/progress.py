@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
@@ -51,7 +52,7 @@ def report(label: str, total: int | None, *, unit: str = "B", done: int = 0, sho
         return
     guard = threading.Lock()
     bar: tqdm[Never] = tqdm(
-        total=total, initial=done, desc=label, unit=unit, unit_scale=True, file=sys.stderr, dynamic_ncols=True
+        total=total, initial=done, desc=label, unit=unit, unit_scale=True, file=sys.stderr, **_width()
     )
     with bar:
 
@@ -61,6 +62,14 @@ def report(label: str, total: int | None, *, unit: str = "B", done: int = 0, sho
                 bar.update(units)
 
         yield advance
+
+
+def _width() -> dict[str, Any]:
+    """Follow the terminal's width; some terminals (of containers, of CI) say 0, and tqdm would draw nothing."""
+    with suppress(OSError, ValueError):
+        if os.get_terminal_size(sys.stderr.fileno()).columns == 0:
+            return {"ncols": 80}
+    return {"dynamic_ncols": True}
 
 
 def _in_notebook() -> bool:

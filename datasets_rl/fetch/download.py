@@ -333,7 +333,7 @@ class _Work:
         want = self._agree(asset, remote)
         part = Part.load(target)
         if plan.part(want, part.left, remote.address).do is Do.RESTART:
-            self.advance(-part.discard())
+            part = Part(target, replaces=part.done)
         part.adopt(shown(url), remote.address)
         checked = _checked(want, hash_check=self.hash_check)
         record = Transfer(self.network(), asset, want, part, remote, lanes).run(checked)

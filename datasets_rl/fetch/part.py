@@ -13,6 +13,7 @@ network.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import threading
@@ -136,6 +137,8 @@ class Part:
     inherited: bool = False
     """Some bytes came from an earlier process or from another address."""
     digest: Digest = field(default_factory=Digest)
+    replaces: int = 0
+    """Bytes of another version on the disk, which stay there until this one begins."""
 
     def __post_init__(self) -> None:
         self.path = _beside(self.target, ".part")
@@ -174,6 +177,18 @@ class Part:
     def left(self) -> plan.Left:
         """What `plan` wants to know."""
         return plan.Left(self.address, self.done, self.total, self.validator)
+
+    def begin(self) -> int:
+        """Make room for the first byte and return how many bytes of another version went."""
+        with self._lock:
+            # The sidecar goes first: without it the part counts for nothing.
+            self._sidecar.unlink(missing_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_bytes(b"")
+            # An answer that broke off before its first byte counted may have told of another version.
+            self.etag = self.validator = self.total = self.spans[0].stop = None
+            replaced, self.replaces = self.replaces, 0
+            return replaced
 
     def adopt(self, url: str, address: str) -> None:
         """Go on at an address, which may be another one than before; its version marks are not the old ones."""
@@ -228,9 +243,9 @@ class Part:
         """Delete the bytes so far and return how many they were."""
         with self._lock:
             dropped = self.done
-            # The sidecar goes first: without it the part counts for nothing.
             self._sidecar.unlink(missing_ok=True)
             self.path.unlink(missing_ok=True)
+            self._sweep()
             self.etag = self.validator = self.total = None
             self.spans, self.digest, self.inherited = [Span(0, None)], Digest(), False
             return dropped
@@ -238,13 +253,20 @@ class Part:
     def publish(self, sha256: str, checked: str) -> Record:
         """Move the whole part to its place, its record with it."""
         facts = self.path.stat()
-        record = Record(self.url, facts.st_size, sha256, self.etag, checked, facts.st_mtime_ns)
+        record = Record(self.address, facts.st_size, sha256, self.etag, checked, facts.st_mtime_ns)
         # The record goes first, so that a process that dies in between leaves a part that is still resumed; an older
         # file at the place does not have the record's time, and is therefore not taken for the new one.
         record.write(self.target)
         disk.publish_file(self.path, self.target)
         self._sidecar.unlink(missing_ok=True)
+        self._sweep()
         return record
+
+    def _sweep(self) -> None:
+        """Delete what a process that was killed in the middle of writing a sidecar or a record left."""
+        for file in (self._sidecar, _beside(self.target, ".fetched.json")):
+            for left in self.target.parent.glob(f".{glob.escape(file.name)}.*.tmp"):
+                left.unlink(missing_ok=True)
 
 
 def _beside(file: Path, ending: str) -> Path:

@@ -164,9 +164,10 @@ def answer(wanted: Wanted, left: Left, asked: int, said: Answer) -> Step:
         return _no_content(wanted, left, asked, said)
     if said.encoding.lower() not in ("", "identity"):
         return Step(Do.REFUSE, f"the answer is encoded with {said.encoding}, although it was asked for plain")
-    if said.start != asked:
+    start = said.start if said.status == 206 else 0
+    if start != asked:
         whole = ": the file changed, or ranges are not supported" if said.status == 200 else ""
-        return Step(Do.RESTART, f"the server sent bytes from {said.start:,} on, asked from {asked:,}{whole}")
+        return Step(Do.RESTART, f"the server sent bytes from {start:,} on, asked from {asked:,}{whole}")
     if wanted.size is not None and said.total not in (None, wanted.size):
         return Step(Do.REFUSE, f"the file there has {said.total:,} bytes, expected {wanted.size:,}", wrong_bytes=True)
     if left.done > 0:

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain
-from pathlib import Path
-from typing import BinaryIO
 
 import httpx
 
@@ -105,7 +103,7 @@ class Network:
             response = self.client.head(url, headers=headers, follow_redirects=False)
             # What a file is stands in the answer that leads to another host, not in that host's own.
             following = response.next_request
-            if following is None or following.url.host != response.url.host:
+            if following is None or _origin(following.url) != _origin(response.url):
                 break
             url = str(following.url)
         if response.status_code >= httpx.codes.BAD_REQUEST:
@@ -183,6 +181,8 @@ class Transfer:
             if changed is None:
                 return
             self._drop()
+            # Ranges may be what the server promised and does not do.
+            self._lanes = 1
         raise NotThere(f"it was begun again too often, at last because {changed}")
 
     def _fill(self) -> _Changed | None:
@@ -233,9 +233,10 @@ class Transfer:
             head, chunks = _first(chunks)
             if problem := self._look(head):
                 raise NotThere(problem + _host(response))
+            self._network.advance(-part.begin())
         part.learn(said.total, response.headers.get("etag"), said.validator)
         split = self._may_split(span, response)
-        with _open(part.path) as stream:
+        with part.path.open("r+b") as stream:
             stream.seek(span.at)
             for chunk in chunks:
                 self._halt.sleep(self._network.limiter.delay(len(chunk)))
@@ -309,15 +310,13 @@ def _first(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
     return b"".join(taken)[: check.HEAD], chain(taken, chunks)
 
 
-def _open(path: Path) -> BinaryIO:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    return path.open("r+b")
-
-
 def _host(response: httpx.Response) -> str:
     asked = response.history[0].url.host if response.history else response.url.host
     return f" (redirected to {response.url.host})" if asked != response.url.host else ""
+
+
+def _origin(url: httpx.URL) -> tuple[str, bytes]:
+    return url.scheme, url.netloc
 
 
 def _retry_after(value: str) -> float | None:

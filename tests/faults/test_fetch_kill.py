@@ -1,0 +1,203 @@
+"""A download that is killed, interrupted or runs out of disk at any moment: never wrong bytes, always resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from servers import File, Slow, serve
+
+from datasets_rl.errors import DiskFull
+from datasets_rl.fetch import Asset, fetch
+from datasets_rl.fetch.part import Part
+from datasets_rl.settings import Settings
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and limits of POSIX")
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+DATA = MAGIC + random.Random(7).randbytes(3_000_000)
+SHA256 = hashlib.sha256(DATA).hexdigest()
+
+START = """
+import os, sys, json, random, signal, time
+from pathlib import Path
+from datasets_rl.fetch import Asset, fetch, part, plan, transfer
+from datasets_rl.settings import Settings
+
+folder, urls, split, known, seconds, kills, seed = json.loads(sys.argv[1])
+part.SAVE_EVERY = 0.01
+transfer.SPLIT_FROM = split
+dice = random.Random(seed)
+settings = Settings(home=Path(folder), timeout=5, progress=False)
+assets = [Asset((url,), f"{n}.hdf5", magic=bytes.fromhex("894844460d0a1a0a"), sha256=known) for n, url in enumerate(urls)]
+"""
+
+# The loop forks from a process that has everything imported, so that all of a child's life is downloading.
+KILLS = (
+    START
+    + """
+done = 0
+while done < kills:
+    child = os.fork()
+    if not child:
+        fetch(assets, Path(folder), settings=settings)
+        os._exit(0)
+    time.sleep(dice.uniform(0, seconds))
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    done += os.WIFSIGNALED(status)
+    print(int(os.WIFSIGNALED(status)), flush=True)
+    sys.stdin.readline()
+"""
+)
+
+ONCE = (
+    START
+    + """
+print("ready", flush=True)
+fetch(assets, Path(folder), settings=settings)
+"""
+)
+
+
+def child(code, folder, urls, *, split=1 << 40, known=None, seconds=0.0, kills=0, seed=0, **options):
+    arguments = json.dumps([str(folder), urls, split, known, seconds, kills, seed])
+    return subprocess.Popen(
+        [sys.executable, "-c", code, arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NO_PROXY": "*"},
+        **options,
+    )
+
+
+def judge(folder):
+    """What lies in the folder is a beginning of the truth, or the whole truth."""
+    target = folder / "0.hdf5"
+    if target.exists():
+        assert target.read_bytes() == DATA
+    part = Part.load(target)
+    if part.done:
+        came = part.path.read_bytes()
+        for span in part.spans:
+            assert came[span.start : span.at] == DATA[span.start : span.at]
+
+
+def kill_often(folder, url, kills, **options):
+    with child(KILLS, folder, [url], kills=kills, **options) as loop:
+        for line in loop.stdout:
+            judge(folder)
+            if line == "0\n":
+                # It came to its end before the kill: begin again.
+                assert (folder / "0.hdf5").exists()
+                (folder / "0.hdf5").unlink()
+            loop.stdin.write("\n")
+            loop.stdin.flush()
+        assert loop.wait() == 0, loop.stderr.read()
+
+
+def killed_and_resumed(tmp_path, kills, split, known):
+    with serve({"/a": Slow(DATA, rate=3e6)}) as server:
+        url = server.url + "/a"
+        kill_often(tmp_path, url, kills, split=split, known=known, seconds=0.3, seed=kills)
+        server.paths["/a"] = DATA
+        (came,) = fetch([Asset((url,), "0.hdf5", magic=MAGIC)], tmp_path, settings=Settings(tmp_path, progress=False))
+
+    assert came.sha256 == SHA256 == hashlib.sha256(came.path.read_bytes()).hexdigest()
+    # Most lives went on behind the last one's bytes.
+    resumed = [int(re.match(r"bytes=(\d+)", each)[1]) for each in server.ranges]
+    assert len([start for start in resumed if start > 0]) > kills / 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.hdf5", "0.hdf5.fetched.json"]
+
+
+@pytest.mark.parametrize(("split", "known"), [(1 << 40, None), (500_000, SHA256)], ids=["one stream", "ranges"])
+def test_a_download_killed_25_times_comes_out_right(tmp_path, split, known):
+    killed_and_resumed(tmp_path, 25, split, known)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [None, SHA256], ids=["digest unknown", "digest known"])
+@pytest.mark.parametrize("split", [1 << 40, 500_000], ids=["one stream", "ranges"])
+def test_a_download_killed_100_times_comes_out_right(tmp_path, split, known):
+    killed_and_resumed(tmp_path, 100, split, known)
+
+
+@pytest.mark.parametrize("files", [1, 3])
+@pytest.mark.parametrize("split", [1 << 40, 500_000], ids=["one stream", "ranges"])
+def test_ctrl_c_ends_at_once_and_leaves_what_came(tmp_path, split, files):
+    """Even where the connection stalls, which a thread cannot be woken from."""
+    with serve({"/a": Slow(DATA, rate=1e6)}) as server:
+        with child(ONCE, tmp_path, [server.url + "/a"] * files, split=split) as process:
+            process.stdout.readline()
+            wait_for(lambda: any(Part.load(tmp_path / f"{n}.hdf5").done > 100_000 for n in range(files)))
+            process.send_signal(signal.SIGINT)
+            began = time.monotonic()
+            errors = process.communicate()[1]
+
+            assert time.monotonic() - began < 3
+        assert "KeyboardInterrupt" in errors
+        assert process.returncode in (1, 130, -signal.SIGINT)
+        judge(tmp_path)
+        server.paths["/a"] = DATA
+        assets = [Asset((server.url + "/a",), f"{n}.hdf5", magic=MAGIC) for n in range(files)]
+        server.requests.clear()
+        for came in fetch(assets, tmp_path, settings=Settings(tmp_path, progress=False)):
+            assert came.path.read_bytes() == DATA
+    assert server.ranges
+
+
+def wait_for(condition):
+    for _ in range(1000):
+        if condition():
+            return
+        time.sleep(0.01)
+    pytest.fail("it did not happen")
+
+
+FULL = (
+    START
+    + """
+import resource
+from datasets_rl.errors import DiskFull
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+try:
+    fetch(assets, Path(folder), settings=settings)
+except DiskFull as error:
+    print(error.path, error.hint)
+"""
+)
+
+
+@pytest.mark.parametrize("split", [1 << 40, 500_000], ids=["one stream", "ranges"])
+def test_a_full_disk_is_told_and_what_came_is_kept(tmp_path, split):
+    """The limit on file sizes stands for the full disk: the system refuses to write on."""
+    with serve({"/a": DATA}) as server:
+        with child(FULL, tmp_path, [server.url + "/a"], split=split) as process:
+            said, errors = process.communicate()
+
+        assert "0.hdf5" in said, errors
+        assert "what was fetched is kept" in said
+        assert 0 < Part.load(tmp_path / "0.hdf5").done <= 1_000_000
+        judge(tmp_path)
+        (came,) = fetch(
+            [Asset((server.url + "/a",), "0.hdf5", magic=MAGIC)], tmp_path, settings=Settings(tmp_path, progress=False)
+        )
+
+    assert came.sha256 == SHA256
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110 - evaluated at import
+def test_a_device_without_room_is_told(tmp_path):
+    (tmp_path / "a.part").symlink_to("/dev/full")
+    with serve({"/a": File(DATA)}) as server, pytest.raises(DiskFull, match="No space left"):
+        fetch([Asset((server.url + "/a",), "a")], tmp_path, settings=Settings(tmp_path, progress=False))

@@ -1,0 +1,587 @@
+"""Servers and networks at their worst: either the right bytes come, or an error that says what was wrong."""
+
+from __future__ import annotations
+
+import email.utils
+import hashlib
+import json
+import random
+import socket
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from servers import (
+    ChangesValidator,
+    Cut,
+    File,
+    Gzipped,
+    Html,
+    IgnoresIfRange,
+    IgnoresRange,
+    InTurn,
+    LiesAboutLength,
+    NoRange,
+    NoValidator,
+    Redirect,
+    Resets,
+    Stall,
+    Status,
+    WrongRange,
+    serve,
+)
+
+from datasets_rl.errors import FetchFailed, IntegrityFailed
+from datasets_rl.fetch import Asset, fetch, part, plan, transfer
+from datasets_rl.settings import Settings
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+DATA = MAGIC + random.Random(7).randbytes(300_000)
+OTHER = MAGIC + random.Random(8).randbytes(280_000)
+SHA256 = hashlib.sha256(DATA).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+    monkeypatch.setattr(plan, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setenv("NO_PROXY", "*")
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(home=tmp_path, timeout=0.5, retries=3, progress=False)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "files"
+
+
+@pytest.fixture
+def get(folder, settings):
+    def get(urls, *, retries=settings.retries, hash_check=True, **known):
+        urls = (urls,) if isinstance(urls, str) else tuple(urls)
+        asset = Asset(urls, **{"path": "a.hdf5", "magic": MAGIC, "kind": "HDF5", **known})
+        return fetch([asset], folder, settings=replace(settings, retries=retries), hash_check=hash_check)[0]
+
+    return get
+
+
+@pytest.fixture(params=["one stream", "ranges"])
+def _streams(request, monkeypatch):
+    """Run the test with a single stream, and with several ranges at once."""
+    if request.param == "ranges":
+        monkeypatch.setattr(transfer, "SPLIT_FROM", 100_000)
+
+
+def start(get, server, path="/a", after=100_000, body=DATA, **file):
+    """Leave a part of `after` bytes, as a process that gave up does."""
+    server.paths[path] = Cut(body, after=after, times=10**9, **file)
+    with pytest.raises(FetchFailed):
+        get(server.url + path, retries=0)
+    server.requests.clear()
+
+
+def sidecar(folder):
+    return json.loads((folder / "a.hdf5.part.json").read_text())
+
+
+@pytest.mark.usefixtures("_streams")
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        Cut(DATA, after=50_000, times=3),
+        Cut(DATA, after=0, times=3),
+        Cut(DATA, after=700, times=3),
+        Resets(DATA, after=50_000, times=3),
+        Stall(DATA, after=50_000),
+        IgnoresRange(DATA),
+        NoRange(DATA),
+        NoValidator(DATA),
+        Status(500, times=3, then=DATA),
+        Status(503, {"Retry-After": "0"}, times=3, then=DATA),
+        Status(429, {"Retry-After": "nonsense"}, times=3, then=DATA),
+        Status(429, {"Retry-After": email.utils.formatdate(0)}, times=3, then=DATA),
+        File(DATA, length=False),
+    ],
+    ids=lambda behaviour: f"{type(behaviour).__name__} {getattr(behaviour, 'code', getattr(behaviour, 'after', ''))}",
+)
+def test_the_right_bytes_come_in_spite_of(get, behaviour):
+    # A copy: behaviours count their calls.
+    with serve({"/a": replace(behaviour)}) as server:
+        came = get(server.url + "/a")
+
+    assert came.path.read_bytes() == DATA
+    assert came.sha256 == SHA256
+
+
+def test_each_try_goes_on_where_the_last_one_stopped(get):
+    with serve({"/a": Cut(DATA, after=100_000, times=2)}) as server:
+        get(server.url + "/a")
+
+    assert server.ranges == ["bytes=100000-", "bytes=200000-"]
+
+
+def test_progress_gives_new_tries(get):
+    with serve({"/a": Cut(DATA, after=20_000, times=14)}) as server:
+        assert get(server.url + "/a", retries=1).path.read_bytes() == DATA
+
+
+def test_tries_without_progress_end(get, folder):
+    with serve({"/a": Cut(DATA, after=0, times=10**9)}) as server:
+        with pytest.raises(FetchFailed, match=r"received 0 bytes, expected 300008\) \(4 times\)"):
+            get(server.url + "/a")
+
+        assert len(server.requests) == 4
+    assert not (folder / "a.hdf5").exists()
+
+
+def test_a_server_that_always_breaks_off_and_ignores_ranges_does_not_keep_us_for_ever(get):
+    with serve({"/a": Cut(DATA, after=100_000, times=10**9, ranges=False, advertises=True)}) as server:
+        with pytest.raises(FetchFailed, match="it was begun again too often"):
+            get(server.url + "/a")
+
+        assert len(server.requests) < 20
+
+
+def test_a_stall_is_named_with_its_time(get):
+    with (
+        serve({"/a": Stall(DATA, after=0, times=10**9)}) as server,
+        pytest.raises(FetchFailed, match=r"no byte came for 0\.5 s"),
+    ):
+        get(server.url + "/a", retries=0)
+
+
+def test_nobody_listening_is_told(get):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(FetchFailed, match="Connection refused"):
+        get(f"http://127.0.0.1:{port}/a", retries=0)
+
+
+def test_a_host_that_does_not_exist_is_told(get):
+    with pytest.raises(FetchFailed, match=r"http://no-such-host\.invalid/a: .+"):
+        get("http://no-such-host.invalid/a", retries=0)
+
+
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_a_server_that_asks_for_time_gets_it(get, form):
+    """An HTTP date has whole seconds only, so that up to one of the two seconds may be gone."""
+    after = "1" if form == "seconds" else email.utils.formatdate(time.time() + 2, usegmt=True)
+    with serve({"/a": Status(429, {"Retry-After": after}, times=1, then=DATA)}) as server:
+        began = time.monotonic()
+        get(server.url + "/a")
+
+    assert 0.9 < time.monotonic() - began < 3
+
+
+def test_a_server_that_asks_for_a_day_is_asked_again_sooner(get, monkeypatch):
+    monkeypatch.setattr(plan, "LONGEST_PAUSE", 0.1)
+    with serve({"/a": Status(503, {"Retry-After": "86400"}, times=1, then=DATA)}) as server:
+        assert get(server.url + "/a").path.read_bytes() == DATA
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 410, 451])
+def test_a_refusal_leads_to_the_next_mirror_at_once(get, code):
+    with serve({"/a": Status(code), "/b": DATA}) as server:
+        came = get([server.url + "/a", server.url + "/b"])
+
+    assert came.url == server.url + "/b"
+    assert [request.path for request in server.requests] == ["/a", "/b"]
+
+
+def test_every_mirror_that_failed_is_named_with_its_reason(get):
+    paths = {"/gone": Status(404), "/busy": Status(503), "/page": Html(title="Log in"), "/gz": Gzipped(DATA)}
+    with serve(paths) as server, pytest.raises(FetchFailed) as caught:
+        get([server.url + path for path in paths] + ["file:///no/such"])
+
+    reasons = dict(caught.value.failures)
+    assert [url.removeprefix(server.url) for url in reasons] == [*paths, "file:///no/such"]
+    for reason, said in zip(
+        reasons.values(), ["404", "503 (4 times)", "'Log in'", "gzip", "no such file"], strict=True
+    ):
+        assert said in reason
+        assert reason in str(caught.value)
+
+
+def test_a_web_page_is_refused_after_its_first_bytes(get, folder):
+    page = pytest.raises(FetchFailed, match="a web page, not an HDF5 file: 'Wi-Fi login'")
+    with serve({"/a": Html(title="Wi-Fi login")}) as server, page:
+        get(server.url + "/a", size=5)
+
+    assert not folder.exists() or not list(folder.iterdir())
+
+
+def test_a_git_lfs_pointer_is_refused(get):
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123\n"
+    with serve({"/a": pointer}) as server, pytest.raises(FetchFailed, match="a git-LFS pointer came"):
+        get(server.url + "/a")
+
+
+def test_the_host_behind_a_redirect_is_named(get):
+    with serve({"/b": Status(403)}) as there, serve({}) as here:
+        here.paths["/a"] = Redirect(there.url.replace("127.0.0.1", "localhost") + "/b")
+        with pytest.raises(FetchFailed, match=r"status 403 \(redirected to localhost\)"):
+            get(here.url + "/a")
+
+
+@pytest.mark.parametrize(("to", "said"), [("/a", "more than 10 redirects"), ("ftp://x/a", "leads away from HTTP")])
+def test_redirects_to_nowhere_end(get, to, said):
+    with serve({"/a": Redirect(to)}) as server, pytest.raises(FetchFailed, match=said):
+        get(server.url + "/a")
+
+
+def test_another_length_than_the_catalogs_is_refused_before_anything_is_written(get, folder):
+    with serve({"/a": DATA}) as server, pytest.raises(IntegrityFailed, match="has 300,008 bytes, expected 12"):
+        get(server.url + "/a", size=12)
+
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("length", [True, False])
+@pytest.mark.parametrize("body", [DATA[:-1] + b"?", DATA[:-5], DATA + b"more"], ids=["edited", "shorter", "longer"])
+def test_wrong_bytes_are_deleted_and_told(get, folder, body, length):
+    with serve({"/a": File(body, length=length)}) as server, pytest.raises(IntegrityFailed) as caught:
+        get(server.url + "/a", sha256=SHA256)
+
+    assert f"it has sha256 {hashlib.sha256(body).hexdigest()}, expected {SHA256}" in str(caught.value)
+    assert "--no-hash-check" in caught.value.hint
+    assert list(folder.iterdir()) == []
+
+
+def test_wrong_bytes_of_one_mirror_lead_to_the_next(get):
+    with serve({"/a": OTHER, "/b": DATA[:-1] + b"?", "/c": DATA}) as server:
+        came = get([server.url + path for path in ("/a", "/b", "/c")], sha256=SHA256, size=len(DATA))
+
+    assert (came.url, came.path.read_bytes()) == (server.url + "/c", DATA)
+
+
+def test_where_every_mirror_has_other_bytes_all_are_named(get):
+    with serve({"/a": OTHER, "/b": DATA[:-1] + b"?"}) as server, pytest.raises(IntegrityFailed) as caught:
+        get([server.url + "/a", server.url + "/b"], sha256=SHA256, size=len(DATA))
+
+    assert len(caught.value.problems) == 2
+
+
+def test_a_server_that_lies_about_the_length_is_not_believed(get):
+    with (
+        serve({"/a": LiesAboutLength(DATA)}) as server,
+        pytest.raises(FetchFailed, match="300008 bytes, and 300,108 before"),
+    ):
+        get(server.url + "/a")
+
+
+def test_a_lie_about_the_length_does_no_harm_where_the_digest_is_known(get):
+    with serve({"/a": LiesAboutLength(DATA)}) as server:
+        assert get(server.url + "/a", sha256=SHA256).path.read_bytes() == DATA
+
+
+def test_another_process_goes_on_where_the_first_one_stopped(get, folder):
+    with serve({}) as server:
+        start(get, server)
+        assert sidecar(folder)["spans"] == [[0, 300_008, 100_000]]
+        server.paths["/a"] = DATA
+        came = get(server.url + "/a")
+
+    assert came.path.read_bytes() == DATA
+    assert server.ranges == ["bytes=100000-"]
+    assert server.requests[0].headers["if-range"] == came.etag
+
+
+@pytest.mark.parametrize("modified", [None, "Mon, 01 Jan 2024 00:00:00 GMT"])
+def test_a_part_goes_on_with_the_date_where_the_server_has_no_etag(get, modified):
+    """With neither of the two nothing would tell that the file changed, and the part is dropped."""
+    with serve({}) as server:
+        start(get, server, etag=None, modified=modified)
+        server.paths["/a"] = File(DATA, etag=None, modified=modified)
+
+        assert get(server.url + "/a").path.read_bytes() == DATA
+        assert server.ranges == (["bytes=100000-"] if modified else [])
+
+
+def test_a_part_without_a_version_mark_goes_on_where_the_digest_is_known(get):
+    with serve({}) as server:
+        start(get, server, etag=None)
+        server.paths["/a"] = NoValidator(DATA)
+
+        assert get(server.url + "/a", sha256=SHA256).path.read_bytes() == DATA
+        assert server.ranges == ["bytes=100000-"]
+
+
+def test_a_weak_etag_does_not_join_bytes(get):
+    with serve({}) as server:
+        start(get, server, etag='W/"1"')
+        server.paths["/a"] = File(DATA, etag='W/"1"')
+
+        assert get(server.url + "/a").path.read_bytes() == DATA
+        assert server.ranges == []
+
+
+@pytest.mark.parametrize("kind", [File, IgnoresIfRange, IgnoresRange, NoRange, NoValidator])
+def test_a_file_that_changed_meanwhile_is_fetched_anew(get, kind):
+    with serve({}) as server:
+        start(get, server, body=OTHER)
+        server.paths["/a"] = kind(DATA)
+
+        # Without an ETag in the answer only the length tells: 280,008 bytes then, 300,008 now.
+        assert get(server.url + "/a").path.read_bytes() == DATA
+
+
+def test_a_file_that_changes_in_the_middle_is_fetched_anew(get):
+    with serve({"/a": ChangesValidator(OTHER, after=100_000, times=2, then=DATA)}) as server:
+        assert get(server.url + "/a").path.read_bytes() == DATA
+
+
+@pytest.mark.usefixtures("_streams")
+@pytest.mark.parametrize("seed", range(8))
+def test_bytes_of_two_versions_never_meet(get, seed):
+    """The file flips between two versions of equal length while connections break at random."""
+    two = MAGIC + random.Random(9).randbytes(300_000)
+
+    @dataclass
+    class Flips(File):
+        dice = random.Random(seed)
+
+        def data(self):
+            return DATA if self.dice.random() < 0.6 else two
+
+        def send(self, call, data, turn):
+            del turn
+            call.wfile.write(data[: self.dice.randrange(200_000)] if self.dice.random() < 0.5 else data)
+            call.hang_up()
+
+    with serve({"/a": Flips(b"")}) as server:
+        for _ in range(30):
+            try:
+                came = get(server.url + "/a", retries=1)
+            except FetchFailed:
+                continue
+            break
+
+    assert came.path.read_bytes() in (DATA, two)
+    assert came.sha256 == hashlib.sha256(came.path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("shift", [-1, 1, -100])
+def test_a_range_that_begins_elsewhere_is_not_taken(get, shift):
+    with serve({}) as server:
+        start(get, server)
+        server.paths["/a"] = WrongRange(DATA, shift=shift)
+
+        assert get(server.url + "/a").path.read_bytes() == DATA
+
+
+def test_a_part_that_turned_out_to_be_whole_is_whole(get, folder):
+    """Where the length was never told, only status 416 says that nothing is left."""
+    with serve({}) as server:
+        start(get, server)
+        (folder / "a.hdf5.part").write_bytes(DATA)
+        facts = {**sidecar(folder), "total": None, "spans": [[0, None, len(DATA)]]}
+        (folder / "a.hdf5.part.json").write_text(json.dumps(facts))
+        server.paths["/a"] = DATA
+        came = get(server.url + "/a")
+
+    assert (came.path.read_bytes(), len(server.requests)) == (DATA, 1)
+
+
+def test_a_part_longer_than_the_file_is_dropped_after_status_416(get, folder):
+    with serve({}) as server:
+        start(get, server)
+        (folder / "a.hdf5.part").write_bytes(DATA + b"?" * 50)
+        facts = {**sidecar(folder), "total": None, "spans": [[0, None, len(DATA) + 50]]}
+        (folder / "a.hdf5.part.json").write_text(json.dumps(facts))
+        server.paths["/a"] = DATA
+
+        assert get(server.url + "/a").path.read_bytes() == DATA
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"spans": 3}',
+        '{"url": "x", "address": "x", "etag": null, "validator": null, "total": null, "spans": []}',
+    ],
+)
+def test_a_damaged_sidecar_costs_the_part_and_nothing_else(get, folder, text):
+    with serve({}) as server:
+        start(get, server)
+        (folder / "a.hdf5.part.json").write_text(text)
+        server.paths["/a"] = DATA
+
+        assert get(server.url + "/a").path.read_bytes() == DATA
+        assert server.ranges == []
+
+
+@pytest.mark.parametrize("damage", ["shorter", "gone"])
+def test_a_part_that_lost_bytes_is_dropped(get, folder, damage):
+    with serve({}) as server:
+        start(get, server)
+        (folder / "a.hdf5.part").write_bytes(DATA[:99_999])
+        if damage == "gone":
+            (folder / "a.hdf5.part").unlink()
+        server.paths["/a"] = DATA
+
+        assert get(server.url + "/a").path.read_bytes() == DATA
+        assert server.ranges == []
+
+
+def test_a_flipped_bit_in_the_part_is_found_by_the_digest_and_the_file_begun_again(get, folder):
+    with serve({}) as server:
+        start(get, server)
+        with (folder / "a.hdf5.part").open("r+b") as stream:
+            stream.seek(5000)
+            stream.write(b"????")
+        server.paths["/a"] = DATA
+
+        assert get(server.url + "/a", sha256=SHA256).path.read_bytes() == DATA
+
+
+def test_bytes_after_the_saved_count_are_not_trusted(get, folder):
+    """A killed process leaves them; the disk may not have had all of them."""
+    with serve({}) as server:
+        start(get, server)
+        with (folder / "a.hdf5.part").open("ab") as stream:
+            stream.write(b"?" * 20_000)
+        server.paths["/a"] = DATA
+
+        assert get(server.url + "/a").path.read_bytes() == DATA
+        assert server.ranges == ["bytes=100000-"]
+
+
+def test_a_mirror_goes_on_with_another_mirrors_part_only_where_the_digest_is_known(get):
+    with serve({}) as server:
+        start(get, server)
+        server.paths.update({"/a": Status(404), "/b": DATA})
+        urls = [server.url + "/a", server.url + "/b"]
+
+        assert get(urls, sha256=SHA256).path.read_bytes() == DATA
+        assert server.ranges[-1] == "bytes=100000-"
+        assert "if-range" not in server.requests[-1].headers
+
+
+def test_a_bad_part_of_a_bad_mirror_does_not_spoil_a_good_one(get):
+    with serve({}) as server:
+        start(get, server, body=MAGIC + b"?" * 300_000)
+        server.paths.update({"/a": Status(404), "/b": DATA})
+
+        assert get([server.url + "/a", server.url + "/b"], sha256=SHA256).path.read_bytes() == DATA
+
+
+def test_without_a_digest_the_address_that_began_is_asked_first(get):
+    """The first one is back, but only the second one can go on with what is there."""
+    with serve({}) as server:
+        start(get, server, path="/b")
+        server.paths.update({"/a": DATA, "/b": DATA})
+        came = get([server.url + "/a", server.url + "/b"])
+
+    assert came.path.read_bytes() == DATA
+    assert [(request.path, request.headers.get("range")) for request in server.requests] == [("/b", "bytes=100000-")]
+
+
+def test_a_mirror_that_has_nothing_does_not_cost_the_part(get, folder):
+    with serve({}) as server:
+        start(get, server)
+        with pytest.raises(FetchFailed):
+            get(server.url + "/nothing", retries=0)
+
+    assert sidecar(folder)["spans"] == [[0, 300_008, 100_000]]
+
+
+def test_every_range_goes_on_in_another_process(get, folder, monkeypatch):
+    monkeypatch.setattr(transfer, "SPLIT_FROM", 100_000)
+    with serve({"/a": InTurn(DATA, Cut(DATA, after=30_000, times=10**9))}) as server:
+        with pytest.raises(FetchFailed):
+            get(server.url + "/a", retries=0)
+        spans = sidecar(folder)["spans"]
+        assert len(spans) == 4
+        server.requests.clear()
+        server.paths["/a"] = DATA
+
+        assert get(server.url + "/a").path.read_bytes() == DATA
+    left = {f"bytes={start + done}-{stop - 1}" for start, stop, done in spans if start + done < stop}
+    assert set(server.ranges) == left
+
+
+def test_ranges_of_a_file_that_changed_meanwhile_are_dropped(get, folder, monkeypatch):
+    monkeypatch.setattr(transfer, "SPLIT_FROM", 100_000)
+    with serve({"/a": InTurn(OTHER, Cut(OTHER, after=30_000, times=10**9))}) as server:
+        with pytest.raises(FetchFailed):
+            get(server.url + "/a", retries=0)
+        assert len(sidecar(folder)["spans"]) == 4
+        server.paths["/a"] = DATA
+
+        assert get(server.url + "/a").path.read_bytes() == DATA
+
+
+def test_what_other_files_got_is_kept_when_one_fails(folder, settings):
+    with serve({"/a": Status(404), "/b": Stall(DATA, after=100_000)}) as server:
+        wanted = [Asset((f"{server.url}/{name}",), name) for name in "ba"]
+        with pytest.raises(FetchFailed, match="could not fetch a"):
+            fetch(wanted, folder, settings=settings)
+        server.paths["/a"] = DATA
+
+        assert [each.path.read_bytes() for each in fetch(wanted, folder, settings=settings)] == [DATA, DATA]
+
+
+def test_no_thread_and_no_connection_outlives_the_call(get, monkeypatch):
+    monkeypatch.setattr(transfer, "SPLIT_FROM", 100_000)
+    before = threading.active_count()
+    with serve({"/a": InTurn(DATA, Status(403))}) as server:
+        with pytest.raises(FetchFailed):
+            get(server.url + "/a")
+
+        # The server's own threads end with the connections.
+        for _ in range(100):
+            if threading.active_count() <= before + 1:
+                break
+            time.sleep(0.01)
+        assert threading.active_count() <= before + 1
+
+
+def test_the_part_is_saved_while_bytes_come(get, folder, monkeypatch):
+    monkeypatch.setattr(part, "SAVE_EVERY", 0.0)
+    seen = []
+
+    @dataclass
+    class Watched(File):
+        def send(self, call, data, turn):
+            del turn
+            for at in range(0, len(data), 100_000):
+                call.wfile.write(data[at : at + 100_000])
+                time.sleep(0.1)
+                seen.append(sidecar(folder)["spans"][0][2])
+
+    with serve({"/a": Watched(DATA)}) as server:
+        get(server.url + "/a")
+
+    assert seen[:3] == [100_000, 200_000, 300_000]
+
+
+def test_a_file_on_disk_is_never_half(get, folder):
+    """Whoever looks at the final name sees nothing or everything."""
+    seen = set()
+    done = threading.Event()
+
+    def look():
+        path = Path(folder / "a.hdf5")
+        while not done.is_set():
+            if path.exists():
+                seen.add(path.stat().st_size)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        with serve({"/a": Cut(DATA, after=50_000, times=3)}) as server:
+            get(server.url + "/a")
+        time.sleep(0.02)
+    finally:
+        done.set()
+        watcher.join()
+
+    assert seen == {len(DATA)}

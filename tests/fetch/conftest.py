@@ -1,0 +1,63 @@
+"""A file that looks like HDF5, settings for a nervous client, and no waiting."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from datasets_rl.fetch import Asset, Fetched, fetch, plan
+from datasets_rl.settings import Settings
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+    monkeypatch.setattr(plan, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setenv("NO_PROXY", "*")
+
+
+@pytest.fixture(scope="session")
+def data() -> bytes:
+    """300 kB that begin like an HDF5 file."""
+    return MAGIC + random.Random(7).randbytes(300_000)
+
+
+@pytest.fixture(scope="session")
+def sha256(data) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.fixture
+def settings(tmp_path) -> Settings:
+    return Settings(home=tmp_path, timeout=0.5, retries=3, progress=False)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tmp_path / "files"
+
+
+Get = Callable[..., Fetched]
+
+
+@pytest.fixture
+def get(folder, settings) -> Get:
+    """Fetch one HDF5 file from an address or several, into `folder`."""
+
+    def get(urls: str | Sequence[str], *, hash_check: bool = True, limit_rate: int | None = None, **known) -> Fetched:
+        urls = (urls,) if isinstance(urls, str) else tuple(urls)
+        asset = Asset(urls, **{"path": "a.hdf5", "magic": MAGIC, "kind": "HDF5", **known})
+        return fetch([asset], folder, settings=settings, hash_check=hash_check, limit_rate=limit_rate)[0]
+
+    return get
+
+
+@pytest.fixture
+def names(folder) -> Callable[[], list[str]]:
+    """List the files below the folder."""
+    return lambda: sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

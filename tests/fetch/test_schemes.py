@@ -1,0 +1,193 @@
+"""Each kind of address, and what the folder of schemes promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from servers import File, Redirect, Status, serve
+
+from datasets_rl.errors import BadArgument, FetchFailed, IntegrityFailed
+from datasets_rl.fetch import schemes
+from datasets_rl.fetch.schemes import NotThere, scheme_of
+
+COMMIT = "c0ffee" * 6 + "c0ff"
+
+
+def never(url, headers):
+    del headers
+    pytest.fail(f"{url} was requested")
+
+
+def test_the_folder_is_the_registry():
+    assert schemes.known() == ["file", "gs", "hf", "http", "https", "package"]
+
+
+@pytest.mark.parametrize("name", schemes.known())
+def test_every_scheme_keeps_the_contract(name):
+    scheme = scheme_of(f"{name}:x")
+
+    assert isinstance(scheme.IN_PLACE, bool)
+    assert scheme.__doc__.startswith(f"``{scheme.__name__.rpartition('.')[2]}:")
+    if name in ("file", "package", "hf", "gs"):
+        with pytest.raises(NotThere):
+            scheme.resolve(f"{name}:", never)
+
+
+@pytest.mark.parametrize("url", ["ftp://x/a", "/mnt/a", "", "_base:x", "C:\\a"])
+def test_an_unknown_scheme_is_refused_with_the_known_ones(get, url):
+    with pytest.raises(BadArgument, match="begins with none of file:, gs:, hf:, http:, https:, package:"):
+        get(url)
+
+
+def test_a_file_address_may_hold_spaces_and_name_this_host(tmp_path):
+    path = tmp_path / "a b$%.hdf5"
+    path.write_bytes(b"")
+
+    assert scheme_of("file:").resolve(path.as_uri(), never) == path
+    assert scheme_of("file:").resolve(path.as_uri().replace("file://", "file://localhost"), never) == path
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("file:///no/such", "there is no such file"),
+        ("file:///", "it is a folder"),
+        ("file://host/a", "it names the host 'host'"),
+    ],
+)
+def test_a_file_address_that_leads_nowhere_says_why(get, url, reason):
+    with pytest.raises(FetchFailed, match=reason):
+        get(url)
+
+
+def test_a_wrong_file_in_place_is_told_and_left_alone(get, tmp_path, data):
+    path = tmp_path / "mine"
+    path.write_bytes(data)
+    with pytest.raises(IntegrityFailed, match="300,008 bytes, expected 5"):
+        get(path.as_uri(), size=5)
+    with pytest.raises(IntegrityFailed, match="has sha256"):
+        get(path.as_uri(), sha256="0" * 64)
+
+    assert path.read_bytes() == data
+
+
+def test_a_file_of_a_package_is_used_in_place(get):
+    came = get("package:datasets_rl.fetch/asset.py", magic=b'"""', path="a")
+
+    assert came.path == Path(schemes.__file__).parents[1] / "asset.py"
+    assert came.url == "package:datasets_rl.fetch/asset.py"
+
+
+@pytest.mark.parametrize(
+    "url", ["package:datasets_rl.fetch/no.py", "package:no_such_package/a", "package:datasets_rl", "package:/a"]
+)
+def test_a_package_without_the_file_says_so(get, url):
+    with pytest.raises(FetchFailed, match="package"):
+        get(url)
+
+
+def test_a_package_address_cannot_leave_its_package(get):
+    with pytest.raises(FetchFailed, match="not a plain relative path"):
+        get("package:datasets_rl.fetch/../errors.py")
+
+
+def test_a_bucket_is_read_over_plain_https():
+    remote = scheme_of("gs:").resolve("gs://atari-replay/Pong/1/$store$_action_ckpt.0.gz", never)
+
+    assert remote.url == "https://storage.googleapis.com/atari-replay/Pong/1/%24store%24_action_ckpt.0.gz"
+
+
+def test_a_bucket_needs_an_object(get):
+    with pytest.raises(FetchFailed, match="it has no object"):
+        get("gs://bucket")
+
+
+def test_an_object_of_a_bucket_is_fetched(get, data, monkeypatch):
+    with serve({"/bucket/a/%24b%20c": data}) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url.removeprefix("http://"))
+        came = get("gs://bucket/a/$b c")
+
+    assert came.path.read_bytes() == data
+    assert came.url == "gs://bucket/a/$b c"
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path, data, sha256):
+    """A hub that sends large files to another host, and the server of that host."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with serve({"/blob": data}) as store, serve({}) as hub:
+        facts = {"X-Repo-Commit": COMMIT, "X-Linked-Etag": f'"{sha256}"', "X-Linked-Size": len(data)}
+        large = Redirect(store.url + "/blob", headers=facts)
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        for revision in ("main", "v2", COMMIT):
+            hub.paths[f"/datasets/o/r/resolve/{revision}/data/a.hdf5"] = large
+        yield hub, store
+
+
+def test_a_file_on_the_hub_is_pinned_to_its_commit_and_compared_with_the_hubs_digest(get, hub, data, sha256):
+    came = get("hf://datasets/o/r/data/a.hdf5")
+
+    assert came.path.read_bytes() == data
+    assert (came.sha256, came.checked) == (sha256, "catalog")
+    assert came.url == f"hf://datasets/o/r@{COMMIT}/data/a.hdf5"
+    asked = [(request.method, request.path.split("/")[5]) for request in hub[0].requests]
+    assert asked == [("HEAD", "main"), ("GET", COMMIT)]
+
+
+def test_a_revision_on_the_hub_can_be_named(get, hub):
+    get("hf://datasets/o/r@v2/data/a.hdf5")
+
+    assert hub[0].requests[0].path == "/datasets/o/r/resolve/v2/data/a.hdf5"
+
+
+def test_the_token_stays_on_the_hub(get, hub):
+    get("hf://datasets/o/r/data/a.hdf5")
+
+    assert all(request.headers["authorization"] == "Bearer hf_secret" for request in hub[0].requests)
+    assert [request.method for request in hub[1].requests] == ["GET"]
+    assert all("authorization" not in request.headers for request in hub[1].requests)
+
+
+def test_a_small_file_on_the_hub_has_no_digest_and_is_recorded(get, hub, data):
+    hub[0].paths["/datasets/o/r/resolve/main/b"] = Redirect(f"/datasets/o/r/resolve/{COMMIT}/b", code=307)
+    hub[0].paths[f"/datasets/o/r/resolve/{COMMIT}/b"] = File(data, headers={"X-Repo-Commit": COMMIT})
+
+    came = get("hf://datasets/o/r/b")
+
+    assert (came.checked, came.url) == ("recorded", f"hf://datasets/o/r@{COMMIT}/b")
+
+
+def test_another_file_on_the_hub_than_the_catalogs_is_refused_before_its_bytes_come(get, hub):
+    with pytest.raises(IntegrityFailed, match="the file there has sha256"):
+        get("hf://datasets/o/r/data/a.hdf5", sha256="0" * 64)
+    with pytest.raises(IntegrityFailed, match="the file there has 300,008 bytes, expected 7"):
+        get("hf://datasets/o/r/data/a.hdf5", size=7)
+
+    assert hub[1].requests == []
+
+
+def test_wrong_bytes_behind_the_hub_are_told(get, hub, data):
+    hub[1].paths["/blob"] = data[:-1] + b"?"
+    with pytest.raises(IntegrityFailed, match="it has sha256"):
+        get("hf://datasets/o/r/data/a.hdf5")
+
+
+def test_a_gated_repository_says_so_in_the_hubs_words(get, hub):
+    hub[0].paths["/datasets/o/r/resolve/main/c"] = Status(403, {"X-Error-Message": "Access to r is restricted"})
+    with pytest.raises(FetchFailed, match="status 403: Access to r is restricted"):
+        get("hf://datasets/o/r/c")
+
+
+def test_a_busy_hub_is_asked_again(get, hub, data):
+    path = "/datasets/o/r/resolve/main/data/a.hdf5"
+    hub[0].paths[path] = Status(429, times=2, then=hub[0].paths[path])
+
+    assert get("hf://datasets/o/r/data/a.hdf5").path.read_bytes() == data
+
+
+@pytest.mark.parametrize("url", ["hf://o/r/a", "hf://datasets/o/r", "hf://models/o/r/a", "hf://datasets/o"])
+def test_a_malformed_hub_address_is_told(get, url):
+    with pytest.raises(FetchFailed, match="not of the form"):
+        get(url)

@@ -1,0 +1,138 @@
+"""What a user sees of a long piece of work, on a terminal and in a log."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from datasets_rl import progress
+
+
+@pytest.fixture
+def _short(monkeypatch):
+    """Make every piece of work a long one."""
+    monkeypatch.setattr(progress, "SHORT", -1.0)
+
+
+@pytest.mark.usefixtures("_short")
+def test_a_log_gets_one_line_at_the_end_with_bytes_rate_and_share(capsys):
+    with progress.report("hopper", 10_000_000, done=2_000_000) as advance:
+        for _ in range(100):
+            advance(30_000)
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"hopper:  50% 5\.00M/10\.0M \[.*B/s\]\n", err)
+
+
+@pytest.mark.usefixtures("_short")
+def test_bytes_of_an_earlier_run_do_not_count_for_the_rate(capsys, monkeypatch):
+    clock = iter([0.0, 2.0, 2.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with progress.report("hopper", 10_000_000, done=2_000_000) as advance:
+        monkeypatch.setattr(progress, "LINE_EVERY", float("inf"))
+        clock = iter([1.0, 2.0, 2.0])
+        advance(3_000_000)
+
+    assert "1.50MB/s" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_short")
+def test_a_log_gets_a_line_from_time_to_time(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    with progress.report("hopper", None, unit=" episodes") as advance:
+        advance(3)
+        advance(4)
+
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(" [")[0] for line in lines] == [
+        "hopper: 3.00 episodes",
+        "hopper: 7.00 episodes",
+        "hopper: 7.00 episodes",
+    ]
+    assert not any("\r" in line for line in lines)
+
+
+def test_short_work_says_nothing_in_a_log(capsys):
+    with progress.report("hopper", 10) as advance:
+        advance(10)
+
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("_short")
+def test_work_that_fails_shows_how_far_it_came(capsys):
+    def work():
+        with progress.report("hopper", 10) as advance:
+            advance(4)
+            raise ValueError("on purpose")
+
+    with pytest.raises(ValueError, match="on purpose"):
+        work()
+
+    assert "40%" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("show", [False, True])
+def test_nothing_is_shown_where_nothing_shall_be(capsys, monkeypatch, show):
+    monkeypatch.setattr(progress, "SHORT", -1.0)
+    with progress.report("hopper", 10, show=show) as advance:
+        advance(10)
+
+    assert (capsys.readouterr().err != "") is show
+
+
+@pytest.mark.usefixtures("_short")
+def test_many_threads_lose_no_count(capsys):
+    with progress.report("hopper", 80_000, unit=" rows") as advance:
+        threads = [threading.Thread(target=lambda: [advance(1) for _ in range(10_000)]) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert "100% 80.0k/80.0k" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("columns", [0, 80])
+def test_a_terminal_gets_one_bar_that_is_redrawn(columns):
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    code = """
+import time
+from datasets_rl.progress import report
+with report("hopper", 10_000_000, done=1_000_000) as advance:
+    for _ in range(9):
+        time.sleep(0.05)
+        advance(1_000_000)
+"""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    while chunk := read(ours):
+        seen += chunk
+    assert process.wait() == 0
+    os.close(ours)
+
+    text = seen.decode()
+    assert text.count("\r") > 3
+    assert text.count("\n") == 1
+    assert re.search(r"hopper: 100%\|.*10\.0M/10\.0M \[.*<.*B/s\]\s*\r?\n$", text)
+
+
+def read(terminal):
+    try:
+        return os.read(terminal, 4096)
+    except OSError:
+        return b""
