@@ -1,0 +1,212 @@
+"""``rlds download``: from an id to a verified dataset on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from datasets_rl.errors import BadArgument
+
+from ..options import Ids, Outcome, Shell, each, exit_code, read_size
+from ..output import Block, Facts, Lines, Result, size_text
+
+if TYPE_CHECKING:
+    from datasets_rl.loading import Plan
+    from datasets_rl.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class _Got:
+    """A dataset that is there now."""
+
+    folder: Path
+    present: bool
+    """It was there before."""
+    manifest: Manifest | None
+    """None with --raw-only."""
+
+
+def run(
+    shell: Shell,
+    ids: Ids,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would come, and where to; fetch nothing.")
+    ] = False,
+    from_local: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", show_default=False, help="A raw file, or a folder of them, that is here already."),
+    ] = None,
+    mirror: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", show_default=False, help="Try this base address first; may be given again."),
+    ] = None,
+    no_hash_check: Annotated[
+        bool, typer.Option("--no-hash-check", help="Accept an edited file; the manifest records it.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Make it anew; the old one stays until then.")] = False,
+    keep_raw: Annotated[bool, typer.Option("--keep-raw", help="Keep the upstream's files too.")] = False,
+    raw_only: Annotated[bool, typer.Option("--raw-only", help="Fetch and check, and convert nothing.")] = False,
+    limit_rate: Annotated[
+        str, typer.Option(metavar="SIZE", show_default=False, help="Bytes a second in all, as in 5MB.")
+    ] = "",
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, metavar="N", show_default=False, help="Connections at once.")
+    ] = None,
+) -> Result:
+    """Fetch datasets, convert and check them; run it again to resume. Prints their folders.
+
+    \b
+    Examples:
+      rlds download d4rl/hopper-medium-v2
+      rlds download d4rl/hopper-medium-v2 d4rl/walker2d-medium-v2 --dry-run
+      rlds download d4rl/door-human-v1 --from-local ~/Downloads/door-human-v1.hdf5
+    """
+    settings = shell.settings if jobs is None else dataclasses.replace(shell.settings, jobs=jobs)
+    if from_local is not None and len(set(ids)) > 1 and not from_local.is_dir():
+        raise BadArgument(
+            f"--from-local {from_local} is one file for {len(set(ids))} ids; expected one id, or a folder"
+        )
+    common = {"from_local": from_local, "mirrors": tuple(mirror or ()), "force": force, "raw_only": raw_only}
+    if dry_run:
+        return _dry_run(shell, ids, {**common, "settings": settings})
+    rate = read_size(limit_rate) if limit_rate else None
+    options = {
+        **common,
+        "keep_raw": keep_raw,
+        "hash_check": not no_hash_check,
+        "limit_rate": rate,
+        "settings": settings,
+    }
+    found = each(shell, ids, lambda one: _get(shell, one, options))
+    folders = [str(one.value.folder) for one in found if one.value]
+    return Result(
+        {"datasets": [_document(one) for one in found], "dry_run": False},
+        [Lines(tuple(folders))],
+        quiet=folders,
+        code=exit_code([one.error.code if one.error else 0 for one in found]),
+    )
+
+
+def _get(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Got:
+    from datasets_rl import loading
+    from datasets_rl.manifest import Manifest
+
+    before = loading.place(dataset_id, settings=options["settings"]).exists
+    folder = loading.download(dataset_id, **options)
+    if options["raw_only"]:
+        return _Got(folder, present=False, manifest=None)
+    got = _Got(folder, present=before and not options["force"], manifest=Manifest.read(folder))
+    _tell(shell, dataset_id, got)
+    return got
+
+
+def _tell(shell: Shell, dataset_id: str, got: _Got) -> None:
+    """Say what the user should know before training on it."""
+    if got.manifest is None:
+        return
+    counts = f"{got.manifest.steps:,} steps in {got.manifest.episodes:,} episodes, {size_text(got.manifest.bytes)}"
+    shell.printer.note(f"{dataset_id}: {'already there, ' if got.present else ''}{counts}")
+    for fault in got.manifest.faults:
+        shell.printer.note(f"  known fault: {fault}")
+    for one in () if got.present else got.manifest.decisions:
+        shell.printer.note(f"  decision {one.rule} ({one.count:,}): {one.text}")
+    if any(file.checked == "skipped" for file in got.manifest.raw):
+        shell.printer.note("  its raw files were not compared with the known digests (--no-hash-check)")
+
+
+def _document(one: Outcome[_Got]) -> dict[str, Any]:
+    manifest = one.value.manifest if one.value else None
+    return {
+        "id": one.item,
+        "folder": str(one.value.folder) if one.value else None,
+        "present": one.value is not None and one.value.present,
+        "steps": manifest.steps if manifest else None,
+        "episodes": manifest.episodes if manifest else None,
+        "bytes": manifest.bytes if manifest else None,
+        "faults": list(manifest.faults) if manifest else [],
+        "decisions": [dataclasses.asdict(decision) for decision in manifest.decisions] if manifest else [],
+        "error": one.error_json(),
+    }
+
+
+def _dry_run(shell: Shell, ids: list[str], options: dict[str, Any]) -> Result:
+    from datasets_rl import loading
+
+    found = each(shell, ids, lambda one: loading.plan(one, **options))
+    plans = [one.value for one in found if one.value]
+    blocks: list[Block] = [_plan_facts(plan) for plan in plans]
+    if len(plans) > 1:
+        blocks.append(_sum_facts(plans))
+    return Result(
+        {"datasets": [_plan_document(one) for one in found], "dry_run": True},
+        blocks,
+        quiet=[plan.id for plan in plans if not plan.present],
+        code=exit_code([one.error.code if one.error else 0 for one in found]),
+    )
+
+
+def _plan_facts(plan: Plan) -> Facts:
+    urls = tuple(
+        ("from" if not number else "or", url) for asset in plan.assets for number, url in enumerate(asset.urls)
+    )
+    if plan.present:
+        return Facts((("folder", str(plan.folder)), ("to do", "nothing: it is there already")), title=plan.id)
+    return Facts(
+        (
+            ("folder", str(plan.folder)),
+            ("files", f"{len(plan.assets)}"),
+            *urls,
+            ("over the network", size_text(plan.wire_bytes)),
+            ("stored, about", "" if plan.stored_bytes is None else size_text(plan.stored_bytes)),
+            ("at most meanwhile", size_text(_peak(plan))),
+            ("free now", size_text(plan.free_bytes)),
+            ("free after", size_text(_free_after(plan))),
+        ),
+        title=plan.id,
+    )
+
+
+def _sum_facts(plans: list[Plan]) -> Facts:
+    wire = [0 if plan.present else plan.wire_bytes for plan in plans]
+    stored = [0 if plan.present else plan.stored_bytes or 0 for plan in plans]
+    known = sum(size for size in wire if size is not None)
+    unknown = sum(size is None for size in wire)
+    more = f" and {unknown} of unknown size" if unknown else ""
+    pairs = (("over the network", size_text(known) + more), ("stored, about", size_text(sum(stored))))
+    return Facts(pairs, title="together")
+
+
+def _peak(plan: Plan) -> int | None:
+    """Raw and converted files lie beside each other until the conversion is done."""
+    return None if plan.wire_bytes is None else plan.wire_bytes + (plan.stored_bytes or 0)
+
+
+def _free_after(plan: Plan) -> int | None:
+    if plan.present:
+        return plan.free_bytes
+    kept = plan.stored_bytes if plan.stored_bytes is not None else plan.wire_bytes
+    return None if kept is None else max(plan.free_bytes - kept, 0)
+
+
+def _plan_document(one: Outcome[Plan]) -> dict[str, Any]:
+    plan = one.value
+    return {
+        "id": one.item,
+        "folder": str(plan.folder) if plan else None,
+        "present": plan is not None and plan.present,
+        "files": [_asset_document(asset) for asset in plan.assets] if plan else [],
+        "wire_bytes": plan.wire_bytes if plan else None,
+        "stored_bytes": plan.stored_bytes if plan else None,
+        "peak_bytes": _peak(plan) if plan else None,
+        "free_bytes": plan.free_bytes if plan else None,
+        "free_bytes_after": _free_after(plan) if plan else None,
+        "error": one.error_json(),
+    }
+
+
+def _asset_document(asset: Any) -> dict[str, Any]:
+    return {"path": asset.path, "urls": list(asset.urls), "bytes": asset.size, "sha256": asset.sha256}

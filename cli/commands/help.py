@@ -1,0 +1,49 @@
+"""``rlds help``: what belongs to no single command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from datasets_rl.errors import BadArgument
+
+from ..errors import EXIT_CODES
+from ..options import Shell
+from ..output import Result, Table
+
+_ENVIRONMENT = (
+    ("RLDS_HOME", "the folder that data lies in; --root goes before it"),
+    ("RLDS_OFFLINE", "1: no network request at all"),
+    ("RLDS_MIRRORS", "addresses tried before the upstream's: d4rl=URL[,URL...];SOURCE=URL"),
+    ("RLDS_JOBS", "files, and ranges of one big file, fetched at once; 4"),
+    ("RLDS_TIMEOUT", "seconds without a byte after which a connection counts as stalled; 30"),
+    ("RLDS_MAX_RETRIES", "further tries at one address; 5"),
+    ("RLDS_NO_PROGRESS", "1: no progress bars and lines"),
+    ("RLDS_DEBUG", "1: tracebacks, as -vv"),
+    ("NO_COLOR", "anything: no colours"),
+    ("HTTPS_PROXY", "and HTTP_PROXY, NO_PROXY: as everywhere"),
+)
+_TOPICS = ("environment", "exit-codes")
+
+
+def run(
+    shell: Shell,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC|COMMAND", help="environment, exit-codes, or a command.")],
+) -> Result:
+    """Explain exit codes, environment variables, or a command.
+
+    \b
+    Examples:
+      rlds help exit-codes
+      rlds help environment
+      rlds help download
+    """
+    shell.detail(f"topics: {', '.join(_TOPICS)}")
+    if topic == "exit-codes":
+        data = {"exit_codes": [{"code": row.code, "meaning": row.meaning} for row in EXIT_CODES]}
+        return Result(data, [Table(("code", "meaning"), tuple((str(row.code), row.meaning) for row in EXIT_CODES))])
+    if topic == "environment":
+        data = {"environment": [{"name": name, "meaning": meaning} for name, meaning in _ENVIRONMENT]}
+        return Result(data, [Table(("variable", "meaning"), _ENVIRONMENT)])
+    raise BadArgument(f"no topic or command {topic!r}: the topics are {', '.join(_TOPICS)}", hint="rlds --help")

@@ -1,0 +1,192 @@
+"""``rlds info``: what is known of a dataset, and what is stored of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from datasets_rl.errors import NotADataset, UnknownId
+
+from ..options import Shell, target
+from ..output import Block, Facts, Lines, Result, Table, size_text
+
+if TYPE_CHECKING:
+    from datasets_rl.manifest import Manifest
+    from datasets_rl.rows import Field
+    from datasets_rl.sources import Entry
+
+
+def run(
+    shell: Shell,
+    dataset: Annotated[
+        str, typer.Argument(metavar="ID|PATH", show_default=False, help="SOURCE/NAME, or a dataset's folder.")
+    ],
+) -> Result:
+    """Show size, licence, known faults and scores of a dataset, and, where it is stored, what is in it.
+
+    \b
+    Examples:
+      rlds info d4rl/hopper-medium-v2
+      rlds info demo/pendulum --json
+      rlds info ./my-dataset
+    """
+    from datasets_rl.manifest import Manifest
+
+    wanted = target(dataset)
+    entry, folder = _find(shell, wanted)
+    manifest = Manifest.read(folder) if folder is not None else None
+    if entry is None and manifest is not None:
+        entry = _entry(manifest.id)
+    name = manifest.id if manifest is not None else str(wanted)
+    shown = entry.id if entry is not None else name
+    data = {
+        "id": shown,
+        "catalog": None if entry is None else _catalog_json(entry),
+        "stored": None if manifest is None else _stored_json(manifest, folder),
+    }
+    blocks = list(_blocks(shown, entry, manifest, folder))
+    return Result(data, blocks, quiet=[shown])
+
+
+def _find(shell: Shell, wanted: str | Path) -> tuple[Entry | None, Path | None]:
+    from datasets_rl import loading, sources
+
+    entry = sources.find(wanted) if isinstance(wanted, str) else None
+    try:
+        return entry, loading.locate(wanted, settings=shell.settings)
+    except NotADataset:
+        if entry is None:
+            raise
+        return entry, None
+
+
+def _entry(dataset_id: str) -> Entry | None:
+    from datasets_rl import sources
+
+    try:
+        return sources.find(dataset_id)
+    except UnknownId:
+        return None
+
+
+def _catalog_json(entry: Entry) -> dict[str, Any]:
+    return {
+        "title": entry.title,
+        "wire_bytes": entry.bytes,
+        "licence": entry.licence,
+        "citation": entry.citation,
+        "homepage": entry.homepage,
+        "faults": list(entry.faults),
+        "score": None if entry.score is None else asdict(entry.score),
+        "time_limit": entry.time_limit,
+        "deprecated": entry.deprecated,
+    }
+
+
+def _stored_json(manifest: Manifest, folder: Path | None) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "steps": manifest.steps,
+        "episodes": manifest.episodes,
+        "final_unknown": manifest.final_unknown,
+        "bytes": manifest.bytes,
+        "keys": [
+            {"key": key, "dtype": dtype, "shape": shape, "where": where} for key, dtype, shape, where in _keys(manifest)
+        ],
+        "statistics": dict(manifest.statistics),
+        "decisions": [asdict(one) for one in manifest.decisions],
+        "faults": list(manifest.faults),
+        "raw": [asdict(one) for one in manifest.raw],
+        "metadata": dict(manifest.metadata),
+        "licence": manifest.licence,
+        "citation": manifest.citation,
+        "homepage": manifest.homepage,
+        "time_limit": manifest.time_limit,
+        "converter": manifest.converter,
+    }
+
+
+def _keys(manifest: Manifest) -> Iterator[tuple[str, str, list[int], str]]:
+    """Yield the keys of TED as a batch has them: name, dtype, shape of the whole dataset, where the values lie."""
+    for field in manifest.schema:
+        yield field.name, _dtype(field), [manifest.steps, *field.shape], field.file
+    for field in manifest.schema:
+        if field.carried:
+            yield f"next.{field.name}", _dtype(field), [manifest.steps, *field.shape], "the row behind, or final.npy"
+    for flag in ("done", "terminated", "truncated"):
+        yield flag, "bool", [manifest.steps, 1], "False everywhere, not stored"
+
+
+def _dtype(field: Field) -> str:
+    return (field.read_as or field.dtype).name
+
+
+def _blocks(name: str, entry: Entry | None, manifest: Manifest | None, folder: Path | None) -> Iterator[Block]:
+    known: Entry | Manifest | None = entry if entry is not None else manifest
+    if known is not None:
+        yield Facts(_known(known), title=name)
+        if known.faults:
+            yield Lines(tuple(known.faults), title="known faults")
+    if manifest is None:
+        yield Facts((("folder", f"not downloaded; rlds download {name}"),), title="stored")
+        return
+    yield Facts(_stored(manifest, folder), title="stored")
+    rows = tuple((key, dtype, str(shape), where) for key, dtype, shape, where in _keys(manifest))
+    yield Table(("key", "dtype", "shape", "lies in"), rows, title="keys")
+    yield from _history(manifest)
+
+
+def _known(known: Entry | Manifest) -> tuple[tuple[str, str], ...]:
+    score = getattr(known, "score", None)
+    return (
+        ("title", getattr(known, "title", "")),
+        ("deprecated", "yes" if getattr(known, "deprecated", False) else ""),
+        ("on the wire", size_text(known.bytes) if hasattr(known, "title") else ""),
+        ("time limit", f"{known.time_limit} steps" if known.time_limit else ""),
+        ("score 0", f"return {score.low:,.2f}" if score else ""),
+        ("score 1", f"return {score.high:,.2f} ({score.origin})" if score else ""),
+        ("licence", known.licence),
+        ("citation", known.citation),
+        ("homepage", known.homepage),
+    )
+
+
+def _stored(manifest: Manifest, folder: Path | None) -> tuple[tuple[str, str], ...]:
+    unknown = f"{manifest.final_unknown:,} of {manifest.episodes:,} episodes; they read as zeros"
+    return (
+        ("folder", str(folder)),
+        ("steps", f"{manifest.steps:,}"),
+        ("episodes", f"{manifest.episodes:,}"),
+        ("on disk", size_text(manifest.bytes)),
+        ("return", _spread(manifest.statistics.get("return"))),
+        ("length", _spread(manifest.statistics.get("length"))),
+        ("final observation unknown", unknown if manifest.final_unknown else "none"),
+        ("written by", f"datasets-rl {manifest.converter}"),
+    )
+
+
+def _spread(numbers: Any) -> str:
+    if not isinstance(numbers, Mapping):
+        return ""
+    shown = (f"{name} {numbers[name]:,.2f}" for name in ("mean", "std", "min", "max") if _is_number(numbers.get(name)))
+    return ", ".join(shown)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))
+
+
+def _history(manifest: Manifest) -> Iterator[Block]:
+    if manifest.decisions:
+        rows = tuple((one.rule, f"{one.count:,}", one.text) for one in manifest.decisions)
+        yield Table(("rule", "count", "what was done"), rows, title="decisions")
+    if manifest.raw:
+        raw = tuple((one.path, size_text(one.bytes), one.checked, one.sha256, one.url) for one in manifest.raw)
+        yield Table(("file", "size", "digest", "sha256", "from"), raw, title="made of")
+    facts = tuple((name, str(value)) for name, value in manifest.metadata.items() if not isinstance(value, Mapping))
+    if facts:
+        yield Facts(facts, title="metadata")

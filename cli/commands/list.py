@@ -1,0 +1,124 @@
+"""``rlds list``: every id that is known, without a request."""
+
+from __future__ import annotations
+
+import enum
+import fnmatch
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..options import Shell, read_size
+from ..output import Result, Table, size_text
+
+if TYPE_CHECKING:
+    from datasets_rl.sources import Entry
+
+
+class Sort(str, enum.Enum):
+    """What `list` sorts by."""
+
+    NAME = "name"
+    SIZE = "size"
+
+
+@dataclass(frozen=True)
+class _Row:
+    id: str
+    title: str
+    bytes: int | None
+    time_limit: int | None
+    folder: Path | None
+    faults: tuple[str, ...] = ()
+    deprecated: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "title": self.title,
+            "wire_bytes": self.bytes,
+            "time_limit": self.time_limit,
+            "downloaded": self.folder is not None,
+            "folder": None if self.folder is None else str(self.folder),
+            "faults": list(self.faults),
+            "deprecated": self.deprecated,
+        }
+
+    def cells(self) -> tuple[str, ...]:
+        faults = f"{len(self.faults)} known fault{'s' * (len(self.faults) > 1)}" if self.faults else ""
+        notes = ", ".join(filter(None, ("deprecated" if self.deprecated else "", faults)))
+        here = "yes" if self.folder is not None else "-"
+        return self.id, size_text(self.bytes), str(self.time_limit or "-"), here, notes
+
+
+def run(
+    shell: Shell,
+    pattern: Annotated[
+        str, typer.Argument(metavar="[PATTERN]", show_default=False, help="Part of an id, or a glob.")
+    ] = "",
+    source: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="Of this source only.")] = "",
+    downloaded: Annotated[bool, typer.Option("--downloaded", help="Only those that are stored here.")] = False,
+    max_size: Annotated[
+        str, typer.Option(metavar="SIZE", show_default=False, help="No more bytes on the wire, as in 500MB or 2GiB.")
+    ] = "",
+    sort: Annotated[Sort, typer.Option(help="Sort by id, or by bytes on the wire.")] = Sort.NAME,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", show_default=False, help="The first N only.")] = None,
+) -> Result:
+    """List the ids of datasets; no network.
+
+    \b
+    Examples:
+      rlds list 'hopper-*-v2'
+      rlds list --max-size 50MB --sort size
+      rlds list --downloaded --json
+    """
+    from datasets_rl import sources
+
+    names = (sources.source(source).name,) if source else sources.names()
+    most = read_size(max_size) if max_size else None
+    rows = [
+        row
+        for row in _rows(shell, names, stored_only=downloaded)
+        if _matches(row.id, pattern) and (most is None or (row.bytes is not None and row.bytes <= most))
+    ]
+    rows.sort(key=lambda row: (row.bytes is None, row.bytes or 0, row.id) if sort is Sort.SIZE else row.id)
+    shown = rows[:limit]
+    if len(shown) < len(rows) or not rows:
+        shell.printer.note(f"{len(shown)} of {len(rows)} datasets shown" if rows else "no dataset matches")
+    return Result(
+        {"datasets": [row.to_json() for row in shown], "total": len(rows)},
+        [Table(("id", "on the wire", "time limit", "downloaded", "notes"), tuple(row.cells() for row in shown))],
+        quiet=[row.id for row in shown],
+    )
+
+
+def _rows(shell: Shell, names: tuple[str, ...], *, stored_only: bool) -> Iterator[_Row]:
+    from datasets_rl import loading, sources
+
+    home = shell.settings.home
+    stored = {folder.relative_to(home).as_posix(): folder for folder in loading.stored(home)}
+    for name in names:
+        origin = sources.source(name)
+        for one in origin.ids():
+            entry = origin.entry(one)
+            folder = stored.pop(entry.id, None)
+            if folder is not None or not stored_only:
+                yield _row(entry, folder)
+    # What is here and in no catalog: copies from elsewhere, datasets of another version.
+    for dataset_id, folder in stored.items():
+        if dataset_id.partition("/")[0] in names:
+            yield _Row(dataset_id, "", None, None, folder)
+
+
+def _row(entry: Entry, folder: Path | None) -> _Row:
+    return _Row(entry.id, entry.title, entry.bytes, entry.time_limit, folder, entry.faults, entry.deprecated)
+
+
+def _matches(dataset_id: str, pattern: str) -> bool:
+    """Tell whether a pattern is part of an id or, as a glob, covers all of it or all behind its source."""
+    if not set(pattern) & set("*?["):
+        return pattern.lower() in dataset_id.lower()
+    return any(fnmatch.fnmatch(text.lower(), pattern.lower()) for text in (dataset_id, dataset_id.partition("/")[2]))

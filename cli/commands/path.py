@@ -1,0 +1,28 @@
+"""``rlds path``: where a dataset lies."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..options import Shell, target
+from ..output import Lines, Result
+
+
+def run(
+    shell: Shell,
+    dataset: Annotated[str, typer.Argument(metavar="ID", show_default=False, help="SOURCE/NAME of a stored dataset.")],
+) -> Result:
+    """Print the folder of a stored dataset, and nothing else.
+
+    \b
+    Examples:
+      cd "$(rlds path d4rl/hopper-medium-v2)"
+      rlds path demo/pendulum
+      rlds path demo/pendulum --json
+    """
+    from datasets_rl import loading
+
+    folder = str(loading.locate(target(dataset), settings=shell.settings))
+    return Result({"id": dataset, "path": folder}, [Lines((folder,))], quiet=[folder])

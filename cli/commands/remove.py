@@ -1,0 +1,105 @@
+"""``rlds remove``: delete stored datasets."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from datasets_rl.errors import NeedsYes
+
+from ..errors import code_of
+from ..options import Ids, Outcome, Shell, each, exit_code
+from ..output import Lines, Result, size_text
+
+REFUSED = code_of(NeedsYes(""))
+
+
+@dataclass(frozen=True)
+class _There:
+    """What there is to delete."""
+
+    folder: str
+    bytes: int
+
+
+def run(
+    shell: Shell,
+    ids: Ids,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
+) -> Result:
+    """Delete stored datasets, with their raw and unfinished files.
+
+    \b
+    Examples:
+      rlds remove d4rl/hopper-medium-v2
+      rlds remove demo/pendulum --yes
+      rlds remove d4rl/hopper-medium-v2 d4rl/ant-medium-v2 --dry-run
+    """
+    from datasets_rl import loading
+
+    found = each(shell, ids, lambda one: _look(shell, one))
+    total = sum(one.value.bytes for one in found if one.value)
+    if dry_run or total == 0:
+        return _result(found, removed=False, dry_run=dry_run)
+    if not yes and not _confirmed(f"delete {', '.join(_named(found))} ({size_text(total)})"):
+        shell.printer.note("nothing was deleted")
+        return Result({"datasets": [], "dry_run": False}, code=REFUSED)
+
+    def delete(one: Outcome[_There]) -> _There:
+        freed = loading.remove(one.item, settings=shell.settings)
+        return _There(one.value.folder if one.value else "", freed)
+
+    by_id = {one.item: one for one in found if one.value}
+    deleted = iter(each(shell, by_id, lambda item: delete(by_id[item])))
+    return _result([next(deleted) if one.value else one for one in found], removed=True, dry_run=False)
+
+
+def _look(shell: Shell, dataset_id: str) -> _There:
+    from datasets_rl import disk, loading
+
+    spot = loading.place(dataset_id, settings=shell.settings)
+    parts = [path for path in (spot.raw, spot.work) if path.exists()] + [spot.folder] * spot.exists
+    return _There(str(spot.folder), sum(disk.tree_bytes(path) for path in parts))
+
+
+def _named(found: list[Outcome[_There]]) -> list[str]:
+    return [one.item for one in found if one.value and one.value.bytes]
+
+
+def _confirmed(question: str) -> bool:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise NeedsYes(question)
+    return typer.confirm(f"{question}?", err=True)
+
+
+def _result(outcomes: list[Outcome[_There]], *, removed: bool, dry_run: bool) -> Result:
+    documents = [_document(one, removed=removed) for one in outcomes]
+    lines = tuple(_line(one, removed=removed) for one in outcomes if one.value)
+    return Result(
+        {"datasets": documents, "dry_run": dry_run},
+        [Lines(lines)],
+        quiet=_named(outcomes),
+        code=exit_code([one.error.code if one.error else 0 for one in outcomes]),
+    )
+
+
+def _document(one: Outcome[_There], *, removed: bool) -> dict[str, Any]:
+    size = one.value.bytes if one.value else 0
+    return {
+        "id": one.item,
+        "folder": one.value.folder if one.value else None,
+        "bytes": size,
+        "removed": removed and size > 0,
+        "error": one.error_json(),
+    }
+
+
+def _line(one: Outcome[_There], *, removed: bool) -> str:
+    size = one.value.bytes if one.value else 0
+    if not size:
+        return f"{one.item}: nothing is stored"
+    return f"{one.item}: {size_text(size)} {'deleted' if removed else 'would be deleted'}"

@@ -1,0 +1,76 @@
+"""``rlds verify``: is a stored dataset what it should be?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from datasets_rl.errors import IntegrityFailed
+
+from ..errors import code_of
+from ..options import Outcome, Shell, Targets, each, exit_code, target
+from ..output import Lines, Result, size_text
+
+if TYPE_CHECKING:
+    from datasets_rl.loading import Verification
+
+BROKEN = code_of(IntegrityFailed("", ()))
+
+
+def run(
+    shell: Shell,
+    datasets: Targets,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Also every rule of TED, NaN, jumps, and the raw files where they are at hand."),
+    ] = False,
+) -> Result:
+    """Check stored datasets: sizes and checksums of all files.
+
+    \b
+    Examples:
+      rlds verify demo/pendulum
+      rlds verify d4rl/hopper-medium-v2 --deep
+      rlds verify ./my-dataset --json
+    """
+    from datasets_rl import loading
+
+    found = each(shell, datasets, lambda one: loading.verify(target(one), deep=deep, settings=shell.settings))
+    return Result(
+        {"datasets": [_document(one) for one in found], "deep": deep},
+        [Lines(tuple(line for one in found if one.value for line in _lines(one.value)))],
+        quiet=[one.item for one in found if one.value and one.value.problems],
+        code=exit_code([_code(one) for one in found]),
+    )
+
+
+def _code(one: Outcome[Verification]) -> int:
+    if one.error is not None:
+        return one.error.code
+    return BROKEN if one.value is None or one.value.problems else 0
+
+
+def _document(one: Outcome[Verification]) -> dict[str, Any]:
+    found = one.value
+    return {
+        "id": found.id if found else one.item,
+        "folder": str(found.folder) if found else None,
+        "intact": found is not None and not found.problems,
+        "files": found.files if found else 0,
+        "bytes": found.bytes if found else 0,
+        "problems": list(found.problems) if found else [],
+        "remarks": list(found.remarks) if found else [],
+        "checked": list(found.checked) if found else [],
+        "error": one.error_json(),
+    }
+
+
+def _lines(found: Verification) -> Iterator[str]:
+    count = f"{len(found.problems)} problem{'s' * (len(found.problems) > 1)}"
+    verdict = count if found.problems else "intact"
+    yield f"{found.id}: {verdict} ({found.files} files, {size_text(found.bytes)}, {found.folder})"
+    yield from (f"  problem: {text}" for text in found.problems)
+    yield from (f"  remark:  {text}" for text in found.remarks)
+    yield from (f"  checked: {text}" for text in found.checked)

@@ -1,0 +1,143 @@
+"""What commands share: the options that every one has, sizes as users write them, ids or paths, several items."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+import typer
+
+from datasets_rl.errors import BadArgument, DatasetsRLError
+from datasets_rl.settings import Settings
+
+from .errors import SOME_FAILED, Explained, explain
+from .output import Printer
+
+__all__ = ["GLOBALS", "Ids", "Outcome", "Shell", "Targets", "each", "exit_code", "read_size", "target"]
+
+T = TypeVar("T")
+
+Ids = Annotated[
+    list[str], typer.Argument(metavar="ID...", show_default=False, help="SOURCE/NAME; `rlds list` has all.")
+]
+Targets = Annotated[
+    list[str], typer.Argument(metavar="ID|PATH...", show_default=False, help="SOURCE/NAME, or a dataset's folder.")
+]
+
+GLOBALS: dict[str, tuple[Any, Sequence[str], Mapping[str, Any], Any]] = {
+    "json": (bool, ("--json",), {"help": "Print one JSON document."}, False),
+    "quiet": (bool, ("--quiet", "-q"), {"help": "Print the essential only, a line each."}, False),
+    "verbose": (
+        int,
+        ("--verbose", "-v"),
+        {"count": True, "show_default": False, "help": "Say more; -vv adds tracebacks."},
+        0,
+    ),
+    "no_color": (bool, ("--no-color",), {"help": "No colours; NO_COLOR does the same."}, False),
+    "root": (Path | None, ("--root",), {"metavar": "DIR", "help": "Where data lies, instead of RLDS_HOME."}, None),
+    "version": (bool, ("--version", "-V"), {"help": "Print the version."}, False),
+}
+"""The options that are accepted before and behind a command's name: by parameter its type, names, settings, default."""
+
+
+@dataclass
+class Shell:
+    """One run of ``rlds``: what was typed, how to print, where data lies. Every command gets it first."""
+
+    argv: Sequence[str]
+    command: str = ""
+    printer: Printer = field(default_factory=Printer)
+    verbose: int = 0
+    root: Path | None = None
+    version: bool = False
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The environment's settings under those of the command line."""
+        settings = Settings.from_env()
+        home = settings.home if self.root is None else self.root.expanduser().absolute()
+        return dataclasses.replace(settings, home=home, progress=settings.progress and not self.printer.quiet)
+
+    @property
+    def debug(self) -> bool:
+        """Whether tracebacks are wanted."""
+        return self.verbose > 1 or os.environ.get("RLDS_DEBUG", "") not in {"", "0"}
+
+    def take(self, *, json: bool, quiet: bool, verbose: int, no_color: bool, root: Path | None, version: bool) -> None:
+        """Add the global options of one place to those of the other."""
+        self.printer.json |= json
+        self.printer.quiet |= quiet
+        self.printer.no_color |= no_color
+        self.verbose += verbose
+        self.root = root or self.root
+        self.version |= version
+
+    def detail(self, text: str) -> None:
+        """Say something that only -v wants to know."""
+        if self.verbose:
+            self.printer.note(text)
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[T]):
+    """What became of one of several items."""
+
+    item: str
+    value: T | None = None
+    error: Explained | None = None
+
+    def error_json(self) -> dict[str, Any] | None:
+        """Return the error for a JSON document."""
+        return None if self.error is None else dataclasses.asdict(self.error)
+
+
+def each(shell: Shell, items: Iterable[str], act: Callable[[str], T]) -> list[Outcome[T]]:
+    """Do something to every item, and go on behind those that fail; each failure is reported when it happens."""
+    outcomes: list[Outcome[T]] = []
+    for item in dict.fromkeys(items):
+        try:
+            outcomes.append(Outcome(item, value=act(item)))
+        except DatasetsRLError as error:
+            if shell.debug:
+                shell.printer.traceback(error)
+            told = explain(error)
+            shell.printer.failed(shell.command, told, document=False)
+            outcomes.append(Outcome(item, error=told))
+    return outcomes
+
+
+def exit_code(codes: Sequence[int]) -> int:
+    """Return the exit code for several items, of which each has one."""
+    if len(codes) == 1:
+        return codes[0]
+    return SOME_FAILED if any(codes) else 0
+
+
+_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+_UNITS["ti"] = 1 << 40
+
+
+def read_size(text: str) -> int:
+    """Read a number of bytes as users write it: ``500MB``, ``2GiB``, ``1.5g``, ``4096``.
+
+    Raises:
+        BadArgument: If it is none, or not above 0.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?i?)b?\s*", text.lower())
+    if match is None or match[2] not in _UNITS or not (size := int(float(match[1]) * _UNITS[match[2]])):
+        raise BadArgument(f"{text!r} is not a size; expected a number of bytes above 0, as in 500MB, 2GiB or 4096")
+    return size
+
+
+def target(text: str) -> str | Path:
+    """Tell a dataset's folder from an id. A folder beside us that holds no dataset does not hide an id of its name."""
+    path = Path(text).expanduser()
+    if path.is_absolute() or text.startswith((".", "~")) or text.endswith(os.sep) or (path / "manifest.json").is_file():
+        return path
+    return text
