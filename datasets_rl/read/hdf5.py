@@ -23,7 +23,6 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,9 +70,13 @@ class Hdf5Array:
         self.name = name
         """With slashes, from the root: ``infos/qpos``."""
         self.shape: tuple[int, ...] = tuple(dataset.shape or ())
-        self.dtype: np.dtype[Any] = np.dtype(dataset.dtype).newbyteorder("=")
+        self.stored: np.dtype[Any] = np.dtype(np.dtype(dataset.dtype).str)
+        self.dtype: np.dtype[Any] = self.stored.newbyteorder("=")
         """In this machine's byte order."""
         self.text = h5py.check_string_dtype(dataset.dtype) is not None
+        self.chunks: tuple[int, ...] | None = dataset.chunks
+        self.filters = _filters(dataset)
+        """The numbers of the filters in the order in which they were applied, if all can be undone here."""
         self.dataset = dataset
 
     @property
@@ -86,23 +89,10 @@ class Hdf5Array:
         """Bytes of one row."""
         return self.dtype.itemsize * math.prod(self.shape[1:])
 
-    @cached_property
+    @property
     def band_rows(self) -> int:
         """How many rows the chunks of a band have; 1 where the dataset is not chunked."""
-        chunks = self.dataset.chunks
-        return int(chunks[0]) if chunks else 1
-
-    @cached_property
-    def filters(self) -> tuple[int, ...] | None:
-        """The numbers of the filters in the order in which they were applied, if all can be undone here."""
-        dataset = self.dataset
-        if not self.shape or dataset.chunks is None:
-            return None
-        properties = dataset.id.get_create_plist()
-        filters = tuple(properties.get_filter(number)[0] for number in range(properties.get_nfilters()))
-        known = filters in {(), (h5py.h5z.FILTER_DEFLATE,), (h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE)}
-        plain = dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype, logical=True))
-        return filters if known and plain else None
+        return self.chunks[0] if self.chunks else 1
 
     def faults(self) -> Iterator[str]:
         """Yield why the dataset must not be read: its bytes lie elsewhere, or were never written."""
@@ -115,12 +105,11 @@ class Hdf5Array:
     def _storage_faults(self) -> Iterator[str]:
         stored = self.dataset.id.get_storage_size()
         declared = int(self.dataset.id.get_type().get_size()) * math.prod(self.shape)
-        chunks = self.dataset.chunks
-        factor = _DEFLATE_MOST if chunks else 1
+        factor = _DEFLATE_MOST if self.chunks else 1
         if stored * factor < declared:
             yield f"{self.name} declares {list(self.shape)}, {declared:,} bytes, but stores {stored:,}"
-        elif chunks:
-            wanted = math.prod(-(-size // step) for size, step in zip(self.shape, chunks, strict=True))
+        elif self.chunks:
+            wanted = math.prod(-(-size // step) for size, step in zip(self.shape, self.chunks, strict=True))
             found = self.dataset.id.get_num_chunks()
             if found != wanted:
                 yield f"{self.name} declares {list(self.shape)}, {wanted:,} chunks, but stores {found:,}"
@@ -296,18 +285,17 @@ class _Cursor:
 def _jobs(array: Hdf5Array, out: NDArray[np.generic], start: int, stop: int) -> Iterator[_Job]:
     """Yield the work that fills `out` with the rows [start, stop), which are whole bands."""
     step = array.band_rows
-    filters = array.filters
-    if filters is None:
+    if array.filters is None or array.chunks is None:
         lump = max(step, _JOB_BYTES * 4 // max(array.row_bytes, 1) // step * step)
         for row in range(start, stop, lump):
             yield _LibraryJob(array, out[row - start : row - start + lump], row)
         return
-    chunks = array.dataset.chunks
+    chunks, filters = array.chunks, array.filters
     columns = [range(0, size, width) for size, width in zip(array.shape[1:], chunks[1:], strict=True)]
     places = itertools.product(range(start, stop, step), *columns)
     lump = max(1, _JOB_BYTES // (math.prod(chunks) * array.dtype.itemsize))
     while batch := list(itertools.islice(places, lump)):
-        yield _ChunkJob(array, filters, out, start, batch)
+        yield _ChunkJob(array, chunks, filters, out, start, batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +320,7 @@ class _ChunkJob:
     """Chunks to fetch, inflate and put in place."""
 
     array: Hdf5Array
+    chunks: tuple[int, ...]
     filters: tuple[int, ...]
     out: NDArray[np.generic]
     """[rows, ...]; its first row is the dataset's row `start`."""
@@ -345,18 +334,29 @@ class _ChunkJob:
 
     def _put(self, place: tuple[int, ...]) -> str:
         """Put a chunk in place; return what is wrong with it, if anything is."""
-        dataset = self.array.dataset
+        array, chunks = self.array, self.chunks
         try:
-            skipped, stored = dataset.id.read_direct_chunk(place)
-            chunk = _decode(stored, dataset.dtype, dataset.chunks, self.filters, skipped)
+            skipped, stored = array.dataset.id.read_direct_chunk(place)
+            chunk = _decode(stored, array.stored, chunks, self.filters, skipped)
         except (*_LIBRARY_ERRORS, zlib.error) as error:
-            stop = min(place[0] + dataset.chunks[0], self.array.shape[0])
-            return f"{self.array.name} rows {place[0]:,} to {stop - 1:,}: {_reason(error)}"
-        sizes = [min(width, size - at) for width, size, at in zip(dataset.chunks, self.array.shape, place, strict=True)]
+            stop = min(place[0] + chunks[0], array.shape[0])
+            return f"{array.name} rows {place[0]:,} to {stop - 1:,}: {_reason(error)}"
+        sizes = [min(width, size - at) for width, size, at in zip(chunks, array.shape, place, strict=True)]
         target = (place[0] - self.start, *place[1:])
         into = tuple(slice(at, at + size) for at, size in zip(target, sizes, strict=True))
         self.out[into] = chunk[tuple(slice(size) for size in sizes)]
         return ""
+
+
+def _filters(dataset: h5py.Dataset) -> tuple[int, ...] | None:
+    if not dataset.shape or dataset.chunks is None:
+        return None
+    properties = dataset.id.get_create_plist()
+    filters = tuple(properties.get_filter(number)[0] for number in range(properties.get_nfilters()))
+    known = filters in {(), (h5py.h5z.FILTER_DEFLATE,), (h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE)}
+    # What numpy and the file mean by a type differs for rare ones, which the library then converts.
+    plain = dataset.id.get_type().equal(h5py.h5t.py_create(dataset.dtype, logical=True))
+    return filters if known and plain else None
 
 
 def _decode(

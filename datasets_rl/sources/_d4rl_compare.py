@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets_rl.errors import ConversionFailed
 from datasets_rl.ted.keys import dotted
 
 __all__ = ["compare"]
@@ -33,7 +34,17 @@ def compare(path: Path, column: _Column, *, time_limit: int | None) -> list[str]
 
     Returns:
         For each column that differs, its first difference and how many rows differ.
+
+    Raises:
+        ConversionFailed: If the raw file is damaged.
     """
+    try:
+        return _differences(path, column, time_limit)
+    except OSError as error:
+        raise ConversionFailed(path.name, [f"HDF5 says: {error}"]) from error
+
+
+def _differences(path: Path, column: _Column, limit: int | None) -> list[str]:
     with h5py.File(path, "r") as file:
         rows = len(file["terminals"])
         raw: dict[str, h5py.Dataset] = {}
@@ -44,7 +55,7 @@ def compare(path: Path, column: _Column, *, time_limit: int | None) -> list[str]
             if per_step and name.partition("/")[0] not in _SKIPPED and 0 not in dataset.shape:
                 found.extend(_values(dataset, _key(name), column, rows))
         found.extend(_inside(raw, column, rows))
-        found.extend(_flags(raw, column, rows, time_limit))
+        found.extend(_flags(raw, column, rows, limit))
     return found
 
 

@@ -231,7 +231,8 @@ class D4RLRecording(Recording):
         """Whether next_observations cannot be the observation of the next row.
 
         It is not at ends and at seams, which are few. So: if in a few stretches of the file more than 1 % of the
-        rows, and more than have a flag, disagree without a flag, there is no shift to rely on.
+        rows, and more than have a flag, disagree without a flag, there is no shift to rely on. Where the stretches
+        miss it, every such row becomes a seam: that is right for each transition, only the trajectories are short.
         """
         parts = tuple(part for part in self._layout.parts if part.following)
         if not parts or self._layout.rows < 2:

@@ -343,7 +343,8 @@ class TestHostile:
 
     def test_python_objects_and_references_are_not_read(self, tmp_path):
         with h5py.File(tmp_path / "x.h5", "w") as file:
-            file.create_dataset("ragged", (2,), h5py.vlen_dtype(np.int32))
+            ragged = file.create_dataset("ragged", (2,), h5py.vlen_dtype(np.int32))
+            ragged[0] = ragged[1] = [1, 2, 3]
             file.create_dataset("pointer", data=file.ref, dtype=h5py.ref_dtype)
         with Hdf5File(tmp_path / "x.h5") as file:
             for name in ("ragged", "pointer"):

@@ -1,0 +1,166 @@
+"""The catalog of D4RL is complete, and quick to read."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from importlib.resources import files
+
+import pytest
+
+from datasets_rl.errors import UnknownId
+from datasets_rl.sources import Entry, find, names
+from datasets_rl.sources.d4rl import SOURCE
+
+BASES = ["http://rail.eecs.berkeley.edu/datasets/offline_rl/", "https://rail.eecs.berkeley.edu/datasets/offline_rl/"]
+
+
+@pytest.fixture(scope="module")
+def entries() -> list[Entry]:
+    return [SOURCE.entry(name) for name in SOURCE.ids()]
+
+
+def test_the_counts_are_those_of_the_upstreams_own_tables(entries):
+    """d4rl/infos.py (155 ids) and its gym registrations (28 others); hashes from the checksums of TFDS."""
+    assets = [asset for entry in entries for asset in SOURCE.assets(entry.name)]
+
+    assert len(entries) == 183
+    assert len({asset.urls[0] for asset in assets}) == 174
+    assert sum(asset.sha256 is not None for asset in assets) == 103
+    assert len({asset.sha256 for asset in assets} - {None}) == 97
+    assert sum(asset.size is not None for asset in assets) == 103
+    assert [entry.name for entry in entries if entry.score is None] == ["carla-town-render-v0"]
+
+
+def test_the_families_are_all_there(entries):
+    count = {}
+    for entry in entries:
+        count[entry.facts["family"]] = count.get(entry.facts["family"], 0) + 1
+
+    assert count == {
+        "mujoco": 69,
+        "adroit": 32,
+        "antmaze": 24,
+        "bullet": 20,
+        "bullet-maze2d": 4,
+        "carla": 5,
+        "flow": 4,
+        "kitchen": 3,
+        "maze2d": 20,
+        "minigrid": 2,
+    }
+
+
+def test_every_id_has_its_facts(entries):
+    for entry in entries:
+        (asset,) = SOURCE.assets(entry.name)
+        assert [url[: -len(entry.facts["path"])] for url in asset.urls] == BASES
+        assert asset.path.endswith(".hdf5")
+        assert "/" not in asset.path
+        assert asset.sha256 is None or re.fullmatch("[0-9a-f]{64}", asset.sha256)
+        assert entry.bytes == asset.size
+        assert (entry.licence, entry.homepage) == ("CC BY 4.0", "https://github.com/Farama-Foundation/D4RL")
+        assert "arXiv:2004.07219" in entry.citation
+        assert entry.time_limit > 0
+        assert entry.title
+        assert entry.score is None or entry.score.low < entry.score.high
+        assert all(fault.endswith(".") for fault in entry.faults)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "limit", "low", "high"),
+    [
+        ("halfcheetah-medium-v2", "gym_mujoco_v2/halfcheetah_medium-v2.hdf5", 1000, -280.178953, 12135.0),
+        ("hopper-medium-replay-v0", "gym_mujoco/hopper_mixed.hdf5", 1000, -20.272305, 3234.3),
+        ("walker2d-medium-replay-v0", "gym_mujoco/walker_mixed.hdf5", 1000, 1.629008, 4592.3),
+        ("pen-human-v1", "hand_dapg_v1/pen-human-v1.hdf5", 100, 96.262799, 3076.8331017826877),
+        (
+            "antmaze-large-play-v2",
+            "ant_maze_v2/Ant_maze_hardest-maze_noisy_multistart_True_multigoal_False_sparse_fixed.hdf5",
+            1000,
+            0.0,
+            1.0,
+        ),
+        ("kitchen-partial-v0", "kitchen/kitchen_microwave_kettle_light_slider-v0.hdf5", 280, 0.0, 4.0),
+        ("maze2d-large-v1", "maze2d/maze2d-large-sparse-v1.hdf5", 800, 6.7, 273.99),
+    ],
+)
+def test_ids_that_papers_use(name, path, limit, low, high):
+    entry = find(f"d4rl/{name}")
+
+    assert SOURCE.assets(name)[0].urls[0] == BASES[0] + path
+    assert entry.time_limit == limit
+    assert (entry.score.low, entry.score.high) == (low, high)
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("maze2d-umaze-v1", "not the end of an episode"),
+        ("maze2d-umaze-v1", "off by one"),
+        ("kitchen-mixed-v0", "ends of demonstrations"),
+        ("antmaze-umaze-v0", "v2 is the corrected version"),
+        ("antmaze-umaze-diverse-v2", "issue 199"),
+        ("antmaze-eval-large-play-v0", "swapped"),
+        ("door-human-v1", "terminals is False everywhere"),
+        ("hopper-medium-v0", "known to be bad"),
+        ("hopper-random-v2", "4 steps that carries neither flag"),
+        ("walker2d-expert-v1", "not trustworthy"),
+        ("walker2d-medium-expert-v2", "Two files joined"),
+        ("carla-town-render-v0", "the same file"),
+        ("carla-town-full-v0", "the same file"),
+        ("bullet-maze2d-open-v0", "not the end of an episode"),
+    ],
+)
+def test_known_faults_are_told(name, word):
+    assert any(word in fault for fault in find(f"d4rl/{name}").faults)
+
+
+def test_sound_sets_have_no_faults():
+    assert find("d4rl/hopper-medium-v2").faults == ()
+    assert not find("d4rl/hopper-medium-v2").deprecated
+    assert find("d4rl/hopper-medium-v0").deprecated
+
+
+def test_an_unknown_id_names_the_nearest_ones():
+    with pytest.raises(UnknownId) as caught:
+        SOURCE.entry("hopper-medum-v2")
+
+    assert caught.value.nearest[0] == "d4rl/hopper-medium-v2"
+    assert "183 ids of d4rl" in str(caught.value)
+
+
+def test_no_sentence_of_the_catalog_is_unused():
+    catalog = json.loads(files("datasets_rl.sources.catalog").joinpath("d4rl.json").read_text("utf-8"))
+    used = {
+        fault
+        for entry in (*catalog["ids"].values(), *catalog["families"].values())
+        for fault in entry.get("faults", ())
+    }
+
+    assert used == set(catalog["faults"])
+
+
+def test_reading_the_catalog_is_quick_and_loads_neither_torch_nor_h5py():
+    script = """
+import sys, time
+from datasets_rl import sources
+source = sources.source("d4rl")
+start = time.perf_counter()
+entry = source.entry("hopper-medium-v2")
+count = len([source.entry(name) for name in source.ids()])
+print(time.perf_counter() - start, count, *({"torch", "h5py", "pandas", "httpx"} & set(sys.modules)))
+"""
+    out = min(
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(3)
+    )
+
+    assert out[1:] == ["183"]
+    assert float(out[0]) < 0.015
+
+
+def test_demo_and_d4rl_are_sources():
+    assert {"d4rl", "demo"} <= set(names())

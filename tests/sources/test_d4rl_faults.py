@@ -1,0 +1,175 @@
+"""A file that breaks D4RL's layout is refused with every fault at once; nothing is guessed."""
+
+from __future__ import annotations
+
+import d4rl_files
+import h5py
+import numpy as np
+import pytest
+
+from datasets_rl.errors import ConversionFailed
+from datasets_rl.sources.d4rl import SOURCE
+
+NAME = "halfcheetah-medium-v2"
+
+
+@pytest.fixture
+def columns():
+    return dict(d4rl_files.mujoco_columns(d4rl_files.rollout()))
+
+
+def refusal(path, columns=None):
+    """What opening and reading the file to its end says, a fault an entry."""
+    if columns is not None:
+        d4rl_files.write(path, columns)
+    with pytest.raises(ConversionFailed) as caught, SOURCE.open(NAME, {SOURCE.assets(NAME)[0].path: path}) as recording:
+        for _ in recording.episodes():
+            pass
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("name", ["observations", "actions", "rewards", "terminals"])
+def test_a_missing_column_is_named(tmp_path, columns, name):
+    del columns[name]
+    columns.pop(f"next_{name}", None)
+
+    assert refusal(tmp_path / "x.h5", columns) == (
+        f"{name} is missing; expected {name} [N{', ...' if name in {'observations', 'actions'} else ''}]",
+    )
+
+
+@pytest.mark.parametrize("name", ["actions", "rewards", "terminals", "timeouts", "next_observations", "infos/qpos"])
+def test_a_column_of_another_length_is_named_with_both_numbers(tmp_path, columns, name):
+    """maze2d-umaze-v1 once had 999,999 observations and 987,540 actions."""
+    columns[name] = columns[name][:-13]
+
+    assert refusal(tmp_path / "x.h5", columns) == (
+        f"{name} has shape {list(columns[name].shape)}; expected 300 rows, as many as the other columns",
+    )
+
+
+def test_every_fault_is_reported_at_once(tmp_path, columns):
+    del columns["rewards"]
+    columns["actions"] = columns["actions"][:5]
+    columns["infos/qpos"] = np.bytes_(b"text")
+    columns["done"] = columns["terminals"]
+    columns["next_observations"] = columns["next_observations"][:, :3]
+    problems = refusal(tmp_path / "x.h5", columns)
+
+    assert len(problems) == 6
+    for part in (
+        "rewards is missing",
+        "actions has shape [5, 6]",
+        "infos/qpos has dtype |S4",
+        "infos/qpos has shape []",
+    ):
+        assert any(problem.startswith(part) for problem in problems), problems
+    assert any("done has a name that means something else in TED" in problem for problem in problems)
+    assert any("next_observations has shape [300, 3]; expected that of observations" in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"), [("terminals", 2.0, "2.0"), ("timeouts", -1.0, "-1.0"), ("terminals", np.nan, "nan")]
+)
+def test_a_flag_that_is_neither_0_nor_1_is_refused_with_its_row(tmp_path, columns, name, value, shown):
+    columns[name] = columns[name].astype(np.float32)
+    columns[name][[123, 200]] = value
+
+    assert refusal(tmp_path / "x.h5", columns) == (f"{name} is {shown} at row 123; expected 0 or 1 (2 such rows)",)
+
+
+def test_bad_flags_of_both_kinds_are_reported_at_once(tmp_path, columns):
+    for name in ("terminals", "timeouts"):
+        columns[name] = columns[name].astype(np.int64)
+        columns[name][0] = 7
+
+    assert len(refusal(tmp_path / "x.h5", columns)) == 2
+
+
+def test_flags_with_many_values_a_step_are_refused(tmp_path, columns):
+    columns["terminals"] = np.zeros((300, 2), bool)
+
+    assert refusal(tmp_path / "x.h5", columns) == ("terminals has shape [300, 2]; expected [300] or [300, 1]",)
+
+
+def test_a_file_without_rows_is_refused(tmp_path, columns):
+    assert "it has no rows" in refusal(tmp_path / "x.h5", {name: value[:0] for name, value in columns.items()})
+
+
+def test_columns_that_would_share_a_key_are_refused(tmp_path, columns):
+    columns["infos/a.b"] = columns["infos/a_b"] = columns["rewards"]
+
+    assert refusal(tmp_path / "x.h5", columns) == ("infos/a_b and infos/a.b both become info.a_b",)
+
+
+def test_large_metadata_is_refused(tmp_path, columns):
+    columns["metadata/weights"] = np.zeros((17 << 20,), np.float32)
+
+    assert refusal(tmp_path / "x.h5", columns)[0].startswith("what belongs to no step has 71,303,168 bytes")
+
+
+def test_objects_in_the_metadata_are_refused(tmp_path, columns):
+    d4rl_files.write(tmp_path / "x.h5", columns)
+    with h5py.File(tmp_path / "x.h5", "a") as file:
+        file.create_dataset("metadata/pointer", data=file.ref, dtype=h5py.ref_dtype)
+
+    assert refusal(tmp_path / "x.h5") == ("metadata/pointer has dtype object; expected numbers or text",)
+
+
+def test_a_truncated_file_is_refused(tmp_path, columns):
+    path = d4rl_files.write(tmp_path / "x.h5", columns)
+    path.write_bytes(path.read_bytes()[:-1000])
+    (problem,) = refusal(path)
+
+    assert "truncated file: eof = " in problem
+    assert "stored_eof = " in problem
+
+
+@pytest.mark.parametrize("name", ["observations", "rewards", "infos/qvel", "terminals"])
+def test_a_flipped_bit_is_refused_with_column_and_rows(tmp_path, columns, name):
+    path = d4rl_files.write(tmp_path / "x.h5", columns)
+    with h5py.File(path) as file:
+        place = file[name].id.get_chunk_info(0)
+        rows = min(file[name].chunks[0], 300)
+    data = bytearray(path.read_bytes())
+    data[place.byte_offset + place.size // 2] ^= 4
+    path.write_bytes(data)
+    (problem,) = refusal(path)
+
+    assert problem.startswith(f"{name} rows 0 to {rows - 1}: ")
+
+
+def test_a_bit_flipped_anywhere_raises_no_other_error(tmp_path, columns):
+    """Wherever a bit flips, the file reads or is refused: no other error comes out, and nothing hangs."""
+    path = d4rl_files.write(tmp_path / "x.h5", {name: value[:40] for name, value in columns.items()})
+    whole = path.read_bytes()
+    generator = np.random.default_rng(0)
+    refused = 0
+    for place in generator.integers(8, len(whole), 150):
+        data = bytearray(whole)
+        data[place] ^= 1 << int(generator.integers(8))
+        path.write_bytes(data)
+        try:
+            with SOURCE.open(NAME, {SOURCE.assets(NAME)[0].path: path}) as recording:
+                for _ in recording.episodes():
+                    pass
+        except ConversionFailed:
+            refused += 1
+
+    assert refused > 20
+
+
+def test_a_web_page_is_refused(tmp_path):
+    (tmp_path / "x.h5").write_text("<html>403 Forbidden</html>")
+
+    assert "is a web page" in refusal(tmp_path / "x.h5")[0]
+
+
+def test_a_refused_file_is_closed(tmp_path, columns):
+    """Otherwise it could not be replaced by a better copy on some systems."""
+    columns["terminals"] = columns["terminals"] * 2.0
+    columns["terminals"][4] = 2
+    refusal(tmp_path / "x.h5", columns)
+
+    with h5py.File(tmp_path / "x.h5", "a"):
+        pass
