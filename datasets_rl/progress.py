@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from tqdm.auto import tqdm
-
 if TYPE_CHECKING:
+    from tqdm.auto import tqdm
     from typing_extensions import Never
 
 __all__ = ["Report", "report"]
@@ -50,6 +49,9 @@ def report(label: str, total: int | None, *, unit: str = "B", done: int = 0, sho
         finally:
             lines.close()
         return
+    # Imported here: it brings asyncio, and most commands show no bar.
+    from tqdm.auto import tqdm
+
     guard = threading.Lock()
     bar: tqdm[Never] = tqdm(
         total=total, initial=done, desc=label, unit=unit, unit_scale=True, file=sys.stderr, **_width()
@@ -97,6 +99,8 @@ class _Lines:
                 self._show()
 
     def _show(self) -> None:
+        from tqdm.std import tqdm
+
         self._shown = time.monotonic()
         elapsed = self._shown - self._began
         line = tqdm.format_meter(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 __all__ = ["Halt", "Limiter", "Stopped", "in_parallel"]
 
 _GRACE = 1.0
-"""Seconds that Ctrl-C waits for a thread that is blocked in the network."""
+"""Seconds that Ctrl-C waits for threads that are blocked in the network."""
 _GLANCE = 0.1
 
 
@@ -91,9 +91,10 @@ def in_parallel(tasks: Sequence[Callable[[], None]], workers: int, halt: Halt) -
             thread.join()
     except BaseException:
         halt.set()
+        until = time.monotonic() + _GRACE
         for thread in threads:
             if thread.ident is not None:
-                thread.join(_GRACE)
+                thread.join(max(0.0, until - time.monotonic()))
         raise
     for failure in sorted(failures, key=lambda each: isinstance(each, Stopped)):
         raise failure

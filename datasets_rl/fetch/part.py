@@ -224,13 +224,20 @@ class Part:
         at = span.at
         span.done += len(chunk)
         self.digest.take(chunk, at)
-        if time.monotonic() - self._saved >= SAVE_EVERY:
-            self.save()
+        if self._due():
+            self.save(if_due=True)
 
-    def save(self) -> None:
-        """Make the bytes so far durable, then the sidecar that counts them."""
+    def _due(self) -> bool:
+        return time.monotonic() - self._saved >= SAVE_EVERY
+
+    def save(self, *, if_due: bool = False) -> None:
+        """Make the bytes so far durable, then the sidecar that counts them.
+
+        Args:
+            if_due: Do nothing if another thread did it while this one waited for its turn.
+        """
         with self._lock:
-            if not self.path.exists():
+            if not self.path.exists() or (if_due and not self._due()):
                 return
             # The counts are read before the fsync: what another thread writes meanwhile is left for the next time.
             spans = [(span.start, span.stop, span.done) for span in self.spans]

@@ -32,6 +32,7 @@ SPLIT_FROM = 64 * 1024 * 1024
 """Bytes still to come from which several ranges of a file are fetched at once."""
 _LONGEST_CONNECT = 10.0
 _REDIRECTS = 10
+_UNREACHED = 1
 _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-\d+|\*)/(\d+|\*)")
 
 
@@ -41,11 +42,13 @@ class _Passing(Exception):
     Args:
         reason: What went wrong.
         retry_after: Seconds that the server asks to wait.
+        reached: Whether there was a server at all.
     """
 
-    def __init__(self, reason: str, retry_after: float | None = None) -> None:
+    def __init__(self, reason: str, retry_after: float | None = None, *, reached: bool = True) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
+        self.reached = reached
 
 
 class _Changed(Exception):
@@ -72,25 +75,40 @@ class Network:
     def persist(self, attempt: Callable[[], None], progress: Callable[[], int], halt: Halt) -> None:
         """Call `attempt` until it returns; failures that may pass are counted anew after each progress.
 
+        Args:
+            attempt: Does a piece of the work, or all of it.
+            progress: Returns the bytes at hand.
+            halt: Ends the waiting between two attempts.
+
         Raises:
             NotThere: If it failed too often, or for good.
         """
         failures, best = 0, progress()
-        while True:
-            try:
-                attempt()
-            except _Passing as error:
-                reason, retry_after = str(error), error.retry_after
-            except httpx.HTTPError as error:
-                reason, retry_after = self._explain(error), None
-            else:
-                return
+        while (failure := self._fails(attempt)) is not None:
             if (now := progress()) > best:
                 failures, best = 0, now
             failures += 1
-            if failures > self.settings.retries:
-                raise NotThere(reason + (f" ({failures} times)" if failures > 1 else ""))
-            halt.sleep(plan.pause(failures, retry_after, random.random()))  # noqa: S311 - spreads clients, no secret
+            # A host that never answered is likely to be gone, and the next address may be there at once.
+            if failures > (self.settings.retries if failure.reached or now else min(self.settings.retries, _UNREACHED)):
+                raise NotThere(str(failure) + (f" ({failures} times)" if failures > 1 else ""))
+            halt.sleep(plan.pause(failures, failure.retry_after, random.random()))  # noqa: S311 - no secret
+
+    def _fails(self, attempt: Callable[[], None]) -> _Passing | None:
+        try:
+            attempt()
+        except _Passing as failure:
+            return failure
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            return _Passing(str(error) or type(error).__name__, reached=False)
+        except httpx.ReadTimeout:
+            return _Passing(f"no byte came for {self.settings.timeout:g} s")
+        except httpx.TooManyRedirects as error:
+            raise NotThere(f"more than {_REDIRECTS} redirects") from error
+        except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+            raise NotThere(f"it is not an HTTP address, or it leads to another kind: {error}") from error
+        except httpx.HTTPError as error:
+            return _Passing(str(error) or type(error).__name__)
+        return None
 
     def ask(self, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
         """Return the headers of the answer to a HEAD request; see `schemes.Ask`."""
@@ -109,16 +127,6 @@ class Network:
         if response.status_code >= httpx.codes.BAD_REQUEST:
             obey(plan.answer(plan.Wanted(), plan.Left("", 0), 0, plan.Answer(response.status_code)), response)
         return response
-
-    def _explain(self, error: httpx.HTTPError) -> str:
-        """Return what went wrong, or raise it where another try cannot help."""
-        if isinstance(error, httpx.TooManyRedirects):
-            raise NotThere(f"more than {_REDIRECTS} redirects") from error
-        if isinstance(error, httpx.UnsupportedProtocol):
-            raise NotThere(f"a redirect leads away from HTTP: {error}") from error
-        if isinstance(error, httpx.ReadTimeout):
-            return f"no byte came for {self.settings.timeout:g} s"
-        return str(error) or type(error).__name__
 
 
 class Transfer:
@@ -197,7 +205,7 @@ class Transfer:
         return None
 
     def _persist(self, span: Span) -> None:
-        self._network.persist(lambda: self._stream(span), lambda: span.done, self._halt)
+        self._network.persist(lambda: self._stream(span), lambda: self._part.done, self._halt)
 
     def _drop(self) -> None:
         self._network.advance(-self._part.discard())
@@ -297,7 +305,8 @@ def _read(response: httpx.Response) -> plan.Answer:
         status,
         int(total) if total.isdecimal() else None,
         start,
-        validator=etag if etag.startswith('"') else headers.get("last-modified"),
+        # Only a strong mark says that every byte is the same, and only plain characters can be sent back.
+        validator=etag if etag.startswith('"') and etag.isascii() else headers.get("last-modified"),
         encoding=headers.get("content-encoding", ""),
     )
 

@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
-from servers import File, Slow, serve
+from servers import File, Slow, Stall, serve
 
 from datasets_rl.errors import DiskFull
 from datasets_rl.fetch import Asset, fetch
@@ -62,6 +63,7 @@ while done < kills:
 ONCE = (
     START
     + """
+part.SAVE_EVERY = 0.0
 print("ready", flush=True)
 fetch(assets, Path(folder), settings=settings)
 """
@@ -132,11 +134,14 @@ def test_a_download_killed_100_times_comes_out_right(tmp_path, split, known):
     killed_and_resumed(tmp_path, 100, split, known)
 
 
+@pytest.mark.parametrize(
+    "behaviour", [Slow(DATA, rate=1e6), Stall(DATA, after=200_000, times=9)], ids=["slow", "stalled"]
+)
 @pytest.mark.parametrize("files", [1, 3])
 @pytest.mark.parametrize("split", [1 << 40, 500_000], ids=["one stream", "ranges"])
-def test_ctrl_c_ends_at_once_and_leaves_what_came(tmp_path, split, files):
-    """Even where the connection stalls, which a thread cannot be woken from."""
-    with serve({"/a": Slow(DATA, rate=1e6)}) as server:
+def test_ctrl_c_ends_at_once_and_leaves_what_came(tmp_path, split, files, behaviour):
+    """Even where the connections stall, which a thread cannot be woken from."""
+    with serve({"/a": replace(behaviour)}) as server:
         with child(ONCE, tmp_path, [server.url + "/a"] * files, split=split) as process:
             process.stdout.readline()
             wait_for(lambda: any(Part.load(tmp_path / f"{n}.hdf5").done > 100_000 for n in range(files)))

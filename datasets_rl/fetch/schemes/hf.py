@@ -33,7 +33,11 @@ def resolve(url: str, ask: Ask) -> Remote:
     def at(revision: str | None) -> str:
         return hf_hub_url(repo, path, repo_type="dataset", revision=revision, endpoint=endpoint)
 
-    facts = ask(at(found["revision"]), headers)
+    try:
+        named = at(found["revision"])
+    except ValueError as error:
+        raise NotThere(f"it does not name a repository: {error}") from error
+    facts = ask(named, headers)
     commit = facts.get("x-repo-commit") or found["revision"] or "main"
     size, digest = facts.get("x-linked-size", ""), facts.get("x-linked-etag", "").strip('W/"')
     return Remote(
