@@ -133,7 +133,8 @@ class Hdf5File:
         self.path = Path(path)
         _check_magic(self.path)
         try:
-            self._file = h5py.File(self.path, "r", rdcc_nbytes=0)
+            # Nobody writes to a raw file any more, and network file systems often have no locks.
+            self._file = h5py.File(self.path, "r", rdcc_nbytes=0, locking=False)
         except _LIBRARY_ERRORS as error:
             raise ConversionFailed(self.path.name, [f"HDF5 says: {_reason(error)}"], hint=_AGAIN) from error
         self._pool = ThreadPoolExecutor(threads or min(_cores(), _THREADS_MOST), thread_name_prefix="inflate")

@@ -45,7 +45,7 @@ def compare(path: Path, column: _Column, *, time_limit: int | None) -> list[str]
 
 
 def _differences(path: Path, column: _Column, limit: int | None) -> list[str]:
-    with h5py.File(path, "r") as file:
+    with h5py.File(path, "r", locking=False) as file:
         rows = len(file["terminals"])
         raw: dict[str, h5py.Dataset] = {}
         file.visititems(lambda name, item: raw.update({name: item}) if isinstance(item, h5py.Dataset) else None)
