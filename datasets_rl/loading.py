@@ -85,6 +85,17 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Options:
+    """Where raw files may come from; see `download`."""
+
+    force: bool = False
+    from_local: Path | str | None = None
+    mirrors: tuple[str, ...] = ()
+    hash_check: bool = True
+    limit_rate: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """What `verify` found."""
 
@@ -236,7 +247,8 @@ def download(
         if spot.exists and not force and not raw_only:
             return spot.folder
         disk.remove_tree(spot.build)
-        files = _fetch(dataset_id, spot, settings, force, from_local, mirrors, hash_check, limit_rate)
+        options = Options(force, from_local, tuple(mirrors), hash_check, limit_rate)
+        files = _fetch(dataset_id, spot, settings, options)
         if raw_only:
             return spot.raw if files[0].path.is_relative_to(spot.raw) else files[0].path.parent
         _convert(dataset_id, spot, files, settings)
@@ -267,22 +279,14 @@ def _assets(dataset_id: str, mirrors: Sequence[str], settings: Settings) -> tupl
     return tuple(mirrored(asset, bases) for asset in sources.source(head).assets(name))
 
 
-def _fetch(
-    dataset_id: str,
-    spot: Place,
-    settings: Settings,
-    force: bool,
-    from_local: Path | str | None,
-    mirrors: Sequence[str],
-    hash_check: bool,
-    limit_rate: int | None,
-) -> list[Fetched]:
+def _fetch(dataset_id: str, spot: Place, settings: Settings, options: Options) -> list[Fetched]:
     from datasets_rl.fetch import fetch, fetch_local, remaining_bytes
 
-    assets = _assets(dataset_id, mirrors, settings)
-    if from_local is not None:
-        return fetch_local(assets, Path(from_local).expanduser().absolute(), hash_check=hash_check)
-    if force:
+    assets = _assets(dataset_id, options.mirrors, settings)
+    if options.from_local is not None:
+        local = Path(options.from_local).expanduser().absolute()
+        return fetch_local(assets, local, hash_check=options.hash_check)
+    if options.force:
         for asset in assets:
             # Unfinished parts stay: what they hold is checked when they are resumed.
             disk.remove_tree(spot.raw / asset.path)
@@ -290,7 +294,14 @@ def _fetch(
     if wire:
         whole = sum(asset.size or 0 for asset in assets)
         disk.require_free(spot.root, wire + int(whole * _SIZE_GUESS), "the download and the converted dataset")
-    return fetch(assets, spot.raw, settings=settings, hash_check=hash_check, limit_rate=limit_rate, label=dataset_id)
+    return fetch(
+        assets,
+        spot.raw,
+        settings=settings,
+        hash_check=options.hash_check,
+        limit_rate=options.limit_rate,
+        label=dataset_id,
+    )
 
 
 def _convert(dataset_id: str, spot: Place, files: Sequence[Fetched], settings: Settings) -> Manifest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from datasets_rl.ted.table import EPISODE_DTYPE
 __all__ = ["EPISODES_FILE", "DatasetWriter", "Written"]
 
 EPISODES_FILE = "episodes.npy"
-_BLOCK_BYTES = 8 << 20
+_BLOCK_BYTES = 2 << 20  # what the second-level cache holds: the passes over a batch cost half as much
 _BLOCK_STEPS = 1 << 16
 _FLAG = np.dtype(np.bool_)
 _OWN = (Column(NEXT_DONE, _FLAG, (1,)), Column(EPISODE, np.dtype(np.int32), (), read_as=np.dtype(np.int64)))
@@ -62,25 +63,20 @@ class DatasetWriter:
         self._carried = [field for field in self.schema if field.carried]
         self._given = [field for field in self.schema if not field.carried and field.key not in {NEXT_DONE, EPISODE}]
         widest = max(self.schema.record_bytes, *(field.step_bytes for field in self.schema))
-        self._capacity = max(1, min(_BLOCK_STEPS, _BLOCK_BYTES // widest))
-        self._rows = _Block(self.schema.narrow, self.schema.wide, self.schema.record, self._capacity)
-        wide = [field for field in self.schema.wide if field.carried]
-        narrow = [field for field in self.schema.narrow if field.carried]
-        self._finals = _Block(narrow, wide, self.schema.final_record, self._capacity)
+        capacity = max(1, min(_BLOCK_STEPS, _BLOCK_BYTES // widest))
+        # Two: one is filled while the other is checked, summed up and written.
+        self._batch, self._other = _Batch(self.schema, capacity), _Batch(self.schema, capacity)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rlds-write")
+        self._under_way: Future[None] | None = None
         self._streams = _streams(folder, self.schema, steps)
         self._moments = {field.key: Moments(field.shape) for field in self.schema if field.dtype.kind == "f"}
-        self._filled = 0
-        self._ended = 0
         self._steps = 0
-        self._chunks: list[tuple[int, int]] = []
-        self._chunk_episodes: list[int] = []
-        self._ends: list[int] = []
         self._episode = 0
         self._open_steps = 0
+        self._open_return = 0.0
         self._lengths: list[int] = []
         self._known: list[bool] = []
         self._returns: list[NDArray[np.float64]] = []
-        self._open_return = 0.0
         self._facts: list[Mapping[str, Any]] = []
 
     def append(self, piece: Episode) -> None:
@@ -93,43 +89,58 @@ class DatasetWriter:
         steps = self._checked(piece)
         taken = 0
         while taken < steps:
-            room = min(self._capacity - self._filled, steps - taken)
-            self._copy(piece, taken, room)
+            batch = self._batch
+            room = min(batch.capacity - batch.filled, steps - taken)
+            self._copy(batch, piece, taken, room)
             taken += room
             if taken == steps and not piece.continues:
-                self._end_episode(piece, steps)
-            if self._filled == self._capacity:
-                self._flush()
+                self._end_episode(batch, piece, steps)
+            if batch.filled == batch.capacity:
+                self._hand_over()
 
-    def _copy(self, piece: Episode, taken: int, count: int) -> None:
-        start, stop = self._filled, self._filled + count
+    def _copy(self, batch: _Batch, piece: Episode, taken: int, count: int) -> None:
+        start, stop = batch.filled, batch.filled + count
+        columns = batch.rows.columns
         for field in self._given:
-            self._rows.columns[field.key][start:stop] = piece.steps[field.key][taken : taken + count]
+            columns[field.key][start:stop] = piece.steps[field.key][taken : taken + count]
         for field in self._carried:
-            self._rows.columns[field.key][start:stop] = piece.states[field.key][taken : taken + count]
-        self._chunks.append((start, count))
-        self._chunk_episodes.append(self._episode)
+            columns[field.key][start:stop] = piece.states[field.key][taken : taken + count]
+        batch.chunks.append((start, count))
+        batch.chunk_episodes.append(self._episode)
+        batch.filled = stop
         self._open_steps += count
-        self._filled = stop
+        self._steps += count
 
-    def _end_episode(self, piece: Episode, steps: int) -> None:
+    def _end_episode(self, batch: _Batch, piece: Episode, steps: int) -> None:
         for field in self._carried:
             final = split_states(piece.states[field.key], steps)[1]
-            self._finals.columns[field.key][self._ended] = 0 if final is None else final
-        self._ended += 1
-        self._ends.append(self._filled - 1)
+            batch.finals.columns[field.key][batch.ended] = 0 if final is None else final
+        batch.ended += 1
+        batch.ends.append(batch.filled - 1)
         self._lengths.append(self._open_steps)
         self._known.append(piece.final_known)
         self._facts.append(piece.facts)
         self._open_steps = 0
         self._episode += 1
 
+    def _hand_over(self) -> None:
+        """Let the thread write what was filled, and go on with the other batch."""
+        batch = self._batch
+        self._settle()
+        self._under_way = self._thread.submit(self._write, batch, self._episode, self._steps - batch.filled)
+        self._batch, self._other = self._other, batch
+
+    def _settle(self) -> None:
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
+
     def _checked(self, piece: Episode) -> int:
         steps = len(piece)
         problems = list(self._problems(piece, steps))
         if problems:
-            row = self._steps + self._filled
-            raise ConversionFailed(self._what, [f"episode {self._episode} (from row {row}): {one}" for one in problems])
+            where = f"episode {self._episode} (from row {self._steps})"
+            raise ConversionFailed(self._what, [f"{where}: {one}" for one in problems])
         return steps
 
     def _problems(self, piece: Episode, steps: int) -> Iterator[str]:
@@ -150,45 +161,43 @@ class DatasetWriter:
                         f"expected {field.dtype.name} {[steps, *field.shape]}"
                     )
 
-    def _flush(self) -> None:
-        if not self._filled:
+    def _write(self, batch: _Batch, episode: int, first: int) -> None:
+        """Check, sum up and write a batch that begins at row `first`, in the thread."""
+        if not batch.filled:
             return
-        count = self._filled
-        columns = self._rows.columns
-        numbers = np.array(self._chunk_episodes, np.int32)
-        columns[EPISODE][:count] = np.repeat(numbers, [length for _, length in self._chunks])
-        np.logical_or(columns[NEXT_TERMINATED][:count], columns[NEXT_TRUNCATED][:count], out=columns[NEXT_DONE][:count])
-        self._check_flags(columns[NEXT_DONE][:count, 0])
-        self._sum_rewards(columns[NEXT_REWARD][:count, 0], numbers)
+        count = batch.filled
+        columns = batch.rows.columns
+        numbers = np.array(batch.chunk_episodes, np.int32)
+        columns[EPISODE][:count] = np.repeat(numbers, [length for _, length in batch.chunks])
+        done = columns[NEXT_DONE][:count]
+        np.logical_or(columns[NEXT_TERMINATED][:count], columns[NEXT_TRUNCATED][:count], out=done)
+        self._check_flags(done[:, 0], batch.ends, first)
+        self._sum_rewards(columns[NEXT_REWARD][:count, 0], batch, numbers, episode)
         for key, moments in self._moments.items():
             moments.update(columns[key][:count])
-        for name, block in self._rows.files(count):
+        for name, block in batch.rows.files(count):
             self._streams[name].append(block)
-        for name, block in self._finals.files(self._ended):
-            self._streams[f"final.{name}" if name != ROWS_FILE else "final.npy"].append(block)
-        self._steps += count
-        self._filled = self._ended = 0
-        self._chunks.clear()
-        self._chunk_episodes.clear()
-        self._ends.clear()
+        for name, block in batch.finals.files(batch.ended):
+            self._streams["final.npy" if name == ROWS_FILE else f"final.{name}"].append(block)
+        batch.clear()
 
-    def _check_flags(self, done: NDArray[np.bool_]) -> None:
+    def _check_flags(self, done: NDArray[np.bool_], ends: list[int], first: int) -> None:
         expected = np.zeros(len(done), np.bool_)
-        expected[self._ends] = True
+        expected[ends] = True
         wrong = np.flatnonzero(done != expected)
         if len(wrong):
             row = int(wrong[0])
             says = "has no flag at its end" if expected[row] else "has an end flag before its end"
             raise ConversionFailed(
-                self._what, [f"row {self._steps + row}: its episode {says} (and {len(wrong) - 1} further rows)"]
+                self._what, [f"row {first + row}: its episode {says} (and {len(wrong) - 1} more rows)"]
             )
 
-    def _sum_rewards(self, rewards: NDArray[Any], numbers: NDArray[np.int32]) -> None:
-        sums = np.add.reduceat(rewards.astype(np.float64), [start for start, _ in self._chunks])
-        returns = np.zeros(self._episode - int(numbers[0]) + 1)
+    def _sum_rewards(self, rewards: NDArray[Any], batch: _Batch, numbers: NDArray[np.int32], episode: int) -> None:
+        sums = np.add.reduceat(rewards.astype(np.float64), [start for start, _ in batch.chunks])
+        returns = np.zeros(episode - int(numbers[0]) + 1)
         np.add.at(returns, numbers - numbers[0], sums)
         returns[0] += self._open_return
-        # The last entry belongs to the episode that goes on in the next block, if there is one.
+        # The last entry belongs to the episode that goes on in the next batch, if there is one.
         self._open_return = float(returns[-1])
         self._returns.append(returns[:-1])
 
@@ -198,7 +207,8 @@ class DatasetWriter:
         Raises:
             ConversionFailed: If no step came, or the last episode has no end.
         """
-        self._flush()
+        self._hand_over()
+        self._settle()
         if self._open_steps or not self._steps:
             problem = f"episode {self._episode} has no end" if self._open_steps else "it has no step"
             raise ConversionFailed(self._what, [problem])
@@ -235,9 +245,35 @@ class DatasetWriter:
         return table
 
     def discard(self) -> None:
-        """Close all files without finishing them."""
+        """Close all files, finished or not, and end the thread."""
+        self._thread.shutdown(wait=True)
         for stream in self._streams.values():
             stream.discard()
+
+
+class _Batch:
+    """Room for steps, for the final states of the episodes that end among them, and where the episodes lie."""
+
+    def __init__(self, schema: Schema, capacity: int) -> None:
+        carried = [field for field in schema if field.carried]
+        self.capacity = capacity
+        self.rows = _Block(schema.narrow, schema.wide, schema.record, capacity)
+        self.finals = _Block(
+            [field for field in carried if not field.wide],
+            [field for field in carried if field.wide],
+            schema.final_record,
+            capacity,
+        )
+        self.chunks: list[tuple[int, int]] = []
+        self.chunk_episodes: list[int] = []
+        self.ends: list[int] = []
+        self.filled = self.ended = 0
+
+    def clear(self) -> None:
+        """Make room again."""
+        self.filled = self.ended = 0
+        for listed in (self.chunks, self.chunk_episodes, self.ends):
+            listed.clear()
 
 
 class _Block:
