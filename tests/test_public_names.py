@@ -1,0 +1,74 @@
+"""The names that users import: sorted, complete, there, and cheap."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import datasets_rl
+from datasets_rl import errors
+
+HEAVY = ("torch", "tensordict", "h5py", "httpx", "pandas", "sklearn", "minari", "huggingface_hub", "rich")
+
+
+def loaded_by(statement: str, *, env: dict[str, str] | None = None) -> set[str]:
+    """Return the modules that a fresh interpreter has after a statement."""
+    code = f"{statement}\nimport sys; print('\\nloaded:', *sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **(env or {})}
+    )
+    return set(done.stdout.rpartition("loaded:")[2].split())
+
+
+def test_names_are_sorted_and_none_is_there_twice():
+    assert list(datasets_rl.__all__) == sorted(set(datasets_rl.__all__))
+
+
+@pytest.mark.parametrize("name", datasets_rl.__all__)
+def test_every_name_is_there(name):
+    assert getattr(datasets_rl, name) is not None
+    assert name in dir(datasets_rl)
+
+
+def test_every_error_is_a_public_name():
+    assert set(errors.__all__) <= set(datasets_rl.__all__)
+
+
+def test_type_checkers_see_the_names_that_programs_see():
+    tree = ast.parse(Path(inspect.getfile(datasets_rl)).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+
+    assert seen == datasets_rl._HOMES
+    assert {*seen, "__version__"} == set(datasets_rl.__all__)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'ReplayBufer'"):
+        _ = datasets_rl.ReplayBufer
+
+
+def test_no_public_function_bears_the_name_of_a_module():
+    """Importing the module would replace the function."""
+    functions = {name for name in datasets_rl.__all__ if inspect.isfunction(getattr(datasets_rl, name))}
+    package = Path(inspect.getfile(datasets_rl)).parent
+
+    assert functions.isdisjoint(path.stem for path in package.iterdir())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["import datasets_rl", "import datasets_rl; datasets_rl.Manifest, datasets_rl.locate, datasets_rl.Episode"],
+)
+def test_importing_the_package_and_finding_a_dataset_load_nothing_slow(statement):
+    assert loaded_by(statement).isdisjoint(HEAVY)
+
+
+def test_importing_the_package_loads_not_even_numpy():
+    assert "numpy" not in loaded_by("import datasets_rl")
