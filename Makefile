@@ -1,0 +1,45 @@
+# `make demo` and `make test` are all that a fresh machine needs: both make .venv where it is missing or out of date.
+
+PYTHON ?= python3
+CONSTRAINTS ?= -c constraints.txt
+BIN := .venv/bin
+RLDS := $(BIN)/rlds --root .demo
+# Two workers halve the time; more only help where there are more cores.
+PYTEST ?= $(BIN)/python -m pytest -n 2
+
+.PHONY: demo test lint slow bench clean
+
+demo: .venv/demo.stamp  ## the main job on built-in data: download, look, verify, sample, score
+	$(RLDS) download demo/pendulum
+	$(RLDS) info demo/pendulum
+	$(RLDS) verify demo/pendulum --deep
+	$(RLDS) sample demo/pendulum -n 4
+	$(RLDS) score demo/pendulum -1205.62 -600 -167.13
+
+test: .venv/test.stamp  ## the default tests
+	$(PYTEST)
+
+lint: .venv/test.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+slow: .venv/test.stamp  ## property runs and kill tests
+	$(PYTEST) -m slow
+
+bench: .venv/test.stamp  ## timings; alone on the machine
+	$(BIN)/python -m pytest -m bench -s
+
+clean:
+	rm -rf .demo build dist *.egg-info
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/demo.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) --editable .
+	touch $@
+
+.venv/test.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) --editable '.[test]'
+	touch .venv/demo.stamp $@
