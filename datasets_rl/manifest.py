@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
@@ -10,7 +11,8 @@ from typing import Any
 
 from datasets_rl import disk
 from datasets_rl.errors import BadArgument, ManifestInvalid, NotADataset
-from datasets_rl.rows import Schema
+from datasets_rl.rows import Schema, shorten
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted
 
 __all__ = ["FORMAT_VERSION", "MANIFEST_FILE", "Applied", "Manifest", "RawFile", "StoredFile"]
 
@@ -130,10 +132,11 @@ class Manifest:
                 [f"format_version is {version!r}; this version reads {FORMAT_VERSION}"],
                 hint="upgrade datasets-rl" if isinstance(version, int) and version > FORMAT_VERSION else "",
             )
-        problems = list(_faults(document))
+        problems = ["id is missing; expected text"] * ("id" not in document) + list(_faults(document))
         schema: Schema | None = None
         try:
             schema = Schema.from_json(document.get("schema"))
+            problems += _lacking(schema)
         except BadArgument as error:
             problems.append(error.message)
         if problems or schema is None:
@@ -161,11 +164,14 @@ class Manifest:
         """
         path = folder / MANIFEST_FILE
         try:
-            if path.stat().st_size > _MAX_BYTES:
-                raise ManifestInvalid(str(path), [f"it has more than {_MAX_BYTES:,} bytes"])
-            document = json.loads(path.read_text(encoding="utf-8"))
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
+                raise ManifestInvalid(str(path), [f"it is not a file of at most {_MAX_BYTES:,} bytes"])
+            document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
         except (FileNotFoundError, NotADirectoryError):
             raise NotADataset(folder, hint="`rlds list --downloaded` shows what is there") from None
+        except OSError as error:
+            raise ManifestInvalid(str(path), [f"it cannot be read: {error}"]) from error
         except (ValueError, RecursionError) as error:
             raise ManifestInvalid(str(path), [f"it is not JSON: {error}"]) from error
         return cls.from_json(document, where=str(path))
@@ -194,11 +200,18 @@ _PLAIN = (
     "homepage",
     "time_limit",
 )
-_KINDS: Sequence[tuple[tuple[str, ...], type | tuple[type, ...], str]] = (
+_COUNTS = {"steps": 1, "episodes": 1, "final_unknown": 0, "time_limit": 1}
+_KINDS: Sequence[tuple[tuple[str, ...], type, str]] = (
     (("id", "converter", "licence", "citation", "homepage"), str, "text"),
     (("statistics", "specs", "metadata"), dict, "an object"),
     (("faults",), list, "a list of sentences"),
-    (("time_limit",), (int, type(None)), "a number of steps or null"),
+)
+_NEEDED = (
+    (NEXT_REWARD, "biuf", (1,)),
+    (NEXT_TERMINATED, "b", (1,)),
+    (NEXT_TRUNCATED, "b", (1,)),
+    (NEXT_DONE, "b", (1,)),
+    (EPISODE, "i", ()),
 )
 _ENTRY_FIELDS: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "files": {"path": str, "bytes": int, "sha256": str},
@@ -214,38 +227,61 @@ _ENTRY_FIELDS: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
 }
 
 
+_KIND_NAMES = {str: "text", int: "a whole number from 0", (str, type(None)): "text or null"}
+
+
+def _counts_from(least: int, value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
 def _faults(document: Mapping[str, Any]) -> Iterator[str]:
-    for name in ("steps", "episodes", "final_unknown"):
+    for name, least in _COUNTS.items():
         value = document.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            yield f"{name} is {value!r}; expected a whole number from 0"
+        if not _counts_from(least, value) and (name, value) != ("time_limit", None):
+            yield f"{name} is {shorten(value)}; expected a whole number from {least}"
     for names, kind, wanted in _KINDS:
         for name in names:
-            if name in document and not isinstance(document[name], kind):
-                yield f"{name} is {document[name]!r}; expected {wanted}"
-    if not all(isinstance(fault, str) for fault in document.get("faults") or []):
-        yield f"faults is {document['faults']!r}; expected a list of sentences"
+            if not isinstance(document.get(name, kind()), kind):
+                yield f"{name} is {shorten(document[name])}; expected {wanted}"
+    faults = document.get("faults")
+    if isinstance(faults, list) and not all(isinstance(fault, str) for fault in faults):
+        yield f"faults is {shorten(faults)}; expected a list of sentences"
     for name, kinds in _ENTRY_FIELDS.items():
         entries = document.get(name)
         if not isinstance(entries, list):
-            yield f"{name} is {entries!r}; expected a list"
+            yield f"{name} is {shorten(entries)}; expected a list"
             continue
         for number, entry in enumerate(entries):
             yield from _entry_faults(f"{name}[{number}]", entry, kinds)
 
 
+def _lacking(schema: Schema) -> Iterator[str]:
+    for key, kinds, shape in _NEEDED:
+        if key not in schema:
+            yield f"{dotted(key)} is not in the schema"
+        elif (field := schema[key]).dtype.kind not in kinds or field.shape != shape or field.carried or field.wide:
+            yield f"{dotted(key)} is {field.dtype.name} {list(field.shape)}; expected {list(shape)}, in the record"
+
+
 def _entry_faults(where: str, entry: Any, kinds: Mapping[str, type | tuple[type, ...]]) -> Iterator[str]:
     if not isinstance(entry, dict) or set(entry) != set(kinds):
-        yield f"{where} has the fields {sorted(entry) if isinstance(entry, dict) else entry!r}; expected {sorted(kinds)}"
+        shown = sorted(entry) if isinstance(entry, dict) else entry
+        yield f"{where} has the fields {shorten(shown)}; expected {sorted(kinds)}"
         return
     for name, kind in kinds.items():
-        if not isinstance(entry[name], kind):
-            yield f"{where}.{name} is {entry[name]!r}; expected {kind}"
-    path = entry.get("path", "")
-    if isinstance(path, str) and path and not _inside(path):
-        yield f"{where}.path is {path!r}, which leaves the dataset's folder"
+        value = entry[name]
+        if not isinstance(value, kind) or (kind is int and not _counts_from(0, value)):
+            yield f"{where}.{name} is {shorten(value)}; expected {_KIND_NAMES[kind]}"
+    path = entry.get("path")
+    if isinstance(path, str) and not _inside(path):
+        yield f"{where}.path is {shorten(path)}; expected a relative path that stays in the dataset's folder"
 
 
 def _inside(path: str) -> bool:
     pure = PurePosixPath(path)
-    return not pure.is_absolute() and ".." not in pure.parts and not set(path) & set("\\:\0")
+    plain = path.isprintable() and not set(path) & set("\\:")
+    return bool(pure.parts) and plain and not pure.is_absolute() and ".." not in pure.parts

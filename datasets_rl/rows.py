@@ -15,7 +15,8 @@ A field of at least `WIDE_BYTES` bytes (an image) has a file of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -24,14 +25,16 @@ from typing import Any
 import numpy as np
 
 from datasets_rl.errors import BadArgument
-from datasets_rl.ted.keys import NEXT, Key, as_key, dotted
+from datasets_rl.ted.keys import NEXT, ROOT_FLAGS, Key, dotted
 
 __all__ = ["ROWS_FILE", "WIDE_BYTES", "Column", "Field", "Schema"]
 
 ROWS_FILE = "rows.npy"
-WIDE_BYTES = 1024  # measured: format/FORMAT.md, "Where wide fields begin"
+WIDE_BYTES = 2048  # measured: format/FORMAT.md, "Where wide fields begin"
 _RECORD_ALIGN = 8
-_KINDS = frozenset("biuf")
+_DTYPES = {np.dtype(name).str: np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8")}
+"""The dtypes that torch gathers and writes; it cannot do either with wider unsigned integers."""
+_OWN_FILES = frozenset({"rows", "final", "episodes"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,12 @@ class Schema:
     @cached_property
     def final_record(self) -> np.dtype[np.void]:
         """The structured dtype of one record of final.npy: the carried fields, at the same offsets."""
-        return _structured([field for field in self.narrow if field.carried], self.window_bytes - self.record_bytes)
+        return _structured([field for field in self.narrow if field.carried], self.final_record_bytes)
+
+    @property
+    def final_record_bytes(self) -> int:
+        """Bytes of one record of final.npy."""
+        return self.window_bytes - self.record_bytes
 
     def __iter__(self) -> Iterator[Field]:
         return iter(self.fields)
@@ -190,7 +198,10 @@ class Schema:
         """
         if not isinstance(entries, list) or not entries:
             raise BadArgument(f"schema is {type(entries).__name__}; expected a list of fields")
-        return cls(_field_from_json(number, entry) for number, entry in enumerate(entries))
+        problems = [problem for number, entry in enumerate(entries) for problem in _entry_faults(number, entry)]
+        if problems:
+            raise BadArgument("; ".join(problems))
+        return cls(map(_field_from_json, entries))
 
 
 def _placed(column: Column, offset: int | None) -> Field:
@@ -205,23 +216,47 @@ def _placed(column: Column, offset: int | None) -> Field:
     )
 
 
-def _field_from_json(number: int, entry: Any) -> Field:
-    try:
-        read_as = entry.get("read_as")
-        field = Field(
-            key=as_key(entry["key"]),
-            dtype=np.dtype(str(entry["dtype"])),
-            shape=tuple(int(size) for size in entry["shape"]),
-            carried=entry["carried"] is True,
-            read_as=None if read_as is None else np.dtype(str(read_as)),
-            file=str(entry["file"]),
-            offset=int(entry["offset"]),
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadArgument(f"schema entry {number} is not a field: {error!r}") from error
-    if field.file not in {ROWS_FILE, f"{field.name}.npy"}:
-        raise BadArgument(f"schema entry {number} ({field.name}) lies in {field.file!r}; expected {ROWS_FILE!r}")
-    return field
+def _field_from_json(entry: Mapping[str, Any]) -> Field:
+    read_as = entry.get("read_as")
+    return Field(
+        key=tuple(entry["key"]),
+        dtype=_DTYPES[entry["dtype"]],
+        shape=tuple(entry["shape"]),
+        carried=entry["carried"],
+        read_as=None if read_as is None else _DTYPES[read_as],
+        file=entry["file"],
+        offset=entry["offset"],
+    )
+
+
+def _entry_faults(number: int, entry: Any) -> Iterator[str]:
+    if not isinstance(entry, dict):
+        yield f"schema[{number}] is {shorten(entry)}; expected a field"
+        return
+    for name, right, wanted in _ENTRY_RULES:
+        if not right(entry.get(name)):
+            yield f"schema[{number}].{name} is {shorten(entry.get(name))}; expected {wanted}"
+    key: Any = entry.get("key")
+    if _is_key(key) and entry.get("file") not in {ROWS_FILE, f"{dotted(key)}.npy"}:
+        yield f"schema[{number}].file is {shorten(entry.get('file'))}; expected {ROWS_FILE!r} or the key's own file"
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_key(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(name, str) and name for name in value)
+
+
+_ENTRY_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("key", _is_key, "a list of names"),
+    ("dtype", lambda value: isinstance(value, str) and value in _DTYPES, f"one of {', '.join(_DTYPES)}"),
+    ("read_as", lambda value: value is None or (isinstance(value, str) and value in _DTYPES), "a dtype or nothing"),
+    ("shape", lambda value: isinstance(value, list) and all(map(_is_whole, value)), "a list of whole numbers"),
+    ("offset", _is_whole, "a whole number"),
+    ("carried", lambda value: isinstance(value, bool), "true or false"),
+)
 
 
 def _structured(fields: Iterable[Field], record_bytes: int) -> np.dtype[np.void]:
@@ -240,10 +275,15 @@ def _structured(fields: Iterable[Field], record_bytes: int) -> np.dtype[np.void]
 def _faults(fields: tuple[Field, ...]) -> Iterator[str]:
     seen: set[Key] = set()
     taken: list[tuple[int, int, str]] = []
+    groups = {field.key[:depth] for field in fields for depth in range(1, len(field.key))}
+    groups |= {(NEXT, *field.key[:depth]) for field in fields if field.carried for depth in range(1, len(field.key))}
+    following = {(NEXT, *field.key) for field in fields if field.carried}
     for field in fields:
         if field.key in seen:
             yield f"{field.name} is there twice"
         seen.add(field.key)
+        if field.key in groups or field.key in following:
+            yield f"{field.name} stands where other fields or a carried one stand"
         yield from _field_faults(field)
         if not field.wide:
             taken.append((field.offset, field.offset + field.step_bytes, field.name))
@@ -253,16 +293,25 @@ def _faults(fields: tuple[Field, ...]) -> Iterator[str]:
 
 
 def _field_faults(field: Field) -> Iterator[str]:
-    if field.dtype.kind not in _KINDS or not field.dtype.isnative:
-        yield f"{field.name} has dtype {field.dtype.str}; expected a bool, integer or float of this machine's byte order"
+    if field.dtype.str not in _DTYPES:
+        yield f"{field.name} has dtype {field.dtype.str}; expected one of {', '.join(_DTYPES)}"
+    if field.read_as is not None and (field.read_as.str not in _DTYPES or field.carried or field.wide):
+        yield f"{field.name} is read as {field.read_as.str}; only narrow fields that are not carried can be"
     if any(size <= 0 for size in field.shape):
         yield f"{field.name} has shape {list(field.shape)}; expected sizes above 0"
     if field.offset < 0 or field.offset % max(field.dtype.itemsize, 1):
         yield f"{field.name} has offset {field.offset}; expected a multiple of {field.dtype.itemsize}"
-    if any(set(name) & set("/\\\0") or name in {".", ".."} for name in field.key):
-        yield f"{field.name!r} has a name that is not a file name"
+    if any(set(name) & set("/\\\0.") or not name for name in field.key):
+        yield f"{field.name!r} has a name that is empty or holds a dot, a slash or a NUL"
+    if field.key[0] in _OWN_FILES or field.key in ROOT_FLAGS:
+        yield f"{field.name} has a name that the format uses itself"
     if field.carried and field.key[0] == NEXT:
         yield f"{field.name} is carried; only root fields are"
+
+
+def shorten(value: Any) -> str:
+    """Write a value from a document that is not trusted: it may be as long and as deep as it likes."""
+    return reprlib.repr(value)
 
 
 def _round_up(value: int, step: int) -> int:

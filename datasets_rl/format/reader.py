@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import stat
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -39,7 +41,7 @@ class StoredDataset:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.manifest = Manifest.read(folder)
-        problems = _size_faults(folder, self.manifest)
+        problems = [*_coverage_faults(self.manifest), *_size_faults(folder, self.manifest)]
         if problems:
             raise IntegrityFailed(str(folder), problems)
 
@@ -59,15 +61,15 @@ class StoredDataset:
         try:
             records = npy.open_memmap(path, mode="r")
             names = EPISODE_DTYPE.names or ()
-            known = records.dtype.names is not None and all(
-                records.dtype[name] == EPISODE_DTYPE[name] for name in names
-            )
+            fields: Mapping[str, Any] = records.dtype.fields or {}
+            known = all(name in fields and fields[name][0] == EPISODE_DTYPE[name] for name in names)
             table = EpisodeTable(np.array(records)) if known and records.ndim == 1 else None
-        except (ValueError, OSError, EOFError, KeyError, BadArgument) as error:
+        except (ValueError, OSError, EOFError) as error:
             raise IntegrityFailed(str(path), [str(error)]) from error
         if table is None or len(table) != self.manifest.episodes or table.steps != self.manifest.steps:
             wanted = f"{self.manifest.episodes} episodes, {self.manifest.steps} steps"
-            raise IntegrityFailed(str(path), [f"it is {table}; the manifest says {wanted}"])
+            found = table or f"{records.dtype} {list(records.shape)}"
+            raise IntegrityFailed(str(path), [f"it is {found}; the manifest says {wanted}"])
         return table
 
     @cached_property
@@ -102,12 +104,14 @@ class StoredDataset:
             stop: Row after the last one; N by default.
 
         Returns:
-            [stop - start, ...], in the dtype of memory: a view of the file where it stands there as such.
+            [stop - start, ...], in the dtype of memory: a view of the file where it stands there as such. Numbers
+            count as in a slice.
 
         Raises:
             UnknownId: If the dataset has no such key; the error names those that it has.
         """
-        stop = self.manifest.steps if stop is None else min(stop, self.manifest.steps)
+        start, stop, _ = slice(start, stop).indices(self.manifest.steps)
+        stop = max(start, stop)
         if key in self.schema:
             stored = self._items(self.schema[key])[start:stop]
             read_as = self.schema[key].read_as
@@ -135,21 +139,42 @@ class StoredDataset:
     def _items(self, field: Field) -> NDArray[Any]:
         return self.map(field.file) if field.wide else np.asarray(self.rows[field.name])
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process maps the files itself; the pages are shared.
+        return {"folder": self.folder, "manifest": self.manifest}
+
     def __repr__(self) -> str:
         manifest = self.manifest
         return f"StoredDataset({manifest.id}: {manifest.steps:,} steps, {manifest.episodes:,} episodes, {self.folder})"
 
 
-def _size_faults(folder: Path, manifest: Manifest) -> list[str]:
-    problems = []
+def _coverage_faults(manifest: Manifest) -> Iterator[str]:
+    """Name every file that the schema needs and that the manifest lists not at all, or as too small to hold it."""
+    schema, steps, episodes = manifest.schema, manifest.steps, manifest.episodes
+    needed = {ROWS_FILE: (steps + 1) * schema.record_bytes, EPISODES_FILE: episodes * EPISODE_DTYPE.itemsize}
+    for field in schema:
+        if field.wide:
+            needed[field.file] = steps * field.step_bytes
+        if field.carried:
+            needed[field.final_file] = episodes * (field.step_bytes if field.wide else schema.final_record_bytes)
+    listed = {entry.path: entry.bytes for entry in manifest.files}
+    for name, least in sorted(needed.items()):
+        if listed.get(name, -1) < least:
+            shown = f"has {listed[name]:,} bytes" if name in listed else "is not listed"
+            yield f"{name} {shown}; {steps:,} steps of {episodes:,} episodes need {least:,}"
+
+
+def _size_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
     for entry in manifest.files:
         path = folder / entry.path
         try:
-            size = path.lstat().st_size if not path.is_symlink() else -1
+            # A link, or a link on the way, would lead out of the folder.
+            linked = any((folder / part).is_symlink() for part in PurePosixPath(entry.path).parents)
+            status = path.lstat()
         except OSError:
-            problems.append(f"{entry.path} is missing")
+            yield f"{entry.path} is missing"
             continue
-        if size != entry.bytes:
-            shown = "a link" if size < 0 else f"{size:,} bytes"
-            problems.append(f"{entry.path} is {shown}; expected a file of {entry.bytes:,} bytes")
-    return problems
+        if linked or not stat.S_ISREG(status.st_mode):
+            yield f"{entry.path} is a link, or no file; expected a file of {entry.bytes:,} bytes"
+        elif status.st_size != entry.bytes:
+            yield f"{entry.path} is {status.st_size:,} bytes; expected a file of {entry.bytes:,} bytes"

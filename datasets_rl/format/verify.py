@@ -49,7 +49,10 @@ def check_files(folder: Path, report: Report) -> list[str]:
 
 def _header_faults(folder: Path) -> list[str]:
     problems: list[str] = []
-    stored = StoredDataset(folder)
+    try:
+        stored = StoredDataset(folder)
+    except IntegrityFailed as error:
+        return list(error.problems)
     carried = [field for field in stored.schema if field.carried]
     wanted = {ROWS_FILE, *(field.file for field in stored.schema), *(field.final_file for field in carried)}
     for name in sorted(wanted):

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import BadArgument, IntegrityFailed
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.rows import ROWS_FILE, Field
 from datasets_rl.storages._base import Storage
@@ -126,9 +126,8 @@ class DatasetStorage(Storage):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        # Another process maps the files itself; the pages are shared.
         return {
-            "stored": StoredDataset(self.stored.folder),
+            "stored": self.stored,
             "max_size": self.max_size,
             "truncated_as_done": self.truncated_as_done,
         }
@@ -148,6 +147,8 @@ def _windows(stored: StoredDataset) -> Tensor:
     count = len(rows)
     # The same array with the record behind it: numpy maps only what the header announces.
     flat = np.memmap(stored.folder / ROWS_FILE, np.uint8, mode="c", offset=rows.offset)
+    if flat.size < (count + 1) * schema.record_bytes:
+        raise IntegrityFailed(str(stored.folder / ROWS_FILE), ["there is no record of zeros behind the last row"])
     return torch.from_numpy(flat).as_strided((count, schema.window_bytes), (schema.record_bytes, 1))
 
 
@@ -161,25 +162,28 @@ def as_rows(index: Any, count: int) -> Tensor:
     Numbers may still be negative, or out of range: the gather tells.
     """
     if isinstance(index, Tensor):
-        if index.dtype == torch.int64:
-            return index
-        rows = index
-    elif isinstance(index, (int, np.integer)):
-        rows = torch.tensor(int(index))
-    elif isinstance(index, slice):
-        return torch.arange(*index.indices(count))
-    elif index is Ellipsis or index is None:
-        return torch.arange(count)
-    elif isinstance(index, tuple) and len(index) == 1:
+        return index if index.dtype == torch.int64 and index.is_cpu else _numbers(index.cpu(), count)
+    if isinstance(index, tuple) and len(index) == 1:
         return as_rows(index[0], count)
-    else:
-        rows = torch.as_tensor(np.asarray(index))
+    if index is Ellipsis or index is None:
+        index = slice(None)
+    if isinstance(index, (slice, range)):
+        span = range(count)[index] if isinstance(index, slice) else index
+        return torch.arange(len(span)) * span.step + span.start
+    # A copy: torch takes neither read-only arrays nor negative strides. An empty list is an index of nothing.
+    array = np.array(index, order="C")
+    if array.dtype.kind not in "biu" and array.size:
+        raise IndexError(f"{index!r} is no index; expected whole numbers, a slice or a mask")
+    return _numbers(torch.from_numpy(array if array.size else array.astype(np.int64)), count)
+
+
+def _numbers(rows: Tensor, count: int) -> Tensor:
     if rows.dtype == torch.bool:
         if rows.shape != (count,):
             raise IndexError(f"the mask has shape {list(rows.shape)}; expected [{count}]")
         return rows.nonzero().squeeze(1)
     if rows.is_floating_point() or rows.is_complex():
-        raise IndexError(f"{index!r} is no index; expected whole numbers, a slice or a mask")
+        raise IndexError(f"an index of {rows.dtype} was given; expected whole numbers, a slice or a mask")
     return rows.to(torch.int64)
 
 

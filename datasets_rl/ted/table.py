@@ -42,7 +42,8 @@ class EpisodeTable:
             raise BadArgument(f"the episode table lacks the fields {missing}")
         self.records = records
         starts, lengths = records["start"], records["length"]
-        wrong = np.flatnonzero((lengths < 1) | (starts != np.cumsum(lengths) - lengths))
+        # A sum that wraps around goes below 0 first.
+        wrong = np.flatnonzero((lengths < 1) | (starts < 0) | (starts != np.cumsum(lengths) - lengths))
         if len(wrong):
             first = int(wrong[0])
             raise BadArgument(
