@@ -45,15 +45,10 @@ def sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         # Windows cannot fsync a folder, nor a file that is open for reading; there the rename alone orders the commit.
-        with suppress(PermissionError, OSError) if os.name == "nt" else _nothing():
+        with suppress(OSError) if os.name == "nt" else disk_errors(path.parent):
             os.fsync(handle)
     finally:
         os.close(handle)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 def publish_file(temporary: Path, target: Path) -> None:
@@ -197,8 +192,7 @@ def lock(
 
 
 def _owner(owner_file: SoftFileLock) -> str:
-    host = socket.gethostname()
-    with suppress(OSError, IndexError):
-        lines = Path(owner_file.lock_file).read_text(encoding="utf-8", errors="replace").splitlines()
-        host = lines[1] or host
-    return f"process {owner_file.pid or 'unknown'} on {host}"
+    process, host = "unknown", socket.gethostname()
+    with suppress(OSError, ValueError):
+        process, host, *_ = Path(owner_file.lock_file).read_text(encoding="utf-8", errors="replace").splitlines()
+    return f"process {process} on {host}"

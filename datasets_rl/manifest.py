@@ -14,7 +14,7 @@ from datasets_rl.errors import BadArgument, ManifestInvalid, NotADataset
 from datasets_rl.rows import Schema, shorten
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted
 
-__all__ = ["FORMAT_VERSION", "MANIFEST_FILE", "Applied", "Manifest", "RawFile", "StoredFile"]
+__all__ = ["FORMAT_VERSION", "MANIFEST_FILE", "Applied", "Manifest", "RawFile", "StoredFile", "lacking_fields"]
 
 MANIFEST_FILE = "manifest.json"
 FORMAT_NAME = "datasets-rl/ted"
@@ -136,7 +136,7 @@ class Manifest:
         schema: Schema | None = None
         try:
             schema = Schema.from_json(document.get("schema"))
-            problems += _lacking(schema)
+            problems += lacking_fields(schema)
         except BadArgument as error:
             problems.append(error.message)
         if problems or schema is None:
@@ -259,7 +259,8 @@ def _faults(document: Mapping[str, Any]) -> Iterator[str]:
             yield from _entry_faults(f"{name}[{number}]", entry, kinds)
 
 
-def _lacking(schema: Schema) -> Iterator[str]:
+def lacking_fields(schema: Schema) -> Iterator[str]:
+    """Name every field of TED that a schema lacks, or holds in another shape than TED gives it."""
     for key, kinds, shape in _NEEDED:
         if key not in schema:
             yield f"{dotted(key)} is not in the schema"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -49,9 +50,9 @@ class Settings:
         settings = cls(
             home=Path(home).expanduser().absolute() if home else _default_home(),
             offline=_flag(env, "RLDS_OFFLINE", problems),
-            timeout=_number(env, "RLDS_TIMEOUT", 30.0, problems, above=0.0),
-            retries=int(_number(env, "RLDS_MAX_RETRIES", 5, problems, above=-1)),
-            jobs=int(_number(env, "RLDS_JOBS", 4, problems, above=0)),
+            timeout=_seconds(env, "RLDS_TIMEOUT", 30.0, problems),
+            retries=_whole(env, "RLDS_MAX_RETRIES", 5, problems, least=0),
+            jobs=_whole(env, "RLDS_JOBS", 4, problems, least=1),
             mirrors=_mirrors(env.get("RLDS_MIRRORS", ""), problems),
             progress=not _flag(env, "RLDS_NO_PROGRESS", problems),
         )
@@ -74,7 +75,7 @@ def _flag(env: Mapping[str, str], name: str, problems: list[str]) -> bool:
     return value in _TRUE
 
 
-def _number(env: Mapping[str, str], name: str, default: float, problems: list[str], *, above: float) -> float:
+def _seconds(env: Mapping[str, str], name: str, default: float, problems: list[str]) -> float:
     text = env.get(name, "").strip()
     if not text:
         return default
@@ -82,18 +83,25 @@ def _number(env: Mapping[str, str], name: str, default: float, problems: list[st
         value = float(text)
     except ValueError:
         value = float("nan")
-    if not value > above:
-        problems.append(f"{name} is {text!r}; expected a number above {above:g}")
+    if not 0 < value < math.inf:
+        problems.append(f"{name} is {text!r}; expected a number above 0")
         return default
     return value
+
+
+def _whole(env: Mapping[str, str], name: str, default: int, problems: list[str], *, least: int) -> int:
+    text = env.get(name, "").strip()
+    if text and not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
+        problems.append(f"{name} is {text!r}; expected a whole number from {least}")
+    return default if not text or problems else int(text)
 
 
 def _mirrors(text: str, problems: list[str]) -> Mapping[str, tuple[str, ...]]:
     mirrors: dict[str, tuple[str, ...]] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
-        source, equals, urls = part.partition("=")
+        source, _, urls = part.partition("=")
         listed = tuple(url.strip() for url in urls.split(",") if url.strip())
-        if not equals or not listed or not all(":" in url for url in listed):
+        if not source.strip() or not listed or not all(":" in url for url in listed):
             problems.append(f"RLDS_MIRRORS has {part!r}; expected SOURCE=URL[,URL...] parts joined by ';'")
         else:
             mirrors[source.strip()] = listed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +52,19 @@ class NpyStream:
         """Write zeros after the last row, put the true number of rows into the header and return the file's entry."""
         self._write(bytes(trailing))
         counted = self._rows == self._expected
-        if not counted:
-            # numpy pads the header so that the leading axis can grow in place.
-            self._stream.seek(0)
-            self._stream.write(self._header(self._rows))
-        self._stream.close()
+        with disk.disk_errors(self._path.parent):
+            if not counted:
+                # numpy pads the header so that the leading axis can grow in place.
+                self._stream.seek(0)
+                self._stream.write(self._header(self._rows))
+            self._stream.close()
         digest = self._hash.hexdigest() if counted else file_sha256(self._path)
         return StoredFile(self._path.name, self._path.stat().st_size, digest)
 
     def discard(self) -> None:
         """Close the file without finishing it."""
-        self._stream.close()
+        with suppress(OSError):  # what a full disk did not take is still there to be written, and is not wanted
+            self._stream.close()
 
     def _write(self, data: Any) -> None:
         with disk.disk_errors(self._path.parent):

@@ -12,12 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl import disk
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import BadArgument, ConversionFailed
 from datasets_rl.format.npy import NpyStream
-from datasets_rl.manifest import StoredFile
+from datasets_rl.manifest import StoredFile, lacking_fields
 from datasets_rl.rows import ROWS_FILE, Column, Field, Schema
 from datasets_rl.ted.episode import Episode
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted
+from datasets_rl.ted.keys import (
+    EPISODE,
+    NEXT_DONE,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    OBSERVATION,
+    Key,
+    dotted,
+)
 from datasets_rl.ted.stats import Moments, summary
 from datasets_rl.ted.steps import split_states
 from datasets_rl.ted.table import EPISODE_DTYPE
@@ -54,10 +63,16 @@ class DatasetWriter:
         columns: What a step consists of.
         what: The dataset's name, for messages.
         steps: Steps that will come, where known.
+
+    Raises:
+        BadArgument: If the columns exclude each other, or the reward or a flag is missing.
     """
 
     def __init__(self, folder: Path, columns: Sequence[Column], *, what: str, steps: int | None = None) -> None:
         self.schema = Schema.layout([*columns, *_OWN])
+        lacking = [*lacking_fields(self.schema)]
+        if lacking:
+            raise BadArgument(f"{what} cannot be written: {'; '.join(lacking)}")
         self._folder = folder
         self._what = what
         self._carried = [field for field in self.schema if field.carried]
@@ -136,7 +151,7 @@ class DatasetWriter:
             self._under_way = None
 
     def _checked(self, piece: Episode) -> int:
-        steps = len(piece)
+        steps = len(piece) if piece.steps else 0
         problems = list(self._problems(piece, steps))
         if problems:
             where = f"episode {self._episode} (from row {self._steps})"
@@ -160,6 +175,9 @@ class DatasetWriter:
                         f"{field.name} is {array.dtype.name} {list(array.shape)}; "
                         f"expected {field.dtype.name} {[steps, *field.shape]}"
                     )
+        finals = {len(array) > steps for key, array in piece.states.items() if key[0] == OBSERVATION[0]}
+        if len(finals) > 1:
+            yield "one observation has a state after the last action and another has none"
 
     def _write(self, batch: _Batch, episode: int, first: int) -> None:
         """Check, sum up and write a batch that begins at row `first`, in the thread."""
@@ -193,7 +211,8 @@ class DatasetWriter:
             )
 
     def _sum_rewards(self, rewards: NDArray[Any], batch: _Batch, numbers: NDArray[np.int32], episode: int) -> None:
-        sums = np.add.reduceat(rewards.astype(np.float64), [start for start, _ in batch.chunks])
+        with np.errstate(invalid="ignore", over="ignore"):  # what is no number adds up to what is no number
+            sums = np.add.reduceat(rewards.astype(np.float64), [start for start, _ in batch.chunks])
         returns = np.zeros(episode - int(numbers[0]) + 1)
         np.add.at(returns, numbers - numbers[0], sums)
         returns[0] += self._open_return
@@ -232,16 +251,17 @@ class DatasetWriter:
         )
 
     def _table(self) -> NDArray[np.void]:
-        facts = self._facts[0] if self._facts else {}
-        extra = [(name, np.asarray(value).dtype) for name, value in facts.items() if name != "source"]
+        names = dict.fromkeys(name for facts in self._facts for name in facts)
+        facts = {name: np.array([known.get(name, 0) for known in self._facts]) for name in names}
+        extra = [(name, values.dtype) for name, values in facts.items() if name != "source"]
         table = np.zeros(len(self._lengths), np.dtype([*EPISODE_DTYPE.descr, *extra]))
         table["length"] = self._lengths
         table["start"] = np.cumsum(table["length"]) - table["length"]
         table["return"] = np.concatenate(self._returns)
         table["final_known"] = self._known
         table["source"] = np.arange(len(table))
-        for name in facts:
-            table[name] = [known.get(name, 0) for known in self._facts]
+        for name, values in facts.items():
+            table[name] = values
         return table
 
     def discard(self) -> None:
