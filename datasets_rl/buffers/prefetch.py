@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,11 +34,16 @@ class Prefetch(Generic[Draw, Batch]):
         self.depth = depth
         self._draw = draw
         self._make = make
+        self._process = os.getpid()
         self._threads: ThreadPoolExecutor | None = None
         self._under_way: deque[Future[Batch]] = deque()
 
     def next(self) -> Batch:
         """Return the oldest batch under way, and start new ones behind it."""
+        if self._process != os.getpid():
+            # Threads do not come along into a forked process: what they had under way never comes.
+            self._threads, self._process = None, os.getpid()
+            self._under_way.clear()
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.depth, thread_name_prefix="rlds-prefetch")
         while len(self._under_way) <= self.depth:

@@ -126,7 +126,10 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         """The source's folder."""
         return self.stored.folder.parents[self.dataset_id.count("/")]
 
-    data_path_root = root
+    @property
+    def data_path_root(self) -> Path:
+        """The same, by the reference's name."""
+        return self.root
 
     @cached_property
     def specs(self) -> CompositeSpec:

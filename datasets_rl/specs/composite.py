@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tensordict import TensorDict
+from tensordict import TensorDict, is_tensor_collection
 from torch import Generator
 
 from datasets_rl.specs._base import TensorSpec
@@ -45,7 +45,11 @@ class CompositeSpec:
     def __getitem__(self, key: str | Sequence[str]) -> Any:
         head, *rest = (key,) if isinstance(key, str) else as_key(key)
         spec = self._specs[head]
-        return spec[tuple(rest)] if rest and isinstance(spec, CompositeSpec) else spec
+        if not rest:
+            return spec
+        if not isinstance(spec, CompositeSpec):
+            raise KeyError(key)
+        return spec[tuple(rest)]
 
     def rand(self, shape: Sequence[int] = (), *, generator: Generator | None = None) -> TensorDict:
         """Draw a TensorDict of batch size `shape`."""
@@ -58,14 +62,14 @@ class CompositeSpec:
 
     def is_in(self, value: TensorDict) -> bool:
         """Say whether every key is there and its value is in its spec; further keys do not matter."""
-        present = set(value.keys())
+        present = set(value.keys()) if is_tensor_collection(value) else set()
         return all(key in present and spec.is_in(value.get(key)) for key, spec in self.items())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CompositeSpec) and self._specs == other._specs
 
     def __hash__(self) -> int:
-        return hash(tuple(self._specs))
+        return hash(frozenset(self._specs))
 
     def __repr__(self) -> str:
         lines = "".join(f"\n    {key}: {str(spec).replace(chr(10), chr(10) + '    ')}," for key, spec in self.items())

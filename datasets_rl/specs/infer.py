@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
+import numpy as np
 import torch
 
 from datasets_rl.errors import ManifestInvalid
@@ -46,19 +47,23 @@ def from_manifest(manifest: Manifest, fields: Mapping[Key, torch.dtype | None] |
 
 
 def _read_as(spec: TensorSpec, dtype: torch.dtype | None) -> TensorSpec:
+    if dtype is None:
+        return spec
+    if isinstance(spec, UnboundedDiscreteTensorSpec) and dtype.is_floating_point:
+        return UnboundedContinuousTensorSpec(spec.shape, dtype=dtype)
     spec = copy(spec)
-    spec.dtype = dtype or spec.dtype
+    spec.dtype = dtype
     return spec
 
 
 def _spec(name: str, described: dict[str, Any]) -> TensorSpec:
     try:
         shape = [int(size) for size in described["shape"]]
-        dtype: torch.dtype = getattr(torch, described["dtype"])
+        dtype = torch.from_numpy(np.empty(0, described["dtype"])).dtype
         if described["kind"] == "discrete":
             return DiscreteTensorSpec(int(described.get("n", 2)), shape, dtype=dtype)
         continuous = described["kind"] == "unbounded" and dtype.is_floating_point
         kinds = UnboundedContinuousTensorSpec if continuous else UnboundedDiscreteTensorSpec
         return kinds(shape, dtype=dtype)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ManifestInvalid("manifest.json", [f"specs.{name} is {described!r}: {error!r}"]) from error

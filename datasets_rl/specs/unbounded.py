@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -40,7 +41,10 @@ class UnboundedDiscreteTensorSpec(TensorSpec):
     def rand(self, shape: Sequence[int] = (), *, generator: Generator | None = None) -> Tensor:
         """Draw from all numbers that the dtype holds."""
         limits = torch.iinfo(self.dtype)
-        return torch.randint(limits.min, limits.max, (*shape, *self.shape), generator=generator, dtype=self.dtype)
+        # Bits: the upper bound of torch.randint is not drawn, and no int64 stands above the greatest int64.
+        size = math.prod((*shape, *self.shape)) * (limits.bits // 8)
+        drawn = torch.randint(256, (size,), generator=generator, dtype=torch.uint8)
+        return drawn.view(self.dtype).reshape(*shape, *self.shape)
 
     def is_in(self, value: Tensor) -> bool:
         """Say whether shape and dtype fit."""

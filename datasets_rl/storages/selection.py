@@ -16,7 +16,7 @@ from datasets_rl.storages._base import Storage
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
 from datasets_rl.storages.packed import nest
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_REWARD, NEXT_TRUNCATED, Key, dotted
-from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
+from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["SelectedRows"]
 
@@ -24,11 +24,12 @@ __all__ = ["SelectedRows"]
 class SelectedRows(Storage):
     """The rows of a dataset that are named, in their order.
 
-    An episode that loses its last rows ends, truncated, at the last one that is left, with the true observation after
-    it; its number stays. In the shapes, M is the number of rows named.
+    Where the row below one is left out and belongs to the same episode, the episode ends there, truncated, with the
+    true observation after it; its number stays, and stands for all of its pieces if it has lost rows in the middle. In
+    the shapes, M is the number of rows named.
 
-        dataset    0  1  2  3 |  4  5  6        row 3 and row 6 end episodes
-        named      0  1  2       4  5           rows 2 and 5 end them here
+        dataset    0  1  2  3 |  4  5  6  7     row 3 and row 7 end episodes
+        named      0  1  2       4     6  7     rows 2 and 4 end them here too
 
     Args:
         dataset: All rows.
@@ -92,14 +93,13 @@ def _read_as(values: Tensor, dtype: torch.dtype | None) -> Tensor:
 def _cut_table(dataset: DatasetStorage, rows: NDArray[np.int64]) -> tuple[EpisodeTable, NDArray[np.bool_]]:
     whole = dataset.episodes
     numbers = whole.episode_of(rows)
-    last = np.append(np.diff(numbers) > 0, [True])
+    last = np.append((np.diff(numbers) > 0) | (np.diff(rows) > 1), [True])
     cut = last & (whole.stops[numbers] - 1 != rows)
     lengths = np.diff(np.flatnonzero(last), prepend=-1)
-    records = np.zeros(len(lengths), EPISODE_DTYPE)
+    records = whole.records[numbers[last]]
     records["length"] = lengths
     records["start"] = np.cumsum(lengths) - lengths
-    records["source"] = numbers[last]
-    records["final_known"] = whole["final_known"][numbers[last]] | cut[last]
+    records["final_known"] |= cut[last]
     rewards = dataset.column(NEXT_REWARD)[torch.from_numpy(rows)].numpy()[:, 0].astype(np.float64)
     records["return"] = np.add.reduceat(rewards, records["start"])
     return EpisodeTable(records), cut

@@ -65,8 +65,10 @@ class PaddedTrajectories(Storage):
         """Return one field of all episodes, [E, T, ...], a copy."""
         if key == MASK:
             return torch.arange(self.longest) < self._lengths.unsqueeze(-1)
-        columns: Tensor = self.get(slice(None)).get(key)
-        return columns
+        values = self.steps.column(key)
+        padded = values.new_zeros((len(self), self.longest, *values.shape[1:]))
+        padded[self.column(MASK)] = values
+        return padded
 
     def keys(self) -> list[Key]:
         """Return every key of a batch."""

@@ -23,7 +23,7 @@ class Moments:
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._pooled = int(np.prod(shape)) > self.MAX_ELEMENTS
         self._shape: tuple[int, ...] = () if self._pooled else shape
-        self._count = 0
+        self._count: NDArray[np.int64] = np.zeros(self._width, np.int64)
         self._mean: NDArray[np.float64] = np.zeros(self._width)
         self._squares: NDArray[np.float64] = np.zeros(self._width)
         self._low: NDArray[np.float64] = np.full(self._width, np.inf)
@@ -34,45 +34,60 @@ class Moments:
         return int(np.prod(self._shape))
 
     def update(self, block: NDArray[Any]) -> None:
-        """Take a further block, [n, ...]; values that are not finite are left out of mean and deviation."""
+        """Take a further block, [n, ...]; values that are not finite are left out, each for itself."""
         # One contiguous row an element: numpy reduces along it several times faster than down the columns.
         values = np.ascontiguousarray(block.reshape(-1, self._width).T, dtype=np.float64)
         if not values.size:
             return
-        sums = values.sum(axis=1)
-        if not np.isfinite(sums).all():
-            self._update_finite(values)
-            return
-        self._merge(values, values.shape[1], sums / values.shape[1])
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = values.sum(axis=1)
+            if np.isfinite(sums).all():
+                self._merge(values, values, values, np.asarray(values.shape[1]), sums)
+                return
+            finite = np.isfinite(values)
+            zeroed = np.where(finite, values, 0)
+            mean = zeroed.sum(axis=1) / np.maximum(finite.sum(axis=1), 1)
+            self._merge(
+                np.where(finite, values, mean[:, None]),
+                np.where(finite, values, np.inf),
+                np.where(finite, values, -np.inf),
+                finite.sum(axis=1),
+                zeroed.sum(axis=1),
+            )
 
-    def _update_finite(self, values: NDArray[np.float64]) -> None:
-        finite = np.isfinite(values).all(axis=0)
-        if finite.any():
-            kept = np.ascontiguousarray(values[:, finite])
-            self._merge(kept, kept.shape[1], kept.mean(axis=1))
-
-    def _merge(self, values: NDArray[np.float64], count: int, mean: NDArray[np.float64]) -> None:
-        np.minimum(self._low, values.min(axis=1), out=self._low)
-        np.maximum(self._high, values.max(axis=1), out=self._high)
+    def _merge(
+        self,
+        values: NDArray[np.float64],
+        lows: NDArray[np.float64],
+        highs: NDArray[np.float64],
+        count: NDArray[np.int64],
+        sums: NDArray[np.float64],
+    ) -> None:
+        np.minimum(self._low, lows.min(axis=1), out=self._low)
+        np.maximum(self._high, highs.max(axis=1), out=self._high)
+        mean = sums / np.maximum(count, 1)
         values = values - mean[:, None]
         squares = np.einsum("ij,ij->i", values, values)
         total = self._count + count
+        share = count / np.maximum(total, 1)
         apart = mean - self._mean
-        self._squares += squares + apart**2 * (self._count * count / total)
-        self._mean += apart * (count / total)
+        self._squares += squares + apart**2 * (self._count * share)
+        self._mean += apart * share
         self._count = total
 
     def to_json(self) -> dict[str, Any]:
-        """Return the statistics in the shape of one step, as JSON values; None where no finite value was seen."""
-        if not self._count:
-            return {"min": None, "max": None, "mean": None, "std": None}
+        """Return the statistics in the shape of one step, as JSON values; None where no finite number says it."""
+        seen = self._count > 0
         columns = {
             "min": self._low,
             "max": self._high,
-            "mean": self._mean,
-            "std": np.sqrt(self._squares / self._count),
+            "mean": np.where(seen, self._mean, np.nan),
+            "std": np.where(seen, np.sqrt(self._squares / np.maximum(self._count, 1)), np.nan),
         }
-        return {name: column.reshape(self._shape).tolist() for name, column in columns.items()}
+        return {
+            name: np.where(np.isfinite(column), column, None).reshape(self._shape).tolist()  # type: ignore[call-overload]
+            for name, column in columns.items()
+        }
 
 
 def summary(values: NDArray[Any]) -> dict[str, Any]:
