@@ -189,7 +189,7 @@ def _show_rich(blocks: Sequence[Block], *, color: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    console = Console(file=sys.stdout, no_color=not color, highlight=False)
+    console = Console(file=sys.stdout, color_system="auto" if color else None, highlight=False)
     for number, block in enumerate(blocks):
         if block.title:
             console.print(*[""] * bool(number), Text(block.title, style="bold"), sep="\n")

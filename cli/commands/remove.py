@@ -73,7 +73,10 @@ def _named(found: list[Outcome[_There]]) -> list[str]:
 def _confirmed(question: str) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise NeedsYes(question)
-    return typer.confirm(f"{question}?", err=True)
+    # Not input(), nor what is built on it: these write to stdout, where only data goes.
+    sys.stderr.write(f"{question}? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def _result(outcomes: list[Outcome[_There]], *, removed: bool, dry_run: bool) -> Result:

@@ -1,0 +1,239 @@
+"""The frame around the commands: options that all have, help, wrong usage, errors, interrupts."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import datasets_rl.cli
+from datasets_rl import loading
+from datasets_rl.cli.app import command_names, main
+from datasets_rl.errors import FetchFailed
+
+
+def test_the_folder_is_the_list_of_commands():
+    files = Path(datasets_rl.cli.__file__).parent.joinpath("commands").glob("[a-z]*.py")
+
+    assert sorted(path.stem for path in files) == list(command_names())
+    assert {"download", "info", "list", "path", "remove", "sample", "score", "verify"} <= set(command_names())
+
+
+@pytest.mark.parametrize("name", command_names())
+def test_the_help_of_every_command_has_a_summary_and_three_examples(rlds, name):
+    ran = rlds(name, "--help")
+
+    assert ran.code == 0
+    assert ran.out.count(f"rlds {name}") >= (3 if name != "path" else 2)
+    assert importlib.import_module(f"datasets_rl.cli.commands.{name}").run.__doc__.splitlines()[0].endswith(".")
+
+
+def test_help_names_every_command(rlds):
+    out = rlds("--help").out
+
+    assert all(f"  {name}  " in out for name in command_names())
+
+
+def test_help_behind_the_word_help_is_the_same_help(rlds):
+    assert rlds("help").out == rlds("--help").out
+    assert rlds("help", "list").out == rlds("list", "--help").out
+
+
+def test_no_command_is_wrong_usage_and_shows_the_help_beside_the_data_stream(rlds):
+    ran = rlds()
+
+    assert (ran.code, ran.out) == (2, "")
+    assert "Commands:" in ran.err
+
+
+@pytest.mark.parametrize("words", [["--version"], ["-V"], ["list", "--version"], ["-V", "list"]])
+def test_the_version_is_that_of_the_installed_distribution(rlds, words):
+    assert rlds(*words).out == f"rlds {version('datasets-rl')}\n"
+
+
+def test_the_version_as_json(rlds):
+    assert rlds("--version", "--json").json["version"] == version("datasets-rl")
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"), [(["--json"], []), ([], ["--json"]), (["--json", "-q"], []), (["-q"], ["--json"])]
+)
+def test_options_for_all_commands_stand_before_or_behind_the_name(rlds, before, behind):
+    assert rlds(*before, "list", "pendulum", *behind).json["datasets"][0]["id"] == "demo/pendulum"
+
+
+def test_root_goes_before_the_environment_variable(rlds, stored, tmp_path):
+    elsewhere = rlds("path", "demo/pendulum", "--root", tmp_path / "elsewhere")
+
+    assert rlds("--root", stored.parents[1], "path", "demo/pendulum").out == f"{stored}\n"
+    assert rlds("path", "demo/pendulum").code == 0
+    assert elsewhere.code == 3
+
+
+def test_a_wrong_environment_variable_is_wrong_usage_and_named(rlds, monkeypatch):
+    monkeypatch.setenv("RLDS_JOBS", "many")
+
+    ran = rlds("list")
+
+    assert ran.code == 2
+    assert "RLDS_JOBS is 'many'" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lst"], "Did you mean 'list'"),
+        (["list", "--jsn"], "--jsn"),
+        (["download"], "ID..."),
+        (["list", "--limit", "0"], "--limit"),
+        (["list", "--sort", "age"], "age"),
+        (["list", "--max-size", "big"], "'big' is not a size"),
+        (["score", "demo/pendulum", "high"], "RETURN"),
+        (["help", "exit-code"], "exit-codes"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_what_is_wrong_and_what_next(rlds, words, said):
+    ran = rlds(*words)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_an_error_is_three_lines(rlds):
+    ran = rlds("path", "demo/pendulum")
+
+    assert [line.split(maxsplit=1)[0] for line in ran.err.splitlines()] == ["rlds:", "why:", "next:"]
+    assert ran.err.endswith("next: rlds download demo/pendulum\n")
+
+
+def test_an_unknown_id_names_the_nearest(rlds):
+    ran = rlds("info", "d4rl/hoper-medium-v2")
+
+    assert ran.code == 3
+    assert "did you mean d4rl/hopper-medium-v2" in ran.err
+
+
+@pytest.mark.parametrize("words", [["-vv"], ["-v", "-v"]])
+def test_tracebacks_come_only_where_they_are_wanted(rlds, words):
+    assert "Traceback" not in rlds("path", "demo/pendulum", "-v").err
+    assert "Traceback" in rlds("path", "demo/pendulum", *words).err
+
+
+def test_rlds_debug_asks_for_tracebacks_too(rlds, monkeypatch):
+    monkeypatch.setenv("RLDS_DEBUG", "1")
+
+    assert "Traceback" in rlds("download", "d4rl/nothing").err
+
+
+def test_verbose_says_where_data_lies_and_quiet_says_nothing(rlds, home):
+    assert str(home) in rlds("-v", "list").err
+    assert rlds("download", "demo/pendulum", "-q").err == ""
+
+
+def test_an_interrupt_ends_with_130_and_prints_the_command_that_continues(rlds, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loading, "download", interrupted)
+
+    ran = rlds("download", "demo/pendulum", "--mirror", "http://lab/a b")
+
+    assert ran.code == 130
+    assert "rlds download demo/pendulum --mirror 'http://lab/a b'" in ran.err
+
+
+def test_a_system_error_is_told_without_a_traceback(rlds, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied", "/data")
+
+    monkeypatch.setattr(loading, "download", refused)
+
+    ran = rlds("download", "demo/pendulum")
+
+    assert ran.code == 1
+    assert ran.err.startswith("rlds: /data: Permission denied\n")
+
+
+def test_an_error_is_a_json_document_where_json_is_asked_for(rlds):
+    ran = rlds("path", "demo/pendulum", "--json")
+
+    assert ran.json["error"]["kind"] == "NotADataset"
+    assert ran.json["error"]["code"] == ran.code == 3
+    assert ran.err.startswith("rlds: ")
+
+
+def test_wrong_usage_is_a_json_document_too(rlds):
+    assert rlds("list", "--jsn", "--json").json["error"]["code"] == 2
+
+
+def test_a_fault_of_the_program_itself_is_told_in_lines_and_ends_with_1(tmp_path):
+    program = tmp_path / "broken.py"
+    program.write_text(
+        "import sys\n"
+        "from datasets_rl import scores\n"
+        "from datasets_rl.cli import app\n"
+        "scores.normalized_score = lambda *_: 1 / 0\n"
+        "sys.argv = ['rlds', 'score', 'demo/pendulum', '1', *sys.argv[1:]]\n"
+        "sys.exit(app.main())\n"
+    )
+    plain = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+    loud = subprocess.run([sys.executable, program, "-vv"], capture_output=True, text=True, check=False)
+
+    assert (plain.returncode, plain.stdout) == (1, "")
+    assert plain.stderr.startswith("rlds: a fault of rlds itself: ZeroDivisionError")
+    assert "Traceback" in loud.stderr
+
+
+def test_failed_items_are_reported_and_the_others_are_done(rlds, home):
+    ran = rlds("download", "d4rl/nothing", "demo/pendulum", "--json")
+
+    failed, done = ran.json["datasets"]
+    assert ran.code == 1
+    assert (failed["error"]["kind"], failed["error"]["code"]) == ("UnknownId", 3)
+    assert (done["error"], done["folder"]) == (None, str(home / "demo" / "pendulum"))
+    assert "no dataset 'd4rl/nothing'" in ran.err
+
+
+def test_a_single_failed_item_gives_its_own_code(rlds, monkeypatch):
+    def failing(*_, **__):
+        raise FetchFailed("a.hdf5", [("http://a/", "status 404")])
+
+    monkeypatch.setattr(loading, "download", failing)
+
+    ran = rlds("download", "demo/pendulum")
+
+    assert ran.code == 4
+    assert ran.err.splitlines()[:2] == ["rlds: could not fetch a.hdf5", "  why: http://a/: status 404"]
+
+
+def test_help_of_the_exit_codes_lists_them(rlds):
+    codes = [int(line.split("\t")[0]) for line in rlds("help", "exit-codes").out.splitlines()]
+
+    assert codes == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 130]
+    assert json.loads(rlds("help", "exit-codes", "--json").out)["exit_codes"][3]["code"] == 3
+
+
+def test_help_of_the_environment_names_every_variable_that_is_read(rlds):
+    package = Path(datasets_rl.__file__).parent
+    sources = [*package.glob("*.py"), *Path(datasets_rl.cli.__file__).parent.rglob("*.py")]
+    read = {name for path in sources for name in re.findall(r"RLDS_[A-Z_]+", path.read_text())}
+
+    shown = rlds("help", "environment").out
+    assert {"RLDS_HOME", "RLDS_OFFLINE"} <= read
+    assert [name for name in read if name not in shown] == []
+
+
+@pytest.mark.usefixtures("home")
+def test_the_entry_point_takes_the_words_of_the_process(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["rlds", "list", "pendulum", "-q"])
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+
+    assert main() == 0
+    assert capsys.readouterr().out == "demo/pendulum\n"

@@ -1,0 +1,186 @@
+"""``rlds download``: the main job, with real files and a real server."""
+
+from __future__ import annotations
+
+import importlib.resources
+
+import pytest
+from servers import Status, serve
+
+import datasets_rl.demo
+from datasets_rl import loading, sources
+from datasets_rl.cli.commands import download as command
+from datasets_rl.manifest import Manifest
+
+RAW = importlib.resources.files(datasets_rl.demo).joinpath("pendulum.hdf5")
+
+
+def test_it_prints_the_folder_and_tells_the_rest_beside(rlds, home):
+    ran = rlds("download", "demo/pendulum")
+
+    assert ran.code == 0
+    assert ran.out == f"{home / 'demo' / 'pendulum'}\n"
+    assert "15,000 steps in 75 episodes" in ran.err
+    assert "decision same-row (15,000)" in ran.err
+
+
+def test_known_faults_are_told_even_when_the_dataset_is_there_already(rlds, stored):
+    manifest = (stored / "manifest.json").read_text()
+    (stored / "manifest.json").write_text(manifest.replace('"faults": []', '"faults": ["the seam is odd"]'))
+
+    ran = rlds("download", "demo/pendulum")
+
+    assert "already there" in ran.err
+    assert "known fault: the seam is odd" in ran.err
+
+
+def test_what_is_there_is_left_alone_unless_forced(rlds, stored):
+    before = (stored / "rows.npy").stat().st_mtime_ns
+
+    assert rlds("download", "demo/pendulum", "--json").json["datasets"][0]["present"] is True
+    assert (stored / "rows.npy").stat().st_mtime_ns == before
+    assert rlds("download", "demo/pendulum", "--force", "--json").json["datasets"][0]["present"] is False
+    assert (stored / "rows.npy").stat().st_mtime_ns > before
+
+
+def test_the_same_id_twice_is_one(rlds):
+    assert rlds("download", "demo/pendulum", "demo/pendulum", "-q").out.count("\n") == 1
+
+
+def test_a_mirror_is_asked_first_and_written_down(rlds, home):
+    with serve({"/lab/pendulum.hdf5": RAW.read_bytes()}) as server:
+        ran = rlds("download", "demo/pendulum", "--mirror", f"{server.url}/lab", "--keep-raw", "--jobs", 1)
+
+    raw = Manifest.read(home / "demo" / "pendulum").raw[0]
+    assert ran.code == 0
+    assert raw.url == f"{server.url}/lab/pendulum.hdf5"
+    assert (home / "demo" / ".raw" / "pendulum" / "pendulum.hdf5").read_bytes() == RAW.read_bytes()
+
+
+def test_a_mirror_without_the_file_is_passed_over(rlds, home):
+    with serve({"/pendulum.hdf5": Status(404)}) as server:
+        assert rlds("download", "demo/pendulum", "--mirror", server.url).code == 0
+
+    assert Manifest.read(home / "demo" / "pendulum").raw[0].url.startswith("package:")
+
+
+def test_without_an_address_that_works_the_code_is_that_of_the_network(rlds, monkeypatch):
+    monkeypatch.setenv("RLDS_OFFLINE", "1")
+
+    ran = rlds("download", "d4rl/hopper-medium-v2", "--json")
+
+    assert ran.code == 4
+    assert ran.json["datasets"][0]["error"]["kind"] == "Offline"
+    assert "--from-local" in ran.err
+
+
+def test_another_file_is_an_integrity_error_and_nothing_is_stored(rlds, home, tmp_path):
+    (tmp_path / "pendulum.hdf5").write_bytes(RAW.read_bytes()[:-1] + b"x")
+
+    ran = rlds("download", "demo/pendulum", "--from-local", tmp_path / "pendulum.hdf5")
+
+    assert (ran.code, ran.out) == (5, "")
+    assert not (home / "demo" / "pendulum").exists()
+
+
+def test_an_edited_file_is_taken_on_request_and_that_is_said(rlds, tmp_path):
+    (tmp_path / "pendulum.hdf5").write_bytes(RAW.read_bytes() + b"x")
+
+    ran = rlds("download", "demo/pendulum", "--from-local", tmp_path, "--no-hash-check")
+
+    assert ran.code == 0
+    assert "not compared with the known digests" in ran.err
+
+
+def test_one_local_file_cannot_be_several_datasets(rlds, tmp_path):
+    (tmp_path / "a.hdf5").write_bytes(b"")
+
+    ran = rlds("download", "demo/pendulum", "d4rl/hopper-medium-v2", "--from-local", tmp_path / "a.hdf5")
+
+    assert ran.code == 2
+    assert "one id, or a folder" in ran.err
+
+
+def test_raw_only_converts_nothing(rlds, home):
+    with serve({"/pendulum.hdf5": RAW.read_bytes()}) as server:
+        ran = rlds("download", "demo/pendulum", "--raw-only", "--mirror", server.url)
+
+    assert ran.out == f"{home / 'demo' / '.raw' / 'pendulum'}\n"
+    assert not (home / "demo" / "pendulum").exists()
+
+
+def test_options_reach_the_download(rlds, home, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(loading, "download", lambda dataset_id, **options: asked.update(options, id=dataset_id) or home)
+
+    rlds(
+        "download",
+        "demo/pendulum",
+        "--raw-only",
+        "--limit-rate",
+        "5MB",
+        "-j",
+        3,
+        "-f",
+        "--mirror",
+        "a:",
+        "--mirror",
+        "b:",
+    )
+
+    assert asked["settings"].jobs == 3
+    del asked["settings"]
+    assert asked == {
+        "id": "demo/pendulum",
+        "force": True,
+        "from_local": None,
+        "hash_check": True,
+        "keep_raw": False,
+        "limit_rate": 5_000_000,
+        "mirrors": ("a:", "b:"),
+        "raw_only": True,
+    }
+
+
+def test_a_dry_run_says_what_would_come_and_writes_nothing(rlds, home):
+    ran = rlds("download", "d4rl/hopper-medium-v2", "demo/pendulum", "--dry-run", "--json")
+
+    far, near = ran.json["datasets"]
+    entry = sources.find("d4rl/hopper-medium-v2")
+    assert ran.json["dry_run"] is True
+    assert far["wire_bytes"] == entry.bytes == far["files"][0]["bytes"]
+    assert far["peak_bytes"] == far["wire_bytes"] + far["stored_bytes"]
+    assert far["free_bytes_after"] == far["free_bytes"] - far["stored_bytes"]
+    assert near["wire_bytes"] == 0
+    assert not home.exists()
+
+
+def test_a_dry_run_of_several_adds_them_up(rlds):
+    out = rlds("download", "d4rl/hopper-medium-v2", "d4rl/hopper-expert-v2", "--dry-run").out
+    total = sum(sources.find(f"d4rl/hopper-{kind}-v2").bytes for kind in ("medium", "expert"))
+
+    assert f"{total / 1e6:.1f} MB" in out.partition("together")[2]
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_dry_run_knows_what_is_there_already(rlds):
+    ran = rlds("download", "demo/pendulum", "--dry-run")
+
+    assert "nothing: it is there already" in ran.out
+    assert rlds("download", "demo/pendulum", "--dry-run", "-q").out == ""
+
+
+def test_sizes_that_are_not_known_stay_unknown(rlds):
+    ran = rlds("download", "d4rl/ant-random-expert-v0", "d4rl/hopper-medium-v2", "--dry-run")
+
+    assert "over the network   unknown" in ran.out
+    assert "and 1 of unknown size" in ran.out
+
+
+def test_every_option_is_used(rlds):
+    """The help of the command is its signature; an option that nothing reads is a lie."""
+    help_text = rlds("download", "--help").out
+    wanted = ("--dry-run", "--from-local", "--mirror", "--no-hash-check", "--force", "--keep-raw", "--raw-only")
+
+    assert all(option in help_text for option in (*wanted, "--limit-rate", "--jobs"))
+    assert command.run.__doc__

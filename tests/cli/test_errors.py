@@ -1,0 +1,55 @@
+"""Every error has its exit code and its three lines."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from datasets_rl import errors
+from datasets_rl.cli.errors import EXIT_CODES, code_of, explain
+
+CASES = [
+    (errors.BadArgument("x is 0: expected 1"), 2),
+    (errors.UnknownId("a/b", ["a/c"], "2 ids"), 3),
+    (errors.NotADataset("/tmp/x"), 3),
+    (errors.FetchFailed("a.hdf5", [("http://a", "status 500"), ("http://b", "stalled")]), 4),
+    (errors.Offline("a.hdf5"), 4),
+    (errors.IntegrityFailed("a.hdf5", ["it is cut"]), 5),
+    (errors.ManifestInvalid("manifest.json", ["steps is -1"]), 5),
+    (errors.DiskFull("/data", 10, 1), 6),
+    (errors.MissingDependency("minari", "minari", "reading Minari"), 7),
+    (errors.ConversionFailed("a.hdf5", ["no column actions"]), 8),
+    (errors.Locked("a/b", "process 1 on here", "/tmp/lock"), 9),
+    (errors.NeedsYes("delete a/b"), 10),
+    (errors.DatasetsRLError("something else"), 1),
+    (OSError(5, "Input/output error", "/data/a"), 1),
+]
+
+
+def test_every_error_class_is_tried_here():
+    classes = {kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__}
+
+    assert classes == {type(error) for error, _ in CASES} - {OSError}
+
+
+@pytest.mark.parametrize(("error", "code"), CASES, ids=lambda value: type(value).__name__)
+def test_an_error_has_its_code(error, code):
+    assert code_of(error) == code
+    assert explain(error).code == code
+
+
+@pytest.mark.parametrize("error", [error for error, _ in CASES], ids=lambda value: type(value).__name__)
+def test_no_part_of_a_message_is_lost(error):
+    told = explain(error)
+    message = getattr(error, "message", None) or error.strerror
+    shown = f"{told.what} {told.why} {told.hint}"
+
+    assert told.what
+    assert [word for word in message.replace(":", " ").split() if word not in shown] == []
+
+
+def test_codes_are_there_once_and_in_order():
+    codes = [row.code for row in EXIT_CODES]
+
+    assert codes == sorted(set(codes))

@@ -1,0 +1,118 @@
+"""``rlds info`` and ``rlds path``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+
+def test_an_id_that_is_not_stored_shows_what_the_catalog_knows(rlds):
+    ran = rlds("info", "d4rl/hopper-medium-v0")
+
+    assert ran.code == 0
+    for text in (
+        "54.3 MB",
+        "CC BY 4.0",
+        "arXiv:2004.07219",
+        "1000 steps",
+        "3,234.30",
+        "known to be bad",
+        "not downloaded",
+    ):
+        assert text in ran.out
+
+
+def test_a_stored_dataset_shows_what_is_in_it(rlds, stored):
+    out = rlds("info", "demo/pendulum").out
+
+    for text in (str(stored), "15,000", "75", "next.observation", "float32", "[15000, 3]", "same-row", "pendulum.hdf5"):
+        assert text in out
+
+
+def test_the_keys_are_those_of_a_batch(rlds, stored):
+    from datasets_rl.datasets import open_dataset
+
+    keys = {
+        (one["key"], one["dtype"], tuple(one["shape"]))
+        for one in rlds("info", "demo/pendulum", "--json").json["stored"]["keys"]
+    }
+
+    whole = open_dataset(stored)[:]
+    leaves = {(".".join(key) if isinstance(key, tuple) else key, leaf) for key, leaf in whole.items(True, True)}
+    assert keys == {
+        (key, str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape)) for key, leaf in leaves if key != "index"
+    }
+
+
+def test_statistics_are_those_of_the_episodes(rlds, stored):
+    table = np.load(stored / "episodes.npy")
+
+    shown = rlds("info", "demo/pendulum", "--json").json["stored"]["statistics"]
+
+    assert shown["return"]["mean"] == pytest.approx(table["return"].mean())
+    assert shown["length"]["max"] == table["length"].max()
+
+
+def test_a_folder_anywhere_is_described_by_its_manifest(rlds, stored, tmp_path):
+    shutil.copytree(stored, tmp_path / "copy")
+
+    ran = rlds("info", tmp_path / "copy", "--json")
+
+    assert ran.json["id"] == "demo/pendulum"
+    assert ran.json["stored"]["folder"] == str(tmp_path / "copy")
+
+
+def test_a_folder_of_an_id_that_no_catalog_has_is_described_all_the_same(rlds, stored, tmp_path):
+    manifest = json.loads((stored / "manifest.json").read_text())
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "manifest.json").write_text(
+        json.dumps({**manifest, "id": "lab/mine", "faults": ["it is ours"]})
+    )
+
+    ran = rlds("info", tmp_path / "mine")
+
+    assert ran.out.startswith("lab/mine\n")
+    assert "it is ours" in ran.out
+    assert rlds("info", tmp_path / "mine", "--json").json["catalog"] is None
+
+
+def test_a_relative_folder_is_a_folder(rlds, stored, monkeypatch):
+    monkeypatch.chdir(stored.parent)
+
+    assert rlds("info", "./pendulum", "-q").out == "demo/pendulum\n"
+    assert rlds("info", "pendulum", "-q").out == "demo/pendulum\n"
+
+
+def test_a_folder_without_a_dataset_is_told_from_an_unknown_id(rlds, tmp_path):
+    ran = rlds("info", tmp_path)
+
+    assert ran.code == 3
+    assert f"{tmp_path} is not a dataset" in ran.err
+
+
+def test_a_manifest_that_cannot_be_trusted_is_an_integrity_error(rlds, stored):
+    (stored / "manifest.json").write_text("{}")
+
+    assert rlds("info", "demo/pendulum").code == 5
+
+
+def test_ids_are_taken_with_a_colon_too(rlds):
+    assert rlds("info", "d4rl:hopper-medium-v2", "-q").out == "d4rl/hopper-medium-v2\n"
+
+
+def test_path_prints_the_folder_and_nothing_else(rlds, stored):
+    ran = rlds("path", "demo/pendulum")
+
+    assert (ran.out, ran.err) == (f"{stored}\n", "")
+    assert rlds("path", "demo/pendulum", "--json").json["path"] == str(stored)
+
+
+@pytest.mark.parametrize(("dataset", "said"), [("demo/pendulum", "rlds download"), ("demo/nothing", "184 ids|1 ids")])
+def test_path_of_what_is_not_there_prints_nothing_to_the_data_stream(rlds, dataset, said):
+    ran = rlds("path", dataset)
+
+    assert (ran.code, ran.out) == (3, "")
+    assert any(text in ran.err for text in said.split("|"))

@@ -1,0 +1,88 @@
+"""The contract with programs: the keys of each command's document. A key that goes needs a new schema version."""
+
+from __future__ import annotations
+
+import pytest
+
+from datasets_rl.cli.output import SCHEMA_VERSION
+
+ERROR = {"kind", "what", "why", "hint", "code"}
+CASES = {
+    "list": (["list", "pendulum"], {"datasets", "total"}),
+    "info": (["info", "demo/pendulum"], {"id", "catalog", "stored"}),
+    "download": (["download", "demo/pendulum"], {"datasets", "dry_run"}),
+    "verify": (["verify", "demo/pendulum"], {"datasets", "deep"}),
+    "sample": (["sample", "demo/pendulum"], {"id", "folder", "batch_size", "keys", "timing"}),
+    "path": (["path", "demo/pendulum"], {"id", "path"}),
+    "score": (["score", "demo/pendulum", "-1"], {"id", "low", "high", "origin", "returns", "scores", "mean"}),
+    "remove": (["remove", "demo/pendulum", "--dry-run"], {"datasets", "dry_run"}),
+    "help": (["help", "exit-codes"], {"exit_codes"}),
+}
+ITEMS = {
+    "list": {"id", "title", "wire_bytes", "time_limit", "downloaded", "folder", "faults", "deprecated"},
+    "download": {"id", "folder", "present", "steps", "episodes", "bytes", "faults", "decisions", "error"},
+    "verify": {"id", "folder", "intact", "files", "bytes", "problems", "remarks", "checked", "error"},
+    "remove": {"id", "folder", "bytes", "removed", "error"},
+}
+PLAN = {
+    "id", "folder", "present", "files", "wire_bytes", "stored_bytes", "peak_bytes", "free_bytes", "free_bytes_after", "error"
+}  # fmt: skip
+STORED = {
+    "folder", "steps", "episodes", "final_unknown", "bytes", "keys", "statistics", "decisions", "faults", "raw", "metadata",
+    "licence", "citation", "homepage", "time_limit", "converter",
+}  # fmt: skip
+
+
+def test_the_schema_version_is_written_down_here():
+    assert SCHEMA_VERSION == 1
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize("command", CASES)
+def test_a_document_has_its_keys(rlds, command):
+    words, keys = CASES[command]
+
+    document = rlds(*words, "--json").json
+
+    assert document["schema_version"] == SCHEMA_VERSION
+    assert document["command"] == command
+    assert set(document) - {"schema_version", "command"} == keys
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize("command", ITEMS)
+def test_every_item_of_a_document_has_its_keys(rlds, command):
+    words, _ = CASES[command]
+
+    assert [set(item) for item in rlds(*words, "--json").json["datasets"]] == [ITEMS[command]]
+
+
+@pytest.mark.parametrize("command", ["download", "verify", "remove"])
+def test_a_failed_item_has_the_same_keys_and_an_error(rlds, command):
+    (item,) = rlds(command, "demo/nothing", "--json").json["datasets"]
+
+    assert set(item) == ITEMS[command]
+    assert set(item["error"]) == ERROR
+
+
+def test_a_plan_has_its_keys(rlds):
+    planned, failed = rlds("download", "demo/pendulum", "demo/nothing", "--dry-run", "--json").json["datasets"]
+
+    assert set(planned) == set(failed) == PLAN
+
+
+@pytest.mark.usefixtures("stored")
+def test_what_is_stored_has_its_keys(rlds):
+    document = rlds("info", "demo/pendulum", "--json").json
+
+    assert set(document["stored"]) == STORED
+    assert set(document["stored"]["keys"][0]) == {"key", "dtype", "shape", "where"}
+    assert set(document["catalog"]["score"]) == {"low", "high", "origin"}
+
+
+@pytest.mark.parametrize("command", [name for name in CASES if name != "list"])
+def test_a_failed_command_is_a_document_with_an_error_or_failed_items(rlds, command):
+    document = rlds(command, "nothing/here", *["1"] * (command == "score"), "--json").json
+
+    error = document["error"] if command not in ITEMS else document["datasets"][0]["error"]
+    assert set(error) == ERROR

@@ -1,0 +1,106 @@
+"""``rlds list``."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from datasets_rl import sources
+
+
+def ids(ran):
+    return [line.split("\t")[0] for line in ran.out.splitlines()]
+
+
+def test_every_id_of_every_source_is_listed_by_name(rlds):
+    everything = [f"{name}/{one}" for name in sources.names() for one in sources.source(name).ids()]
+
+    assert ids(rlds("list")) == sorted(everything)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("hopper-medium-v2", ["d4rl/hopper-medium-v2"]),
+        ("HOPPER-MEDIUM-V2", ["d4rl/hopper-medium-v2"]),
+        ("hopper-medium-v?", ["d4rl/hopper-medium-v0", "d4rl/hopper-medium-v1", "d4rl/hopper-medium-v2"]),
+        ("demo/*", ["demo/pendulum"]),
+        ("pend*", ["demo/pendulum"]),
+        ("*opper-medium-v[2]", ["d4rl/hopper-medium-v2"]),
+    ],
+)
+def test_a_pattern_is_a_part_of_the_id_or_a_glob_over_it(rlds, pattern, found):
+    assert ids(rlds("list", pattern)) == found
+
+
+def test_nothing_that_matches_is_no_error(rlds):
+    ran = rlds("list", "nothing-of-this-name")
+
+    assert (ran.code, ran.out) == (0, "")
+    assert "no dataset matches" in ran.err
+
+
+def test_a_source_is_asked_alone(rlds):
+    assert ids(rlds("list", "--source", "demo")) == ["demo/pendulum"]
+
+
+def test_an_unknown_source_is_an_unknown_id_with_the_nearest(rlds):
+    ran = rlds("list", "--source", "d4r")
+
+    assert ran.code == 3
+    assert "did you mean d4rl" in ran.err
+
+
+def test_max_size_is_inclusive_and_leaves_out_what_has_no_known_size(rlds):
+    size = sources.find("demo/pendulum").bytes
+
+    assert ids(rlds("list", "pendulum", "--max-size", size)) == ["demo/pendulum"]
+    assert ids(rlds("list", "pendulum", "--max-size", size - 1)) == []
+    assert all(one["wire_bytes"] <= 10**8 for one in rlds("list", "--max-size", "100MB", "--json").json["datasets"])
+
+
+def test_sorted_by_size_unknown_sizes_come_last(rlds):
+    sizes = [one["wire_bytes"] for one in rlds("list", "--sort", "size", "--json").json["datasets"]]
+    known = [size for size in sizes if size is not None]
+
+    assert known == sorted(known)
+    assert sizes == known + [None] * (len(sizes) - len(known))
+
+
+def test_limit_cuts_and_says_so(rlds):
+    ran = rlds("list", "hopper", "--limit", 2, "--json")
+
+    assert len(ran.json["datasets"]) == 2
+    assert f"2 of {ran.json['total']} datasets shown" in ran.err
+
+
+@pytest.mark.usefixtures("stored")
+def test_what_is_stored_is_marked(rlds):
+    assert ids(rlds("list", "--downloaded")) == ["demo/pendulum"]
+    assert "\tyes\t" in rlds("list", "demo").out
+    assert "\tyes\t" not in rlds("list", "d4rl/").out
+
+
+def test_a_stored_dataset_of_no_catalog_is_listed_too(rlds, stored):
+    shutil.copytree(stored, stored.with_name("mine"))
+
+    assert ids(rlds("list", "--downloaded")) == ["demo/mine", "demo/pendulum"]
+
+
+def test_unfinished_and_foreign_folders_are_not_listed_as_stored(rlds, home):
+    (home / "demo" / ".work" / "pendulum" / "build").mkdir(parents=True)
+    (home / "demo" / "pendulum").mkdir()
+    (home / "notes.txt").write_text("mine")
+
+    assert ids(rlds("list", "--downloaded")) == []
+
+
+def test_deprecated_ids_and_known_faults_are_marked(rlds):
+    row = rlds("list", "d4rl/hopper-medium-v0").out.rstrip("\n").split("\t")
+
+    assert row == ["d4rl/hopper-medium-v0", "54.3 MB", "1000", "-", "deprecated, 2 known faults"]
+
+
+def test_quiet_prints_ids(rlds):
+    assert rlds("list", "hopper-medium-v2", "-q").out == "d4rl/hopper-medium-v2\n"

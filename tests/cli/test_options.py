@@ -1,0 +1,58 @@
+"""Sizes, targets and codes as the commands share them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datasets_rl.cli.options import exit_code, read_size, target
+from datasets_rl.errors import BadArgument
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1", 1),
+        ("4096", 4096),
+        ("500MB", 500_000_000),
+        ("500mb", 500_000_000),
+        ("2GiB", 2 << 30),
+        ("1.5g", 1_500_000_000),
+        (".5k", 500),
+        (" 3 kB ", 3000),
+        ("1TiB", 1 << 40),
+    ],
+)
+def test_sizes_are_read_as_people_write_them(text, size):
+    assert read_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "0.4", "-1", "MB", "1XB", "1 2", "1ib", "five", "1e9", "inf"])
+def test_what_is_no_size_above_0_is_refused(text):
+    with pytest.raises(BadArgument, match="is not a size; expected a number of bytes above 0"):
+        read_size(text)
+
+
+@pytest.mark.parametrize("text", ["/data/x", "./x", "../x", "~/x", "x/"])
+def test_what_looks_like_a_path_is_one(text):
+    assert isinstance(target(text), Path)
+
+
+@pytest.mark.parametrize("text", ["d4rl/hopper-medium-v2", "d4rl:hopper-medium-v2", "x"])
+def test_the_rest_is_an_id(text):
+    assert target(text) == text
+
+
+def test_a_folder_of_the_name_of_an_id_does_not_hide_it(tmp_path, monkeypatch):
+    (tmp_path / "demo" / "pendulum").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+
+    assert target("demo/pendulum") == "demo/pendulum"
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"), [([], 0), ([0], 0), ([5], 5), ([0, 0], 0), ([0, 5], 1), ([5, 5], 1), ([3, 4], 1)]
+)
+def test_one_item_gives_its_own_code_and_several_give_0_or_1(codes, code):
+    assert exit_code(codes) == code

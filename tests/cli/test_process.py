@@ -1,0 +1,172 @@
+"""The command as a process of its own: start-up, pipes, signals, terminals."""
+
+from __future__ import annotations
+
+import importlib.resources
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from servers import Slow, serve
+
+import datasets_rl.demo
+from datasets_rl.manifest import Manifest
+
+HEAVY = ("torch", "tensordict", "h5py", "httpx", "pandas", "sklearn", "minari", "huggingface_hub")
+RAW = importlib.resources.files(datasets_rl.demo).joinpath("pendulum.hdf5")
+WORDS = [["--help"], ["--version"], ["list"], ["list", "--json"], ["info", "demo/pendulum"], ["path", "demo/pendulum"]]
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize("words", WORDS, ids=" ".join)
+def test_looking_loads_nothing_slow(process_env, words):
+    program = (
+        "import sys; from datasets_rl.cli.app import main; code = main(sys.argv[1:]);"
+        f"print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], env=process_env, capture_output=True, text=True, check=True
+    )
+
+    assert done.stderr == "[]\n"
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize("words", [["--help"], ["list"], ["info", "demo/pendulum"]], ids=" ".join)
+def test_looking_takes_less_than_half_a_second(command, process_env, words):
+    """Processor time, which a busy machine does not stretch as it does the time on the clock."""
+
+    def seconds():
+        before = os.times()
+        subprocess.run([command, *words], env=process_env, capture_output=True, check=True)
+        after = os.times()
+        return after.children_user - before.children_user + after.children_system - before.children_system
+
+    assert min(seconds() for _ in range(3)) < 0.5
+
+
+@pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["--help"], ["list", "-q"]], ids=" ".join)
+def test_a_reader_that_leaves_early_is_no_error(command, process_env, words):
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; '{command}' {' '.join(words)} | head -n 1"],
+        env=process_env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 1
+
+
+def test_a_reader_that_is_gone_before_the_first_line_is_no_error(command, process_env):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        done = subprocess.run(
+            [command, "list"], env=process_env, stdout=closed, stderr=subprocess.PIPE, text=True, check=False
+        )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_interrupted_download_is_continued_by_the_command_that_it_prints(command, process_env, home):
+    with serve({"/pendulum.hdf5": Slow(RAW.read_bytes(), rate=200_000)}) as server:
+        words = [command, "download", "demo/pendulum", "--mirror", server.url]
+        running = subprocess.Popen(words, env=process_env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: parts(home))
+        began = time.monotonic()
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=20)
+        took = time.monotonic() - began
+
+        assert (running.returncode, out) == (130, "")
+        assert f"rlds download demo/pendulum --mirror {server.url}" in err
+        assert "Traceback" not in err
+        assert took < 5
+
+        server.requests.clear()
+        again = subprocess.run(words, env=process_env, capture_output=True, text=True, check=True)
+
+    first = next(request for request in server.requests if request.method == "GET")
+    assert int(first.headers["range"].removeprefix("bytes=").partition("-")[0]) > 0
+    assert Manifest.read(home / "demo" / "pendulum").raw[0].bytes == len(RAW.read_bytes())
+    assert again.stdout == f"{home / 'demo' / 'pendulum'}\n"
+
+
+def parts(home):
+    return any(path.stat().st_size > 50_000 for path in home.rglob("*") if path.is_file())
+
+
+def wait_until(holds, seconds=20.0):
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_without_a_terminal_progress_is_plain_and_nothing_is_asked(command, process_env):
+    with serve({"/pendulum.hdf5": RAW.read_bytes()}) as server:
+        done = subprocess.run(
+            [command, "download", "demo/pendulum", "--mirror", server.url],
+            env=process_env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    refused = subprocess.run(
+        [command, "remove", "demo/pendulum"],
+        env=process_env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+
+    assert not {"\r", "\x1b"} & set(done.stdout + done.stderr)
+    assert refused.returncode == 10
+
+
+def on_terminal(words, env):
+    """Run a program on a terminal of its own, and return what it shows there."""
+    outer, inner = pty.openpty()
+    running = subprocess.Popen(
+        words, env={**env, "TERM": "xterm", "COLUMNS": "60"}, stdout=inner, stderr=inner, stdin=inner
+    )
+    os.close(inner)
+    shown = bytearray()
+    while True:
+        try:
+            piece = os.read(outer, 65536)
+        except OSError:  # Linux says so when the last program has left the terminal
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(outer)
+    assert running.wait() == 0
+    return shown.decode()
+
+
+@pytest.mark.parametrize(
+    ("extra", "words", "colours"),
+    [({}, [], True), ({"NO_COLOR": "1"}, [], False), ({}, ["--no-color"], False), ({"CI": "1"}, [], False)],
+)
+def test_on_a_terminal_there_are_headings_and_colours_unless_unwanted(command, process_env, extra, words, colours):
+    shown = on_terminal([command, "list", "pendulum", *words], {**process_env, **extra})
+
+    assert ("\x1b[" in shown) is colours
+    assert ("on the wire" in shown) is ("CI" not in extra)
+    assert "demo/pendulum" in shown
+
+
+def test_the_longest_id_is_whole_in_a_narrow_window_and_in_a_pipe(command, process_env):
+    listed = subprocess.run([command, "list", "-q"], env=process_env, capture_output=True, text=True, check=True)
+    longest = max(listed.stdout.split(), key=len)
+    shown = on_terminal([command, "list", longest, "--no-color"], process_env)
+
+    assert longest in shown.replace("\r\n", "").replace(" ", "")

@@ -1,0 +1,87 @@
+"""``rlds remove``."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from datasets_rl import disk
+
+
+def test_without_a_terminal_nothing_is_asked_and_nothing_deleted(rlds, stored):
+    ran = rlds("remove", "demo/pendulum")
+
+    assert ran.code == 10
+    assert "--yes" in ran.err
+    assert stored.exists()
+
+
+def test_yes_deletes(rlds, stored):
+    size = disk.tree_bytes(stored)
+
+    ran = rlds("remove", "demo/pendulum", "--yes", "--json")
+
+    assert ran.json["datasets"] == [
+        {"id": "demo/pendulum", "folder": str(stored), "bytes": size, "removed": True, "error": None}
+    ]
+    assert not stored.exists()
+
+
+def test_a_dry_run_deletes_nothing_and_needs_no_yes(rlds, stored):
+    ran = rlds("remove", "demo/pendulum", "--dry-run")
+
+    assert ran.code == 0
+    assert "would be deleted" in ran.out
+    assert stored.exists()
+
+
+def test_what_is_not_there_needs_no_yes_and_is_no_error(rlds):
+    ran = rlds("remove", "demo/pendulum")
+
+    assert (ran.code, ran.out) == (0, "demo/pendulum: nothing is stored\n")
+
+
+def test_unfinished_files_go_too(rlds, home):
+    part = home / "demo" / ".raw" / "pendulum" / "pendulum.hdf5.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"x" * 1000)
+
+    assert rlds("remove", "demo/pendulum", "-y").out == "demo/pendulum: 1.0 kB deleted\n"
+    assert not part.exists()
+
+
+def test_of_several_the_known_ones_are_deleted(rlds, stored):
+    ran = rlds("remove", "demo/nothing", "demo/pendulum", "--yes", "-q")
+
+    assert (ran.code, ran.out) == (1, "demo/pendulum\n")
+    assert not stored.exists()
+
+
+class Keyboard(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize(
+    ("typed", "code", "left"),
+    [("y\n", 0, False), ("YES\n", 0, False), ("n\n", 10, True), ("\n", 10, True), ("", 10, True)],
+)
+def test_on_a_terminal_it_asks_beside_the_data_stream(rlds, stored, monkeypatch, typed, code, left):
+    monkeypatch.setattr(sys, "stdin", Keyboard(typed))
+
+    ran = rlds("remove", "demo/pendulum", "-q")
+
+    assert ran.code == code
+    assert ran.out == ("" if left else "demo/pendulum\n")
+    assert ran.err.startswith("delete demo/pendulum (610.8 kB)? [y/N] ")
+    assert stored.exists() is left
+
+
+@pytest.mark.usefixtures("stored", "terminal")
+def test_a_pipe_into_stdin_is_not_asked_even_beside_a_terminal(rlds, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+
+    assert rlds("remove", "demo/pendulum").code == 10

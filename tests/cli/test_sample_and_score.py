@@ -1,0 +1,67 @@
+"""``rlds sample`` and ``rlds score``."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_sample_shows_every_key_with_its_shape_and_the_time(rlds):
+    ran = rlds("sample", "demo/pendulum", "-n", 8, "--json")
+
+    keys = {one["key"]: one for one in ran.json["keys"]}
+    assert keys["observation"]["shape"] == keys["next.observation"]["shape"] == [8, 3]
+    assert keys["next.reward"]["shape"] == [8, 1]
+    assert keys["next.done"]["dtype"] == "bool"
+    assert len(keys["action"]["values"]) == 4
+    assert 0 < ran.json["timing"]["sample_s"] < 1
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_sample_reads_as_a_page(rlds):
+    out = rlds("sample", "demo/pendulum").out
+
+    assert out.startswith("demo/pendulum, 4 transitions\n")
+    assert "transitions a second" in out
+
+
+def test_a_folder_can_be_sampled(rlds, stored):
+    assert "observation\n" in rlds("sample", stored, "-q").out
+
+
+def test_what_is_not_stored_is_not_downloaded_on_the_way(rlds, home):
+    ran = rlds("sample", "demo/pendulum")
+
+    assert ran.code == 3
+    assert "rlds download demo/pendulum" in ran.err
+    assert not home.exists()
+
+
+def test_the_published_example_of_d4rl(rlds):
+    """REF_MIN_SCORE -20.272305 and REF_MAX_SCORE 3234.3 of hopper, from d4rl/infos.py."""
+    ran = rlds("score", "d4rl/hopper-medium-v2", -20.272305, 3234.3, 1607.0138475, "-q")
+
+    assert [float(line) for line in ran.out.split()] == pytest.approx([0, 1, 0.5])
+
+
+def test_negative_returns_are_numbers_and_no_options(rlds):
+    ran = rlds("score", "demo/pendulum", "-1205.62", "-1.6713e2", "--json")
+
+    assert ran.json["scores"] == pytest.approx([0, 1])
+    assert ran.json["mean"] == pytest.approx(0.5)
+
+
+def test_a_score_says_what_it_is_measured_by(rlds):
+    ran = rlds("score", "d4rl/hopper-medium-v2", 1000, 2000)
+
+    assert [line.split("\t")[0] for line in ran.out.splitlines()] == ["1000", "2000"]
+    assert "infos.py" in ran.err
+
+
+def test_a_dataset_without_reference_scores_has_no_score(rlds):
+    from datasets_rl import sources
+
+    origin = sources.source("d4rl")
+    without = [name for name in origin.ids() if origin.entry(name).score is None]
+    for name in without[:1]:
+        assert rlds("score", f"d4rl/{name}", 1).code == 2

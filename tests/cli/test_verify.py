@@ -1,0 +1,84 @@
+"""``rlds verify``."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+
+def flip(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.usefixtures("stored")
+def test_an_intact_dataset_is_called_intact(rlds):
+    ran = rlds("verify", "demo/pendulum")
+
+    assert ran.code == 0
+    assert ran.out.startswith("demo/pendulum: intact (3 files, ")
+
+
+@pytest.mark.usefixtures("stored")
+def test_deep_checks_more(rlds):
+    shallow = rlds("verify", "demo/pendulum", "--json").json["datasets"][0]["checked"]
+    deep = rlds("verify", "demo/pendulum", "--deep", "--json").json["datasets"][0]["checked"]
+
+    assert set(shallow) < set(deep)
+
+
+@pytest.mark.parametrize("name", ["rows.npy", "final.npy", "episodes.npy"])
+def test_a_flipped_bit_is_found_and_ends_with_5(rlds, stored, name):
+    flip(stored / name, -1)
+
+    ran = rlds("verify", "demo/pendulum")
+
+    assert ran.code == 5
+    assert name in ran.out
+    assert rlds("verify", "demo/pendulum", "--json").json["datasets"][0]["intact"] is False
+
+
+def test_a_file_that_is_gone_is_found(rlds, stored):
+    (stored / "final.npy").unlink()
+
+    assert rlds("verify", "demo/pendulum").code == 5
+
+
+def test_a_folder_is_verified_too(rlds, stored, tmp_path):
+    shutil.move(stored, tmp_path / "moved")
+
+    assert rlds("verify", tmp_path / "moved", "-q").code == 0
+
+
+def test_of_several_the_broken_ones_are_named_and_the_code_is_1(rlds, stored, tmp_path):
+    shutil.copytree(stored, tmp_path / "copy")
+    flip(tmp_path / "copy" / "rows.npy", -1)
+
+    ran = rlds("verify", "demo/pendulum", tmp_path / "copy", "demo/nothing", "--json")
+
+    intact, broken, unknown = ran.json["datasets"]
+    assert ran.code == 1
+    assert (intact["intact"], broken["intact"], unknown["intact"]) == (True, False, False)
+    assert unknown["error"]["code"] == 3
+    assert rlds("verify", "demo/pendulum", tmp_path / "copy", "-q").out == f"{tmp_path / 'copy'}\n"
+
+
+def test_values_that_break_the_rules_are_found_by_deep(rlds, stored):
+    """The digest in the manifest is made to fit, as a faulty converter would have done."""
+    import hashlib
+    import json
+
+    rows = np.load(stored / "rows.npy")
+    rows["next.truncated"][3] = True
+    np.save(stored / "rows.npy", rows)
+    data = (stored / "rows.npy").read_bytes()
+    manifest = json.loads((stored / "manifest.json").read_text())
+    entry = next(one for one in manifest["files"] if one["path"] == "rows.npy")
+    entry.update(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    (stored / "manifest.json").write_text(json.dumps(manifest))
+
+    assert rlds("verify", "demo/pendulum").code == 0
+    assert rlds("verify", "demo/pendulum", "--deep").code == 5
