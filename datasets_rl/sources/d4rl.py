@@ -52,12 +52,12 @@ class D4RL(Source):
         )
 
     def assets(self, name: str) -> Sequence[Asset]:
-        """Return the file of an id."""
+        """Return the file of an id; its path is the upstream's own, so that a copy of the upstream is a mirror."""
         facts = self._facts(name)
         path: str = facts["path"]
         asset = Asset(
             urls=tuple(base + path for base in self._catalog["base_urls"]),
-            path=path.rpartition("/")[2],
+            path=path,
             size=facts.get("size"),
             sha256=facts.get("sha256"),
             magic=_MAGIC,

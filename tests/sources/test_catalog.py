@@ -58,7 +58,7 @@ def test_every_id_has_its_facts(entries):
         (asset,) = SOURCE.assets(entry.name)
         assert [url[: -len(entry.facts["path"])] for url in asset.urls] == BASES
         assert asset.path.endswith(".hdf5")
-        assert "/" not in asset.path
+        assert asset.path == entry.facts["path"]
         assert asset.sha256 is None or re.fullmatch("[0-9a-f]{64}", asset.sha256)
         assert entry.bytes == asset.size
         assert (entry.licence, entry.homepage) == ("CC BY 4.0", "https://github.com/Farama-Foundation/D4RL")

@@ -1,0 +1,123 @@
+"""Kill children at each of their file-system events, and report what they left. Run as a program by the tests.
+
+A child is forked from this process, which has everything imported, and ends itself with SIGKILL at its n-th event:
+an open, a rename, a removal, a new folder. So every moment between two changes of the disk is met, not only those
+that a clock happens to hit.
+
+    argument    JSON: id, root, options of `download`, steps (how far the events lie apart), random (how many more)
+    output      a line of JSON for each child: event, died, folder (whole, absent, or why it does not open), digest
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from datasets_rl import loading
+from datasets_rl.errors import DatasetsRLError
+from datasets_rl.format.npy import file_sha256
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.settings import Settings
+
+EVENTS = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree"}
+
+task = json.loads(sys.argv[1])
+root = Path(task["root"])
+options = task["options"]
+settings = Settings.from_env({"RLDS_HOME": str(root.parent), "RLDS_NO_PROGRESS": "1", "RLDS_JOBS": "1"})
+spot = loading.place(task["id"], root=root, settings=settings)
+
+
+def life(fatal):
+    """Download in a forked child that dies at its event number `fatal`; return the events it saw, or None."""
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writable)
+        with os.fdopen(readable) as stream:
+            seen = stream.read()
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status) and not seen:
+            raise SystemExit(f"the child that was to die at {fatal} failed by itself")
+        return None if os.WIFSIGNALED(status) else int(seen)
+    os.close(readable)
+    count = 0
+
+    def watch(event, arguments):
+        nonlocal count
+        inside = event in EVENTS and any(str(root) in str(argument) for argument in arguments)
+        if inside or (event == "open" and isinstance(arguments[0], int)):
+            count += 1
+            if count == fatal:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+    work()
+    os.write(writable, str(count).encode())
+    os._exit(0)
+
+
+def work():
+    """Download in a child; an error ends it, so that it does not go on as its parent would."""
+    try:
+        loading.download(task["id"], root=root, settings=settings, **options)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def state():
+    """Say what a reader finds, and a digest of the rows if it finds a dataset."""
+    if not spot.exists:
+        return "absent", ""
+    try:
+        stored = StoredDataset(spot.folder)
+        _ = stored.episodes
+        return "whole", file_sha256(spot.folder / "rows.npy")
+    except DatasetsRLError as error:
+        return f"broken: {error}", ""
+
+
+def report(event, died):
+    folder, digest = state()
+    print(json.dumps({"event": event, "died": died, "folder": folder, "digest": digest}), flush=True)
+
+
+def clean():
+    if not task["keep"]:
+        loading.remove(task["id"], root=root, settings=settings)
+
+
+total = life(0)
+report("first", died=False)
+clean()
+for fatal in range(1, total + 1, task["steps"]):
+    died = life(fatal) is None
+    report(fatal, died)
+    life(0)
+    report("again", died=False)
+    clean()
+dice = random.Random(0)
+start = time.monotonic()
+life(0)
+whole = time.monotonic() - start
+clean()
+for _ in range(task["random"]):
+    child = os.fork()
+    if not child:
+        work()
+        os._exit(0)
+    time.sleep(dice.uniform(0, whole))
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    report("random", died=os.WIFSIGNALED(status))
+    if dice.random() < 0.3:
+        life(0)
+        report("again", died=False)
+        clean()
+life(0)
+report("last", died=False)

@@ -1,0 +1,99 @@
+"""A download that is killed anywhere leaves a whole dataset or none, and the next run finishes the work."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from d4rl_files import mujoco
+from servers import File, Slow, serve
+
+from datasets_rl import loading
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
+
+NAME = "halfcheetah-medium-v2"
+UPSTREAM = "/gym_mujoco_v2/halfcheetah_medium-v2.hdf5"
+
+
+@pytest.fixture(scope="session")
+def raw(tmp_path_factory):
+    path = tmp_path_factory.mktemp("raw") / "file.hdf5"
+    mujoco(path)
+    return path
+
+
+def killed(tmp_path, *, options, keep=False, steps=1, random=0, name=f"d4rl/{NAME}"):
+    root = tmp_path / "home" / name.split("/")[0]
+    task = {"id": name, "root": str(root), "options": options, "keep": keep, "steps": steps, "random": random}
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("killer.py"), json.dumps(task)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lives = [json.loads(line) for line in done.stdout.splitlines()]
+    return lives, root
+
+
+def judge(lives):
+    """Every reader found the right rows or nothing; every run that was left alone finished."""
+    whole = {life["digest"] for life in lives if life["folder"] == "whole"}
+    assert len(whole) == 1
+    assert {life["folder"] for life in lives} <= {"whole", "absent"}
+    assert all(life["folder"] == "whole" for life in lives if not life["died"] and life["event"] != "random")
+    return sum(life["died"] for life in lives)
+
+
+def leftovers(root):
+    return sorted(str(path.relative_to(root)) for hidden in (".work", ".raw") for path in (root / hidden).rglob("*"))
+
+
+def local(raw):
+    return {"from_local": str(raw), "hash_check": False}
+
+
+def test_a_conversion_killed_at_any_of_its_steps_leaves_a_whole_dataset_or_none(raw, tmp_path):
+    lives, root = killed(tmp_path, options=local(raw), steps=1)
+
+    assert judge(lives) >= 20
+    assert leftovers(root) == []
+
+
+def test_a_replacement_killed_at_any_of_its_steps_keeps_the_old_dataset_or_has_the_new_one(raw, tmp_path):
+    lives, root = killed(tmp_path, options={**local(raw), "force": True}, keep=True, steps=1)
+
+    assert judge(lives) >= 20
+    assert leftovers(root) == []
+
+
+def test_a_download_killed_at_its_steps_is_resumed(raw, tmp_path):
+    with serve({UPSTREAM: File(raw)}) as server:
+        lives, root = killed(tmp_path, options={"mirrors": [server.url], "hash_check": False}, steps=4)
+
+    assert judge(lives) >= 10
+    assert leftovers(root) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_hundred_random_kills_of_download_and_conversion_never_leave_a_wrong_dataset(raw, tmp_path):
+    with serve({UPSTREAM: Slow(raw, rate=raw.stat().st_size)}) as server:
+        options = {"mirrors": [server.url], "hash_check": False}
+        lives, root = killed(tmp_path, options=options, steps=3, random=130)
+
+    assert judge(lives) >= 100
+    assert any(int(asked.removeprefix("bytes=").split("-")[0]) > 0 for asked in server.ranges)
+    assert leftovers(root) == []
+
+
+def test_what_survived_kills_passes_every_check(raw, tmp_path):
+    _, root = killed(tmp_path, options={**local(raw), "keep_raw": True}, steps=25)
+
+    report = loading.verify(f"d4rl/{NAME}", deep=True, root=root)
+
+    assert report.problems == ()
+    assert any("every converted value" in line for line in report.checked)
