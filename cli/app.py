@@ -49,8 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _run(shell, words)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has what it wanted, as `head` does. What is left in the buffer must not fail again at exit.
+    except (BrokenPipeError, SystemExit):
+        # The reader has what it wanted, as `head` does; Typer makes a SystemExit of it when it prints help. What is
+        # left in the buffer must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (KeyboardInterrupt, typer.Abort):

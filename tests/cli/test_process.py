@@ -35,18 +35,19 @@ def test_looking_loads_nothing_slow(process_env, words):
     assert done.stderr == "[]\n"
 
 
+@pytest.mark.bench
 @pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize("words", [["--help"], ["list"], ["info", "demo/pendulum"]], ids=" ".join)
 def test_looking_takes_less_than_half_a_second(command, process_env, words):
-    """Processor time, which a busy machine does not stretch as it does the time on the clock."""
-
     def seconds():
-        before = os.times()
+        began = time.perf_counter()
         subprocess.run([command, *words], env=process_env, capture_output=True, check=True)
-        after = os.times()
-        return after.children_user - before.children_user + after.children_system - before.children_system
+        return time.perf_counter() - began
 
-    assert min(seconds() for _ in range(3)) < 0.5
+    best = min(seconds() for _ in range(5))
+
+    print(f"\nrlds {' '.join(words)}: {best:.3f} s")
+    assert best < 0.5
 
 
 @pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["--help"], ["list", "-q"]], ids=" ".join)
@@ -63,12 +64,13 @@ def test_a_reader_that_leaves_early_is_no_error(command, process_env, words):
     assert done.stdout.count("\n") == 1
 
 
-def test_a_reader_that_is_gone_before_the_first_line_is_no_error(command, process_env):
+@pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["--help"], ["list", "--help"]], ids=" ".join)
+def test_a_reader_that_is_gone_before_the_first_line_is_no_error(command, process_env, words):
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as closed:
         done = subprocess.run(
-            [command, "list"], env=process_env, stdout=closed, stderr=subprocess.PIPE, text=True, check=False
+            [command, *words], env=process_env, stdout=closed, stderr=subprocess.PIPE, text=True, check=False
         )
 
     assert (done.returncode, done.stderr) == (0, "")
