@@ -21,14 +21,13 @@ def resolve(url: str, ask: Ask) -> Remote:
     """Return the address of the file in one commit, with what the hub knows about it."""
     # Imported here: only data from the hub needs it.
     from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # exported through a lazy table
 
     found = _ADDRESS.fullmatch(url)
     if found is None:
         raise NotThere("it is not of the form hf://datasets/owner/repo[@revision]/path")
     repo, path = found["repo"], found["path"]
     endpoint = os.environ.get("HF_ENDPOINT")
-    headers = build_hf_headers(library_name="datasets-rl")
+    headers = _headers()
 
     def at(revision: str | None) -> str:
         return hf_hub_url(repo, path, repo_type="dataset", revision=revision, endpoint=endpoint)
@@ -48,3 +47,11 @@ def resolve(url: str, ask: Ask) -> Remote:
         sha256=digest if _SHA256.fullmatch(digest) else None,
         etag=digest or None,
     )
+
+
+def _headers() -> dict[str, str]:
+    # Not build_hf_headers: to name the tool at work in its User-Agent, that makes a request of its own.
+    from huggingface_hub import constants, get_token
+
+    token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
+    return {"Authorization": f"Bearer {token}"} if token else {}
