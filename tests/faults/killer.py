@@ -65,7 +65,7 @@ def work():
     """Download in a child; an error ends it, so that it does not go on as its parent would."""
     try:
         loading.download(task["id"], root=root, settings=settings, **options)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - whatever it is, this child must not live on
         traceback.print_exc()
         os._exit(1)
 

@@ -1,0 +1,335 @@
+"""What goes wrong between an upstream and a dataset, through the real command: its exit code, its words, what is left."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+import h5py
+import numpy as np
+import pytest
+from d4rl_files import mujoco, mujoco_columns, rollout, write
+from servers import Cut, File, LiesAboutLength, Resets, Slow, Stall, Status, serve
+
+from datasets_rl import loading
+from datasets_rl.cli.app import main
+from datasets_rl.format import StoredDataset
+
+NAME = "maze2d-open-v0"  # no digest is known of it, so that any file may stand for it
+UPSTREAM = "/maze2d/maze2d-open-sparse.hdf5"
+
+
+@pytest.fixture(scope="session")
+def good(tmp_path_factory):
+    path = tmp_path_factory.mktemp("raw") / "good.hdf5"
+    mujoco(path)
+    return path
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("RLDS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RLDS_TIMEOUT", "1")
+    monkeypatch.setenv("RLDS_MAX_RETRIES", "2")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def rlds(home, capsys):  # noqa: ARG001 - it sets the environment
+    def run(*words):
+        code = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def download(rlds, monkeypatch):
+    """Download from a loopback server that stands for the upstream itself: no other address is tried."""
+
+    def run(behaviour, *words, name=NAME):
+        from datasets_rl import sources
+
+        source = sources.source("d4rl")
+        path = source.entry(name).facts["path"]
+        with serve({f"/{path}": behaviour}) as server:
+            monkeypatch.setitem(source._catalog, "base_urls", [f"{server.url}/"])
+            code, out, err = rlds("download", f"d4rl/{name}", *words)
+            return code, out, err, server
+
+    return run
+
+
+def absent(home, name=NAME):
+    return not (home / "d4rl" / name).exists()
+
+
+def test_a_good_file_becomes_a_dataset_with_its_path_on_stdout(download, home, good):
+    code, out, err, _ = download(File(good))
+
+    assert code == 0, err
+    assert out.strip() == str(home / "d4rl" / NAME)
+    assert len(StoredDataset(home / "d4rl" / NAME)) == 300
+
+
+@pytest.mark.parametrize(("status", "shown"), [(403, "403"), (404, "404"), (429, "429"), (500, "500"), (503, "503")])
+def test_a_refusing_server_ends_with_the_status_and_what_to_do(download, home, status, shown):
+    code, out, err, _ = download(Status(status))
+
+    assert (code, out) == (4, "")
+    assert shown in err
+    assert "--from-local" in err
+    assert absent(home)
+
+
+def test_too_many_requests_are_waited_for(download, good):
+    class Busy(File):
+        def answer(self, call):
+            self.refused = getattr(self, "refused", 0) + 1
+            if self.refused <= 2:
+                return Status(429, headers={"Retry-After": "0"}).answer(call)
+            return super().answer(call)
+
+    code, _, err, _ = download(Busy(good))
+
+    assert code == 0, err
+
+
+def test_a_web_page_saved_as_hdf5_is_refused_with_that_explanation(download, home):
+    page = b"<!DOCTYPE html><html><head><title>Login required</title></head></html>"
+
+    code, _, err, _ = download(File(page))
+
+    assert code in {4, 5}
+    assert "web page" in err
+    assert absent(home)
+
+
+def test_a_file_with_another_digest_is_refused(download, home, good):
+    name = "pen-human-v1"
+    code, _, err, _ = download(File(good), name=name)
+
+    assert code in {4, 5}
+    assert "expected" in err
+    assert absent(home, name)
+
+
+def test_a_digest_that_differs_is_accepted_on_request_and_the_manifest_says_so(download, home, good):
+    name = "pen-human-v1"
+    code, _, err, _ = download(File(good), "--no-hash-check", name=name)
+
+    assert code == 0, err
+    assert [raw.checked for raw in StoredDataset(home / "d4rl" / name).manifest.raw] == ["skipped"]
+
+
+@pytest.mark.parametrize("behaviour", [Cut, Resets], ids=["cut", "reset"])
+def test_a_broken_connection_is_resumed_where_it_broke(download, good, behaviour):
+    code, _, err, server = download(behaviour(good, after=20_000, times=2))
+
+    assert code == 0, err
+    assert any(asked.startswith("bytes=") and not asked.startswith("bytes=0-") for asked in server.ranges)
+
+
+def test_a_stalled_connection_is_given_up_and_resumed(download, good):
+    code, _, err, _ = download(Stall(good, after=20_000, times=1))
+
+    assert code == 0, err
+
+
+def test_a_server_that_promises_more_than_it_has_ends_with_an_error(download, home, good):
+    code, _, err, _ = download(LiesAboutLength(good))
+
+    assert code in {4, 5}, err
+    assert absent(home)
+
+
+def damaged(good, folder, change):
+    path = folder / "damaged.hdf5"
+    shutil.copy(good, path)
+    change(path)
+    return path
+
+
+def cut_in_half(path):
+    with path.open("r+b") as stream:
+        stream.truncate(path.stat().st_size // 2)
+
+
+def flip_bits_of_a_chunk(path):
+    with h5py.File(path) as file:
+        chunk = file["observations"].id.get_chunk_info(0)
+    with path.open("r+b") as stream:
+        stream.seek(chunk.byte_offset + chunk.size // 2)
+        flipped = bytes(byte ^ 0xFF for byte in stream.read(8))
+        stream.seek(-8, os.SEEK_CUR)
+        stream.write(flipped)
+
+
+def lose_a_column(path):
+    with h5py.File(path, "r+") as file:
+        del file["actions"]
+        del file["terminals"]
+
+
+def shorten_a_column(path):
+    with h5py.File(path, "r+") as file:
+        short = file["rewards"][:-7]
+        del file["rewards"]
+        file["rewards"] = short
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (cut_in_half, ["truncated"]),
+        (flip_bits_of_a_chunk, ["observations", "row"]),
+        (lose_a_column, ["actions is missing", "terminals is missing"]),
+        (shorten_a_column, ["rewards has shape [293]", "300"]),
+    ],
+)
+def test_a_damaged_file_is_refused_with_every_fault_and_leaves_no_dataset(
+    download, home, good, tmp_path, change, words
+):
+    code, out, err, _ = download(File(damaged(good, tmp_path, change)))
+
+    assert (code, out) == (8, "")
+    assert all(word in err for word in words), err
+    assert absent(home)
+    assert not (home / "d4rl" / ".work" / NAME / "build" / "manifest.json").exists()
+
+
+def test_a_repaired_upstream_replaces_the_damaged_file_that_was_fetched(download, home, good, tmp_path):
+    assert download(File(damaged(good, tmp_path, lose_a_column)))[0] == 8
+
+    code, _, err, _ = download(File(good), "--force")
+
+    assert code == 0, err
+    assert not absent(home)
+
+
+def test_two_processes_fetch_and_convert_once(home, good):
+    with serve({UPSTREAM: Slow(good, rate=200_000)}) as server:
+        words = ["download", f"d4rl/{NAME}", "--mirror", server.url]
+        both = [
+            subprocess.Popen(
+                [sys.executable, "-m", "datasets_rl.cli", *words],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(2)
+        ]
+        results = [process.communicate(timeout=60) for process in both]
+
+    assert [process.returncode for process in both] == [0, 0], results
+    assert {out.strip() for out, _ in results} == {str(home / "d4rl" / NAME)}
+    assert len([one for one in server.requests if one.method == "GET"]) == 1
+
+
+def test_threads_of_one_process_fetch_and_convert_once(home, good):
+    found = []
+    with serve({UPSTREAM: Slow(good, rate=500_000)}) as server:
+        threads = [
+            threading.Thread(target=lambda: found.append(loading.download(f"d4rl/{NAME}", mirrors=[server.url])))
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert found == [home / "d4rl" / NAME] * 3
+    assert len([one for one in server.requests if one.method == "GET"]) == 1
+
+
+def test_a_switched_off_network_sends_no_request(rlds, home, good, monkeypatch):
+    monkeypatch.setenv("RLDS_OFFLINE", "1")
+    with serve({UPSTREAM: File(good)}) as server:
+        code, _, err = rlds("download", f"d4rl/{NAME}", "--mirror", server.url)
+
+    assert code == 4
+    assert "RLDS_OFFLINE" in err
+    assert server.requests == []
+    assert absent(home)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 3 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a file system needs root")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def wide_file(path, rows):
+    columns = mujoco_columns(rollout())
+    names = ("observations", "actions", "rewards", "terminals", "timeouts")
+    zeros = {name: np.zeros((rows, *columns[name].shape[1:]), columns[name].dtype) for name in names}
+    return write(path, zeros)
+
+
+def test_a_full_disk_is_noticed_before_the_conversion_starts(rlds, small_disk, tmp_path):
+    raw = wide_file(tmp_path / "raw.hdf5", 100_000)
+
+    code, _, err = rlds("--root", small_disk, "download", f"d4rl/{NAME}", "--from-local", raw)
+
+    assert code == 6
+    assert "bytes needed" in err
+    assert not (small_disk / "d4rl" / NAME).exists()
+
+
+def test_a_disk_that_fills_during_the_conversion_leaves_no_dataset_and_a_later_run_finishes(
+    rlds, small_disk, tmp_path, monkeypatch
+):
+    raw = wide_file(tmp_path / "raw.hdf5", 100_000)
+    with monkeypatch.context() as patch:
+        patch.setattr("datasets_rl.disk.require_free", lambda *_: None)
+        code, _, err = rlds("--root", small_disk, "download", f"d4rl/{NAME}", "--from-local", raw)
+
+    assert code == 6
+    assert "not enough disk" in err
+    assert not (small_disk / "d4rl" / NAME).exists()
+
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    assert rlds("--root", small_disk, "download", f"d4rl/{NAME}", "--from-local", raw)[0] == 0
+
+
+def test_a_disk_that_fills_during_the_download_keeps_what_came(rlds, small_disk, tmp_path):
+    generator = np.random.default_rng(0)
+    noise = {
+        "observations": generator.normal(size=(60_000, 17)),
+        "actions": generator.normal(size=(60_000, 6)),
+        "rewards": generator.normal(size=60_000),
+        "terminals": np.zeros(60_000, bool),
+    }
+    raw = write(tmp_path / "raw.hdf5", noise)
+    part = small_disk / "d4rl" / ".raw" / NAME / f"{UPSTREAM[1:]}.part"
+    # Without a length nobody can know beforehand that it will not fit.
+    with serve({UPSTREAM: File(raw, length=False)}) as server:
+        code, _, err = rlds("--root", small_disk, "download", f"d4rl/{NAME}", "--mirror", server.url)
+        assert code == 6, err
+        assert part.stat().st_size > 1_000_000
+
+        subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+        code, _, err = rlds("--root", small_disk, "download", f"d4rl/{NAME}", "--mirror", server.url)
+
+    assert code == 0, err
+    assert any(asked.startswith("bytes=") and not asked.startswith("bytes=0-") for asked in server.ranges)
+
+
+def test_a_disk_that_cannot_hold_the_file_is_noticed_before_the_first_byte(rlds, small_disk, good):
+    with serve({UPSTREAM: File(good.read_bytes() + bytes(4_000_000))}) as server:
+        code, _, err = rlds("--root", small_disk, "download", f"d4rl/{NAME}", "--mirror", server.url)
+
+    assert code == 6, err
+    assert not list((small_disk / "d4rl").rglob("*.part"))
