@@ -1,8 +1,8 @@
 """What the benchmarks share: timing in turns, and one file as our dataset and as TorchRL's."""
 
-import os
 import statistics
 import time
+from pathlib import Path
 
 import pytest
 
@@ -44,9 +44,9 @@ def torchrl_dataset(raw, root):
     d4rl = pytest.importorskip("torchrl.data.datasets.d4rl", reason="pip install --no-deps torchrl hoptorch")
 
     def linked(_url, folder):
-        path = os.path.join(folder, "raw.hdf5")
-        os.symlink(raw, path)
-        return path
+        path = Path(folder, "raw.hdf5")
+        path.symlink_to(raw)
+        return str(path)
 
     patch = pytest.MonkeyPatch()
     patch.setattr(d4rl, "_download_dataset_from_url", linked)

@@ -19,6 +19,8 @@ from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["DatasetStorage", "as_rows", "wrapped"]
 
+_WORD = 8
+
 
 class DatasetStorage(Storage):
     """The steps of a stored dataset.
@@ -141,7 +143,10 @@ class DatasetStorage(Storage):
 
 
 def _windows(stored: StoredDataset) -> Tensor:
-    """Return the windows of all rows, bytes [N, W], overlapping; rows.npy ends with a record of zeros for the last."""
+    """Return the windows of all rows, words [N, W], overlapping; rows.npy ends with a record of zeros for the last.
+
+    Words of 8 bytes, not bytes: torch counts elements when it decides whether a gather is worth several threads.
+    """
     schema = stored.schema
     rows = stored.map(ROWS_FILE)
     count = len(rows)
@@ -149,7 +154,8 @@ def _windows(stored: StoredDataset) -> Tensor:
     flat = np.memmap(stored.folder / ROWS_FILE, np.uint8, mode="c", offset=rows.offset)
     if flat.size < (count + 1) * schema.record_bytes:
         raise IntegrityFailed(str(stored.folder / ROWS_FILE), ["there is no record of zeros behind the last row"])
-    return torch.from_numpy(flat).as_strided((count, schema.window_bytes), (schema.record_bytes, 1))
+    words = torch.from_numpy(flat[: (count + 1) * schema.record_bytes].view(np.int64))
+    return words.as_strided((count, schema.window_bytes // _WORD), (schema.record_bytes // _WORD, 1))
 
 
 def _final(stored: StoredDataset, field: Field) -> Tensor:

@@ -63,7 +63,7 @@ class RowViews:
         """Add a view for every narrow field, and for the next of every carried one.
 
         Args:
-            windows: Bytes, [B, W], contiguous.
+            windows: [B, W], contiguous, of any dtype.
             leaves: Takes the views, [B, ...], by key.
         """
         for group in self._groups:

@@ -12,7 +12,7 @@ def test_sampling_is_several_times_faster_than_torchrl(ours, theirs, batch_size,
     steps = len(ours)
     windows = ours.storage._windows
     record = ours.stored.schema.record_bytes
-    rows = windows.as_strided((steps, record), (record, 1))
+    rows = windows.as_strided((steps, record // 8), (record // 8, 1))
 
     took = compare(
         {
@@ -34,7 +34,7 @@ def test_sampling_is_several_times_faster_than_torchrl(ours, theirs, batch_size,
     assert ratio >= GOALS[batch_size]
 
 
-def test_a_batch_of_short_episodes_costs_little_more(ours, tmp_path, show):
+def test_a_batch_of_short_episodes_costs_little_more(ours, show):
     """Every end of an episode takes its next observation from another file."""
     batch = torch.randint(len(ours), (256,))
     ends = torch.from_numpy(ours.episodes.stops[:256] - 1)
