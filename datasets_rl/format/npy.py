@@ -6,7 +6,8 @@ import hashlib
 import io
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import Any, Literal
 
 import numpy as np
 from numpy.lib import format as npy
@@ -16,9 +17,22 @@ from datasets_rl import disk
 from datasets_rl.errors import IntegrityFailed
 from datasets_rl.manifest import StoredFile
 
-__all__ = ["NpyStream", "file_sha256", "open_npy"]
+__all__ = ["NpyStream", "file_sha256", "map_npy", "open_npy"]
 
 _HASH_BYTES = 1 << 20
+_MAX_HEADER = 1 << 20  # numpy's own limit is met with 300 fields
+# What numpy's parser was seen to raise on damaged headers.
+_HEADER_ERRORS = (
+    ValueError,
+    OSError,
+    EOFError,
+    TypeError,
+    KeyError,
+    SyntaxError,
+    TokenError,
+    ArithmeticError,
+    MemoryError,
+)
 
 
 class NpyStream:
@@ -100,14 +114,24 @@ def open_npy(
     Raises:
         IntegrityFailed: If the file holds something else, or cannot be mapped.
     """
-    try:
-        array = npy.open_memmap(path, mode="c" if writable else "r")
-    except (ValueError, OSError, EOFError) as error:
-        raise IntegrityFailed(str(path), [f"it cannot be mapped: {error}"]) from error
+    array = map_npy(path, mode="c" if writable else "r")
     if array.dtype != dtype or array.shape != shape:
         raise IntegrityFailed(
             str(path), [f"it holds {array.dtype} {list(array.shape)}; the manifest says {dtype} {list(shape)}"]
         )
+    return array
+
+
+def map_npy(path: Path, mode: Literal["r", "c"] = "r") -> np.memmap[Any, Any]:
+    """Map an .npy file of any content, whatever its header says.
+
+    Raises:
+        IntegrityFailed: If it cannot be mapped.
+    """
+    try:
+        array: np.memmap[Any, Any] = npy.open_memmap(path, mode=mode, max_header_size=_MAX_HEADER)
+    except _HEADER_ERRORS as error:
+        raise IntegrityFailed(str(path), [f"it cannot be mapped: {error}"]) from error
     return array
 
 

@@ -9,11 +9,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from datasets_rl.errors import BadArgument, IntegrityFailed, UnknownId
-from datasets_rl.format.npy import open_npy
+from datasets_rl.format.npy import map_npy, open_npy
 from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.manifest import Manifest
 from datasets_rl.rows import ROWS_FILE, Field, Schema
@@ -58,13 +57,12 @@ class StoredDataset:
     def episodes(self) -> EpisodeTable:
         """Where each episode lies, E records."""
         path = self.folder / EPISODES_FILE
+        records = map_npy(path)
+        fields: Mapping[str, Any] = records.dtype.fields or {}
+        known = all(name in fields and fields[name][0] == EPISODE_DTYPE[name] for name in EPISODE_DTYPE.names or ())
         try:
-            records = npy.open_memmap(path, mode="r")
-            names = EPISODE_DTYPE.names or ()
-            fields: Mapping[str, Any] = records.dtype.fields or {}
-            known = all(name in fields and fields[name][0] == EPISODE_DTYPE[name] for name in names)
             table = EpisodeTable(np.array(records)) if known and records.ndim == 1 else None
-        except (ValueError, OSError, EOFError) as error:
+        except BadArgument as error:
             raise IntegrityFailed(str(path), [str(error)]) from error
         if table is None or len(table) != self.manifest.episodes or table.steps != self.manifest.steps:
             wanted = f"{self.manifest.episodes} episodes, {self.manifest.steps} steps"

@@ -1,0 +1,214 @@
+"""The writer takes what is a trajectory, and refuses everything else before it can become a dataset."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from stored_data import Model, columns, trajectory, write_dataset
+
+from datasets_rl.errors import BadArgument, ConversionFailed
+from datasets_rl.format import DatasetWriter, writer
+from datasets_rl.rows import Column
+from datasets_rl.ted.episode import Episode
+from datasets_rl.ted.stats import Moments
+
+F4, BOOL = np.dtype("f4"), np.dtype("?")
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A writer whose files are closed at the end, whatever happened."""
+    made = []
+
+    def start(of=None):
+        made.append(DatasetWriter(tmp_path, columns() if of is None else of, what="toy/data"))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.discard()
+
+
+def episode(steps=3, *, without=(), **changes):
+    """A good episode, with some columns left out or replaced; names use dots."""
+    whole = trajectory(steps)
+    parts = {"steps": dict(whole.steps), "states": dict(whole.states)}
+    for name in without:
+        for part in parts.values():
+            part.pop(tuple(name.split(".")), None)
+    for name, value in changes.items():
+        key = tuple(name.split("__"))
+        parts["states" if key == ("observation",) else "steps"][key] = value
+    return Episode(**parts)
+
+
+def flags(*rows):
+    return np.array(rows, bool)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        (episode(without=["action"]), "its columns are"),
+        (episode(without=["observation"]), "its columns are"),
+        (episode(without=["action", "next.reward", "next.terminated", "next.truncated"]), "it has no step"),
+        (episode(without=["action"], extra=np.zeros((3, 2), F4)), "action is missing"),
+        (episode(extra=np.zeros((3, 2), F4)), "extra"),
+        (episode(action=np.zeros((3, 3), F4)), r"action is float32 \[3, 3\]; expected float32 \[3, 2\]"),
+        (episode(action=np.zeros((3, 2))), r"action is float64 \[3, 2\]"),
+        (episode(action=np.zeros(3, F4)), r"action is float32 \[3\]"),
+        (episode(next__reward=np.zeros((4, 1), F4)), r"next.reward is float32 \[4, 1\]"),
+        (episode(next__truncated=np.zeros((3, 1), "i1")), "next.truncated is int8"),
+        (episode(observation=np.zeros((2, 3), F4)), r"observation is float32 \[2, 3\]"),
+        (episode(observation=np.zeros((5, 3), F4)), r"observation is float32 \[5, 3\]"),
+        (episode(0), "it has no step"),
+    ],
+)
+def test_a_piece_that_does_not_fit_is_refused_with_its_place(write, bad, problem):
+    toy = write()
+    toy.append(episode(4))
+
+    with pytest.raises(ConversionFailed, match=r"toy/data cannot .* episode 1 \(from row 4\)") as caught:
+        toy.append(bad)
+    assert caught.match(problem)
+
+
+def test_all_faults_of_a_piece_are_named_at_once(write):
+    with pytest.raises(ConversionFailed) as caught:
+        write().append(
+            episode(action=np.zeros((3, 3), F4), next__reward=np.zeros((3, 1)), observation=np.zeros((9, 3)))
+        )
+    assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize("steps_of_a_block", [1, 2, 1 << 16])
+@pytest.mark.parametrize(
+    ("marks", "problem"),
+    [
+        ((0, 1, 0, 1), "row 5: its episode has an end flag before its end"),
+        ((0, 0, 0, 0), "row 7: its episode has no flag at its end"),
+        ((1, 0, 0, 0), "row 4: its episode has an end flag before its end"),
+    ],
+)
+def test_a_flag_stands_on_the_last_row_and_nowhere_else(write, monkeypatch, steps_of_a_block, marks, problem):
+    monkeypatch.setattr(writer, "_BLOCK_STEPS", steps_of_a_block)
+    toy = write()
+
+    def write_all():
+        toy.append(episode(4))
+        toy.append(episode(4, next__truncated=flags(*marks)))
+        toy.finish()
+
+    with pytest.raises(ConversionFailed, match=problem):
+        write_all()
+
+
+def test_a_dataset_has_at_least_one_step(write):
+    with pytest.raises(ConversionFailed, match="it has no step"):
+        write().finish()
+
+
+@pytest.mark.parametrize("steps_of_a_block", [2, 1 << 16])
+def test_an_episode_that_goes_on_has_an_end(write, monkeypatch, steps_of_a_block):
+    monkeypatch.setattr(writer, "_BLOCK_STEPS", steps_of_a_block)
+    toy = write()
+    toy.append(episode(3))
+    toy.append(next(trajectory(4, cuts=[2]).pieces()))
+
+    with pytest.raises(ConversionFailed, match="episode 1 has no end"):
+        toy.finish()
+
+
+def test_an_observation_is_known_as_a_whole_or_not_at_all(write):
+    """Otherwise half of the observation after the last action would be zeros that nobody counts."""
+    of = [
+        Column(("observation", "a"), F4, (1,), carried=True),
+        Column(("observation", "b"), F4, (1,), carried=True),
+        *columns()[2:],
+    ]
+    states = {("observation", "a"): np.ones((3, 1), F4), ("observation", "b"): np.ones((2, 1), F4)}
+    steps = {key: array for key, array in trajectory(2).steps.items() if key != ("action",)}
+
+    with pytest.raises(ConversionFailed, match="one observation has a state after the last action"):
+        write(of).append(Episode(steps, states))
+
+
+@pytest.mark.parametrize("missing", ["reward", "terminated", "truncated"])
+def test_columns_without_reward_or_flags_are_refused_before_anything_is_written(tmp_path, missing):
+    of = [column for column in columns() if column.key[-1] != missing]
+
+    with pytest.raises(BadArgument, match=rf"next\.{missing} is not in the schema"):
+        DatasetWriter(tmp_path, of, what="toy/data")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("own", [("next", "done"), ("episode",), ("done",), ("truncated",)])
+def test_columns_that_the_format_makes_itself_are_refused(tmp_path, own):
+    with pytest.raises(BadArgument, match=r"twice|format uses"):
+        DatasetWriter(tmp_path, columns(Column(own, BOOL, (1,))), what="toy/data")
+
+
+@pytest.mark.parametrize("steps_of_a_block", [1, 2, 3, 7, 1 << 16])
+@pytest.mark.parametrize("cuts", [(), (1,), (7, 14), (1, 2, 3, 4, 5)])
+def test_blocks_and_pieces_leave_no_trace_in_the_files(tmp_path, monkeypatch, steps_of_a_block, cuts):
+    """An episode may span many blocks, and a block may hold many episodes: the bytes are the same."""
+    trajectories = [trajectory(20, cuts=cuts), trajectory(1, seed=1), trajectory(6, seed=2, known=False)]
+    whole = write_dataset(tmp_path / "whole", [trajectory(20), *trajectories[1:]])
+    monkeypatch.setattr(writer, "_BLOCK_STEPS", steps_of_a_block)
+    cut = write_dataset(tmp_path / "cut", trajectories)
+
+    assert cut.manifest.files == whole.manifest.files
+    assert cut.episodes["return"].tolist() == pytest.approx(Model(trajectories).returns, rel=1e-12)
+
+
+def test_a_file_whose_length_was_announced_is_the_same_file(tmp_path):
+    toy = DatasetWriter(tmp_path, columns(), what="toy/data", steps=5)
+    toy.append(episode(5))
+    announced = toy.finish()
+    toy.discard()
+    other = write_dataset(tmp_path / "other", [trajectory(5)])
+
+    assert announced.files == other.manifest.files
+
+
+def test_facts_that_only_some_episodes_have_are_kept_for_all(tmp_path):
+    """A fact that is first seen late, or that turns from whole numbers to fractions, must not be cut."""
+    stored = write_dataset(tmp_path, [trajectory(1, seed_=1), trajectory(2, seed_=2.5, late=7), trajectory(3)])
+
+    assert stored.episodes["seed_"].tolist() == [1, 2.5, 0]
+    assert stored.episodes["late"].tolist() == [0, 7, 0]
+    assert stored.episodes["source"].tolist() == [0, 1, 2]
+
+
+def test_rewards_that_are_no_numbers_give_returns_that_are_none(tmp_path):
+    rewards = np.array([[np.inf], [-np.inf], [1]], F4)
+    whole = trajectory(3)
+    stored = write_dataset(tmp_path, [type(whole)({**whole.steps, ("next", "reward"): rewards}, whole.states)])
+
+    assert np.isnan(stored.episodes["return"][0])
+    assert stored.manifest.statistics["next.reward"] == {"min": [1], "max": [1], "mean": [1], "std": [0]}
+    assert stored.manifest.statistics["return"]["mean"] is None
+
+
+def test_statistics_leave_out_what_is_not_finite_element_by_element():
+    moments = Moments((2,))
+    moments.update(np.array([[1.0, np.nan], [3.0, 5.0]]))
+    moments.update(np.array([[np.inf, 7.0]]))
+
+    assert moments.to_json() == {"min": [1, 5], "max": [3, 7], "mean": [2, 6], "std": [1, 1]}
+
+
+def test_statistics_of_numbers_too_large_to_square_are_json():
+    moments = Moments(())
+    moments.update(np.array([1e300, -1e300]))
+
+    assert moments.to_json() == {"min": -1e300, "max": 1e300, "mean": 0, "std": None}
+
+
+def test_a_small_deviation_is_not_swallowed_by_a_large_mean():
+    values = 1e8 + np.random.default_rng(0).normal(size=(1000, 1))
+    moments = Moments((1,))
+    for block in np.split(values, 10):
+        moments.update(block)
+
+    assert moments.to_json()["std"][0] == pytest.approx(values.std(), rel=1e-7)

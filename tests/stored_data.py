@@ -1,0 +1,152 @@
+"""Datasets of known content on disk, and what must be read from them, worked out without the code under test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datasets_rl.format import DatasetWriter, StoredDataset
+from datasets_rl.manifest import Manifest
+from datasets_rl.rows import Column
+from datasets_rl.ted.episode import Episode
+
+__all__ = ["FLAGS", "Model", "Trajectory", "columns", "plain", "trajectory", "write_dataset"]
+
+Key = tuple[str, ...]
+BOOL = np.dtype(bool)
+FLAGS = (Column(("next", "terminated"), BOOL, (1,)), Column(("next", "truncated"), BOOL, (1,)))
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """A whole trajectory: T steps, T + 1 states or T, and where it is cut into pieces for the writer."""
+
+    steps: Mapping[Key, np.ndarray]
+    states: Mapping[Key, np.ndarray]
+    cuts: tuple[int, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.steps["next", "reward"])
+
+    def pieces(self) -> Iterator[Episode]:
+        for start, stop in pairwise([0, *self.cuts, len(self)]):
+            last = stop == len(self)
+            yield Episode(
+                steps={key: array[start:stop] for key, array in self.steps.items()},
+                states={key: array[start : None if last else stop] for key, array in self.states.items()},
+                continues=not last,
+                facts=self.facts if last else {},
+            )
+
+
+class Model:
+    """What a dataset of these trajectories must hold, a step a list entry, in plain Python."""
+
+    def __init__(self, trajectories: Sequence[Trajectory]) -> None:
+        self.rows: dict[Key, list[np.ndarray]] = {}
+        self.starts: list[int] = []
+        self.lengths: list[int] = []
+        self.returns: list[float] = []
+        self.known: list[bool] = []
+        self.finals: dict[Key, list[np.ndarray]] = {}
+        for number, one in enumerate(trajectories):
+            self.starts.append(sum(self.lengths))
+            self.lengths.append(len(one))
+            self.returns.append(float(sum(float(reward[0]) for reward in one.steps["next", "reward"])))
+            self.known.append(all(len(one.states[key]) > len(one) for key in one.states if key[0] == "observation"))
+            for key, states in one.states.items():
+                last = states[len(one)] if len(states) > len(one) else np.zeros_like(states[0])
+                self.finals.setdefault(key, []).append(last)
+            for step in range(len(one)):
+                self._add_step(number, one, step)
+
+    def _add_step(self, number: int, one: Trajectory, step: int) -> None:
+        row = {key: array[step] for key, array in one.steps.items()}
+        for key, states in one.states.items():
+            row[key] = states[step]
+            row[("next", *key)] = states[step + 1] if step + 1 < len(states) else np.zeros_like(states[0])
+        row["next", "done"] = np.array([bool(row["next", "terminated"][0]) or bool(row["next", "truncated"][0])])
+        row["episode",] = np.int64(number)
+        for flag in ("done", "terminated", "truncated"):
+            row[flag,] = np.array([False])
+        for key, value in row.items():
+            self.rows.setdefault(key, []).append(value)
+
+    def __len__(self) -> int:
+        return len(self.rows["episode",])
+
+    def column(self, key: Key) -> np.ndarray:
+        return np.stack(self.rows[key])
+
+
+def columns(*more: Column, width: int = 3, dtype: Any = np.float32) -> list[Column]:
+    """The columns of a small MuJoCo-like dataset."""
+    kind = np.dtype(dtype)
+    return [
+        Column(("observation",), kind, (width,), carried=True),
+        Column(("action",), kind, (2,)),
+        Column(("next", "reward"), kind, (1,)),
+        *FLAGS,
+        *more,
+    ]
+
+
+def trajectory(
+    steps: int, *, seed: int = 0, known: bool = True, terminated: bool = False, cuts: Sequence[int] = (), **facts: Any
+) -> Trajectory:
+    """A trajectory for `columns()`; numbers depend on the seed, and none is 0."""
+    generator = np.random.default_rng([seed, steps])
+    last = (np.arange(steps) == steps - 1)[:, None]
+    return Trajectory(
+        steps={
+            ("action",): generator.uniform(1, 2, (steps, 2)).astype(np.float32),
+            ("next", "reward"): generator.uniform(1, 2, (steps, 1)).astype(np.float32),
+            ("next", "terminated"): last & terminated,
+            ("next", "truncated"): last & (not terminated),
+        },
+        states={("observation",): generator.uniform(1, 2, (steps + known, 3)).astype(np.float32)},
+        cuts=tuple(cuts),
+        facts=facts,
+    )
+
+
+def write_dataset(
+    folder: Path, trajectories: Sequence[Trajectory], of: Sequence[Column] | None = None, **manifest: Any
+) -> StoredDataset:
+    """Write trajectories through the real writer, and open what came out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = DatasetWriter(folder, columns() if of is None else of, what="toy/data")
+    try:
+        for one in trajectories:
+            for piece in one.pieces():
+                writer.append(piece)
+        written = writer.finish()
+    finally:
+        writer.discard()
+    Manifest(
+        **{
+            "id": "toy/data",
+            "steps": written.steps,
+            "episodes": written.episodes,
+            "final_unknown": written.final_unknown,
+            "schema": written.schema,
+            "files": written.files,
+            "statistics": written.statistics,
+            **manifest,
+        }
+    ).write(folder)
+    return StoredDataset(folder)
+
+
+def plain(batch: Any) -> dict[Key, np.ndarray]:
+    """Turn a TensorDict into numpy arrays by key."""
+    return {
+        key if isinstance(key, tuple) else (key,): leaf.numpy()
+        for key, leaf in batch.items(include_nested=True, leaves_only=True)
+    }

@@ -1,0 +1,67 @@
+"""Errors keep their values and their text, wherever they are raised and caught."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from datasets_rl import errors
+
+EXAMPLES = [
+    errors.DatasetsRLError("it broke", hint="mend it"),
+    errors.BadArgument("batch_size is 0; expected at least 1"),
+    errors.UnknownId("d4rl/hoper", ["d4rl/hopper-medium-v2"], "183 ids of d4rl"),
+    errors.NotADataset("/data/door", hint="rlds download"),
+    errors.FetchFailed("x.hdf5", [("https://a", "404"), ("https://b", "timed out")]),
+    errors.Offline("x.hdf5"),
+    errors.IntegrityFailed("x", ["too short", "too old"]),
+    errors.ManifestInvalid("m", ["steps is -1"], hint="upgrade"),
+    errors.DiskFull("/data", 10, 5, "the download"),
+    errors.DiskFull("/data", None, 0),
+    errors.MissingDependency("h5py", "minari", "reading HDF5"),
+    errors.ConversionFailed("x", ["no rewards"]),
+    errors.Locked("d4rl/x", "process 4711 on node3", "/data/x.lock"),
+    errors.NeedsYes("removing d4rl/x"),
+]
+
+
+def test_every_class_has_an_example_here():
+    assert {type(error).__name__ for error in EXAMPLES} == set(errors.__all__)
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_survives_the_way_back_from_a_worker(error):
+    """multiprocessing pickles exceptions, and loses those whose constructor takes other arguments."""
+    back = pickle.loads(pickle.dumps(error))
+
+    assert type(back) is type(error)
+    assert str(back) == str(error)
+    assert back.__dict__ == error.__dict__
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_the_hint_stands_in_a_line_of_its_own(error):
+    assert str(error).splitlines() == [error.message] + ([error.hint] if error.hint else [])
+
+
+@pytest.mark.parametrize(
+    ("ours", "builtin"),
+    [
+        (errors.BadArgument, ValueError),
+        (errors.UnknownId, LookupError),
+        (errors.NotADataset, LookupError),
+        (errors.MissingDependency, ImportError),
+    ],
+)
+def test_code_that_catches_the_builtin_class_catches_ours(ours, builtin):
+    assert issubclass(ours, builtin)
+
+
+def test_messages_show_what_was_wanted_and_every_failure():
+    assert "https://a: 404; https://b: timed out" in str(EXAMPLES[4])
+    assert "RLDS_OFFLINE" in str(EXAMPLES[5])
+    assert "too short; too old" in str(EXAMPLES[6])
+    assert "10 bytes needed (the download), 5 bytes free" in str(EXAMPLES[8])
+    assert "process 4711 on node3" in str(EXAMPLES[12])
+    assert "did you mean d4rl/hopper-medium-v2?" in str(EXAMPLES[2])
