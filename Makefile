@@ -4,7 +4,7 @@ PYTHON ?= python3
 CONSTRAINTS ?= -c constraints.txt
 BIN := .venv/bin
 RLDS := $(BIN)/rlds --root .demo
-# Two workers halve the time; more only help where there are more cores.
+# The tests wait for servers and processes a good deal: two workers are worth it even on one core or two.
 PYTEST ?= $(BIN)/python -m pytest -n 2
 
 .PHONY: demo test lint slow bench clean
