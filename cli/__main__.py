@@ -1,5 +1,5 @@
 """``python -m datasets_rl.cli``: the command rlds."""
 
-from datasets_rl.cli.app import main
+from .app import main
 
 raise SystemExit(main())
