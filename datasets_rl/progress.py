@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Report", "report"]
 
-Report = Callable[[int], None]
-"""Takes the number of units done since the last call, below 0 if some were lost; may be called from several threads."""
+
+class Report:
+    """Counts what is done, and shows nothing; may be called from several threads."""
+
+    def __call__(self, units: int) -> None:
+        """Count further units; a number below 0 takes back what was lost."""
+
+    def expect(self, total: int) -> None:
+        """Say how many units there are in all, where that is learned on the way."""
+
 
 LINE_EVERY = 10.0
 """Seconds between two lines where there is no terminal."""
@@ -40,30 +48,23 @@ def report(label: str, total: int | None, *, unit: str = "B", done: int = 0, sho
         A function to call with each number of further units.
     """
     if not show:
-        yield lambda _: None
+        yield Report()
         return
     if not (sys.stderr.isatty() or _in_notebook()):
         lines = _Lines(done, {"total": total, "prefix": label, "unit": unit})
         try:
-            yield lines.advance
+            yield lines
         finally:
             lines.close()
         return
     # Imported here: it brings asyncio, and most commands show no bar.
     from tqdm.auto import tqdm
 
-    guard = threading.Lock()
     bar: tqdm[Never] = tqdm(
         total=total, initial=done, desc=label, unit=unit, unit_scale=True, file=sys.stderr, **_width()
     )
     with bar:
-
-        def advance(units: int) -> None:
-            # tqdm leaves this to its caller: two threads would lose counts and draw into each other.
-            with guard:
-                bar.update(units)
-
-        yield advance
+        yield _Bar(bar)
 
 
 def _width() -> dict[str, Any]:
@@ -78,7 +79,24 @@ def _in_notebook() -> bool:
     return "ipykernel" in sys.modules
 
 
-class _Lines:
+class _Bar(Report):
+    """A bar of tqdm's, which leaves it to its caller that two threads lose no counts."""
+
+    def __init__(self, bar: tqdm[Never]) -> None:
+        self._bar = bar
+        self._lock = threading.Lock()
+
+    def __call__(self, units: int) -> None:
+        with self._lock:
+            self._bar.update(units)
+
+    def expect(self, total: int) -> None:
+        with self._lock:
+            self._bar.total = total
+            self._bar.refresh()
+
+
+class _Lines(Report):
     """Plain lines for logs: one every `LINE_EVERY` seconds, and one at the end of work that was not `SHORT`."""
 
     def __init__(self, done: int, look: dict[str, Any]) -> None:
@@ -87,7 +105,11 @@ class _Lines:
         self._began = self._shown = time.monotonic()
         self._lock = threading.Lock()
 
-    def advance(self, units: int) -> None:
+    def expect(self, total: int) -> None:
+        with self._lock:
+            self._look["total"] = total
+
+    def __call__(self, units: int) -> None:
         with self._lock:
             self._done += units
             if time.monotonic() - self._shown >= LINE_EVERY:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -54,8 +54,7 @@ def remaining_bytes(assets: Sequence[Asset], folder: Path) -> int | None:
     Files there already, the parts of interrupted downloads and files that are used in place cost nothing.
     """
     pending = _pending(assets, folder, hash_check=True)
-    sizes = [None if total is None else max(0, total - done) for total, done in pending]
-    return None if None in sizes else sum(size for size in sizes if size is not None)
+    return _sum_known(None if total is None else max(0, total - done) for total, done in pending.values())
 
 
 def fetch(
@@ -90,13 +89,14 @@ def fetch(
         DiskFull: If the disk is full; what came is kept.
     """
     _check_arguments(assets, limit_rate)
-    totals = _pending(assets, folder, hash_check=hash_check)
-    known = None if any(total is None for total, _ in totals) else sum(total or 0 for total, _ in totals)
-    done = sum(done for _, done in totals)
+    pending = _pending(assets, folder, hash_check=hash_check)
+    expected = {path: total for path, (total, _) in pending.items()}
+    known = _sum_known(expected.values())
+    done = sum(done for _, done in pending.values())
     show = settings.progress and known != 0 and not settings.offline
     name = label or (assets[0].path if len(assets) == 1 else f"{len(assets)} files")
     with report(name, known, done=done, show=show) as advance:
-        work = _Work(folder, settings, hash_check, Limiter(limit_rate), advance)
+        work = _Work(folder, settings, hash_check, Limiter(limit_rate), advance, expected)
         with work.connections():
             return work.run(assets)
 
@@ -162,15 +162,20 @@ def _check_arguments(assets: Sequence[Asset], limit_rate: int | None) -> None:
         raise BadArgument(f"the rate limit is {limit_rate}; expected a number of bytes a second above 0")
 
 
-def _pending(assets: Sequence[Asset], folder: Path, *, hash_check: bool) -> list[tuple[int | None, int]]:
-    """Return for each file that has to be brought its size, where known, and the bytes at hand."""
-    pending: list[tuple[int | None, int]] = []
+def _pending(assets: Sequence[Asset], folder: Path, *, hash_check: bool) -> dict[str, tuple[int | None, int]]:
+    """Return for the path of each file that has to be brought its size, where known, and the bytes at hand."""
+    pending: dict[str, tuple[int | None, int]] = {}
     for asset in assets:
         target, want = folder / plan.safe_path(asset.path), check.wanted(asset, hash_check=hash_check)
         if plan.finished(want, _finished(target, read_record(target))).do is Do.RESTART and not _lies_elsewhere(asset):
             part = Part.load(target)
-            pending.append((asset.size if asset.size is not None else part.total, part.done))
+            pending[asset.path] = asset.size if asset.size is not None else part.total, part.done
     return pending
+
+
+def _sum_known(sizes: Iterable[int | None]) -> int | None:
+    known = list(sizes)
+    return None if None in known else sum(size or 0 for size in known)
 
 
 def _lies_elsewhere(asset: Asset) -> bool:
@@ -254,6 +259,7 @@ class _Work:
     hash_check: bool
     limiter: Limiter
     advance: Report
+    expected: dict[str, int | None]
     halt: Halt = field(default_factory=Halt)
     _network: Network | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -273,7 +279,7 @@ class _Work:
 
         with self._lock:
             if self._network is None:
-                self._network = Network(self.settings, self.limiter, self.advance, self.halt)
+                self._network = Network(self.settings, self.limiter, self.advance, self.expected, self.halt)
             return self._network
 
     def run(self, assets: Sequence[Asset]) -> list[Fetched]:

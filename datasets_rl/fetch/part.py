@@ -246,6 +246,16 @@ class Part:
             disk.write_json(self._sidecar, {**facts, "total": self.total, "spans": spans})
             self._saved = time.monotonic()
 
+    def give_back(self, size: int) -> None:
+        """Shorten the part by up to `size` bytes at its end, for want of room."""
+        with self._lock:
+            last = max(self.spans, key=lambda span: span.at if span.done else 0)
+            last.done -= min(size, last.done)
+            with self.path.open("r+b") as stream:
+                stream.truncate(last.at)
+            if self.digest.upto > last.at:
+                self.digest = Digest()
+
     def discard(self) -> int:
         """Delete the bytes so far and return how many they were."""
         with self._lock:

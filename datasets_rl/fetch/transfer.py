@@ -16,6 +16,7 @@ from itertools import chain
 import httpx
 
 from datasets_rl import disk
+from datasets_rl.errors import DiskFull
 from datasets_rl.fetch import check, plan
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.check import WrongBytes
@@ -30,6 +31,7 @@ __all__ = ["SPLIT_FROM", "Network", "Transfer"]
 
 SPLIT_FROM = 64 * 1024 * 1024
 """Bytes still to come from which several ranges of a file are fetched at once."""
+_GIVEN_BACK = 64 * 1024
 _LONGEST_CONNECT = 10.0
 _REDIRECTS = 10
 _UNREACHED = 1
@@ -58,10 +60,13 @@ class _Changed(Exception):
 class Network:
     """The connections of one `fetch`, and what its threads share."""
 
-    def __init__(self, settings: Settings, limiter: Limiter, advance: Report, halt: Halt) -> None:
+    def __init__(
+        self, settings: Settings, limiter: Limiter, advance: Report, expected: dict[str, int | None], halt: Halt
+    ) -> None:
         self.settings = settings
         self.limiter = limiter
         self.advance = advance
+        self.expected = expected
         self.halt = halt
         self.client = httpx.Client(
             follow_redirects=True,
@@ -109,6 +114,13 @@ class Network:
         except httpx.HTTPError as error:
             return _Passing(str(error) or type(error).__name__)
         return None
+
+    def learn(self, path: str, total: int) -> None:
+        """Take in how long a file is, which completes the progress where the catalog does not know it."""
+        if self.expected.get(path, 0) is None:
+            self.expected[path] = total
+            if None not in self.expected.values():
+                self.advance.expect(sum(size or 0 for size in self.expected.values()))
 
     def ask(self, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
         """Return the headers of the answer to a HEAD request; see `schemes.Ask`."""
@@ -178,9 +190,18 @@ class Transfer:
                 self._part.digest.catch_up(self._part.path, self._part.done)
         finally:
             if self._part.done:
-                self._part.save()
+                self._save_even_on_a_full_disk()
         wrong_kind = check.look_at_file(self._asset, self._part.path)
         return [wrong_kind] if wrong_kind else check.compare(self._want, self._part.done, self._part.digest.hexdigest())
+
+    def _save_even_on_a_full_disk(self) -> None:
+        try:
+            with disk.disk_errors(self._part.path):
+                self._part.save()
+        except DiskFull:
+            # The sidecar needs a block of the disk. Without it all that came would count for nothing.
+            self._part.give_back(_GIVEN_BACK)
+            self._part.save()
 
     def _fill_whatever_comes(self) -> None:
         # A server whose file changes all the time, or that breaks off and ignores ranges, must not keep us for ever.
@@ -243,6 +264,9 @@ class Transfer:
                 raise NotThere(problem + _host(response))
             self._network.advance(-part.begin())
         part.learn(said.total, response.headers.get("etag"), said.validator)
+        if part.total is not None:
+            self._network.learn(self._asset.path, part.total)
+            disk.require_free(part.path, part.total - part.done, f"the rest of {self._asset.path}")
         split = self._may_split(span, response)
         with part.path.open("r+b") as stream:
             stream.seek(span.at)

@@ -332,4 +332,4 @@ def test_a_disk_that_cannot_hold_the_file_is_noticed_before_the_first_byte(rlds,
         code, _, err = rlds("--root", small_disk, "download", f"d4rl/{NAME}", "--mirror", server.url)
 
     assert code == 6, err
-    assert not list((small_disk / "d4rl").rglob("*.part"))
+    assert [part.stat().st_size for part in (small_disk / "d4rl").rglob("*.part")] in ([], [0])
