@@ -30,7 +30,7 @@ from datasets_rl.ted.keys import NEXT, ROOT_FLAGS, Key, dotted
 __all__ = ["ROWS_FILE", "WIDE_BYTES", "Column", "Field", "Schema"]
 
 ROWS_FILE = "rows.npy"
-WIDE_BYTES = 2048  # measured: format/FORMAT.md, "Where wide fields begin"
+WIDE_BYTES = 4096  # measured: format/FORMAT.md, "Where wide fields begin"
 _RECORD_ALIGN = 8
 _DTYPES = {np.dtype(name).str: np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8")}
 """The dtypes that torch gathers and writes; it cannot do either with wider unsigned integers."""
