@@ -63,7 +63,7 @@ def test_a_json_file_is_written_whole(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), object()], ids=repr)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object()], ids=["nan", "inf", "object"])
 def test_a_value_that_json_does_not_have_leaves_what_was_there(tmp_path, value):
     (tmp_path / "a.json").write_text("old")
 
