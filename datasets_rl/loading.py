@@ -150,7 +150,7 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
         UnknownId: If there is no such id, or (`NotADataset`) nothing finished is there.
     """
     as_path = Path(dataset).expanduser()
-    if isinstance(dataset, Path) or (as_path / MANIFEST_FILE).is_file():
+    if isinstance(dataset, Path) or (root is None and (as_path / MANIFEST_FILE).is_file()):
         if not (as_path / MANIFEST_FILE).is_file():
             raise NotADataset(as_path)
         return as_path.absolute()

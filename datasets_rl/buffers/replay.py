@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -64,7 +65,8 @@ class ReplayBuffer:
         self._writer = writer if writer is not None else ImmutableDatasetWriter()
         self._writer.register_storage(storage)
         self._collate_fn = collate_fn
-        self._pin_memory = pin_memory
+        # Without an accelerator nothing reads page-locked memory, and torch refuses to make it.
+        self._pin_memory = pin_memory and torch.accelerator.is_available()
         self._transforms: list[Transform] = _transforms(transform)
         self.batch_size = batch_size
         self._lock = threading.RLock()

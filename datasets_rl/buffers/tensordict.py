@@ -29,5 +29,5 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def _finish(self, data: Any, info: dict[str, Any]) -> Any:
         for key, value in info.items():
             # What is known of an element holds for each of its steps, where elements are whole trajectories.
-            data.set(key, expand_as_right(value, data) if data.ndim > value.ndim else value)
+            data.set(key, expand_as_right(value, data).contiguous() if data.ndim > value.ndim else value)
         return super()._finish(data, info)

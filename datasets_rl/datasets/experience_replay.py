@@ -13,7 +13,8 @@ from tensordict import TensorDict
 
 from datasets_rl import loading
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import BadArgument, ManifestInvalid
+from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.manifest import Manifest
 from datasets_rl.samplers._base import Sampler
@@ -146,6 +147,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             node = tree
             for part in path:
                 node = node.setdefault(part, {})
+                if not isinstance(node, dict):
+                    raise ManifestInvalid(str(self.data_path), [f"metadata {name!r} lies below a value"])
             node[leaf] = self._metadata_value(value)
         return tree
 
@@ -153,8 +156,11 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         if not isinstance(value, dict):
             return value
         if self.manifest.file(str(value.get("file"))) is None:
-            raise BadArgument(f"metadata names the file {value.get('file')!r}, which is not the dataset's")
-        return torch.from_numpy(np.load(self.data_path / value["file"], allow_pickle=False))
+            problem = f"metadata names the file {value.get('file')!r}, which is not the dataset's"
+            raise ManifestInvalid(str(self.data_path), [problem])
+        array = np.array(map_npy(self.data_path / value["file"]))
+        # torch has neither text nor another byte order.
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="))) if array.dtype.kind in "biufc" else array
 
     def delete(self) -> None:
         """Remove the dataset from the disk; this buffer must not be used afterwards."""

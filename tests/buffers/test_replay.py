@@ -1,0 +1,297 @@
+"""Batches come in the order that the seed says, with and without threads, and nothing that is done to them lasts."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import threading
+import time
+import warnings
+
+import pytest
+import torch
+from stored_data import trajectory, write_dataset
+
+from datasets_rl.buffers import ReplayBuffer, TensorDictReplayBuffer
+from datasets_rl.errors import BadArgument
+from datasets_rl.samplers import RandomSampler
+from datasets_rl.storages import DatasetStorage
+from datasets_rl.storages.trajectories import PaddedTrajectories
+
+PRINTED = [[4, 9, 3, 0, 3], [9, 7, 3], [7, 3, 1, 6, 6], [9, 8, 6, 6, 8], [4, 3, 6, 9, 1], [4, 4, 1, 9, 9]]
+"""What TorchRL's documentation prints for ten steps after torch.manual_seed(0): batches of 5, 3, and 5 by iterating."""
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory):
+    return DatasetStorage(write_dataset(tmp_path_factory.mktemp("toy"), [trajectory(4), trajectory(6)]))
+
+
+@pytest.fixture
+def buffer(storage):
+    """Make a buffer, and end its threads afterwards."""
+    made = []
+
+    def make(kind=TensorDictReplayBuffer, **options):
+        made.append(kind(storage=storage, **{"batch_size": 5, **options}))
+        return made[-1]
+
+    yield make
+    for one in made:
+        if one._prefetch is not None:
+            one._prefetch.close()
+
+
+def rows(batch):
+    return batch["index"].tolist()
+
+
+def test_the_numbers_printed_in_the_reference_come_out(buffer):
+    torch.manual_seed(0)
+    made = buffer()
+    batches = [made.sample(), made.sample(batch_size=3)]
+    for batch in made:
+        batches.append(batch)
+        if len(batches) == 6:
+            break
+
+    assert [rows(batch) for batch in batches] == PRINTED
+
+
+def test_a_batch_holds_its_index_and_the_data_at_it(buffer, storage):
+    batch = buffer().sample(64)
+
+    assert batch["index"].dtype == torch.int64
+    assert (batch.exclude("index") == storage.get(batch["index"])).all()
+
+
+def test_the_index_of_a_trajectory_stands_at_each_of_its_steps(storage):
+    batch = TensorDictReplayBuffer(storage=PaddedTrajectories(storage), batch_size=3).sample()
+
+    assert tuple(batch["index"].shape) == (3, 6)
+    assert (batch["index"] == batch["index"][:, :1]).all()
+
+
+def test_the_info_is_returned_on_demand(buffer):
+    batch, info = buffer(ReplayBuffer).sample(return_info=True)
+
+    assert "index" not in set(batch.keys())
+    assert info["index"].shape == (5,)
+
+
+def test_every_part_can_be_asked_for_and_the_sampler_changed(buffer, storage):
+    made = buffer(transform=torch.nn.Identity())
+    sampler = RandomSampler(torch.Generator().manual_seed(0))
+    before = made.set_sampler(sampler)
+
+    assert isinstance(before, RandomSampler)
+    assert made.sampler is sampler
+    assert made.storage is storage
+    assert len(made) == 10
+    assert len(made.transforms) == 1
+    assert "batch_size=5" in repr(made)
+
+
+def test_an_element_a_slice_and_a_mask_give_steps(buffer, storage):
+    made = buffer(transform=lambda data: data.set("mark", torch.ones(data.batch_size)))
+
+    assert tuple(made[0].batch_size) == ()
+    assert tuple(made[2:5].batch_size) == (3,)
+    assert made[2:5]["mark"].tolist() == [1, 1, 1]
+    assert (made[2:5].exclude("mark") == storage.get([2, 3, 4])).all()
+
+
+@pytest.mark.parametrize("verb", ["add", "extend"])
+def test_writes_are_refused(buffer, verb):
+    with pytest.raises(BadArgument, match="read-only"):
+        getattr(buffer(), verb)(buffer()[0])
+    with pytest.raises(BadArgument, match="emptied"):
+        buffer().empty()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": None, "prefetch": 2}, "prefetch"),
+        ({"prefetch": -1}, "prefetch is -1"),
+        ({"transform": [None]}, "no callable"),
+    ],
+)
+def test_arguments_that_exclude_each_other_are_refused(storage, options, problem):
+    with pytest.raises(BadArgument, match=problem):
+        ReplayBuffer(storage=storage, **{"batch_size": 5, **options})
+
+
+def test_a_batch_size_is_needed_somewhere(storage):
+    made = ReplayBuffer(storage=storage)
+
+    with pytest.raises(BadArgument, match="no batch size"):
+        made.sample()
+    with pytest.raises(BadArgument, match="batch_size is 0"):
+        made.sample(0)
+    with pytest.raises(BadArgument, match="iterating needs"):
+        next(iter(made))
+
+
+def test_transforms_are_applied_in_order_after_collating(buffer):
+    seen = []
+
+    def mark(name):
+        def step(data):
+            seen.append(name)
+            return data
+
+        return step
+
+    made = buffer(collate_fn=mark("collate"), transform=[mark("b")])
+    made.append_transform(mark("c"))
+    made.insert_transform(0, mark("a"))
+    made.sample()
+
+    assert seen == ["collate", "a", "b", "c"]
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_prefetching_gives_the_same_sequence(buffer, prefetch):
+    """What a batch consists of is drawn in the caller's thread, in order."""
+    torch.manual_seed(7)
+    plain = buffer()
+    expected = [rows(plain.sample()) for _ in range(20)]
+
+    def uneven(data):
+        time.sleep(0.001 * int(data["index"][0]))
+        return data
+
+    ahead = buffer(prefetch=prefetch, transform=uneven)
+    torch.manual_seed(7)
+
+    assert [rows(ahead.sample()) for _ in range(20)] == expected
+
+
+def test_prefetched_batches_are_made_at_the_same_time(buffer):
+    """All three threads are inside the transform at once: each waits there for the others."""
+    meeting = threading.Barrier(3, timeout=20)
+    names = set()
+
+    def slow(data):
+        names.add(threading.current_thread().name)
+        meeting.wait()
+        return data
+
+    made = buffer(prefetch=3, transform=slow)
+    for _ in range(2):
+        made.sample()
+    meeting.abort()
+    made._prefetch.drain()
+
+    assert len(names) == 3
+    assert threading.current_thread().name not in names
+
+
+def test_changes_reach_the_next_batch(buffer):
+    """Batches under way were drawn from what has changed: they are forgotten."""
+    made = buffer(prefetch=2)
+    made.sample()
+    made.append_transform(lambda data: data.set("mark", torch.ones(data.batch_size)))
+    assert made.sample()["mark"].tolist() == [1] * 5
+
+    class Third(RandomSampler):
+        def sample(self, storage, batch_size):
+            assert len(storage) == 10
+            return torch.full((batch_size,), 3), {}
+
+    made.set_sampler(Third())
+    assert rows(made.sample()) == [3] * 5
+
+
+def test_another_batch_size_goes_past_the_prefetched_ones(buffer):
+    made = buffer(prefetch=2)
+
+    assert len(made.sample()) == 5
+    assert len(made.sample(3)) == 3
+    assert len(made.sample(5)) == 5
+
+
+def test_an_error_in_a_thread_comes_out_and_the_next_batch_is_fine(buffer):
+    failing = [True]
+
+    def transform(data):
+        if failing:
+            failing.clear()
+            raise RuntimeError("the transform failed")
+        return data
+
+    made = buffer(prefetch=1, transform=transform)
+    with pytest.raises(RuntimeError, match="the transform failed"):
+        made.sample()
+    assert len(made.sample()) == 5
+
+
+def test_many_threads_may_sample_at_once(buffer):
+    made = buffer(prefetch=2)
+    seen = []
+
+    def work():
+        seen.extend(rows(made.sample()) for _ in range(50))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(seen) == 200
+
+
+@pytest.mark.parametrize("prefetch", [None, 2])
+def test_a_pickled_buffer_samples_the_same(buffer, prefetch):
+    made = buffer(prefetch=prefetch)
+    made.sample()
+    again = pickle.loads(pickle.dumps(made))
+    made._drain()
+    torch.manual_seed(0)
+    got = rows(again.sample())
+    if again._prefetch is not None:
+        again._prefetch.close()
+
+    assert got == PRINTED[0]
+
+
+def sample_elsewhere(made, queue):
+    queue.put(len(made.sample()))
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here")
+def test_a_forked_process_has_threads_of_its_own(buffer):
+    """DataLoader forks its workers on Linux; the parent's threads do not come along, and waiting for them never ends."""
+    made = buffer(prefetch=2)
+    made.sample()
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    process = context.Process(target=sample_elsewhere, args=(made, queue))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+    got = queue.get(timeout=20)
+    process.join(5)
+    process.kill()
+
+    assert got == 5
+
+
+def test_a_batch_may_be_written_to(buffer):
+    made = buffer()
+    torch.manual_seed(0)
+    first = made.sample()
+    kept = first.clone()
+    first["observation"].fill_(0)
+    first["next", "observation"].fill_(0)
+    torch.manual_seed(0)
+
+    assert (made.sample() == kept).all()
+
+
+def test_pinning_follows_the_machine(buffer):
+    """A script written for a GPU runs without one."""
+    assert buffer(pin_memory=True).sample()["observation"].is_pinned() is torch.accelerator.is_available()

@@ -1,0 +1,203 @@
+"""Keys, the episode table, the one shift of an index, and the rules of TED."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from stored_data import Trajectory, columns, trajectory, write_dataset
+
+from datasets_rl.errors import BadArgument
+from datasets_rl.rows import Column
+from datasets_rl.ted.check import check_rules
+from datasets_rl.ted.episode import Episode
+from datasets_rl.ted.keys import as_key, dotted
+from datasets_rl.ted.steps import next_of, split_states
+from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ("observation", ("observation",)),
+        ("next.reward", ("next", "reward")),
+        (("next", "reward"), ("next", "reward")),
+        (["next", ("info", "qpos")], ("next", "info", "qpos")),
+    ],
+)
+def test_a_key_is_read_from_dots_or_tuples(given, key):
+    assert as_key(given) == key
+    assert as_key(dotted(key)) == key
+
+
+@pytest.mark.parametrize("given", ["", "a..b", ".a", (), ("a", "")])
+def test_what_is_no_key_is_refused(given):
+    with pytest.raises(BadArgument, match="is not a key"):
+        as_key(given)
+
+
+def table_of(*lengths):
+    return EpisodeTable.from_lengths(np.array(lengths))
+
+
+def test_the_table_knows_where_each_episode_lies():
+    table = table_of(4, 2, 3)
+
+    assert table.starts.tolist() == [0, 4, 6]
+    assert table.stops.tolist() == [4, 6, 9]
+    assert (len(table), table.steps) == (3, 9)
+    assert [list(rows) for rows in table] == [[0, 1, 2, 3], [4, 5], [6, 7, 8]]
+    assert table.episode_of(np.arange(9)).tolist() == [0, 0, 0, 0, 1, 1, 2, 2, 2]
+    assert table.episode_of(np.array([[8], [0]])).tolist() == [[2], [0]]
+    assert int(table.episode_of(5)) == 1
+    assert (table.rows(1), table.rows(-1)) == (range(4, 6), range(6, 9))
+    assert repr(table) == "EpisodeTable(3 episodes, 9 steps, lengths 2 to 4)"
+    with pytest.raises(IndexError):
+        table.rows(3)
+
+
+@pytest.mark.parametrize(
+    ("starts", "lengths"),
+    [([1], [2]), ([0, 2], [3, 1]), ([0, 4], [3, 1]), ([0, 3], [3, 0]), ([0], [-1]), ([0, 2], [2, -2])],
+)
+def test_episodes_lie_back_to_back_from_row_0(starts, lengths):
+    records = np.zeros(len(starts), EPISODE_DTYPE)
+    records["start"], records["length"] = starts, lengths
+
+    with pytest.raises(BadArgument, match="back to back"):
+        EpisodeTable(records)
+
+
+def test_lengths_whose_sum_wraps_around_are_refused():
+    """Four times 2 to the 62 is 0 in 64 bits, and five rows would seem to fit the file."""
+    with pytest.raises(BadArgument, match="back to back"):
+        table_of(1 << 62, 1 << 62, 1 << 62, 1 << 62, 5)
+
+
+def test_a_table_without_its_fields_is_refused():
+    with pytest.raises(BadArgument, match=r"lacks the fields .*'return'"):
+        EpisodeTable(np.zeros(1, [("start", "<i8"), ("length", "<i8")]))
+
+
+def test_the_last_state_is_split_off_where_it_is_known():
+    states = np.arange(4)
+
+    assert split_states(states, 4)[0].tolist() == [0, 1, 2, 3]
+    assert split_states(states, 4)[1] is None
+    rows, final = split_states(states, 3)
+    assert (rows.tolist(), int(final)) == ([0, 1, 2], 3)
+
+
+@pytest.mark.parametrize("start", range(7))
+@pytest.mark.parametrize("stop", range(7))
+def test_what_is_next_is_the_row_below_or_the_final_state(start, stop):
+    rows = np.array([10, 11, 12, 20, 30, 31])
+    finals = np.array([13, 21, 0])
+    following = [11, 12, 13, 21, 31, 0]
+
+    if start <= stop:
+        assert next_of(rows, finals, table_of(3, 1, 2), start, stop).tolist() == following[start:stop]
+
+
+@pytest.mark.parametrize(
+    ("states", "known"),
+    [
+        ({("observation",): 4, ("info", "x"): 3}, True),
+        ({("observation",): 3, ("info", "x"): 4}, False),
+        ({("observation", "a"): 4, ("observation", "b"): 3}, False),
+        ({("info", "x"): 3}, True),
+    ],
+)
+def test_the_end_is_known_if_the_observation_is(states, known):
+    steps = {("action",): np.zeros((3, 1))}
+    episode = Episode(steps, {key: np.zeros((length, 2)) for key, length in states.items()})
+
+    assert len(episode) == 3
+    assert episode.final_known is known
+
+
+@pytest.fixture
+def rules(tmp_path):
+    """Check the rules on a dataset, some of whose columns answer with other values."""
+    whole = [trajectory(4), trajectory(3, seed=1, known=False), trajectory(2, seed=2, terminated=True)]
+    stored = write_dataset(tmp_path, whole)
+
+    def check(**changes):
+        def column(key, start, stop):
+            values = np.array(stored.column(key))
+            for row, value in changes.get("__".join(key), {}).items():
+                values[row] = value
+            return values[start:stop]
+
+        return check_rules(stored.schema, stored.episodes, column)
+
+    return check
+
+
+def test_a_dataset_as_written_breaks_no_rule(rules):
+    findings = rules()
+
+    assert findings.problems == []
+    assert findings.remarks == ["the final observation of 1 of 3 episodes is not known (zeros)"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"next__done": {1: True}}, "next.done is True inside an episode: row 1"),
+        ({"next__done": {1: True}}, r"next.done is not next.terminated \| next.truncated: row 1"),
+        ({"next__done": {3: False}}, "next.done is False on the last row of an episode: row 3"),
+        ({"next__truncated": {6: False}}, r"next.done is not next.terminated \| next.truncated: row 6"),
+        ({"episode": {4: 0, 8: 7}}, "episode is not the number .*: row 4 and 1 more"),
+        ({"next__observation": {5: 9}}, "next.observation is not observation of the row below .*: row 5"),
+        ({"next__observation": {6: 9}}, "next.observation is not zeros where the final one is unknown: row 6"),
+        ({"next__reward": {2: 50}}, "the return of episode 0 is"),
+    ],
+)
+@pytest.mark.parametrize("rows_of_a_block", [1, 2, 100])
+def test_a_broken_rule_is_named_with_its_first_row(rules, monkeypatch, rows_of_a_block, changes, problem):
+    monkeypatch.setattr("datasets_rl.ted.check._BLOCK_BYTES", rows_of_a_block * 40)
+    findings = rules(**changes)
+
+    assert len(findings.problems) == 1 + (list(changes) == ["next__done"])
+    assert any(re.match(problem, one) for one in findings.problems)
+
+
+def test_values_that_are_no_data_are_remarked_and_allowed(rules):
+    findings = rules(observation={1: np.nan}, next__observation={0: np.nan}, action={8: np.inf})
+
+    assert findings.problems == []
+    assert "observation is NaN or infinite: row 1" in findings.remarks
+    assert "action is NaN or infinite: row 8" in findings.remarks
+    assert "observation is all zeros: row 2" in rules(observation={2: 0}, next__observation={1: 0}).remarks
+
+
+def test_a_seam_inside_an_episode_is_remarked(tmp_path):
+    walk = np.arange(41, dtype=np.float32)[:, None].repeat(3, 1)
+    walk[20:] += 1000
+    whole = trajectory(40)
+    stored = write_dataset(tmp_path, [Trajectory(whole.steps, {("observation",): walk})])
+
+    assert "observation jumps more than 20 times the usual step inside an episode: row 19" in (
+        check_rules(stored.schema, stored.episodes, stored.column).remarks
+    )
+
+
+def test_observations_that_are_all_nan_are_judged_without_a_warning(tmp_path):
+    """numpy warns of a median of nothing; a warning would break `rlds verify --deep` under -W error."""
+    whole = trajectory(5)
+    nothing = np.full((6, 3), np.nan, np.float32)
+    stored = write_dataset(tmp_path, [Trajectory(whole.steps, {("observation",): nothing})])
+
+    findings = check_rules(stored.schema, stored.episodes, stored.column)
+    assert findings.remarks == ["observation is NaN or infinite: row 0 and 4 more"]
+
+
+def test_wide_and_boolean_observations_are_checked_too(tmp_path):
+    of = [Column(("observation",), np.dtype("?"), (3000,), carried=True), *columns()[1:]]
+    whole = trajectory(4)
+    shown = np.ones((5, 3000), bool)
+    stored = write_dataset(tmp_path, [Trajectory(whole.steps, {("observation",): shown})], of)
+
+    assert check_rules(stored.schema, stored.episodes, stored.column).problems == []
