@@ -1,0 +1,258 @@
+"""Datasets as users open them: by id, by class, by folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from stored_data import trajectory, write_dataset
+
+from datasets_rl import loading
+from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, open_dataset
+from datasets_rl.demo import __file__ as demo_folder
+from datasets_rl.errors import BadArgument, IntegrityFailed, ManifestInvalid, NotADataset, UnknownId
+from datasets_rl.manifest import Manifest
+
+RAW = Path(demo_folder).with_name("pendulum.hdf5")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A home folder that holds demo/pendulum."""
+    home = tmp_path_factory.mktemp("home")
+    loading.download("demo/pendulum", root=home / "demo")
+    return home
+
+
+@pytest.fixture
+def pendulum(home):
+    return DemoExperienceReplay("pendulum", batch_size=32, root=home / "demo", download=False)
+
+
+@pytest.fixture(scope="module")
+def raw():
+    """What the file in the package holds, read with h5py alone."""
+    with h5py.File(RAW) as file:
+        return {name: file[name][()] for name in ("observations", "actions", "rewards", "terminals", "timeouts")}
+
+
+def test_load_makes_the_dataset_where_it_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    dataset = loading.load("demo/pendulum", batch_size=7)
+
+    assert isinstance(dataset, DemoExperienceReplay)
+    assert tuple(dataset.sample().batch_size) == (7,)
+    assert dataset.data_path == tmp_path / "demo" / "pendulum"
+    assert dataset.root == dataset.data_path_root == tmp_path / "demo"
+
+
+def test_rows_are_the_rows_of_the_file(pendulum, raw):
+    assert len(pendulum) == len(raw["rewards"])
+    assert np.array_equal(pendulum["observation"].numpy(), raw["observations"])
+    assert np.array_equal(pendulum["action"].numpy(), raw["actions"].reshape(len(pendulum), -1))
+    assert np.array_equal(pendulum["next", "reward"].numpy()[:, 0], raw["rewards"])
+    assert np.array_equal(pendulum["next", "terminated"].numpy()[:, 0], raw["terminals"])
+    ends = raw["terminals"] | raw["timeouts"]
+    assert np.array_equal(pendulum["next", "done"].numpy()[:, 0], ends)
+    inside = np.flatnonzero(~ends[:-1])
+    assert np.array_equal(pendulum["next", "observation"].numpy()[inside], raw["observations"][inside + 1])
+
+
+def test_a_key_gives_one_field_and_a_group_gives_all_below_it(pendulum):
+    below = pendulum["next"]
+
+    assert set(below.keys()) == {"observation", "info", "reward", "done", "terminated", "truncated"}
+    assert tuple(below.batch_size) == (len(pendulum),)
+    assert torch.equal(below["reward"], pendulum["next", "reward"])
+    assert torch.equal(pendulum["next.reward"], pendulum["next", "reward"])
+    assert not pendulum["done"].any()
+
+
+@pytest.mark.parametrize("key", ["nothing", ("next", "action"), "next.nothing", ("observation", "x")])
+def test_an_unknown_key_is_answered_with_the_known_ones(pendulum, key):
+    with pytest.raises(UnknownId, match=r"next\.reward"):
+        _ = pendulum[key]
+
+
+def test_indices_give_transitions(pendulum):
+    everything = pendulum[:]
+
+    assert tuple(everything.batch_size) == (len(pendulum),)
+    assert (pendulum[10:20] == everything[10:20]).all()
+    assert (pendulum[torch.tensor([3, -1])] == everything[torch.tensor([3, -1])]).all()
+    assert (pendulum[5] == everything[5]).all()
+    with pytest.raises(IndexError):
+        _ = pendulum[len(pendulum)]
+
+
+def test_samples_are_in_the_specs(pendulum):
+    sample = pendulum.sample()
+
+    assert pendulum.specs.is_in(sample)
+    assert pendulum.specs.is_in(pendulum[0])
+    assert set(pendulum.specs.keys()) == set(sample.keys()) - {"index"}
+    assert pendulum.specs["next", "reward"].shape == (1,)
+
+
+def test_episodes_lie_where_the_flags_say(pendulum, raw):
+    stops = np.flatnonzero(raw["terminals"] | raw["timeouts"]) + 1
+    returns = [part.sum(dtype=np.float64) for part in np.split(raw["rewards"], stops[:-1])]
+
+    assert pendulum.episodes.stops.tolist() == stops.tolist()
+    assert pendulum.episodes["return"] == pytest.approx(returns)
+    assert pendulum["episode"].tolist() == np.repeat(np.arange(len(stops)), np.diff(stops, prepend=0)).tolist()
+
+
+def test_trajectories_are_padded_with_zeros(home, pendulum):
+    split = DemoExperienceReplay("pendulum", batch_size=2, root=home / "demo", split_trajs=True)
+    sample = split.sample()
+    lengths = pendulum.episodes.lengths
+
+    assert len(split) == len(lengths)
+    assert tuple(sample.batch_size) == (2, lengths.max())
+    assert split["mask"].sum(1).tolist() == lengths.tolist()
+    assert torch.equal(split["observation"][split["mask"]], pendulum["observation"])
+    assert tuple(split["next"].batch_size) == (len(lengths), lengths.max())
+    assert split.specs.is_in(sample)
+
+
+def test_nothing_done_to_what_comes_out_changes_the_dataset(pendulum):
+    before = {path.name: path.read_bytes() for path in pendulum.data_path.glob("*.npy")}
+    kept = pendulum[:].clone()
+    for key in ("observation", "action", ("next", "reward"), ("next", "observation"), "episode"):
+        pendulum[key].zero_()
+    pendulum[:].zero_()
+    pendulum.sample().zero_()
+
+    assert (pendulum[:] == kept).all()
+    assert {path.name: path.read_bytes() for path in pendulum.data_path.glob("*.npy")} == before
+
+
+def test_a_dataset_that_is_not_there_is_not_made_unless_asked_for(tmp_path):
+    with pytest.raises(NotADataset, match="not downloaded") as caught:
+        DemoExperienceReplay("pendulum", root=tmp_path, download=False)
+    assert caught.value.hint == "rlds download demo/pendulum"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_root_is_looked_into_whatever_lies_in_the_working_folder(tmp_path, monkeypatch):
+    """A folder demo/pendulum here must not stand in for the one below the root that was named."""
+    write_dataset(tmp_path / "demo" / "pendulum", [trajectory(2)])
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(NotADataset):
+        DemoExperienceReplay("pendulum", root=tmp_path / "elsewhere", download=False)
+
+
+def test_true_leaves_a_dataset_alone_and_force_makes_it_anew(tmp_path):
+    first = DemoExperienceReplay("pendulum", root=tmp_path)
+    number = (first.data_path / "rows.npy").stat().st_ino
+    kept = first[:]
+    assert (DemoExperienceReplay("pendulum", root=tmp_path).data_path / "rows.npy").stat().st_ino == number
+    again = DemoExperienceReplay("pendulum", root=tmp_path, download="force")
+
+    assert (again.data_path / "rows.npy").stat().st_ino != number
+    assert (again[:] == kept).all()
+    assert (first[:] == kept).all()
+
+
+def test_force_mends_a_damaged_dataset_and_true_refuses_it(tmp_path):
+    folder = DemoExperienceReplay("pendulum", root=tmp_path).data_path
+    with (folder / "rows.npy").open("r+b") as stream:
+        stream.truncate(1000)
+
+    with pytest.raises(IntegrityFailed, match=r"rows\.npy is 1,000 bytes"):
+        DemoExperienceReplay("pendulum", root=tmp_path)
+    assert len(DemoExperienceReplay("pendulum", root=tmp_path, download="force")) > 0
+
+
+def test_download_has_three_values(tmp_path):
+    with pytest.raises(BadArgument, match="expected True, False or 'force'"):
+        DemoExperienceReplay("pendulum", root=tmp_path, download="maybe")
+
+
+def test_delete_removes_everything(tmp_path):
+    dataset = DemoExperienceReplay("pendulum", root=tmp_path)
+    dataset.delete()
+
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    with pytest.raises(NotADataset):
+        DemoExperienceReplay("pendulum", root=tmp_path, download=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [({"terminate_on_end": True}, "terminate_on_end"), ({"dataset_id": None}, "no dataset_id")],
+)
+def test_arguments_that_exclude_each_other_are_refused(tmp_path, options, problem):
+    with pytest.raises(BadArgument, match=problem):
+        D4RLExperienceReplay(**{"dataset_id": "maze2d-umaze-v1", "root": tmp_path, **options})
+
+
+def test_a_near_miss_of_an_id_names_the_nearest():
+    with pytest.raises(UnknownId, match=r"did you mean .*hopper-medium-v2"):
+        D4RLExperienceReplay("hoper-medium-v2")
+
+
+def test_any_folder_is_opened_by_its_path(tmp_path):
+    write_dataset(tmp_path / "toy", [trajectory(3)])
+    dataset = open_dataset(tmp_path / "toy", batch_size=2)
+
+    assert tuple(dataset.sample().batch_size) == (2,)
+    assert dataset.root == dataset.data_path_root == tmp_path
+    dataset.delete()
+    assert not (tmp_path / "toy").exists()
+    with pytest.raises(NotADataset):
+        open_dataset(tmp_path / "toy")
+
+
+def test_metadata_is_nested_and_arrays_are_tensors(tmp_path):
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    arrays = {"w": np.arange(6, dtype=">f4").reshape(2, 3), "names": np.array([b"a", b"bc"])}
+    files, entries = [], {"algorithm": "SAC", "policy/depth": 2}
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+        files.append({"path": f"{name}.npy", "bytes": (folder / f"{name}.npy").stat().st_size, "sha256": ""})
+        entries[f"policy/{name}"] = {"file": f"{name}.npy"}
+    dataset = with_metadata(folder, entries, files)
+
+    assert dataset.metadata["algorithm"] == "SAC"
+    assert dataset.metadata["policy"]["depth"] == 2
+    assert dataset.metadata["policy"]["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert dataset.metadata["policy"]["names"].tolist() == [b"a", b"bc"]
+
+
+def with_metadata(folder, metadata, files=()):
+    stored = write_dataset(folder, [trajectory(3)])
+    document = stored.manifest.to_json() | {"metadata": metadata}
+    manifest = Manifest.from_json(document | {"files": [*document["files"], *files]})
+    manifest.write(folder)
+    return open_dataset(folder)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{"w": {"file": "/etc/passwd"}}, {"w": {"file": "nothing.npy"}}, {"w": {}}, {"a": "x", "a/b": "y"}],
+    ids=repr,
+)
+def test_metadata_that_reach_out_or_contradict_themselves_are_refused(tmp_path, metadata):
+    dataset = with_metadata(tmp_path / "toy", metadata)
+
+    with pytest.raises(ManifestInvalid, match="metadata"):
+        _ = dataset.metadata
+
+
+def test_metadata_that_are_a_pickle_are_refused(tmp_path):
+    """numpy stores objects as pickles, which run code when they are read."""
+    (tmp_path / "toy").mkdir()
+    path = tmp_path / "toy" / "w.npy"
+    np.save(path, np.array([print], object), allow_pickle=True)
+    listed = [{"path": "w.npy", "bytes": path.stat().st_size, "sha256": ""}]
+    dataset = with_metadata(tmp_path / "toy", {"w": {"file": "w.npy"}}, listed)
+
+    with pytest.raises(IntegrityFailed, match=r"w\.npy"):
+        _ = dataset.metadata

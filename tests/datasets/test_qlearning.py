@@ -1,0 +1,117 @@
+"""`from_env=False` yields what D4RL's own function yields, whatever the flags are, through the whole pipeline."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import d4rl_files
+import numpy as np
+import pytest
+from golden.qlearning import qlearning_reference
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from datasets_rl import loading, sources
+from datasets_rl.datasets import D4RLExperienceReplay
+
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+IDS = ["hopper-medium-v0", "maze2d-umaze-v1", "kitchen-mixed-v0"]
+"""One whose environment is reset at its limit, one that goes on for ever, and one in between."""
+
+
+@st.composite
+def files(draw):
+    """Columns of a file of up to 40 rows with any pattern of flags, with time-outs or without."""
+    rows = draw(st.integers(2, 40))
+    chance = draw(st.sampled_from([0.0, 0.1, 0.5, 0.9]))
+    generator = np.random.default_rng(draw(st.integers(0, 1 << 16)))
+    columns = {
+        "observations": generator.uniform(1, 2, (rows, 4)),
+        "actions": generator.uniform(-1, 1, (rows, 2)).astype(np.float32),
+        "rewards": generator.normal(size=rows).astype(np.float32),
+        "terminals": generator.random(rows) < chance,
+    }
+    if draw(st.booleans()):
+        columns["timeouts"] = generator.random(rows) < draw(st.sampled_from([0.0, 0.2, 0.8]))
+    return columns
+
+
+def check(columns, name, limit, *, terminate_on_end):
+    expected = qlearning_reference(columns, limit, terminate_on_end=terminate_on_end)
+    with tempfile.TemporaryDirectory() as folder:
+        local = d4rl_files.write(Path(folder) / "local.hdf5", columns)
+        loading.download(f"d4rl/{name}", from_local=local, hash_check=False, root=folder)
+        if not len(expected["rows"]):
+            return
+        dataset = D4RLExperienceReplay(
+            name, from_env=False, terminate_on_end=terminate_on_end, root=folder, download=False, batch_size=3
+        )
+        batch = dataset[:]
+
+        assert len(dataset) == len(expected["rows"])
+        for key, column in (("observation", "observations"), ("action", "actions")):
+            assert str(batch[key].dtype) == "torch.float32"
+            assert np.array_equal(batch[key].numpy(), expected[column].astype(np.float32))
+        assert np.array_equal(batch["next", "reward"][:, 0].numpy(), expected["rewards"])
+        assert np.array_equal(batch["next", "terminated"][:, 0].numpy(), expected["terminals"])
+        goes_on = ~batch["next", "done"][:, 0].numpy()
+        following = expected["next_observations"].astype(np.float32)
+        assert np.array_equal(batch["next", "observation"].numpy()[goes_on], following[goes_on])
+        check_strict(dataset, batch, expected)
+
+
+def check_strict(dataset, batch, expected):
+    """What is shown is TED all the same: an episode is consecutive rows of the file, and ends with a flag."""
+    done = batch["next", "done"][:, 0].numpy()
+    stops = dataset.episodes.stops
+
+    assert (np.flatnonzero(done) + 1).tolist() == stops.tolist()
+    assert set(batch.keys()) == {"observation", "action", "episode", "done", "terminated", "truncated", "next"}
+    for rows in dataset.episodes:
+        assert np.ptp(expected["rows"][list(rows)]) == len(rows) - 1
+        assert len(set(batch["episode"][list(rows)].tolist())) == 1
+    assert dataset.specs.is_in(dataset.sample())
+
+
+@pytest.mark.parametrize("terminate_on_end", [False, True])
+@FEW
+@given(columns=files(), name=st.sampled_from(IDS), limit=st.sampled_from([1, 2, 3, 7, 1000]))
+def test_the_transitions_are_those_of_the_reference(columns, name, limit, terminate_on_end):
+    with pytest.MonkeyPatch.context() as patch:
+        facts = sources.source("d4rl")._catalog["ids"][name]
+        patch.setitem(facts, "time_limit", limit)
+        check(columns, name, limit, terminate_on_end=terminate_on_end)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@settings(FEW, max_examples=1000)
+@given(columns=files(), name=st.sampled_from(IDS), limit=st.integers(1, 12), terminate_on_end=st.booleans())
+def test_the_transitions_are_those_of_the_reference_at_length(columns, name, limit, terminate_on_end):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sources.source("d4rl")._catalog["ids"][name], "time_limit", limit)
+        check(columns, name, limit, terminate_on_end=terminate_on_end)
+
+
+def test_real_rollouts_with_every_option(tmp_path):
+    """From a simulator, with terminations and time-outs; the true last observations are kept."""
+    run = d4rl_files.mujoco(tmp_path / "local.hdf5", env_id="Hopper-v5", steps=200, limit=30)
+    loading.download(
+        "d4rl/hopper-medium-v2", from_local=tmp_path / "local.hdf5", hash_check=False, root=tmp_path / "d4rl"
+    )
+
+    def opened(**options):
+        return D4RLExperienceReplay("hopper-medium-v2", root=tmp_path / "d4rl", download=False, **options)
+
+    whole = opened()
+    finals = np.array([states[-1] for states in run.states], np.float32)
+    ends = whole.episodes.stops - 1
+    assert np.array_equal(whole["next", "observation"].numpy()[ends], finals)
+    assert whole["next", "terminated"].numpy()[ends, 0].tolist() == list(run.terminated)
+    not_done = opened(use_truncated_as_done=False)
+    assert not_done["next", "done"].numpy()[ends, 0].tolist() == list(run.terminated)
+    assert not_done.episodes.stops.tolist() == (ends + 1).tolist()
+    split = opened(split_trajs=True, batch_size=2)
+    assert split["mask"].sum(1).tolist() == [len(actions) for actions in run.actions]
+    assert whole["info", "qpos"].shape == (run.steps, run.qpos[0].shape[1])
