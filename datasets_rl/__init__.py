@@ -35,7 +35,8 @@ if TYPE_CHECKING:
         UnknownId,
     )
     from datasets_rl.format import StoredDataset
-    from datasets_rl.loading import Verification, download, load, locate, remove, verify
+    from datasets_rl.library import Verification, download, locate, remove, verify
+    from datasets_rl.loading import load
     from datasets_rl.manifest import Manifest
     from datasets_rl.samplers import RandomSampler, Sampler
     from datasets_rl.scores import normalized_score
@@ -117,15 +118,15 @@ _HOMES = {
     "StoredExperienceReplay": "datasets_rl.datasets",
     "TensorDictReplayBuffer": "datasets_rl.buffers",
     "UnknownId": "datasets_rl.errors",
-    "Verification": "datasets_rl.loading",
+    "Verification": "datasets_rl.library",
     "Writer": "datasets_rl.writers",
-    "download": "datasets_rl.loading",
+    "download": "datasets_rl.library",
     "load": "datasets_rl.loading",
-    "locate": "datasets_rl.loading",
+    "locate": "datasets_rl.library",
     "normalized_score": "datasets_rl.scores",
     "open_dataset": "datasets_rl.datasets",
-    "remove": "datasets_rl.loading",
-    "verify": "datasets_rl.loading",
+    "remove": "datasets_rl.library",
+    "verify": "datasets_rl.library",
 }
 """Where each name comes from."""
 

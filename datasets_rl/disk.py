@@ -22,6 +22,7 @@ from filelock import SoftFileLock, Timeout
 from datasets_rl.errors import DiskFull, Locked
 
 __all__ = [
+    "MANIFEST_FILE",
     "discard_folder",
     "disk_errors",
     "free_bytes",
@@ -37,6 +38,8 @@ __all__ = [
     "write_text",
 ]
 
+MANIFEST_FILE = "manifest.json"
+"""The file that comes last: a folder without it is no dataset."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 

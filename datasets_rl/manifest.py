@@ -10,13 +10,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from datasets_rl import disk
+from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import BadArgument, ManifestInvalid, NotADataset
 from datasets_rl.rows import Schema, shorten
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted
 
 __all__ = ["FORMAT_VERSION", "MANIFEST_FILE", "Applied", "Manifest", "RawFile", "StoredFile", "lacking_fields"]
 
-MANIFEST_FILE = "manifest.json"
 FORMAT_NAME = "datasets-rl/ted"
 FORMAT_VERSION = 1
 _MAX_BYTES = 256 << 20

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from datasets_rl.loading import download
+from datasets_rl.library import download
 from datasets_rl.settings import Settings
 
 NAME = "halfcheetah-medium-v2"

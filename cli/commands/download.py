@@ -15,7 +15,7 @@ from ..options import Ids, Outcome, Shell, each, exit_code, read_size
 from ..output import Block, Facts, Lines, Result, size_text
 
 if TYPE_CHECKING:
-    from datasets_rl.loading import Plan
+    from datasets_rl.library import Plan
     from datasets_rl.manifest import Manifest
 
 
@@ -92,11 +92,11 @@ def run(
 
 
 def _get(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Got:
-    from datasets_rl import loading
+    from datasets_rl import library
     from datasets_rl.manifest import Manifest
 
-    before = loading.place(dataset_id, settings=options["settings"]).exists
-    folder = loading.download(dataset_id, **options)
+    before = library.place(dataset_id, settings=options["settings"]).exists
+    folder = library.download(dataset_id, **options)
     if options["raw_only"]:
         return _Got(folder, present=False, manifest=None)
     got = _Got(folder, present=before and not options["force"], manifest=Manifest.read(folder))
@@ -134,9 +134,9 @@ def _document(one: Outcome[_Got]) -> dict[str, Any]:
 
 
 def _dry_run(shell: Shell, ids: list[str], options: dict[str, Any]) -> Result:
-    from datasets_rl import loading
+    from datasets_rl import library
 
-    found = each(shell, ids, lambda one: loading.plan(one, **options))
+    found = each(shell, ids, lambda one: library.plan(one, **options))
     plans = [one.value for one in found if one.value]
     blocks: list[Block] = [_plan_facts(plan) for plan in plans]
     if len(plans) > 1:

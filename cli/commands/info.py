@@ -53,11 +53,11 @@ def run(
 
 
 def _find(shell: Shell, wanted: str | Path) -> tuple[Entry | None, Path | None]:
-    from datasets_rl import loading, sources
+    from datasets_rl import library, sources
 
     entry = sources.find(wanted) if isinstance(wanted, str) else None
     try:
-        return entry, loading.locate(wanted, settings=shell.settings)
+        return entry, library.locate(wanted, settings=shell.settings)
     except NotADataset:
         if entry is None:
             raise

@@ -96,10 +96,10 @@ def run(
 
 
 def _rows(shell: Shell, names: tuple[str, ...], *, stored_only: bool) -> Iterator[_Row]:
-    from datasets_rl import loading, sources
+    from datasets_rl import library, sources
 
     home = shell.settings.home
-    stored = {folder.relative_to(home).as_posix(): folder for folder in loading.stored(home)}
+    stored = {folder.relative_to(home).as_posix(): folder for folder in library.stored(home)}
     for name in names:
         origin = sources.source(name)
         for one in origin.ids():

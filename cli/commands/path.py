@@ -22,7 +22,7 @@ def run(
       rlds path demo/pendulum
       rlds path demo/pendulum --json
     """
-    from datasets_rl import loading
+    from datasets_rl import library
 
-    folder = str(loading.locate(target(dataset), settings=shell.settings))
+    folder = str(library.locate(target(dataset), settings=shell.settings))
     return Result({"id": dataset, "path": folder}, [Lines((folder,))], quiet=[folder])

@@ -39,7 +39,7 @@ def run(
       rlds remove demo/pendulum --yes
       rlds remove d4rl/hopper-medium-v2 d4rl/ant-medium-v2 --dry-run
     """
-    from datasets_rl import loading
+    from datasets_rl import library
 
     found = each(shell, ids, lambda one: _look(shell, one))
     total = sum(one.value.bytes for one in found if one.value)
@@ -50,7 +50,7 @@ def run(
         return Result({"datasets": [], "dry_run": False}, code=REFUSED)
 
     def delete(one: Outcome[_There]) -> _There:
-        freed = loading.remove(one.item, settings=shell.settings)
+        freed = library.remove(one.item, settings=shell.settings)
         return _There(one.value.folder if one.value else "", freed)
 
     by_id = {one.item: one for one in found if one.value}
@@ -59,9 +59,9 @@ def run(
 
 
 def _look(shell: Shell, dataset_id: str) -> _There:
-    from datasets_rl import disk, loading
+    from datasets_rl import disk, library
 
-    spot = loading.place(dataset_id, settings=shell.settings)
+    spot = library.place(dataset_id, settings=shell.settings)
     parts = [path for path in (spot.raw, spot.work) if path.exists()] + [spot.folder] * spot.exists
     return _There(str(spot.folder), sum(disk.tree_bytes(path) for path in parts))
 

@@ -33,10 +33,10 @@ def run(
       rlds sample d4rl/hopper-medium-v2 -n 256
       rlds sample ./my-dataset --json
     """
-    from datasets_rl import loading
+    from datasets_rl import library
     from datasets_rl.datasets import open_dataset
 
-    folder = loading.locate(target(dataset), settings=shell.settings)
+    folder = library.locate(target(dataset), settings=shell.settings)
     began = time.perf_counter()
     replay = open_dataset(folder)
     opened = time.perf_counter()

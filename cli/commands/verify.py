@@ -14,7 +14,7 @@ from ..options import Outcome, Shell, Targets, each, exit_code, target
 from ..output import Lines, Result, size_text
 
 if TYPE_CHECKING:
-    from datasets_rl.loading import Verification
+    from datasets_rl.library import Verification
 
 BROKEN = code_of(IntegrityFailed("", ()))
 
@@ -35,9 +35,9 @@ def run(
       rlds verify d4rl/hopper-medium-v2 --deep
       rlds verify ./my-dataset --json
     """
-    from datasets_rl import loading
+    from datasets_rl import library
 
-    found = each(shell, datasets, lambda one: loading.verify(target(one), deep=deep, settings=shell.settings))
+    found = each(shell, datasets, lambda one: library.verify(target(one), deep=deep, settings=shell.settings))
     return Result(
         {"datasets": [_document(one) for one in found], "deep": deep},
         [Lines(tuple(line for one in found if one.value for line in _lines(one.value)))],

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from datasets_rl import loading
+from datasets_rl import library
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.errors import BadArgument, ManifestInvalid
 from datasets_rl.format.npy import map_npy
@@ -99,8 +99,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         settings = Settings.from_env()
         full_id = f"{self.source}/{dataset_id}"
         if download:
-            return loading.download(full_id, root=root, force=download == "force", settings=settings)
-        return loading.locate(full_id, root=root, settings=settings)
+            return library.download(full_id, root=root, force=download == "force", settings=settings)
+        return library.locate(full_id, root=root, settings=settings)
 
     def _steps(self) -> DatasetStorage | SelectedRows:
         """Choose what this replay buffer shows: all rows and fields, unless a source knows better."""
@@ -164,7 +164,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
     def delete(self) -> None:
         """Remove the dataset from the disk; this buffer must not be used afterwards."""
-        loading.remove(f"{self.source}/{self.dataset_id}", root=self.root)
+        library.remove(f"{self.source}/{self.dataset_id}", root=self.root)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, str) or (isinstance(index, tuple) and index and all(isinstance(i, str) for i in index)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from datasets_rl import disk, loading
+from datasets_rl import disk, library
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
 
 __all__ = ["StoredExperienceReplay"]
@@ -17,7 +17,7 @@ class StoredExperienceReplay(BaseDatasetExperienceReplay):
 
     def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:
         del root, download
-        return loading.locate(Path(dataset_id))
+        return library.locate(Path(dataset_id))
 
     @property
     def root(self) -> Path:

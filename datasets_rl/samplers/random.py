@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Generator, Tensor
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.samplers._base import Sampler
-from datasets_rl.storages._base import Storage
+
+if TYPE_CHECKING:
+    from datasets_rl.storages._base import Storage
 
 __all__ = ["RandomSampler"]
 

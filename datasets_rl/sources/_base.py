@@ -7,15 +7,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import UnknownId
-from datasets_rl.fetch.asset import Asset
-from datasets_rl.rows import Column
-from datasets_rl.ted.episode import Episode
+
+if TYPE_CHECKING:
+    # Listing ids needs none of these at run time, and numpy takes longer to import than all the catalogs.
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.rows import Column
+    from datasets_rl.ted.episode import Episode
 
 __all__ = ["Decision", "Entry", "Recording", "Score", "Source"]
 
@@ -154,4 +157,6 @@ class Source(ABC):
         """Make the error for an id that this source does not have."""
         ids = self.ids()
         near = difflib.get_close_matches(name, ids, n=3, cutoff=0.5)
-        return UnknownId(f"{self.name}/{name}", [f"{self.name}/{one}" for one in near], f"{len(ids)} ids of {self.name}")
+        return UnknownId(
+            f"{self.name}/{name}", [f"{self.name}/{one}" for one in near], f"{len(ids)} ids of {self.name}"
+        )

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib.resources import files as package_files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from datasets_rl.fetch.asset import Asset
 from datasets_rl.sources._base import Entry, Recording, Score, Source
+
+if TYPE_CHECKING:
+    from datasets_rl.fetch.asset import Asset
 
 __all__ = ["D4RL", "SOURCE"]
 
@@ -53,6 +55,8 @@ class D4RL(Source):
 
     def assets(self, name: str) -> Sequence[Asset]:
         """Return the file of an id; its path is the upstream's own, so that a copy of the upstream is a mirror."""
+        from datasets_rl.fetch.asset import Asset
+
         facts = self._facts(name)
         path: str = facts["path"]
         asset = Asset(

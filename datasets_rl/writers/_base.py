@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from datasets_rl.storages._base import Storage
+if TYPE_CHECKING:
+    from datasets_rl.storages._base import Storage
 
 __all__ = ["Writer"]
 

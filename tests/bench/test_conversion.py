@@ -10,7 +10,7 @@ IDLE = """
 import sys, time
 from pathlib import Path
 import h5py, numpy
-from datasets_rl import convert, loading
+from datasets_rl import convert, library
 from datasets_rl.fetch import fetch_local
 from datasets_rl.sources import d4rl
 
@@ -33,10 +33,10 @@ from datasets_rl.settings import Settings
 import datasets_rl.fetch.schemes
 idle = peak()
 settings = Settings.from_env({"RLDS_HOME": sys.argv[2], "RLDS_NO_PROGRESS": "1"})
-spot = loading.place("d4rl/halfcheetah-medium-v2", settings=settings)
-files = loading._fetch("d4rl/halfcheetah-medium-v2", spot, settings, loading.Options(from_local=sys.argv[1], hash_check=False))
+spot = library.place("d4rl/halfcheetah-medium-v2", settings=settings)
+files = library._fetch("d4rl/halfcheetah-medium-v2", spot, settings, library.Options(from_local=sys.argv[1], hash_check=False))
 start = time.perf_counter()
-loading._convert("d4rl/halfcheetah-medium-v2", spot, files, settings)
+library._convert("d4rl/halfcheetah-medium-v2", spot, files, settings)
 print(time.perf_counter() - start, peak() - idle)
 """
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import datasets_rl.cli
-from datasets_rl import loading
+from datasets_rl import library
 from datasets_rl.cli.app import command_names, main
 from datasets_rl.errors import FetchFailed
 
@@ -141,7 +141,7 @@ def test_an_interrupt_ends_with_130_and_prints_the_command_that_continues(rlds, 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loading, "download", interrupted)
+    monkeypatch.setattr(library, "download", interrupted)
 
     ran = rlds("download", "demo/pendulum", "--mirror", "http://lab/a b")
 
@@ -153,7 +153,7 @@ def test_a_system_error_is_told_without_a_traceback(rlds, monkeypatch):
     def refused(*_, **__):
         raise PermissionError(13, "Permission denied", "/data")
 
-    monkeypatch.setattr(loading, "download", refused)
+    monkeypatch.setattr(library, "download", refused)
 
     ran = rlds("download", "demo/pendulum")
 
@@ -205,7 +205,7 @@ def test_a_single_failed_item_gives_its_own_code(rlds, monkeypatch):
     def failing(*_, **__):
         raise FetchFailed("a.hdf5", [("http://a/", "status 404")])
 
-    monkeypatch.setattr(loading, "download", failing)
+    monkeypatch.setattr(library, "download", failing)
 
     ran = rlds("download", "demo/pendulum")
 

@@ -8,7 +8,7 @@ import pytest
 from servers import Status, serve
 
 import datasets_rl.demo
-from datasets_rl import loading, sources
+from datasets_rl import library, sources
 from datasets_rl.cli.commands import download as command
 from datasets_rl.manifest import Manifest
 
@@ -111,7 +111,7 @@ def test_raw_only_converts_nothing(rlds, home):
 
 def test_options_reach_the_download(rlds, home, monkeypatch):
     asked = {}
-    monkeypatch.setattr(loading, "download", lambda dataset_id, **options: asked.update(options, id=dataset_id) or home)
+    monkeypatch.setattr(library, "download", lambda dataset_id, **options: asked.update(options, id=dataset_id) or home)
 
     rlds(
         "download",

@@ -10,7 +10,7 @@ import pytest
 import torch
 from stored_data import trajectory, write_dataset
 
-from datasets_rl import loading
+from datasets_rl import library, loading
 from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, open_dataset
 from datasets_rl.demo import __file__ as demo_folder
 from datasets_rl.errors import BadArgument, IntegrityFailed, ManifestInvalid, NotADataset, UnknownId
@@ -23,7 +23,7 @@ RAW = Path(demo_folder).with_name("pendulum.hdf5")
 def home(tmp_path_factory):
     """A home folder that holds demo/pendulum."""
     home = tmp_path_factory.mktemp("home")
-    loading.download("demo/pendulum", root=home / "demo")
+    library.download("demo/pendulum", root=home / "demo")
     return home
 
 

@@ -17,7 +17,7 @@ import time
 import traceback
 from pathlib import Path
 
-from datasets_rl import loading
+from datasets_rl import library
 from datasets_rl.errors import DatasetsRLError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
@@ -29,7 +29,7 @@ task = json.loads(sys.argv[1])
 root = Path(task["root"])
 options = task["options"]
 settings = Settings.from_env({"RLDS_HOME": str(root.parent), "RLDS_NO_PROGRESS": "1", "RLDS_JOBS": "1"})
-spot = loading.place(task["id"], root=root, settings=settings)
+spot = library.place(task["id"], root=root, settings=settings)
 
 
 def life(fatal):
@@ -64,7 +64,7 @@ def life(fatal):
 def work():
     """Download in a child; an error ends it, so that it does not go on as its parent would."""
     try:
-        loading.download(task["id"], root=root, settings=settings, **options)
+        library.download(task["id"], root=root, settings=settings, **options)
     except BaseException:  # noqa: BLE001 - whatever it is, this child must not live on
         traceback.print_exc()
         os._exit(1)
@@ -89,7 +89,7 @@ def report(event, died):
 
 def clean():
     if not task["keep"]:
-        loading.remove(task["id"], root=root, settings=settings)
+        library.remove(task["id"], root=root, settings=settings)
 
 
 total = life(0)

@@ -10,7 +10,7 @@ import pytest
 from d4rl_files import mujoco
 from servers import File, Slow, serve
 
-from datasets_rl import loading
+from datasets_rl import library
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
 
@@ -93,7 +93,7 @@ def test_a_hundred_random_kills_of_download_and_conversion_never_leave_a_wrong_d
 def test_what_survived_kills_passes_every_check(raw, tmp_path):
     _, root = killed(tmp_path, options={**local(raw), "keep_raw": True}, steps=25)
 
-    report = loading.verify(f"d4rl/{NAME}", deep=True, root=root)
+    report = library.verify(f"d4rl/{NAME}", deep=True, root=root)
 
     assert report.problems == ()
     assert any("every converted value" in line for line in report.checked)
