@@ -70,6 +70,7 @@ def test_a_schema_survives_json():
     [
         ([Field(("a",), F4, ()), Field(("a",), F4, (), offset=4)], "twice"),
         ([Field(("a",), F8, ()), Field(("b",), F4, (), offset=4)], "overlap"),
+        ([Field(("a",), I1, (2,)), Field(("b",), I1, (), offset=1)], "overlap"),
         ([Field(("a",), F4, (), offset=2)], "multiple of 4"),
         ([Field(("a",), F4, (), offset=-4)], "multiple of 4"),
         ([Field(("a",), F4, (3, 0))], "sizes above 0"),

@@ -9,7 +9,7 @@ import d4rl_files
 import numpy as np
 import pytest
 from golden.qlearning import qlearning_reference
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from datasets_rl import library, sources
@@ -74,8 +74,19 @@ def check_strict(dataset, batch, expected):
     assert dataset.specs.is_in(dataset.sample())
 
 
+COUNTED = {
+    "observations": np.arange(20.0)[:, None],
+    "actions": np.zeros((20, 2), np.float32),
+    "rewards": np.arange(20, dtype=np.float32),
+    "terminals": np.isin(np.arange(20), [4, 17]),
+}
+"""No time-outs: with a limit of 7, rows 10 and 17 are the seventh, because D4RL counts row 5 as the second."""
+
+
 @pytest.mark.parametrize("terminate_on_end", [False, True])
 @FEW
+@example(columns=COUNTED, name=IDS[0], limit=7)
+@example(columns=COUNTED, name=IDS[1], limit=7)
 @given(columns=files(), name=st.sampled_from(IDS), limit=st.sampled_from([1, 2, 3, 7, 1000]))
 def test_the_transitions_are_those_of_the_reference(columns, name, limit, terminate_on_end):
     with pytest.MonkeyPatch.context() as patch:
