@@ -112,6 +112,8 @@ def _write_metadata(folder: Path, metadata: Mapping[str, Any]) -> tuple[dict[str
     for name, value in metadata.items():
         if isinstance(value, np.ndarray):
             path = folder / _METADATA_FOLDER / f"{_file_name(name)}.npy"
+            while path.exists():  # two names that differ only in characters that file names cannot have
+                path = path.with_name(f"_{path.name}")
             path.parent.mkdir(parents=True, exist_ok=True)
             stream = NpyStream(path, value.dtype, value.shape[1:], len(value)) if value.ndim else None
             if stream is None:

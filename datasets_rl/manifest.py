@@ -137,6 +137,9 @@ class Manifest:
         try:
             schema = Schema.from_json(document.get("schema"))
             problems += lacking_fields(schema)
+            if document.get("record_bytes") != schema.record_bytes:
+                said = document.get("record_bytes")
+                problems.append(f"record_bytes is {said!r}; the schema's records have {schema.record_bytes} bytes")
         except BadArgument as error:
             problems.append(error.message)
         if problems or schema is None:

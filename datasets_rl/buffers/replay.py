@@ -35,7 +35,8 @@ class ReplayBuffer:
         writer: Places new ones; none can be written by default.
         collate_fn: Applied to what the storage returns.
         pin_memory: Whether batches are copied to page-locked memory, from which a GPU reads faster.
-        prefetch: Batches made ahead of time by as many threads; needs `batch_size`.
+        prefetch: Batches made ahead of time by as many threads; needs `batch_size`. Steps are chosen in order, as without
+            it; a transform that draws random numbers of its own does so in the threads, in no fixed order.
         transform: Applied to every batch; a callable, or a sequence of callables applied in order.
         batch_size: Steps of a batch where `sample` is not told.
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from datasets_rl import library
+from datasets_rl import library, sources
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.errors import BadArgument, ManifestInvalid
 from datasets_rl.format.npy import map_npy
@@ -31,6 +31,13 @@ __all__ = ["BaseDatasetExperienceReplay", "Download"]
 
 Download = bool | Literal["force"]
 Transform = Callable[[Any], Any]
+
+
+class _Available:
+    """Reads the ids of a class's source, without making an instance."""
+
+    def __get__(self, instance: object, owner: type[BaseDatasetExperienceReplay]) -> tuple[str, ...]:
+        return tuple(sources.source(owner.source).ids()) if owner.source else ()
 
 
 class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
@@ -62,6 +69,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     """
 
     source: ClassVar[str]
+    available_datasets = _Available()
+    """Every id that the class accepts; no network."""
 
     def __init__(
         self,

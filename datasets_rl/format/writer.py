@@ -165,7 +165,9 @@ class DatasetWriter:
             wanted = sorted(field.name for field in (*self._given, *self._carried))
             yield f"its columns are {sorted(map(dotted, (*piece.steps, *piece.states)))}; expected {wanted}"
             return
-        for fields, arrays, most in ((self._given, piece.steps, steps), (self._carried, piece.states, steps + 1)):
+        # The state after the last action of a piece that goes on is the first state of the next piece.
+        most_states = steps if piece.continues else steps + 1
+        for fields, arrays, most in ((self._given, piece.steps, steps), (self._carried, piece.states, most_states)):
             for field in fields:
                 array = arrays.get(field.key)
                 if array is None:

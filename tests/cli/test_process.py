@@ -89,7 +89,7 @@ def test_an_interrupted_download_is_continued_by_the_command_that_it_prints(comm
         assert (running.returncode, out) == (130, "")
         assert f"rlds download demo/pendulum --mirror {server.url}" in err
         assert "Traceback" not in err
-        assert took < 5
+        assert took < 15
 
         server.requests.clear()
         again = subprocess.run(words, env=process_env, capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ import torch
 from stored_data import trajectory, write_dataset
 
 from datasets_rl import library, loading
-from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, open_dataset
+from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, StoredExperienceReplay, open_dataset
 from datasets_rl.demo import __file__ as demo_folder
 from datasets_rl.errors import BadArgument, IntegrityFailed, ManifestInvalid, NotADataset, UnknownId
 from datasets_rl.manifest import Manifest
@@ -256,3 +256,11 @@ def test_metadata_that_are_a_pickle_are_refused(tmp_path):
 
     with pytest.raises(IntegrityFailed, match=r"w\.npy"):
         _ = dataset.metadata
+
+
+def test_a_class_tells_the_ids_that_it_accepts():
+    """TorchRL's name for it."""
+    assert len(D4RLExperienceReplay.available_datasets) == 183
+    assert "hopper-medium-v2" in D4RLExperienceReplay.available_datasets
+    assert DemoExperienceReplay.available_datasets == ("pendulum",)
+    assert StoredExperienceReplay.available_datasets == ()

@@ -154,7 +154,7 @@ def test_ctrl_c_ends_at_once_and_leaves_what_came(tmp_path, split, files, behavi
             began = time.monotonic()
             errors = process.communicate()[1]
 
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 10
         assert "KeyboardInterrupt" in errors
         assert process.returncode in (1, 130, -signal.SIGINT)
         judge(tmp_path)

@@ -201,7 +201,7 @@ def test_a_server_that_asks_for_time_gets_it(get, form):
         began = time.monotonic()
         get(server.url + "/a")
 
-    assert 0.9 < time.monotonic() - began < 3
+    assert 0.9 < time.monotonic() - began < 20
 
 
 def test_a_server_that_asks_for_a_day_is_asked_again_sooner(get, monkeypatch):

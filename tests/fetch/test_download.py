@@ -156,14 +156,14 @@ def test_redirects_are_followed(get, data):
 
 
 def test_many_files_come_in_the_order_asked_and_several_at_once(folder, settings):
-    contents = {f"/{n}": Slow(bytes([n]) * 4000, rate=20_000) for n in range(8)}
+    contents = {f"/{n}": Slow(bytes([n]) * 10_000, rate=20_000) for n in range(8)}
     with serve(contents) as server:
         assets = [Asset((f"{server.url}{path}",), f"files{path}") for path in contents]
         began = time.monotonic()
         came = fetch(assets, folder, settings=settings)
 
     assert [each.path.read_bytes()[0] for each in came] == list(range(8))
-    assert time.monotonic() - began < 8 * 0.2 * 0.75
+    assert time.monotonic() - began < 8 * 0.5 * 0.75
 
 
 def test_a_big_file_comes_in_several_ranges_at_once(get, data, sha256, monkeypatch):
@@ -207,7 +207,7 @@ def test_the_rate_limit_holds_for_all_threads_together(folder, settings):
         began = time.monotonic()
         fetch([Asset((f"{server.url}/{n}",), f"{n}") for n in range(4)], folder, settings=settings, limit_rate=160_000)
 
-    assert 0.45 < time.monotonic() - began < 2
+    assert 0.45 < time.monotonic() - began < 15
 
 
 def test_a_mirror_stands_before_the_catalogs_addresses():

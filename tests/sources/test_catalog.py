@@ -143,23 +143,17 @@ def test_no_sentence_of_the_catalog_is_unused():
     assert used == set(catalog["faults"])
 
 
-def test_reading_the_catalog_is_quick_and_loads_neither_torch_nor_h5py():
+def test_reading_the_catalog_loads_neither_numpy_nor_anything_slower():
     script = """
-import sys, time
+import sys
 from datasets_rl import sources
 source = sources.source("d4rl")
-start = time.perf_counter()
-entry = source.entry("hopper-medium-v2")
 count = len([source.entry(name) for name in source.ids()])
-print(time.perf_counter() - start, count, *({"torch", "h5py", "pandas", "httpx"} & set(sys.modules)))
+print(count, *({"numpy", "torch", "h5py", "pandas", "httpx"} & set(sys.modules)))
 """
-    out = min(
-        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-        for _ in range(3)
-    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
 
-    assert out[1:] == ["183"]
-    assert float(out[0]) < 0.015
+    assert out == ["183"]
 
 
 def test_demo_and_d4rl_are_sources():
