@@ -27,7 +27,8 @@ lint: .venv/test.stamp
 slow: .venv/test.stamp  ## property runs and kill tests
 	$(PYTEST) -m slow
 
-bench: .venv/test.stamp  ## timings; alone on the machine
+bench: .venv/test.stamp  ## timings against TorchRL, whose compiled parts and own dependencies are not needed; alone on the machine
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchrl hoptorch
 	$(BIN)/python -m pytest -m bench -s
 
 clean:

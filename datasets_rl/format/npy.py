@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
+import mmap
+import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -20,6 +23,8 @@ from datasets_rl.manifest import StoredFile
 __all__ = ["NpyStream", "file_sha256", "map_npy", "open_npy"]
 
 _HASH_BYTES = 1 << 20
+# Linux's value; Python names it only since 3.11, and other systems have nothing to reserve.
+_NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 _MAX_HEADER = 1 << 20  # numpy's own limit is met with 300 fields
 # What numpy's parser was seen to raise on damaged headers.
 _HEADER_ERRORS = (
@@ -100,9 +105,7 @@ class NpyStream:
         return stream.getvalue()
 
 
-def open_npy(
-    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, writable: bool = False
-) -> np.memmap[Any, Any]:
+def open_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, writable: bool = False) -> NDArray[Any]:
     """Map an .npy file that must hold an array of this dtype and shape.
 
     Args:
@@ -114,22 +117,44 @@ def open_npy(
     Raises:
         IntegrityFailed: If the file holds something else, or cannot be mapped.
     """
-    array = map_npy(path, mode="c" if writable else "r")
+    array: NDArray[Any] = map_npy(path)
     if array.dtype != dtype or array.shape != shape:
         raise IntegrityFailed(
             str(path), [f"it holds {array.dtype} {list(array.shape)}; the manifest says {dtype} {list(shape)}"]
         )
-    return array
+    return _private(path, map_npy(path)) if writable else array
 
 
-def map_npy(path: Path, mode: Literal["r", "c"] = "r") -> np.memmap[Any, Any]:
+def _private(path: Path, mapped: np.memmap[Any, Any]) -> NDArray[Any]:
+    """Map the same array copy-on-write.
+
+    numpy's own mode "c" lets the system reserve memory for a copy of the whole file, which it refuses for files that
+    are larger than the memory.
+    """
+    with path.open("rb") as stream:
+        try:
+            if os.name == "nt":
+                pages = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+            else:
+                flags = mmap.MAP_PRIVATE | _NO_RESERVE
+                pages = mmap.mmap(stream.fileno(), 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        except OSError as error:
+            raise IntegrityFailed(
+                str(path),
+                [f"it cannot be mapped for writing: {error}"],
+                hint="read it in parts: dataset.stored.column(key, start, stop)",
+            ) from error
+    return np.ndarray(mapped.shape, mapped.dtype, pages, mapped.offset)
+
+
+def map_npy(path: Path) -> np.memmap[Any, Any]:
     """Map an .npy file of any content, whatever its header says.
 
     Raises:
         IntegrityFailed: If it cannot be mapped.
     """
     try:
-        array: np.memmap[Any, Any] = npy.open_memmap(path, mode=mode, max_header_size=_MAX_HEADER)
+        array: np.memmap[Any, Any] = npy.open_memmap(path, mode="r", max_header_size=_MAX_HEADER)
     except _HEADER_ERRORS as error:
         raise IntegrityFailed(str(path), [f"it cannot be mapped: {error}"]) from error
     return array

@@ -71,11 +71,11 @@ class StoredDataset:
         return table
 
     @cached_property
-    def rows(self) -> np.memmap[Any, Any]:
+    def rows(self) -> NDArray[Any]:
         """The records of rows.npy, a structured array [N], read-only."""
         return self.map(ROWS_FILE)
 
-    def map(self, name: str, *, writable: bool = False) -> np.memmap[Any, Any]:
+    def map(self, name: str, *, writable: bool = False) -> NDArray[Any]:
         """Map one file of the dataset as `numpy.load(..., mmap_mode="r")` would, checked against the manifest.
 
         Args:

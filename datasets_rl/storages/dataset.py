@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
 
 from datasets_rl.errors import BadArgument, IntegrityFailed
+from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.rows import ROWS_FILE, Field
+from datasets_rl.rows import ROWS_FILE
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.packed import RowViews, nest
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_TERMINATED, ROOT_FLAGS, Key
@@ -46,7 +49,7 @@ class DatasetStorage(Storage):
         self._views = RowViews(schema)
         self._windows = _windows(stored)
         self._carried = tuple(field for field in schema.narrow if field.carried)
-        self._wide = tuple((field, torch.from_numpy(stored.map(field.file, writable=True))) for field in schema.wide)
+        self._wide = tuple((field, _read_only(stored.map(field.file))) for field in schema.wide)
         self._finals: dict[Key, Tensor] | None = None
 
     @property
@@ -98,7 +101,8 @@ class DatasetStorage(Storage):
         at = done.view(-1).nonzero().squeeze(1)
         episodes = leaves[EPISODE].index_select(0, at)
         if self._finals is None:
-            self._finals = {field.key: _final(self.stored, field) for field in self.stored.schema if field.carried}
+            stored = self.stored
+            self._finals = {one.key: _read_only(stored.finals(one.key)) for one in stored.schema if one.carried}
         for key, final in self._finals.items():
             leaves[(NEXT, *key)].index_copy_(0, at, final.index_select(0, episodes))
 
@@ -148,18 +152,20 @@ def _windows(stored: StoredDataset) -> Tensor:
     Words of 8 bytes, not bytes: torch counts elements when it decides whether a gather is worth several threads.
     """
     schema = stored.schema
-    rows = stored.map(ROWS_FILE)
-    count = len(rows)
+    count, path = len(stored.rows), stored.folder / ROWS_FILE
     # The same array with the record behind it: numpy maps only what the header announces.
-    flat = np.memmap(stored.folder / ROWS_FILE, np.uint8, mode="c", offset=rows.offset)
+    flat = np.memmap(path, np.uint8, mode="r", offset=map_npy(path).offset)
     if flat.size < (count + 1) * schema.record_bytes:
-        raise IntegrityFailed(str(stored.folder / ROWS_FILE), ["there is no record of zeros behind the last row"])
-    words = torch.from_numpy(flat[: (count + 1) * schema.record_bytes].view(np.int64))
+        raise IntegrityFailed(str(path), ["there is no record of zeros behind the last row"])
+    words = _read_only(flat[: (count + 1) * schema.record_bytes].view(np.int64))
     return words.as_strided((count, schema.window_bytes // _WORD), (schema.record_bytes // _WORD, 1))
 
 
-def _final(stored: StoredDataset, field: Field) -> Tensor:
-    return torch.from_numpy(np.array(stored.finals(field.key)))
+def _read_only(array: NDArray[Any]) -> Tensor:
+    """Share the memory of a read-only array with a tensor that is only gathered from, and never given away."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
 
 
 def as_rows(index: Any, count: int) -> Tensor:
