@@ -20,7 +20,7 @@ from datasets_rl import disk
 from datasets_rl.errors import IntegrityFailed
 from datasets_rl.manifest import StoredFile
 
-__all__ = ["NpyStream", "file_sha256", "map_npy", "open_npy"]
+__all__ = ["NpyStream", "expect_random_reads", "file_sha256", "map_npy", "open_npy"]
 
 _HASH_BYTES = 1 << 20
 # Linux's value; Python names it only since 3.11, and other systems have nothing to reserve.
@@ -158,6 +158,17 @@ def map_npy(path: Path) -> np.memmap[Any, Any]:
     except _HEADER_ERRORS as error:
         raise IntegrityFailed(str(path), [f"it cannot be mapped: {error}"]) from error
     return array
+
+
+def expect_random_reads(mapped: NDArray[Any]) -> None:
+    """Tell the system that single rows of a mapped file will be read.
+
+    It otherwise reads 128 kB around each of them, which pays where the file fits into the memory and costs many times
+    the disk's work where it does not.
+    """
+    pages = getattr(mapped, "_mmap", None)
+    if pages is not None and hasattr(mmap, "MADV_RANDOM"):
+        pages.madvise(mmap.MADV_RANDOM)
 
 
 def file_sha256(path: Path) -> str:

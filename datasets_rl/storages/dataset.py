@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import warnings
 from typing import Any
 
@@ -12,7 +14,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from datasets_rl.errors import BadArgument, IntegrityFailed
-from datasets_rl.format.npy import map_npy
+from datasets_rl.format.npy import expect_random_reads, map_npy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.rows import ROWS_FILE
 from datasets_rl.storages._base import Storage
@@ -47,9 +49,11 @@ class DatasetStorage(Storage):
         stored = self.stored
         schema = stored.schema
         self._views = RowViews(schema)
-        self._windows = _windows(stored)
+        # Files that do not fit into the memory are read row by row; others come in faster with what lies around.
+        scattered = stored.manifest.bytes > _memory() / 2
+        self._windows = _windows(stored, scattered=scattered)
         self._carried = tuple(field for field in schema.narrow if field.carried)
-        self._wide = tuple((field, _read_only(stored.map(field.file))) for field in schema.wide)
+        self._wide = tuple((field, _read_only(stored.map(field.file), scattered=scattered)) for field in schema.wide)
         self._finals: dict[Key, Tensor] | None = None
 
     @property
@@ -146,7 +150,15 @@ class DatasetStorage(Storage):
         return f"DatasetStorage({self.stored!r})"
 
 
-def _windows(stored: StoredDataset) -> Tensor:
+def _memory() -> float:
+    """Return the bytes of memory that this machine has."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows; it has no such advice to give either
+        return math.inf
+
+
+def _windows(stored: StoredDataset, *, scattered: bool) -> Tensor:
     """Return the windows of all rows, words [N, W], overlapping; rows.npy ends with a record of zeros for the last.
 
     Words of 8 bytes, not bytes: torch counts elements when it decides whether a gather is worth several threads.
@@ -157,12 +169,14 @@ def _windows(stored: StoredDataset) -> Tensor:
     flat = np.memmap(path, np.uint8, mode="r", offset=map_npy(path).offset)
     if flat.size < (count + 1) * schema.record_bytes:
         raise IntegrityFailed(str(path), ["there is no record of zeros behind the last row"])
-    words = _read_only(flat[: (count + 1) * schema.record_bytes].view(np.int64))
+    words = _read_only(flat[: (count + 1) * schema.record_bytes].view(np.int64), scattered=scattered)
     return words.as_strided((count, schema.window_bytes // _WORD), (schema.record_bytes // _WORD, 1))
 
 
-def _read_only(array: NDArray[Any]) -> Tensor:
+def _read_only(array: NDArray[Any], *, scattered: bool = False) -> Tensor:
     """Share the memory of a read-only array with a tensor that is only gathered from, and never given away."""
+    if scattered:
+        expect_random_reads(array)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(array)

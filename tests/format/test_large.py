@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from datasets_rl.format.npy import NpyStream
 from datasets_rl.storages import DatasetStorage
 
 BYTES = 400 << 30
+SMAPS = Path("/proc/self/smaps")
 
 
 @pytest.fixture
@@ -64,3 +66,27 @@ def test_a_dataset_larger_than_the_memory_is_sampled_and_its_columns_are_mapped(
     assert len(rewards) == len(storage) > 10**9
     rewards[len(storage) - 1] = 7.0
     assert not storage.get(len(storage) - 1)["next", "reward"].any()
+
+
+@pytest.mark.skipif(not SMAPS.exists(), reason="what the system was told is read from /proc")
+@pytest.mark.parametrize(("memory", "random"), [(1, True), (1 << 60, False)])
+def test_only_what_does_not_fit_into_the_memory_is_read_row_by_row(tmp_path, monkeypatch, memory, random):
+    write_dataset(tmp_path / "data", [trajectory(50)])
+    monkeypatch.setattr("datasets_rl.storages.dataset._memory", lambda: memory)
+
+    storage = DatasetStorage(StoredDataset(tmp_path / "data"))
+
+    assert ("rr" in flags_of(tmp_path / "data" / "rows.npy", storage)) == random
+
+
+def flags_of(path, storage):
+    """The flags of the mapping that the storage gathers from."""
+    address, found = storage._windows.data_ptr(), False
+    with SMAPS.open() as stream:
+        for line in stream:
+            if "-" in line.split()[0] and str(path) in line:
+                start, stop = (int(part, 16) for part in line.split()[0].split("-"))
+                found = start <= address < stop
+            elif line.startswith("VmFlags") and found:
+                return line.split()[1:]
+    raise AssertionError("the mapping is not there")
