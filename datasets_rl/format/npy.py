@@ -20,7 +20,7 @@ from datasets_rl import disk
 from datasets_rl.errors import IntegrityFailed
 from datasets_rl.manifest import StoredFile
 
-__all__ = ["NpyStream", "expect_random_reads", "file_sha256", "map_npy", "open_npy"]
+__all__ = ["NpyStream", "copy_on_write", "expect_random_reads", "file_sha256", "map_npy", "open_npy"]
 
 _HASH_BYTES = 1 << 20
 # Linux's value; Python names it only since 3.11, and other systems have nothing to reserve.
@@ -105,31 +105,37 @@ class NpyStream:
         return stream.getvalue()
 
 
-def open_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, writable: bool = False) -> NDArray[Any]:
+def open_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.memmap[Any, Any]:
     """Map an .npy file that must hold an array of this dtype and shape.
 
     Args:
         path: The file.
         dtype: Of one item.
         shape: Of the whole array.
-        writable: Map copy-on-write: writes change this process's view and never the file.
 
     Raises:
         IntegrityFailed: If the file holds something else, or cannot be mapped.
     """
-    array: NDArray[Any] = map_npy(path)
+    array = map_npy(path)
     if array.dtype != dtype or array.shape != shape:
         raise IntegrityFailed(
             str(path), [f"it holds {array.dtype} {list(array.shape)}; the manifest says {dtype} {list(shape)}"]
         )
-    return _private(path, map_npy(path)) if writable else array
+    return array
 
 
-def _private(path: Path, mapped: np.memmap[Any, Any]) -> NDArray[Any]:
-    """Map the same array copy-on-write.
+def copy_on_write(path: Path, mapped: np.memmap[Any, Any]) -> NDArray[Any]:
+    """Map the array of a file again so that writes change this process's view and never the file.
 
     numpy's own mode "c" lets the system reserve memory for a copy of the whole file, which it refuses for files that
     are larger than the memory.
+
+    Args:
+        path: The file.
+        mapped: The same file, mapped read-only.
+
+    Raises:
+        IntegrityFailed: If it cannot be mapped.
     """
     with path.open("rb") as stream:
         try:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import BadArgument, IntegrityFailed, UnknownId
-from datasets_rl.format.npy import map_npy, open_npy
+from datasets_rl.format.npy import copy_on_write, map_npy, open_npy
 from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.manifest import Manifest
 from datasets_rl.rows import ROWS_FILE, Field, Schema
@@ -40,6 +40,7 @@ class StoredDataset:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.manifest = Manifest.read(folder)
+        self._maps: dict[str, np.memmap[Any, Any]] = {}
         problems = [*_coverage_faults(self.manifest), *_size_faults(folder, self.manifest)]
         if problems:
             raise IntegrityFailed(str(folder), problems)
@@ -82,15 +83,20 @@ class StoredDataset:
             name: The file: rows.npy, final.npy, or that of a wide field.
             writable: Map copy-on-write: writes never reach the file.
         """
+        if name not in self._maps:
+            self._maps[name] = open_npy(self.folder / name, *self._content(name))
+        mapped = self._maps[name]
+        return copy_on_write(self.folder / name, mapped) if writable else mapped
+
+    def _content(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
         steps, episodes = self.manifest.steps, self.manifest.episodes
         if name == ROWS_FILE:
-            return open_npy(self.folder / name, self.schema.record, (steps,), writable=writable)
+            return self.schema.record, (steps,)
         if name == "final.npy":
-            return open_npy(self.folder / name, self.schema.final_record, (episodes,), writable=writable)
+            return self.schema.final_record, (episodes,)
         for field in self.schema.wide:
             if name in {field.file, field.final_file}:
-                items = steps if name == field.file else episodes
-                return open_npy(self.folder / name, field.dtype, (items, *field.shape), writable=writable)
+                return field.dtype, (steps if name == field.file else episodes, *field.shape)
         raise BadArgument(f"{name!r} is not a file of {self.manifest.id}")
 
     def column(self, key: Key, start: int = 0, stop: int | None = None) -> NDArray[Any]:
@@ -139,7 +145,7 @@ class StoredDataset:
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process maps the files itself; the pages are shared.
-        return {"folder": self.folder, "manifest": self.manifest}
+        return {"folder": self.folder, "manifest": self.manifest, "_maps": {}}
 
     def __repr__(self) -> str:
         manifest = self.manifest
