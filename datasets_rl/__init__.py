@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         NotADataset,
         Offline,
         UnknownId,
+        UnknownKey,
     )
     from datasets_rl.format import StoredDataset
     from datasets_rl.library import Verification, download, locate, remove, verify
@@ -76,6 +77,7 @@ __all__ = [
     "StoredExperienceReplay",
     "TensorDictReplayBuffer",
     "UnknownId",
+    "UnknownKey",
     "Verification",
     "Writer",
     "__version__",
@@ -118,6 +120,7 @@ _HOMES = {
     "StoredExperienceReplay": "datasets_rl.datasets",
     "TensorDictReplayBuffer": "datasets_rl.buffers",
     "UnknownId": "datasets_rl.errors",
+    "UnknownKey": "datasets_rl.errors",
     "Verification": "datasets_rl.library",
     "Writer": "datasets_rl.writers",
     "download": "datasets_rl.library",

@@ -2,6 +2,7 @@
 
     DatasetsRLError
     ├── BadArgument (ValueError)         correct the call
+    │   └── UnknownKey (KeyError)        pick a field that exists
     ├── UnknownId (LookupError)          pick an id that exists
     │   └── NotADataset                  give a folder that holds a dataset
     ├── FetchFailed                      try again, or give a mirror or a local file
@@ -20,6 +21,7 @@ to an exit code (``cli/errors.py``).
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,6 +39,7 @@ __all__ = [
     "NotADataset",
     "Offline",
     "UnknownId",
+    "UnknownKey",
 ]
 
 
@@ -71,6 +74,22 @@ def _rebuild(kind: type[DatasetsRLError], args: tuple[object, ...], state: dict[
 
 class BadArgument(DatasetsRLError, ValueError):
     """An argument that no run of the program could accept."""
+
+
+class UnknownKey(BadArgument, KeyError):
+    """A dataset has no field of this key.
+
+    Args:
+        key: The key, with dots.
+        known: The keys that there are, with dots.
+    """
+
+    def __init__(self, key: str, known: Sequence[str]) -> None:
+        near = difflib.get_close_matches(key, known, n=3, cutoff=0.4)
+        super().__init__(
+            f"no key {key!r} among {', '.join(known)}", hint=f"did you mean {', '.join(near)}?" if near else ""
+        )
+        self.key = key
 
 
 class UnknownId(DatasetsRLError, LookupError):

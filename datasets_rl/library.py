@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets_rl import disk, sources
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.errors import BadArgument, ConversionFailed, NotADataset, UnknownId
+from datasets_rl.errors import BadArgument, ConversionFailed, ManifestInvalid, NotADataset, UnknownId
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
 
@@ -28,6 +29,7 @@ __all__ = [
     "place",
     "plan",
     "raw_files",
+    "refuse_foreign_files",
     "remove",
     "stored",
     "verify",
@@ -162,10 +164,16 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
 
 def stored(home: Path) -> Iterator[Path]:
     """Yield the folder of every finished dataset below a home folder, sorted."""
+    seen: set[Path] = set()
     for source_folder in sorted(path for path in home.glob("*") if path.is_dir() and path.name[0] != "."):
-        for manifest in sorted(source_folder.rglob(MANIFEST_FILE)):
-            if not any(part.startswith(".") for part in manifest.relative_to(home).parts):
-                yield manifest.parent
+        # Datasets may lie on other disks behind links; a link that leads back up is met once.
+        for found, folders, files in os.walk(source_folder, followlinks=True):
+            folder = Path(found)
+            inside = MANIFEST_FILE in files or folder.resolve() in seen
+            seen.add(folder.resolve())
+            folders[:] = [] if inside else sorted(name for name in folders if not name.startswith("."))
+            if MANIFEST_FILE in files:
+                yield folder
 
 
 def plan(dataset_id: str, **options: Any) -> Plan:
@@ -240,6 +248,8 @@ def download(
     if spot.exists and not force and not raw_only:
         return spot.folder
     _refuse_foreign(spot)
+    if spot.exists and not raw_only:
+        refuse_foreign_files(spot.folder)
     with disk.lock(spot.lock, dataset_id, wait=wait, waiting=lambda owner: _say(f"waiting for {owner}")):
         disk.recover_folder(spot.folder, aside=spot.aside)
         if spot.exists and not force and not raw_only:
@@ -259,6 +269,28 @@ def download(
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr)  # noqa: T201 -- the one line that explains a silent wait
+
+
+def refuse_foreign_files(folder: Path) -> None:
+    """Check that a dataset's folder holds nothing else, before it is deleted.
+
+    Raises:
+        BadArgument: If there are files that are not the dataset's; the error names them.
+    """
+    from datasets_rl.manifest import Manifest
+
+    try:
+        known = {entry.path for entry in Manifest.read(folder).files}
+    except ManifestInvalid:
+        known = {path.relative_to(folder).as_posix() for path in folder.rglob("*.npy")}
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    foreign = sorted(found - known - {MANIFEST_FILE})
+    if foreign:
+        more = f" and {len(foreign) - 3:,} more" if len(foreign) > 3 else ""
+        raise BadArgument(
+            f"{folder} holds files that are not the dataset's: {', '.join(foreign[:3])}{more}",
+            hint="move them: the folder is about to be deleted",
+        )
 
 
 def _refuse_foreign(spot: Place) -> None:
@@ -430,6 +462,7 @@ def remove(dataset_id: str, *, root: Path | str | None = None, settings: Setting
         paths = [path for path in (spot.raw, spot.work) if path.exists()] + [spot.folder] * spot.exists
         freed = sum(disk.tree_bytes(path) for path in paths)
         if spot.exists:
+            refuse_foreign_files(spot.folder)
             disk.discard_folder(spot.folder, by_way_of=spot.work / "removed")
         disk.remove_tree(spot.work)
         disk.remove_tree(spot.raw)

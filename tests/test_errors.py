@@ -11,6 +11,7 @@ from datasets_rl import errors
 EXAMPLES = [
     errors.DatasetsRLError("it broke", hint="mend it"),
     errors.BadArgument("batch_size is 0; expected at least 1"),
+    errors.UnknownKey("observations", ["observation", "action"]),
     errors.UnknownId("d4rl/hoper", ["d4rl/hopper-medium-v2"], "183 ids of d4rl"),
     errors.NotADataset("/data/door", hint="rlds download"),
     errors.FetchFailed("x.hdf5", [("https://a", "404"), ("https://b", "timed out")]),
@@ -59,9 +60,9 @@ def test_code_that_catches_the_builtin_class_catches_ours(ours, builtin):
 
 
 def test_messages_show_what_was_wanted_and_every_failure():
-    assert "https://a: 404; https://b: timed out" in str(EXAMPLES[4])
-    assert "RLDS_OFFLINE" in str(EXAMPLES[5])
-    assert "too short; too old" in str(EXAMPLES[6])
-    assert "10 bytes needed (the download), 5 bytes free" in str(EXAMPLES[8])
-    assert "process 4711 on node3" in str(EXAMPLES[12])
-    assert "did you mean d4rl/hopper-medium-v2?" in str(EXAMPLES[2])
+    assert "https://a: 404; https://b: timed out" in str(EXAMPLES[5])
+    assert "RLDS_OFFLINE" in str(EXAMPLES[6])
+    assert "too short; too old" in str(EXAMPLES[7])
+    assert "10 bytes needed (the download), 5 bytes free" in str(EXAMPLES[9])
+    assert "process 4711 on node3" in str(EXAMPLES[13])
+    assert "did you mean d4rl/hopper-medium-v2?" in str(EXAMPLES[3])

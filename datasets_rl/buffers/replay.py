@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
@@ -56,8 +57,13 @@ class ReplayBuffer:
         transform: Transform | Sequence[Transform] | None = None,
         batch_size: int | None = None,
     ) -> None:
-        if batch_size is not None and batch_size < 1:
-            raise BadArgument(f"batch_size is {batch_size}; expected at least 1")
+        if batch_size is not None:
+            _check_size("batch_size", batch_size)
+        if prefetch is not None:
+            _check_size("prefetch", prefetch)
+        for part, verb in ((sampler, "sample"), (writer, "extend")):
+            if part is not None and (isinstance(part, type) or not callable(getattr(part, verb, None))):
+                raise BadArgument(f"{part!r} has no method {verb}; expected an instance of a class that has")
         if prefetch and batch_size is None:
             raise BadArgument("prefetch makes batches before they are asked for: it needs batch_size")
         self._storage = storage
@@ -160,8 +166,7 @@ class ReplayBuffer:
         size = batch_size if batch_size is not None else self.batch_size
         if size is None:
             raise BadArgument("no batch size", hint="give batch_size to the constructor, or to sample()")
-        if size < 1:
-            raise BadArgument(f"batch_size is {size}; expected at least 1")
+        _check_size("batch_size", size)
         with self._lock:
             return self._sampler.sample(self._storage, size)
 
@@ -189,10 +194,11 @@ class ReplayBuffer:
         return len(self._storage)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches without end, of the batch size of the constructor."""
+        """Yield batches of the batch size of the constructor, until the sampler has run out; most never do."""
         if self.batch_size is None:
             raise BadArgument("iterating needs a batch size", hint="give batch_size to the constructor")
-        while True:
+        self._sampler.ran_out = False
+        while not self._sampler.ran_out:
             yield self.sample()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -214,7 +220,14 @@ class ReplayBuffer:
         )
 
 
+def _check_size(name: str, size: Any) -> None:
+    if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
+        raise BadArgument(f"{name} is {size!r}; expected a whole number from 1")
+
+
 def _transforms(transform: Transform | Sequence[Transform] | None) -> list[Transform]:
+    if transform is not None and not callable(transform) and not isinstance(transform, Sequence):
+        raise BadArgument(f"transform {transform!r} is no callable, and no sequence of callables")
     listed = [] if transform is None else [transform] if callable(transform) else list(transform)
     for one in listed:
         if not callable(one):

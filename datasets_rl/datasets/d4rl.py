@@ -64,8 +64,10 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
             "terminated")``; episodes end where they end all the same.
         root: The source's folder; by default ``<RLDS_HOME>/d4rl``.
         download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
-        terminate_on_end: Keep the last step of episodes that timed out; with `from_env=False` only.
-        direct_download: Accepted for code written for TorchRL. The file is always read directly.
+        terminate_on_end: Keep the last step of episodes that timed out, which the whole file does anyway; by default
+            `from_env=False` leaves it out.
+        direct_download: As in TorchRL, True shows the whole file, whatever `from_env` says. The file is read directly,
+            without the d4rl package, in any case.
         name: Another name of `dataset_id`, that of TorchRL's first release.
 
     Raises:
@@ -88,21 +90,22 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         split_trajs: bool = False,
         from_env: bool = True,
         use_truncated_as_done: bool = True,
-        *,
-        root: Path | str | None = None,
-        download: Download = True,
-        terminate_on_end: bool | None = None,
         direct_download: bool | None = None,
+        terminate_on_end: bool | None = None,
+        download: Download = True,
+        root: Path | str | None = None,
+        *,
         name: str | None = None,
     ) -> None:
-        del direct_download
+        # In TorchRL a direct download is the whole file, whatever `from_env` says.
+        from_env = from_env or bool(direct_download)
         wanted = dataset_id if dataset_id is not None else name
         if wanted is None:
             raise BadArgument("no dataset_id was given", hint="`rlds list d4rl/*` shows the ids")
-        if from_env and terminate_on_end is not None:
+        if from_env and terminate_on_end is False:
             raise BadArgument(
-                "terminate_on_end chooses among the transitions of qlearning_dataset, and from_env=True shows all",
-                hint="give from_env=False, or leave terminate_on_end out",
+                "terminate_on_end=False leaves steps out, and the whole file is shown",
+                hint="give from_env=False (without direct_download), or leave terminate_on_end out",
             )
         self.from_env = from_env
         self.use_truncated_as_done = use_truncated_as_done

@@ -89,7 +89,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     ) -> None:
         self.dataset_id = dataset_id
         self.split_trajs = split_trajs
-        self.stored = StoredDataset(self._folder(dataset_id, root, download))
+        self._path = self._folder(dataset_id, root, download)
+        self.stored = StoredDataset(self._path)
         steps = self._steps()
         super().__init__(
             storage=PaddedTrajectories(steps) if split_trajs else steps,
@@ -129,17 +130,17 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     @property
     def data_path(self) -> Path:
         """The folder of the dataset."""
-        return self.stored.folder
-
-    @property
-    def root(self) -> Path:
-        """The source's folder."""
-        return self.stored.folder.parents[self.dataset_id.count("/")]
+        return self._path
 
     @property
     def data_path_root(self) -> Path:
-        """The same, by the reference's name."""
-        return self.root
+        """The same: nothing else lies in it, so that code written for TorchRL may remove it."""
+        return self._path
+
+    @property
+    def root(self) -> Path:
+        """The source's folder, in which other datasets lie too."""
+        return self._path.parents[self.dataset_id.count("/")]
 
     @cached_property
     def specs(self) -> CompositeSpec:
@@ -190,9 +191,17 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         leaves = {one[len(wanted) :]: storage.column(one) for one in below}
         return TensorDict(leaves, batch_size=next(iter(leaves.values())).shape[: 1 + self.split_trajs])
 
+    def __contains__(self, key: object) -> bool:
+        """Say whether there is a field, or a group of fields, of this key."""
+        if not isinstance(key, (str, tuple)):
+            return False
+        storage: Any = self._storage
+        wanted, known = as_key(key), storage.keys()
+        return any(one[: len(wanted)] == wanted for one in known)
+
     def __repr__(self) -> str:
-        manifest = self.manifest
+        shown = f"{len(self.episodes):,} episodes, {self.episodes.steps:,} steps"
         return (
-            f"{type(self).__name__}({self.dataset_id!r}, {manifest.steps:,} steps, {manifest.episodes:,} episodes, "
+            f"{type(self).__name__}({self.dataset_id!r}, {shown}{', split_trajs=True' if self.split_trajs else ''}, "
             f"batch_size={self.batch_size}, data_path={str(self.data_path)!r})"
         )

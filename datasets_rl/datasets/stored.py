@@ -22,9 +22,9 @@ class StoredExperienceReplay(BaseDatasetExperienceReplay):
     @property
     def root(self) -> Path:
         """The folder above the dataset's."""
-        return self.stored.folder.parent
+        return self._path.parent
 
     def delete(self) -> None:
         """Remove the dataset from the disk; this buffer must not be used afterwards."""
-        folder = self.stored.folder
-        disk.discard_folder(folder, by_way_of=folder.with_name(f".{folder.name}.removed"))
+        library.refuse_foreign_files(self._path)
+        disk.discard_folder(self._path, by_way_of=self._path.with_name(f".{self._path.name}.removed"))

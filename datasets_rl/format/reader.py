@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import BadArgument, IntegrityFailed, UnknownId
+from datasets_rl.errors import BadArgument, IntegrityFailed, UnknownKey
 from datasets_rl.format.npy import copy_on_write, map_npy, open_npy
 from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.manifest import Manifest
@@ -38,6 +38,8 @@ class StoredDataset:
     """
 
     def __init__(self, folder: Path) -> None:
+        # A dataset may lie on another disk behind a link; links within it are refused.
+        folder = folder.resolve()
         self.folder = folder
         self.manifest = Manifest.read(folder)
         self._maps: dict[str, np.memmap[Any, Any]] = {}
@@ -112,7 +114,7 @@ class StoredDataset:
             count as in a slice.
 
         Raises:
-            UnknownId: If the dataset has no such key; the error names those that it has.
+            UnknownKey: If the dataset has no such key; the error names those that it has.
         """
         start, stop, _ = slice(start, stop).indices(self.manifest.steps)
         stop = max(start, stop)
@@ -125,7 +127,7 @@ class StoredDataset:
         if key[0] == NEXT and key[1:] in self.schema and self.schema[key[1:]].carried:
             field = self.schema[key[1:]]
             return next_of(self._items(field), self.finals(key[1:]), self.episodes, start, stop)
-        raise UnknownId(dotted(key), known=f"the keys {', '.join(dotted(one) for one in self.keys())}")
+        raise UnknownKey(dotted(key), [dotted(one) for one in self.keys()])
 
     def finals(self, key: Key) -> NDArray[Any]:
         """Return the values of a carried field after the last action of each episode, [E, ...]; zeros where unknown."""

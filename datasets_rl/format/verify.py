@@ -28,6 +28,7 @@ def check_files(folder: Path, report: Report) -> list[str]:
         NotADataset: If the folder has no manifest.
         ManifestInvalid: If the manifest cannot be trusted.
     """
+    folder = folder.resolve()
     manifest = Manifest.read(folder)
     problems: list[str] = []
     for entry in manifest.files:

@@ -21,6 +21,9 @@ class Sampler(ABC):
     state; one without state needs only `sample`.
     """
 
+    ran_out: bool = False
+    """Whether an epoch has ended with the last batch; a sampler that never ends one leaves it."""
+
     @abstractmethod
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Choose a batch.

@@ -44,7 +44,7 @@ class UnboundedDiscreteTensorSpec(TensorSpec):
         # Bits: the upper bound of torch.randint is not drawn, and no int64 stands above the greatest int64.
         size = math.prod((*shape, *self.shape)) * (limits.bits // 8)
         drawn = torch.randint(256, (size,), generator=generator, dtype=torch.uint8)
-        return drawn.view(self.dtype).reshape(*shape, *self.shape)
+        return drawn.view(self.dtype).reshape((*shape, *self.shape))
 
     def is_in(self, value: Tensor) -> bool:
         """Say whether shape and dtype fit."""

@@ -114,7 +114,7 @@ class DatasetStorage(Storage):
         """Return one field of all rows, [N, ...]: a view where the file holds it as such, else a copy.
 
         Raises:
-            UnknownId: If there is no such key.
+            UnknownKey: If there is no such key.
         """
         stored = self.stored
         key = NEXT_TERMINATED if key == NEXT_DONE and not self.truncated_as_done else key

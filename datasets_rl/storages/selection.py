@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument, UnknownId
+from datasets_rl.errors import BadArgument, UnknownKey
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
 from datasets_rl.storages.packed import nest
@@ -70,7 +70,7 @@ class SelectedRows(Storage):
     def column(self, key: Key) -> Tensor:
         """Return one field of all M rows, [M, ...], a copy."""
         if key not in self.fields:
-            raise UnknownId(dotted(key), known=f"the keys {', '.join(map(dotted, self.fields))}")
+            raise UnknownKey(dotted(key), [dotted(one) for one in self.fields])
         values = _read_as(self.dataset.column(key)[self._rows], self.fields[key])
         return values | self._cut.unsqueeze(-1) if key in self._cut_keys else values
 

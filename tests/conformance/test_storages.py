@@ -10,7 +10,7 @@ import pytest
 import torch
 from stored_data import Model, plain, trajectory, write_dataset
 
-from datasets_rl.errors import BadArgument, UnknownId
+from datasets_rl.errors import BadArgument, UnknownKey
 from datasets_rl.storages import DatasetStorage
 from datasets_rl.storages.selection import SelectedRows
 from datasets_rl.storages.trajectories import PaddedTrajectories
@@ -102,7 +102,7 @@ class StorageContract:
         assert {key if isinstance(key, tuple) else (key,) for key in everything.keys(True, True)} == set(storage.keys())
 
     def test_an_unknown_key_is_answered_with_the_known_ones(self, storage):
-        with pytest.raises(UnknownId, match="observation"):
+        with pytest.raises(UnknownKey, match="observation"):
             storage.column(("next", "nothing"))
 
     def test_what_comes_out_may_be_written_to_and_changes_nothing(self, storage, stored):

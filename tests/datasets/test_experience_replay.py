@@ -8,13 +8,15 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from d4rl_files import mujoco
 from stored_data import trajectory, write_dataset
 
 from datasets_rl import library, loading
 from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, StoredExperienceReplay, open_dataset
 from datasets_rl.demo import __file__ as demo_folder
-from datasets_rl.errors import BadArgument, IntegrityFailed, ManifestInvalid, NotADataset, UnknownId
+from datasets_rl.errors import BadArgument, IntegrityFailed, ManifestInvalid, NotADataset, UnknownId, UnknownKey
 from datasets_rl.manifest import Manifest
+from datasets_rl.samplers import RandomSampler
 
 RAW = Path(demo_folder).with_name("pendulum.hdf5")
 
@@ -46,7 +48,8 @@ def test_load_makes_the_dataset_where_it_is_not_there(tmp_path, monkeypatch):
     assert isinstance(dataset, DemoExperienceReplay)
     assert tuple(dataset.sample().batch_size) == (7,)
     assert dataset.data_path == tmp_path / "demo" / "pendulum"
-    assert dataset.root == dataset.data_path_root == tmp_path / "demo"
+    assert dataset.root == tmp_path / "demo"
+    assert dataset.data_path_root == dataset.data_path  # what code for TorchRL removes must hold nothing else
 
 
 def test_rows_are_the_rows_of_the_file(pendulum, raw):
@@ -73,7 +76,7 @@ def test_a_key_gives_one_field_and_a_group_gives_all_below_it(pendulum):
 
 @pytest.mark.parametrize("key", ["nothing", ("next", "action"), "next.nothing", ("observation", "x")])
 def test_an_unknown_key_is_answered_with_the_known_ones(pendulum, key):
-    with pytest.raises(UnknownId, match=r"next\.reward"):
+    with pytest.raises(UnknownKey, match=r"next\.reward"):
         _ = pendulum[key]
 
 
@@ -185,7 +188,7 @@ def test_delete_removes_everything(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "problem"),
-    [({"terminate_on_end": True}, "terminate_on_end"), ({"dataset_id": None}, "no dataset_id")],
+    [({"terminate_on_end": False}, "terminate_on_end"), ({"dataset_id": None}, "no dataset_id")],
 )
 def test_arguments_that_exclude_each_other_are_refused(tmp_path, options, problem):
     with pytest.raises(BadArgument, match=problem):
@@ -202,7 +205,7 @@ def test_any_folder_is_opened_by_its_path(tmp_path):
     dataset = open_dataset(tmp_path / "toy", batch_size=2)
 
     assert tuple(dataset.sample().batch_size) == (2,)
-    assert dataset.root == dataset.data_path_root == tmp_path
+    assert dataset.root == tmp_path
     dataset.delete()
     assert not (tmp_path / "toy").exists()
     with pytest.raises(NotADataset):
@@ -264,3 +267,130 @@ def test_a_class_tells_the_ids_that_it_accepts():
     assert "hopper-medium-v2" in D4RLExperienceReplay.available_datasets
     assert DemoExperienceReplay.available_datasets == ("pendulum",)
     assert StoredExperienceReplay.available_datasets == ()
+
+
+def test_a_folder_that_holds_more_than_the_dataset_is_not_deleted(tmp_path):
+    write_dataset(tmp_path / "toy", [trajectory(3)])
+    (tmp_path / "toy" / "notes").mkdir()
+    (tmp_path / "toy" / "notes" / "thesis.tex").write_text("years of work")
+
+    with pytest.raises(BadArgument, match=r"notes/thesis\.tex"):
+        open_dataset(tmp_path / "toy").delete()
+
+    assert (tmp_path / "toy" / "notes" / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("act", ["remove", "replace"])
+def test_foreign_files_in_a_downloaded_dataset_survive(tmp_path, act):
+    folder = library.download("demo/pendulum", root=tmp_path)
+    (folder / "thesis.tex").write_text("years of work")
+
+    with pytest.raises(BadArgument, match=r"thesis\.tex"):
+        library.remove("demo/pendulum", root=tmp_path) if act == "remove" else library.download(
+            "demo/pendulum", root=tmp_path, force=True
+        )
+
+    assert (folder / "thesis.tex").exists()
+    assert len(open_dataset(folder)) == 15_000
+
+
+def test_a_dataset_behind_a_link_is_a_dataset(tmp_path):
+    elsewhere = library.download("demo/pendulum", root=tmp_path / "scratch")
+    (tmp_path / "home" / "demo").mkdir(parents=True)
+    (tmp_path / "home" / "demo" / "pendulum").symlink_to(elsewhere)
+
+    dataset = DemoExperienceReplay("pendulum", root=tmp_path / "home" / "demo", download=False)
+
+    assert len(dataset) == 15_000
+    assert dataset.root == tmp_path / "home" / "demo"
+    assert library.verify("demo/pendulum", deep=True, root=tmp_path / "home" / "demo").problems == ()
+    assert list(library.stored(tmp_path / "home")) == [tmp_path / "home" / "demo" / "pendulum"]
+
+
+def test_a_link_that_leads_back_up_is_met_once(tmp_path):
+    library.download("demo/pendulum", root=tmp_path / "demo")
+    (tmp_path / "demo" / "loop").symlink_to(tmp_path / "demo")
+
+    assert list(library.stored(tmp_path)) == [tmp_path / "demo" / "pendulum"]
+
+
+def test_a_key_is_in_a_dataset_or_not(pendulum):
+    """Without this Python would look for the key among batches, of which there is no end."""
+    assert "observation" in pendulum
+    assert ("next", "reward") in pendulum
+    assert "next" in pendulum
+    assert "reward" not in pendulum
+    assert 5 not in pendulum
+
+
+def test_an_unknown_key_is_a_key_error_with_the_nearest(pendulum):
+    with pytest.raises(KeyError, match=r"did you mean observation"):
+        pendulum["observations"]
+
+
+def test_what_a_dataset_says_of_itself_counts_what_it_shows(pendulum, home):
+    split = DemoExperienceReplay("pendulum", root=home / "demo", split_trajs=True)
+
+    assert "75 episodes, 15,000 steps, batch_size" in repr(pendulum)
+    assert "75 episodes, 15,000 steps, split_trajs=True" in repr(split)
+
+
+def test_a_draw_from_the_specs_is_in_them(pendulum):
+    drawn = pendulum.specs.rand((4,))
+
+    assert tuple(drawn.batch_size) == (4,)
+    assert pendulum.specs.is_in(drawn)
+    assert pendulum.specs.is_in(pendulum.specs.rand())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 1.5},
+        {"batch_size": True},
+        {"batch_size": "3"},
+        {"batch_size": 4, "prefetch": 0},
+        {"sampler": "random"},
+        {"sampler": RandomSampler},
+        {"writer": "none"},
+        {"transform": 5},
+    ],
+    ids=str,
+)
+def test_arguments_of_another_kind_are_refused(pendulum, home, options):
+    del pendulum
+    with pytest.raises(BadArgument):
+        DemoExperienceReplay("pendulum", root=home / "demo", **options)
+
+
+@pytest.mark.parametrize("size", [1.5, "3", True, 0, -1])
+def test_batch_sizes_of_another_kind_are_refused(pendulum, size):
+    with pytest.raises(BadArgument, match="expected a whole number from 1"):
+        pendulum.sample(size)
+
+
+def test_iterating_ends_when_the_sampler_has_run_out(home, pendulum):
+    del pendulum
+
+    class Once(RandomSampler):
+        def sample(self, storage, batch_size):
+            self.ran_out = True
+            return super().sample(storage, batch_size)
+
+    dataset = DemoExperienceReplay("pendulum", 4, Once(), root=home / "demo")
+
+    assert len(list(dataset)) == 1
+    assert len(list(dataset)) == 1
+
+
+def test_a_direct_download_is_the_whole_file_as_in_torchrl(tmp_path):
+    mujoco(tmp_path / "raw.hdf5")
+    library.download("d4rl/halfcheetah-random-v2", from_local=tmp_path / "raw.hdf5", hash_check=False, root=tmp_path)
+
+    def opened(*more, **options):
+        return D4RLExperienceReplay("halfcheetah-random-v2", *more, root=tmp_path, **options)
+
+    assert len(opened(from_env=False)) < len(opened(from_env=False, direct_download=True)) == 300
+    assert "info" in opened(from_env=False, direct_download=True)
+    assert len(opened(4, None, None, None, False, None, None, False, False, True, True, True)) == 300
+    assert len(opened(terminate_on_end=True)) == 300

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from stored_data import columns, trajectory, write_dataset
 
-from datasets_rl.errors import BadArgument, IntegrityFailed, UnknownId
+from datasets_rl.errors import BadArgument, IntegrityFailed, UnknownKey
 from datasets_rl.format import DatasetWriter, StoredDataset
 from datasets_rl.format.verify import check_files
 from datasets_rl.rows import WIDE_BYTES, Column
@@ -225,7 +225,7 @@ def test_rows_of_a_column_count_as_in_a_slice(folder, key, start, stop):
 
 
 def test_a_key_that_is_not_there_is_answered_with_those_that_are(folder):
-    with pytest.raises(UnknownId, match=r"next\.action.*observation, .*next\.reward"):
+    with pytest.raises(UnknownKey, match=r"next\.action.*observation, .*next\.reward"):
         StoredDataset(folder).column(("next", "action"))
 
 
