@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,7 @@ def _same(left: _Array, right: _Array) -> NDArray[np.bool_]:
     same = left == right
     if left.dtype.kind == right.dtype.kind == "f":
         same |= np.isnan(left) & np.isnan(right)
-    return np.asarray(same.reshape(len(left), -1).all(axis=1))
+    return np.asarray(same.reshape(len(left), math.prod(left.shape[1:])).all(axis=1))
 
 
 def _shown(value: Any) -> str:

@@ -82,6 +82,10 @@ class D4RL(Source):
         """Compare a converted dataset with its raw file, column by column."""
         from datasets_rl.sources._d4rl_compare import compare
 
+        wanted = self.assets(name)[0].path
+        if wanted not in files:
+            there = ", ".join(files) or "none"
+            return [f"the manifest names the raw files {there}; {self.name}/{name} is made of {wanted}"]
         entry = self.entry(name)
         limit = None if entry.facts["continuing"] else entry.time_limit
         return compare(self._file(name, files), column, time_limit=limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -121,10 +122,10 @@ def _flag_faults(table: EpisodeTable, column: Column, episodes: NDArray[np.int64
 def _value_remarks(schema: Schema, column: Column, start: int, stop: int) -> _Faults:
     for one in schema:
         if one.dtype.kind == "f":
-            values = column(one.key, start, stop).reshape(stop - start, -1)
+            values = _flat(column(one.key, start, stop))
             yield f"{one.name} is NaN or infinite", np.logical_not(np.isfinite(values).all(axis=1))
         if one.key == OBSERVATION and one.dtype.kind in "fu":
-            values = column(one.key, start, stop).reshape(stop - start, -1)
+            values = _flat(column(one.key, start, stop))
             yield f"{one.name} is all zeros", np.logical_not(values.any(axis=1))
 
 
@@ -136,8 +137,8 @@ def _state_faults(
     for one in schema:
         if not one.carried:
             continue
-        following = column((NEXT, *one.key), start, stop).reshape(stop - start, -1)
-        below = column(one.key, start + 1, min(stop + 1, table.steps)).reshape(-1, following.shape[1])
+        following = _flat(column((NEXT, *one.key), start, stop))
+        below = _flat(column(one.key, start + 1, min(stop + 1, table.steps)))
         wrong = np.zeros(stop - start, np.bool_)
         wrong[: len(below)] = _differ(following[: len(below)], below)
         yield f"next.{one.name} is not {one.name} of the row below inside an episode", wrong & ~last
@@ -149,7 +150,7 @@ def _jumps(schema: Schema, column: Column, episodes: NDArray[np.int64], start: i
     for one in schema:
         if one.key[0] != OBSERVATION[0] or one.dtype.kind != "f" or one.wide or stop - start < 3:
             continue
-        values = column(one.key, start, stop).reshape(stop - start, -1).astype(np.float64)
+        values = _flat(column(one.key, start, stop)).astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             length = np.sqrt((np.diff(values, axis=0) ** 2).sum(axis=1))
         inside = episodes[1:] == episodes[:-1]
@@ -158,6 +159,11 @@ def _jumps(schema: Schema, column: Column, episodes: NDArray[np.int64], start: i
         wrong = np.zeros(stop - start, np.bool_)
         wrong[:-1] = inside & (length > _JUMP * usual) & (usual > 0)
         yield f"{one.name} jumps more than {_JUMP:g} times the usual step inside an episode", wrong
+
+
+def _flat(values: NDArray[Any]) -> NDArray[Any]:
+    # The length is worked out: for no rows at all numpy cannot infer it.
+    return values.reshape(len(values), math.prod(values.shape[1:]))
 
 
 def _differ(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:

@@ -441,6 +441,21 @@ class TestCompare:
 
         assert demo.compare("pendulum", here, converted(episodes)) == []
 
+    def test_a_file_of_one_row_is_compared(self, tmp_path):
+        name = "halfcheetah-medium-v2"
+        d4rl_files.mujoco(tmp_path / "x.h5", steps=1)
+        d4rl_files.mujoco(tmp_path / "y.h5", steps=1, version=0)
+        for path in (tmp_path / "x.h5", tmp_path / "y.h5"):
+            episodes, _ = read(name, path)
+            assert SOURCE.compare(name, files(name, path), converted(episodes)) == []
+
+    def test_raw_files_of_another_dataset_are_a_problem(self, tmp_path):
+        there = {"gym_mujoco_v2/hopper_medium-v2.hdf5": tmp_path / "x.h5"}
+
+        (problem,) = source("demo").compare("pendulum", there, None)
+        assert problem.startswith("the manifest names the raw files gym_mujoco_v2/hopper_medium-v2.hdf5; ")
+        assert problem.endswith("demo/pendulum is made of pendulum.hdf5")
+
 
 def stitched():
     """Two rollouts end to end, the first without the end of its third episode."""

@@ -201,3 +201,14 @@ def test_wide_and_boolean_observations_are_checked_too(tmp_path):
     stored = write_dataset(tmp_path, [Trajectory(whole.steps, {("observation",): shown})], of)
 
     assert check_rules(stored.schema, stored.episodes, stored.column).problems == []
+
+
+@pytest.mark.parametrize("length", [1, 2])
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_dataset_of_one_row_is_checked(tmp_path, length, wide):
+    of = [Column(("observation",), np.dtype("?"), (3000,), carried=True), *columns()[1:]] if wide else columns()
+    whole = trajectory(length)
+    states = {("observation",): np.ones((length + 1, 3000), bool)} if wide else whole.states
+    stored = write_dataset(tmp_path, [Trajectory(whole.steps, states)], of)
+
+    assert check_rules(stored.schema, stored.episodes, stored.column).problems == []
