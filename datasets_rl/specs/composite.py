@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, KeysView, Mapping, Sequence
 from typing import Any
 
 from tensordict import TensorDict, is_tensor_collection
@@ -26,11 +26,12 @@ class CompositeSpec:
             key: CompositeSpec(spec) if isinstance(spec, Mapping) else spec for key, spec in specs.items()
         }
 
-    def keys(self) -> Iterator[str]:
+    def keys(self) -> KeysView[str]:
         """Return the keys of the first level."""
-        return iter(self._specs)
+        return self._specs.keys()
 
-    __iter__ = keys
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
 
     def items(self) -> Iterator[tuple[str, TensorSpec | CompositeSpec]]:
         """Return the keys of the first level with their specs."""

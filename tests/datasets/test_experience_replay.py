@@ -394,3 +394,11 @@ def test_a_direct_download_is_the_whole_file_as_in_torchrl(tmp_path):
     assert "info" in opened(from_env=False, direct_download=True)
     assert len(opened(4, None, None, None, False, None, None, False, False, True, True, True)) == 300
     assert len(opened(terminate_on_end=True)) == 300
+
+
+def test_what_the_sampler_says_can_be_left_out_of_the_batch(pendulum):
+    assert "index" in pendulum.sample()
+    assert "index" not in pendulum.sample(include_info=False)
+    batch, info = pendulum.sample(4, return_info=True, include_info=False)
+    assert "index" not in batch
+    assert tuple(info["index"].shape) == (4,)
