@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from datasets_rl.errors import ConversionFailed
 from datasets_rl.read.hdf5 import Hdf5Array
 from datasets_rl.rows import Column
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, OBSERVATION, Key, dotted
 
-__all__ = ["COLUMN_OF", "FLAGS", "Layout", "Part", "explicit", "layout"]
+__all__ = ["COLUMN_OF", "FLAGS", "WIDENED", "Layout", "Part", "explicit", "layout"]
 
 FLAGS = ("terminals", "timeouts")
 COLUMN_OF: Mapping[str, Key] = {
@@ -21,12 +24,19 @@ COLUMN_OF: Mapping[str, Key] = {
     "infos": ("info",),
 }
 """The key of each of D4RL's own names; what lies in a group of that name goes on with its path."""
+WIDENED: Mapping[np.dtype[Any], np.dtype[Any]] = {
+    np.dtype(np.uint16): np.dtype(np.int32),
+    np.dtype(np.uint32): np.dtype(np.int64),
+}
+"""Unsigned integers that torch cannot gather, and the signed ones that hold their values."""
+_TOO_WIDE = (np.dtype(np.uint64).str, *({np.dtype(np.longdouble).str} - {np.dtype(np.float64).str}))
 _MANDATORY = ("observations", "actions", "rewards", "terminals")
 _FOLLOWING = "next_observations"
 _CARRIED = ("observations", "infos")
 _RESERVED = frozenset(
     {"observation", "action", "reward", "info", "next", "episode", "done", "terminated", "truncated", "mask"}
 )
+_METADATA = "metadata/"
 _METADATA_MOST = 64 << 20
 
 
@@ -49,18 +59,21 @@ class Layout:
     """N."""
     flags: tuple[str, ...]
     """Which of `FLAGS` are there."""
-    metadata: tuple[str, ...]
-    """The datasets that have no row for each step."""
+    metadata: Mapping[str, str]
+    """The datasets that have no row for each step, and the name of each among the metadata."""
     renamed: int
-    """How many names lost a dot."""
+    """How many names are not those of the file."""
+    widened: int
+    """How many columns are stored with a wider dtype than in the file."""
 
 
-def layout(arrays: Mapping[str, Hdf5Array], what: str) -> Layout:
+def layout(arrays: Mapping[str, Hdf5Array], what: str, sizes: Sequence[int] | None = None) -> Layout:
     """Say what each dataset becomes.
 
     Args:
         arrays: The datasets of the file.
         what: The dataset, for messages.
+        sizes: How many numbers the environment's observations and actions have, where that is known.
 
     Raises:
         ConversionFailed: With every fault of every column.
@@ -68,7 +81,7 @@ def layout(arrays: Mapping[str, Hdf5Array], what: str) -> Layout:
     rows = _row_count(arrays)
     kinds = {name: _kind(name, array, rows) for name, array in arrays.items()}
     columns = [name for name, kind in kinds.items() if kind == "column"]
-    metadata = tuple(name for name, kind in kinds.items() if kind == "metadata")
+    metadata = _metadata_names([name for name, kind in kinds.items() if kind == "metadata"])
     flags = tuple(name for name in FLAGS if name in arrays)
     following = [name for name, kind in kinds.items() if kind == "following"]
     problems = [*_missing(arrays), *(["it has no rows"] if rows == 0 else [])]
@@ -76,13 +89,17 @@ def layout(arrays: Mapping[str, Hdf5Array], what: str) -> Layout:
         problems.extend(_column_faults(arrays[name], rows))
     for name in following:
         problems.extend(_following_faults(arrays[name], arrays))
+    problems.extend(_size_faults(arrays, what, sizes))
     columns = [name for name in columns if 0 not in arrays[name].shape[1:]]
     problems.extend(_key_faults(columns))
     problems.extend(_metadata_faults([arrays[name] for name in metadata]))
     if problems:
         raise ConversionFailed(what, problems)
     parts = tuple(_part(arrays[name], arrays) for name in sorted(columns, key=_place))
-    return Layout(parts, rows, flags, metadata, sum("." in name for name in columns))
+    renamed = sum("." in name for name in columns)
+    renamed += sum(name.removeprefix(_METADATA) != given for name, given in metadata.items())
+    widened = sum(arrays[name].dtype in WIDENED for name in columns)
+    return Layout(parts, rows, flags, metadata, renamed, widened)
 
 
 def explicit(plan: Layout) -> Layout:
@@ -126,7 +143,7 @@ def _part(array: Hdf5Array, arrays: Mapping[str, Hdf5Array]) -> Part:
     root, slash, rest = array.name.partition("/")
     shape = (1,) if key == NEXT_REWARD else array.shape[1:]
     following = _FOLLOWING + slash + rest if root == "observations" else ""
-    column = Column(key, array.dtype, shape, carried=root in _CARRIED)
+    column = Column(key, WIDENED.get(array.dtype, array.dtype), shape, carried=root in _CARRIED)
     return Part(array.name, column, following if following in arrays else "")
 
 
@@ -153,10 +170,20 @@ def _column_faults(array: Hdf5Array, rows: int) -> Iterator[str]:
     shape = list(array.shape)
     if not array.numeric:
         yield f"{array.name} has dtype {array.dtype}; expected booleans, integers or floats"
+    elif array.name not in FLAGS and array.dtype.str in _TOO_WIDE:
+        yield f"{array.name} has dtype {array.dtype}; torch holds no unsigned integers and floats that are so wide"
     if array.shape[:1] != (rows,):
         yield f"{array.name} has shape {shape}; expected {rows:,} rows, as many as the other columns"
     elif array.name in {*FLAGS, "rewards"} and math.prod(array.shape[1:]) != 1:
         yield f"{array.name} has shape {shape}; expected [{rows}] or [{rows}, 1]"
+
+
+def _size_faults(arrays: Mapping[str, Hdf5Array], what: str, sizes: Sequence[int] | None) -> Iterator[str]:
+    for name, wanted in zip(("observations", "actions"), sizes or (), strict=False):
+        # Observations of several parts are a group, and have no size of their own.
+        if name in arrays and (got := math.prod(arrays[name].shape[1:])) != wanted:
+            title = what.rpartition("/")[2]
+            yield f"{name} have {got:,} numbers a step; {title} has {wanted:,}: this is another dataset's file"
 
 
 def _following_faults(array: Hdf5Array, arrays: Mapping[str, Hdf5Array]) -> Iterator[str]:
@@ -176,6 +203,23 @@ def _key_faults(names: Sequence[str]) -> Iterator[str]:
         if key in seen:
             yield f"{name} and {seen[key]} both become {dotted(key)}"
         seen[key] = name
+
+
+def _metadata_names(names: Sequence[str]) -> dict[str, str]:
+    """Name what belongs to no step so that no name is there twice, and none is a folder of another."""
+    given = {name: name.removeprefix(_METADATA) for name in names if name.startswith(_METADATA)}
+    for name in names:
+        if name in given:
+            continue
+        root, slash, rest = name.partition("/")
+        while any(_clash(root + slash + rest, other) for other in given.values()):
+            root += "_"
+        given[name] = root + slash + rest
+    return {name: given[name] for name in names}
+
+
+def _clash(left: str, right: str) -> bool:
+    return f"{left}/".startswith(f"{right}/") or f"{right}/".startswith(f"{left}/")
 
 
 def _metadata_faults(arrays: Sequence[Hdf5Array]) -> Iterator[str]:

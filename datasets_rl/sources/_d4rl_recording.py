@@ -27,7 +27,7 @@ from datasets_rl.errors import ConversionFailed
 from datasets_rl.read.hdf5 import Block, Hdf5File
 from datasets_rl.rows import Column
 from datasets_rl.sources._base import Decision, Recording
-from datasets_rl.sources._d4rl_layout import FLAGS, Part, explicit, layout
+from datasets_rl.sources._d4rl_layout import FLAGS, WIDENED, Part, explicit, layout
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
@@ -48,7 +48,9 @@ _TEXTS = {
     "same-row": "row i of the file is transition i: its reward and its flags belong to its action",
     "no-timeouts-column": "the file has no column of time-outs",
     "flags-cast": "the file stores flags as numbers, 0 or 1; they were turned into booleans",
-    "renamed": "a dot in a name became an underscore, because dots separate the names of a key",
+    "renamed": "a dot in a name became an underscore, because dots separate the names of a key; a name that the "
+    "metadata has already, as a value or a folder, got one behind it",
+    "widened": "unsigned integers of 16 and 32 bits became signed ones of 32 and 64 bits, which torch can gather",
     "not-per-step": "datasets that have no row for each step were put with the metadata",
     "continuing-stream": "the environment was never reset at its time limit: only flagged rows end a trajectory",
     "longer-than-time-limit": "trajectories that are longer than the time limit of the environment were left whole",
@@ -74,6 +76,7 @@ class D4RLRecording(Recording):
     Args:
         path: The file.
         what: The dataset, for messages.
+        sizes: How many numbers the environment's observations and actions have, where that is known.
         time_limit: Steps after which the environment is reset; used only where the file marks no time-outs.
         continuing: Whether the environment was never reset at its time limit.
 
@@ -81,11 +84,13 @@ class D4RLRecording(Recording):
         ConversionFailed: If the file is damaged, lacks a column, or its columns contradict each other.
     """
 
-    def __init__(self, path: Path, what: str, *, time_limit: int | None, continuing: bool) -> None:
+    def __init__(
+        self, path: Path, what: str, *, time_limit: int | None, continuing: bool, sizes: Sequence[int] | None = None
+    ) -> None:
         self._what = what
         self._file = Hdf5File(path)
         try:
-            self._layout = layout(self._file.arrays, what)
+            self._layout = layout(self._file.arrays, what, sizes)
             self._limit = None if continuing or "timeouts" in self._layout.flags else time_limit
             self._time_limit = None if continuing else time_limit
             self._flags = self._read_flags()
@@ -169,6 +174,8 @@ class D4RLRecording(Recording):
         joined: list[tuple[Key, _Array]] = []
         for part in self._layout.parts:
             array = block.columns[part.name][:rows].reshape(rows, *part.column.shape)
+            if array.dtype in WIDENED:
+                array = array.astype(part.column.dtype)
             if part.following:
                 joined.append((part.column.key, _with_finals(array, block.columns[part.following], where)))
             else:
@@ -211,13 +218,14 @@ class D4RLRecording(Recording):
         return flags[0], flags[1]
 
     def _read_metadata(self) -> dict[str, NDArray[np.generic] | str | float | bool]:
-        return {name.removeprefix("metadata/"): self._file.value(name) for name in self._layout.metadata}
+        return {given: self._file.value(name) for name, given in self._layout.metadata.items()}
 
     def _decide_opening(self, *, continuing: bool) -> Counter[str]:
         """Make the decisions that need no pass over the file."""
         arrays = self._file.arrays
         found: Counter[str] = Counter({"same-row": self._layout.rows, "renamed": self._layout.renamed})
         cast = [name for name in self._layout.flags if arrays[name].dtype.kind != "b"]
+        found["widened"] = self._layout.rows * self._layout.widened
         found["flags-cast"] = self._layout.rows * len(cast)
         found["no-timeouts-column"] = int("timeouts" not in self._layout.flags)
         found["continuing-stream"] = int(continuing)

@@ -50,7 +50,12 @@ class D4RL(Source):
             score=self._score(facts),
             time_limit=facts["time_limit"],
             deprecated=facts.get("deprecated", False),
-            facts={"family": facts["family"], "continuing": family["continuing"], "path": facts["path"]},
+            facts={
+                "family": facts["family"],
+                "continuing": family["continuing"],
+                "path": facts["path"],
+                "sizes": _sizes(family, name),
+            },
         )
 
     def assets(self, name: str) -> Sequence[Asset]:
@@ -76,7 +81,9 @@ class D4RL(Source):
 
         entry = self.entry(name)
         continuing = entry.facts["continuing"]
-        return D4RLRecording(self._file(name, files), entry.id, time_limit=entry.time_limit, continuing=continuing)
+        sizes = entry.facts["sizes"]
+        path = self._file(name, files)
+        return D4RLRecording(path, entry.id, time_limit=entry.time_limit, continuing=continuing, sizes=sizes)
 
     def compare(self, name: str, files: Mapping[str, Path], column: Any) -> list[str]:
         """Compare a converted dataset with its raw file, column by column."""
@@ -114,6 +121,12 @@ class D4RL(Source):
 
     def _file(self, name: str, files: Mapping[str, Path]) -> Path:
         return Path(files[self.assets(name)[0].path])
+
+
+def _sizes(family: Mapping[str, Any], name: str) -> Sequence[int] | None:
+    """Return how many numbers an observation and an action have, where that is known."""
+    known: Mapping[str, Sequence[int]] = family.get("sizes", {})
+    return next((sizes for start, sizes in known.items() if f"{name}-".startswith(f"{start}-")), None)
 
 
 SOURCE = D4RL()

@@ -16,8 +16,8 @@ from datasets_rl import library, sources
 from datasets_rl.datasets import D4RLExperienceReplay
 
 FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-IDS = ["hopper-medium-v0", "maze2d-umaze-v1", "kitchen-mixed-v0"]
-"""One whose environment is reset at its limit, one that goes on for ever, and one in between."""
+IDS = ["bullet-hopper-medium-v0", "bullet-maze2d-umaze-v0", "flow-ring-random-v0"]
+"""Two whose environments are reset at their limits, and between them one that goes on for ever."""
 
 
 @st.composite

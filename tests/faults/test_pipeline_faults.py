@@ -16,8 +16,8 @@ from datasets_rl import library
 from datasets_rl.cli.app import main
 from datasets_rl.format import StoredDataset
 
-NAME = "maze2d-open-v0"  # no digest is known of it, so that any file may stand for it
-UPSTREAM = "/maze2d/maze2d-open-sparse.hdf5"
+NAME = "bullet-maze2d-open-v0"  # neither digest nor sizes are known of it, so that any file may stand for it
+UPSTREAM = "/bullet/bullet-maze2d-open-sparse.hdf5"
 
 
 @pytest.fixture(scope="session")
@@ -110,7 +110,7 @@ def test_a_web_page_saved_as_hdf5_is_refused_with_that_explanation(download, hom
 
 
 def test_a_file_with_another_digest_is_refused(download, home, good):
-    name = "pen-human-v1"
+    name = "halfcheetah-medium-v2"
     code, _, err, _ = download(File(good), name=name)
 
     assert code in {4, 5}
@@ -119,7 +119,7 @@ def test_a_file_with_another_digest_is_refused(download, home, good):
 
 
 def test_a_digest_that_differs_is_accepted_on_request_and_the_manifest_says_so(download, home, good):
-    name = "pen-human-v1"
+    name = "halfcheetah-medium-v2"
     code, _, err, _ = download(File(good), "--no-hash-check", name=name)
 
     assert code == 0, err

@@ -187,12 +187,19 @@ class TestEnds:
         assert decisions["end-without-flag"] == 1
         assert step(episodes, TRUNCATED)[:, 0].nonzero()[0].tolist() == [499, 999, 1499, 1699]
 
-    @pytest.mark.parametrize("name", ["maze2d-umaze-v1", "bullet-maze2d-umaze-v0", "kitchen-complete-v0"])
-    def test_streams_that_were_never_reset_are_not_cut_at_the_limit(self, tmp_path, name):
-        d4rl_files.maze2d(tmp_path / "x.h5")
+    @pytest.mark.parametrize(
+        ("name", "make", "expected"),
+        [
+            ("maze2d-umaze-v1", d4rl_files.maze2d, [1200]),
+            ("bullet-maze2d-umaze-v0", d4rl_files.maze2d, [1200]),
+            ("kitchen-complete-v0", d4rl_files.kitchen, [190, 301, 222]),
+        ],
+    )
+    def test_streams_that_were_never_reset_are_not_cut_at_the_limit(self, tmp_path, name, make, expected):
+        make(tmp_path / "x.h5")
         episodes, decisions = read(name, tmp_path / "x.h5")
 
-        assert lengths(episodes) == [1200]
+        assert lengths(episodes) == expected
         assert decisions["continuing-stream"] == 1
         assert "end-by-time-limit" not in decisions
 
@@ -375,7 +382,7 @@ class TestLayouts:
         }
         d4rl_files.write(tmp_path / "x.h5", columns, chunks=None)
         monkeypatch.setattr("datasets_rl.sources._d4rl_recording._BLOCK_BYTES", 13 * 32)
-        episodes, _ = read("hopper-random-v2", tmp_path / "x.h5")
+        episodes, _ = read("bullet-hopper-medium-v0", tmp_path / "x.h5")
 
         starts = np.concatenate([[0], ends[:-1].nonzero()[0] + 1])
         assert lengths(episodes) == np.diff([*starts, 3000]).tolist()
@@ -440,6 +447,39 @@ class TestCompare:
             episodes = pieces(recording)
 
         assert demo.compare("pendulum", here, converted(episodes)) == []
+
+    @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+    def test_unsigned_integers_are_widened_and_compare_equal(self, tmp_path, dtype):
+        name = "halfcheetah-medium-v2"
+        columns = d4rl_files.mujoco_columns(d4rl_files.rollout())
+        most = np.iinfo(dtype).max
+        columns["infos/ticks"] = (most - np.arange(300)).astype(dtype)
+        columns["mark"] = columns["infos/ticks"]
+        d4rl_files.write(tmp_path / "x.h5", columns)
+        episodes, decisions = read(name, tmp_path / "x.h5")
+
+        assert decisions["widened"] == 600
+        assert step(episodes, ("mark",)).dtype == np.dtype(f"i{2 * np.dtype(dtype).itemsize}")
+        assert step(episodes, ("mark",)).max() == most
+        assert SOURCE.compare(name, files(name, tmp_path / "x.h5"), converted(episodes)) == []
+
+    def test_no_name_of_the_metadata_is_a_folder_of_another(self, tmp_path):
+        columns = d4rl_files.mujoco_columns(d4rl_files.rollout())
+        columns |= {
+            "a": 1.0,
+            "metadata/a/b": 2.0,
+            "c/d": 3.0,
+            "metadata/c": 4.0,
+            "e": 5.0,
+            "metadata/e": 6.0,
+            "e_": 7.0,
+        }
+        d4rl_files.write(tmp_path / "x.h5", columns)
+        with opened("halfcheetah-medium-v2", tmp_path / "x.h5") as recording:
+            counts = {decision.rule: decision.count for decision in recording.decisions}
+
+            assert recording.metadata == {"a_": 1, "a/b": 2, "c_/d": 3, "c": 4, "e_": 5, "e": 6, "e__": 7}
+        assert counts["renamed"] == 4
 
     def test_a_file_of_one_row_is_compared(self, tmp_path):
         name = "halfcheetah-medium-v2"

@@ -102,6 +102,26 @@ def test_columns_that_would_share_a_key_are_refused(tmp_path, columns):
     assert refusal(tmp_path / "x.h5", columns) == ("infos/a_b and infos/a.b both become info.a_b",)
 
 
+def test_a_file_of_another_environment_is_refused(tmp_path, columns):
+    columns["observations"] = columns["next_observations"] = columns["observations"][:, :11]
+    columns["actions"] = columns["actions"][:, :3]
+
+    assert refusal(tmp_path / "x.h5", columns) == (
+        "observations have 11 numbers a step; halfcheetah-medium-v2 has 17: this is another dataset's file",
+        "actions have 3 numbers a step; halfcheetah-medium-v2 has 6: this is another dataset's file",
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.uint64, np.longdouble])
+def test_numbers_that_torch_does_not_hold_are_refused(tmp_path, columns, dtype):
+    if np.dtype(dtype) == np.float64:
+        pytest.skip("a long double is a double here")
+    columns["infos/ticks"] = np.zeros(len(columns["rewards"]), dtype)
+
+    (problem,) = refusal(tmp_path / "x.h5", columns)
+    assert problem.startswith(f"infos/ticks has dtype {np.dtype(dtype).name}; torch holds no")
+
+
 def test_large_metadata_is_refused(tmp_path, columns):
     columns["metadata/weights"] = np.zeros((17 << 20,), np.float32)
 
