@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
 from datasets_rl.errors import (
@@ -70,15 +71,36 @@ def code_of(error: Exception) -> int:
 def explain(error: Exception) -> Explained:
     """Put an error into three lines."""
     what, why = _what_and_why(error)
-    hint = error.hint if isinstance(error, DatasetsRLError) else "run it again with -vv to see where it happened"
-    return Explained(type(error).__name__, what, why, hint, code_of(error))
+    return Explained(type(error).__name__, what, why, _hint(error), code_of(error))
+
+
+_PLACE = {
+    errno.EACCES,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
+"""What the system says where data cannot lie."""
+
+
+def _hint(error: Exception) -> str:
+    if isinstance(error, DatasetsRLError):
+        return error.hint
+    if isinstance(error, OSError) and error.errno in _PLACE:
+        return "choose another place with --root DIR or RLDS_HOME, or mend its permissions"
+    return "run it again with -vv to see where it happened"
 
 
 def _what_and_why(error: Exception) -> tuple[str, str]:
     if isinstance(error, FetchFailed):
         return f"could not fetch {error.what}", "; ".join(f"{url}: {reason}" for url, reason in error.failures)
     if isinstance(error, IntegrityFailed):
-        return f"{error.what} is not as expected", "; ".join(error.problems)
+        return _judged(error.what), "; ".join(error.problems)
     if isinstance(error, ConversionFailed):
         return f"{error.what} cannot be converted", "; ".join(error.problems)
     if isinstance(error, DatasetsRLError):
@@ -86,5 +108,10 @@ def _what_and_why(error: Exception) -> tuple[str, str]:
         what, _, why = error.message.partition(": ")
         return what, why
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror, ""
+        return (f"{error.filename} cannot be used", error.strerror) if error.filename else (error.strerror, "")
     return f"{type(error).__name__}: {error}", ""
+
+
+def _judged(what: str) -> str:
+    # It is the name of a thing, or a sentence already.
+    return what if " " in what and "/" not in what else f"{what} is not as expected"

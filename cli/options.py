@@ -13,13 +13,13 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import typer
 
-from datasets_rl.errors import BadArgument, DatasetsRLError
+from datasets_rl.errors import BadArgument, DatasetsRLError, NotADataset, UnknownId
 from datasets_rl.settings import Settings
 
 from .errors import SOME_FAILED, Explained, explain
 from .output import Printer
 
-__all__ = ["GLOBALS", "Ids", "Outcome", "Shell", "Targets", "each", "exit_code", "read_size", "target"]
+__all__ = ["GLOBALS", "Ids", "Outcome", "Shell", "Targets", "aim", "each", "exit_code", "known", "read_size", "target"]
 
 T = TypeVar("T")
 
@@ -103,7 +103,9 @@ def each(shell: Shell, items: Iterable[str], act: Callable[[str], T]) -> list[Ou
     for item in dict.fromkeys(items):
         try:
             outcomes.append(Outcome(item, value=act(item)))
-        except DatasetsRLError as error:
+        except BrokenPipeError:
+            raise
+        except (DatasetsRLError, OSError) as error:
             if shell.debug:
                 shell.printer.traceback(error)
             told = explain(error)
@@ -136,8 +138,43 @@ def read_size(text: str) -> int:
 
 
 def target(text: str) -> str | Path:
-    """Tell a dataset's folder from an id. A folder beside us that holds no dataset does not hide an id of its name."""
+    """Tell a dataset's folder from an id. A folder beside us never hides an id that is known.
+
+    Raises:
+        BadArgument: If it is an empty word.
+    """
+    if not text.strip():
+        raise BadArgument("an empty word is no dataset; expected SOURCE/NAME, or a dataset's folder")
     path = Path(text).expanduser()
-    if path.is_absolute() or text.startswith((".", "~")) or text.endswith(os.sep) or (path / "manifest.json").is_file():
+    if path.is_absolute() or text.startswith((".", "~")) or (not known(text) and path.is_dir()):
         return path
     return text
+
+
+def aim(shell: Shell, text: str) -> dict[str, Any]:
+    """Return what `library.locate` and `library.verify` are to be called with for an id or a path.
+
+    Raises:
+        BadArgument: If it is an empty word.
+        NotADataset: If it is a path where nothing is.
+    """
+    from datasets_rl import sources
+
+    wanted = target(text)
+    if isinstance(wanted, Path):
+        if not wanted.exists():
+            raise NotADataset(wanted, "it does not exist")
+        return {"dataset": wanted, "settings": shell.settings}
+    # With a root the library looks there, and at no folder of this name beside us.
+    root = shell.settings.home / sources.find(wanted).source
+    return {"dataset": wanted, "root": root, "settings": shell.settings}
+
+
+def known(text: str) -> bool:
+    """Tell whether a word is an id."""
+    from datasets_rl import sources
+
+    try:
+        return bool(sources.find(text).id)
+    except UnknownId:
+        return False

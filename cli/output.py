@@ -12,7 +12,7 @@ from typing import Any
 
 from .errors import Explained
 
-__all__ = ["SCHEMA_VERSION", "Block", "Facts", "Lines", "Printer", "Result", "Table", "size_text"]
+__all__ = ["SCHEMA_VERSION", "Block", "Facts", "Lines", "Printer", "Result", "Table", "count_text", "size_text"]
 
 SCHEMA_VERSION = 1
 """Of every JSON document; it changes when a key changes its meaning or goes, not when one is added."""
@@ -74,7 +74,7 @@ class Printer:
         if self.json:
             self._document({"command": command, **result.data})
         elif self.quiet:
-            _write(result.quiet)
+            _write([_printable(line) for line in result.quiet])
         elif self._terminal():
             _show_rich(result.blocks, color=self._color())
         else:
@@ -118,6 +118,11 @@ class Printer:
         return f"\x1b[1;31m{mark}\x1b[0m" if self._color() and sys.stderr.isatty() else mark
 
 
+def count_text(number: int, unit: str) -> str:
+    """Write a number of things: ``1 step``, ``2,000 steps``."""
+    return f"{number:,} {unit}{'s' * (number != 1)}"
+
+
 def size_text(size: int | None) -> str:
     """Write a number of bytes for readers, in powers of 1000: ``4.8 MB``."""
     if size is None:
@@ -143,7 +148,11 @@ def _finite(value: Any) -> Any:
 
 def _printable(text: str) -> str:
     # Manifests and servers are not ours: what they say must not steer the terminal.
-    return "".join(one if one.isprintable() or one == "\n" else " " for one in text)
+    return "".join(one if one.isprintable() or one == "\n" else _escaped(one) for one in text)
+
+
+def _escaped(one: str) -> str:
+    return " " if one.isspace() and ord(one) > 0x1F else one.encode("unicode_escape").decode("ascii")
 
 
 def _write(lines: Sequence[str]) -> None:
@@ -162,7 +171,7 @@ def _plain_page(blocks: Sequence[Block]) -> list[str]:
     lines: list[str] = []
     for block in blocks:
         if block.title:
-            lines += [""] * bool(lines) + [block.title]
+            lines += [""] * bool(lines) + [_cell(block.title)]
         lines += _plain(block)
     return lines
 
@@ -192,7 +201,7 @@ def _show_rich(blocks: Sequence[Block], *, color: bool) -> None:
     console = Console(file=sys.stdout, color_system="auto" if color else None, highlight=False)
     for number, block in enumerate(blocks):
         if block.title:
-            console.print(*[""] * bool(number), Text(block.title, style="bold"), sep="\n")
+            console.print(*[""] * bool(number), Text(_cell(block.title), style="bold"), sep="\n")
         if isinstance(block, Lines):
             for line in block.lines:
                 console.print(Text(("  " if block.title else "") + _printable(line)), soft_wrap=True)

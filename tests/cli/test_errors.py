@@ -11,6 +11,7 @@ from datasets_rl.cli.errors import EXIT_CODES, code_of, explain
 
 CASES = [
     (errors.BadArgument("x is 0: expected 1"), 2),
+    (errors.UnknownKey("rewards", ["reward"]), 2),
     (errors.UnknownId("a/b", ["a/c"], "2 ids"), 3),
     (errors.NotADataset("/tmp/x"), 3),
     (errors.FetchFailed("a.hdf5", [("http://a", "status 500"), ("http://b", "stalled")]), 4),
@@ -53,3 +54,10 @@ def test_codes_are_there_once_and_in_order():
     codes = [row.code for row in EXIT_CODES]
 
     assert codes == sorted(set(codes))
+
+
+def test_what_is_a_sentence_already_gets_no_second_verb():
+    told = explain(errors.IntegrityFailed("the files given are not those expected", ["a: it is cut"]))
+
+    assert told.what == "the files given are not those expected"
+    assert explain(errors.IntegrityFailed("a.hdf5", ["it is cut"])).what == "a.hdf5 is not as expected"

@@ -97,9 +97,13 @@ def test_colours_come_only_where_they_are_welcome(capsys, env, no_color, colours
 def test_what_a_manifest_says_does_not_steer_the_terminal(capsys):
     hostile = "MIT\x1b[2J\x07\nnext line"
     for env in ({}, {"TERM": "xterm", "NO_COLOR": "1"}):
-        Printer(env=env).show("info", Result({}, [Facts((("licence", hostile),)), Lines((hostile,))]))
+        Printer(env=env).show(
+            "info", Result({}, [Facts((("licence", hostile),)), Lines((hostile,), hostile)], [hostile])
+        )
+        Printer(env=env, quiet=True).show("info", Result({}, quiet=[hostile]))
         Printer(env=env).note(hostile)
 
     out, err = capsys.readouterr()
     assert not {"\x07"} & set(out + err)
     assert "\x1b[2J" not in out + err
+    assert "\\x1b[2J\\x07" in out

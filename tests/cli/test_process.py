@@ -172,3 +172,52 @@ def test_the_longest_id_is_whole_in_a_narrow_window_and_in_a_pipe(command, proce
     shown = on_terminal([command, "list", longest, "--no-color"], process_env)
 
     assert longest in shown.replace("\r\n", "").replace(" ", "")
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize(
+    ("words", "code"), [("list >&-", 0), ("download demo/pendulum 2>&-", 0), ("remove demo/pendulum <&-", 10)]
+)
+def test_closed_streams_are_no_error(command, process_env, words, code):
+    done = subprocess.run(
+        ["bash", "-c", f"'{command}' {words}"], env=process_env, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == code
+    assert "fault" not in done.stderr
+
+
+def test_a_path_that_the_output_cannot_spell_is_escaped(command, process_env, tmp_path):
+    env = {**process_env, "PYTHONIOENCODING": "ascii", "RLDS_HOME": str(tmp_path / "données")}
+    done = subprocess.run([command, "download", "demo/pendulum"], env=env, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path}/donn\\xe9es/demo/pendulum\n")
+
+
+def test_an_interrupt_while_modules_load_is_one_line(process_env):
+    program = (
+        "import sys\n"
+        "from datasets_rl.cli.app import main\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "list"], env=process_env, capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "rlds: interrupted\n")
+
+
+def test_being_terminated_reads_as_an_interrupt_and_ends_with_143(command, process_env, home):
+    with serve({"/pendulum.hdf5": Slow(RAW.read_bytes(), rate=200_000)}) as server:
+        words = [command, "download", "demo/pendulum", "--mirror", server.url]
+        running = subprocess.Popen(words, env=process_env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: parts(home))
+        running.terminate()
+        out, err = running.communicate(timeout=20)
+
+    assert (running.returncode, out) == (143, "")
+    assert "to continue: rlds download demo/pendulum" in err

@@ -1,0 +1,219 @@
+"""The frame around the commands: finds the commands, gives each the options that all have, prints what they return."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import pkgutil
+import shlex
+import sys
+import time
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from datasets_rl.errors import DatasetsRLError
+
+from . import commands
+from .errors import INTERRUPTED, USAGE, Explained, explain
+from .options import GLOBALS, Shell
+from .output import Lines, Result
+
+__all__ = ["command_names", "make_app", "run"]
+
+T = TypeVar("T")
+
+_EPILOG = "Every command also takes --json, -q, -v, --no-color, --root DIR."
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+# The base of Typer's usage errors; Typer has no public name for it, and carries click inside or beside it.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        argv: The words behind ``rlds``; by default those of this process.
+    """
+    if argv is None:
+        sys.excepthook = _unexpected
+    words = list(sys.argv[1:] if argv is None else argv)
+    shell = Shell(words)
+    # An error in the options themselves is reported before they are parsed.
+    shell.printer.json = "--json" in words
+    try:
+        code = _run(shell, words)
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):
+        # The reader has what it wanted, as `head` does; Typer makes a SystemExit of it when it prints help. What is
+        # left in the buffer must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (KeyboardInterrupt, typer.Abort):
+        return _interrupted(shell)
+    except (DatasetsRLError, OSError) as error:
+        if shell.debug:
+            shell.printer.traceback(error)
+        return _fail(shell, explain(error))
+    except _UsageError as error:
+        # Typer says whose error it is where it stopped before the command took its options.
+        shell.command = shell.command or getattr(getattr(error, "ctx", None), "info_name", "") or ""
+        # Where Typer stopped before the command took its options, the error knows whose it is.
+        context = getattr(error, "ctx", None)
+        if context is not None and context.parent is not None:
+            shell.command = context.info_name or ""
+        return _fail(shell, _usage(error))
+    return code
+
+
+def make_app() -> typer.Typer:
+    """Return the Typer app with every command of the folder."""
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback(invoke_without_command=True, help=_HELP, epilog="Exit codes: rlds help exit-codes")(_root())
+    for name in command_names():
+        module = importlib.import_module(f"{commands.__name__}.{name}")
+        settings = getattr(module, "CONTEXT", None)
+        app.command(name, epilog=_EPILOG, context_settings=settings)(_command(module.run))
+    return app
+
+
+def command_names() -> tuple[str, ...]:
+    """Return the names of all commands, sorted."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(commands.__path__)))
+
+
+_HELP = """Offline-RL datasets: download, verify, look, sample.
+
+\b
+Examples:
+  rlds list 'hopper*'
+  rlds download d4rl/hopper-medium-v2
+  rlds sample demo/pendulum -n 4
+"""
+
+
+def _run(shell: Shell, words: Sequence[str]) -> int:
+    answer = typer.main.get_command(make_app()).main(
+        args=_help_words(words), prog_name="rlds", standalone_mode=False, obj=shell
+    )
+    if isinstance(answer, Result):
+        shell.printer.show(shell.command, answer)
+        return answer.code
+    # Typer answers with the code of an early exit, as --help makes one; it also turns Ctrl-C into one.
+    if answer == INTERRUPTED:
+        raise KeyboardInterrupt
+    return int(answer or 0)
+
+
+def _help_words(words: Sequence[str]) -> list[str]:
+    """Turn ``help COMMAND`` into ``COMMAND --help``, and ``help`` alone into ``--help``, whatever options are beside."""
+    rest = [one for at, one in enumerate(words) if one[:1] != "-" and (at == 0 or words[at - 1] != "--root")]
+    if rest[:1] == ["help"] and not {"--version", "-V", "--help", "-h"} & set(words):
+        if len(rest) == 1:
+            return ["--help"]
+        if len(rest) == 2 and rest[1] in command_names():
+            return [rest[1], "--help"]
+    return list(words)
+
+
+def _command(act: Callable[..., Result]) -> Callable[..., Result]:
+    """Wrap a command's ``run`` into what Typer calls: with the global options, and the `Shell` as first argument."""
+
+    @functools.wraps(act)
+    def command(ctx: typer.Context, **arguments: Any) -> Result:
+        shell = _taken(ctx, arguments)
+        if shell.version:
+            return _version()
+        shell.detail(f"data lies in {shell.settings.home}")
+        began = time.perf_counter()
+        result = act(shell, **arguments)
+        shell.detail(f"took {time.perf_counter() - began:.2f} s")
+        return result
+
+    hints = typing.get_type_hints(act, include_extras=True)
+    own = [one.replace(annotation=hints[one.name]) for one in inspect.signature(act).parameters.values()]
+    return _declared(command, own[1:], hidden=True)
+
+
+def _root() -> Callable[..., Result | None]:
+    """Make the callback that runs before every command, and alone where none is named."""
+
+    def root(ctx: typer.Context, **arguments: Any) -> Result | None:
+        shell = _taken(ctx, arguments)
+        if ctx.invoked_subcommand is not None:
+            return None
+        if shell.version:
+            return _version()
+        typer.echo(ctx.get_help(), err=True)
+        raise typer.Exit(USAGE)
+
+    return _declared(root, (), hidden=False)
+
+
+def _declared(function: Callable[..., T], own: Sequence[inspect.Parameter], *, hidden: bool) -> Callable[..., T]:
+    """Tell Typer which options a wrapper has: its own and the global ones."""
+    shared = [
+        inspect.Parameter(name, _KEYWORD, default=default, annotation=_option(*declaration, hidden=hidden))
+        for name, (*declaration, default) in GLOBALS.items()
+    ]
+    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    signature = inspect.Signature([context, *(one.replace(kind=_KEYWORD) for one in own), *shared])
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    function.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
+    return function
+
+
+def _option(kind: Any, names: Sequence[str], settings: Mapping[str, Any], *, hidden: bool) -> Any:
+    return Annotated[kind, typer.Option(*names, hidden=hidden, **settings)]
+
+
+def _taken(ctx: typer.Context, arguments: dict[str, Any]) -> Shell:
+    shell: Shell = ctx.obj
+    shell.command = ctx.info_name or ""
+    shell.take(**{name: arguments.pop(name) for name in GLOBALS})
+    return shell
+
+
+def _version() -> Result:
+    from importlib.metadata import version as installed_version
+
+    number = installed_version("datasets-rl")
+    return Result({"version": number}, [Lines((f"rlds {number}",))], quiet=[number])
+
+
+def _usage(error: Exception) -> Explained:
+    message = getattr(error, "format_message", error.__str__)()
+    path = getattr(getattr(error, "ctx", None), "command_path", "rlds")
+    return Explained("UsageError", message, "", f"{path} --help", USAGE)
+
+
+def _fail(shell: Shell, told: Explained) -> int:
+    shell.printer.failed(shell.command, told)
+    return told.code
+
+
+def _interrupted(shell: Shell) -> int:
+    again = shlex.join(["rlds", *shell.argv])
+    told = Explained(
+        "Interrupted", f"{shell.command or 'rlds'} was interrupted", "", f"to continue: {again}", INTERRUPTED
+    )
+    return _fail(shell, told)
+
+
+def _unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Report an exception that nobody meant; Python ends the process with exit code 1 behind it."""
+    if any(word.startswith("-vv") for word in sys.argv) or sys.argv.count("-v") > 1 or os.environ.get("RLDS_DEBUG"):
+        sys.__excepthook__(kind, error, trace)
+        return
+    what = f"a fault of rlds itself: {kind.__name__}: {error}"
+    Shell(sys.argv).printer.failed("", Explained(kind.__name__, what, "", "run it again with -vv, and report it", 1))
