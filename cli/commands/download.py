@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import BadArgument, DiskFull, IntegrityFailed, UnknownId
 
-from ..options import Ids, Outcome, Shell, each, exit_code, read_size
-from ..output import Block, Facts, Lines, Result, size_text
+from ..errors import code_of
+from ..options import Ids, Outcome, Shell, each, exit_code, known, read_size
+from ..output import Block, Facts, Lines, Result, count_text, size_text
 
 if TYPE_CHECKING:
     from datasets_rl.library import Plan
     from datasets_rl.manifest import Manifest
+
+
+UNKNOWN = code_of(UnknownId(""))
+FULL = code_of(DiskFull("", 0, 0))
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,10 @@ def run(
             f"--from-local {from_local} is one file for {len(set(ids))} ids; expected one id, or a folder"
         )
     common = {"from_local": from_local, "mirrors": tuple(mirror or ()), "force": force, "raw_only": raw_only}
+    unknown = [one for one in ids if not known(one)]
+    if unknown and not dry_run:
+        failed = each(shell, unknown, _unknown)
+        return Result({"datasets": [_document(one) for one in failed], "dry_run": False}, code=UNKNOWN)
     if dry_run:
         return _dry_run(shell, ids, {**common, "settings": settings})
     rate = read_size(limit_rate) if limit_rate else None
@@ -91,12 +100,24 @@ def run(
     )
 
 
+def _unknown(dataset_id: str) -> _Got | None:
+    from datasets_rl import sources
+
+    sources.find(dataset_id)
+    return None
+
+
 def _get(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Got:
     from datasets_rl import library
     from datasets_rl.manifest import Manifest
 
     before = library.place(dataset_id, settings=options["settings"]).exists
-    folder = library.download(dataset_id, **options)
+    try:
+        folder = library.download(dataset_id, **options)
+    except IntegrityFailed as error:
+        if options["from_local"] is not None:
+            error.hint = "give another file with --from-local"
+        raise
     if options["raw_only"]:
         return _Got(folder, present=False, manifest=None)
     got = _Got(folder, present=before and not options["force"], manifest=Manifest.read(folder))
@@ -108,7 +129,7 @@ def _tell(shell: Shell, dataset_id: str, got: _Got) -> None:
     """Say what the user should know before training on it."""
     if got.manifest is None:
         return
-    counts = f"{got.manifest.steps:,} steps in {got.manifest.episodes:,} episodes, {size_text(got.manifest.bytes)}"
+    counts = f"{count_text(got.manifest.steps, 'step')} in {count_text(got.manifest.episodes, 'episode')}, {size_text(got.manifest.bytes)}"
     shell.printer.note(f"{dataset_id}: {'already there, ' if got.present else ''}{counts}")
     for fault in got.manifest.faults:
         shell.printer.note(f"  known fault: {fault}")
@@ -116,9 +137,11 @@ def _tell(shell: Shell, dataset_id: str, got: _Got) -> None:
         shell.printer.note(f"  decision {one.rule} ({one.count:,}): {one.text}")
     if any(file.checked == "skipped" for file in got.manifest.raw):
         shell.printer.note("  its raw files were not compared with the known digests (--no-hash-check)")
+    if not got.present and any(file.checked == "recorded" for file in got.manifest.raw):
+        shell.printer.note("  no digest of this file is known: its sha256 was recorded, not compared")
 
 
-def _document(one: Outcome[_Got]) -> dict[str, Any]:
+def _document(one: Outcome[_Got] | Outcome[_Got | None]) -> dict[str, Any]:
     manifest = one.value.manifest if one.value else None
     return {
         "id": one.item,
@@ -141,11 +164,16 @@ def _dry_run(shell: Shell, ids: list[str], options: dict[str, Any]) -> Result:
     blocks: list[Block] = [_plan_facts(plan) for plan in plans]
     if len(plans) > 1:
         blocks.append(_sum_facts(plans))
+    code = exit_code([one.error.code if one.error else 0 for one in found])
+    needed, free = _most(plans), min((plan.free_bytes for plan in plans), default=0)
+    if needed > free:
+        shell.printer.note(f"does not fit: needs {size_text(needed)}, free {size_text(free)}")
+        code = code or FULL
     return Result(
         {"datasets": [_plan_document(one) for one in found], "dry_run": True},
         blocks,
         quiet=[plan.id for plan in plans if not plan.present],
-        code=exit_code([one.error.code if one.error else 0 for one in found]),
+        code=code,
     )
 
 
@@ -183,6 +211,16 @@ def _sum_facts(plans: list[Plan]) -> Facts:
 def _peak(plan: Plan) -> int | None:
     """Raw and converted files lie beside each other until the conversion is done."""
     return None if plan.wire_bytes is None else plan.wire_bytes + (plan.stored_bytes or 0)
+
+
+def _most(plans: list[Plan]) -> int:
+    """Return the most bytes that are taken at once when the plans are done one behind the other."""
+    most = kept = 0
+    for plan in plans:
+        if not plan.present:
+            most = max(most, kept + (_peak(plan) or 0))
+            kept += plan.stored_bytes or 0
+    return most
 
 
 def _free_after(plan: Plan) -> int | None:

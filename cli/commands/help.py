@@ -42,8 +42,9 @@ def run(
     shell.detail(f"topics: {', '.join(_TOPICS)}")
     if topic == "exit-codes":
         data = {"exit_codes": [{"code": row.code, "meaning": row.meaning} for row in EXIT_CODES]}
-        return Result(data, [Table(("code", "meaning"), tuple((str(row.code), row.meaning) for row in EXIT_CODES))])
+        codes = tuple((str(row.code), row.meaning) for row in EXIT_CODES)
+        return Result(data, [Table(("code", "meaning"), codes)], quiet=[" ".join(row) for row in codes])
     if topic == "environment":
         data = {"environment": [{"name": name, "meaning": meaning} for name, meaning in _ENVIRONMENT]}
-        return Result(data, [Table(("variable", "meaning"), _ENVIRONMENT)])
+        return Result(data, [Table(("variable", "meaning"), _ENVIRONMENT)], quiet=[name for name, _ in _ENVIRONMENT])
     raise BadArgument(f"no topic or command {topic!r}: the topics are {', '.join(_TOPICS)}", hint="rlds --help")

@@ -11,7 +11,7 @@ import typer
 
 from datasets_rl.errors import NotADataset, UnknownId
 
-from ..options import Shell, target
+from ..options import Shell, aim, target
 from ..output import Block, Facts, Lines, Result, Table, size_text
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run(
     from datasets_rl.manifest import Manifest
 
     wanted = target(dataset)
-    entry, folder = _find(shell, wanted)
+    entry, folder = _find(shell, dataset)
     manifest = Manifest.read(folder) if folder is not None else None
     if entry is None and manifest is not None:
         entry = _entry(manifest.id)
@@ -52,12 +52,13 @@ def run(
     return Result(data, blocks, quiet=[shown])
 
 
-def _find(shell: Shell, wanted: str | Path) -> tuple[Entry | None, Path | None]:
+def _find(shell: Shell, dataset: str) -> tuple[Entry | None, Path | None]:
     from datasets_rl import library, sources
 
+    wanted = target(dataset)
     entry = sources.find(wanted) if isinstance(wanted, str) else None
     try:
-        return entry, library.locate(wanted, settings=shell.settings)
+        return entry, library.locate(**aim(shell, dataset))
     except NotADataset:
         if entry is None:
             raise

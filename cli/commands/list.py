@@ -79,11 +79,11 @@ def run(
 
     names = (sources.source(source).name,) if source else sources.names()
     most = read_size(max_size) if max_size else None
-    rows = [
-        row
-        for row in _rows(shell, names, stored_only=downloaded)
-        if _matches(row.id, pattern) and (most is None or (row.bytes is not None and row.bytes <= most))
-    ]
+    matching = [row for row in _rows(shell, names, stored_only=downloaded) if _matches(row.id, pattern)]
+    rows = [row for row in matching if most is None or (row.bytes is not None and row.bytes <= most)]
+    unsized = sum(row.bytes is None for row in matching)
+    if most is not None and unsized:
+        shell.printer.note(f"{unsized} of unknown size left out")
     rows.sort(key=lambda row: (row.bytes is None, row.bytes or 0, row.id) if sort is Sort.SIZE else row.id)
     shown = rows[:limit]
     if len(shown) < len(rows) or not rows:

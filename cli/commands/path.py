@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ..options import Shell, target
+from ..options import Shell, aim
 from ..output import Lines, Result
 
 
@@ -24,5 +24,5 @@ def run(
     """
     from datasets_rl import library
 
-    folder = str(library.locate(target(dataset), settings=shell.settings))
+    folder = str(library.locate(**aim(shell, dataset)))
     return Result({"id": dataset, "path": folder}, [Lines((folder,))], quiet=[folder])

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..options import Shell, target
+from datasets_rl.errors import BadArgument
+
+from ..options import Shell, aim
 from ..output import Facts, Result, Table
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _ROUNDS = 100
+_SECONDS = 1.0
 _SHOWN = 4
 
 
@@ -36,22 +39,23 @@ def run(
     from datasets_rl import library
     from datasets_rl.datasets import open_dataset
 
-    folder = library.locate(target(dataset), settings=shell.settings)
+    folder = library.locate(**aim(shell, dataset))
     began = time.perf_counter()
     replay = open_dataset(folder)
     opened = time.perf_counter()
-    batch = replay.sample(size)
+    batch = _drawn(replay, size)
     first = time.perf_counter()
-    for _ in range(_ROUNDS):
-        replay.sample(size)
-    each = (time.perf_counter() - first) / _ROUNDS
+    rounds, spent = 1, first - opened
+    if spent < _SECONDS:
+        rounds, spent = _timed(replay, size)
+    each = spent / rounds
     keys = [_described(name, leaf) for name, leaf in _leaves(batch)]
-    timing = {"open_s": opened - began, "first_s": first - opened, "sample_s": each, "rounds": _ROUNDS}
+    timing = {"open_s": opened - began, "first_s": first - opened, "sample_s": each, "rounds": rounds}
     rows = tuple((one["key"], one["dtype"], str(one["shape"]), _short(one["values"])) for one in keys)
     facts = (
         ("open", f"{timing['open_s'] * 1e3:.1f} ms"),
         ("first batch", f"{timing['first_s'] * 1e3:.2f} ms"),
-        ("a batch", f"{each * 1e6:.0f} us, {size / each:,.0f} transitions a second, mean of {_ROUNDS}"),
+        ("a batch", f"{each * 1e6:.0f} us, {size / each:,.0f} transitions a second, mean of {rounds}"),
     )
     return Result(
         {"id": replay.manifest.id, "folder": str(folder), "batch_size": size, "keys": keys, "timing": timing},
@@ -61,6 +65,24 @@ def run(
         ],
         quiet=[one["key"] for one in keys],
     )
+
+
+def _drawn(replay: Any, size: int) -> Any:
+    try:
+        return replay.sample(size)
+    except (MemoryError, OverflowError, RuntimeError, TypeError) as error:
+        reason = str(error).partition("\n")[0] or "out of memory"
+        raise BadArgument(f"no batch of {size:,} transitions: {reason}", hint="take a smaller -n") from error
+
+
+def _timed(replay: Any, size: int) -> tuple[int, float]:
+    """Return how many batches were drawn, and in how many seconds; enough is enough after a second."""
+    began, done, spent = time.perf_counter(), 0, 0.0
+    while done < _ROUNDS and spent < _SECONDS:
+        replay.sample(size)
+        done += 1
+        spent = time.perf_counter() - began
+    return done, spent
 
 
 def _leaves(batch: Any) -> Iterator[tuple[str, Tensor]]:

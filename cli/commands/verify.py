@@ -10,7 +10,7 @@ import typer
 from datasets_rl.errors import IntegrityFailed
 
 from ..errors import code_of
-from ..options import Outcome, Shell, Targets, each, exit_code, target
+from ..options import Outcome, Shell, Targets, aim, each, exit_code, known
 from ..output import Lines, Result, size_text
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run(
     """
     from datasets_rl import library
 
-    found = each(shell, datasets, lambda one: library.verify(target(one), deep=deep, settings=shell.settings))
+    found = each(shell, datasets, lambda one: library.verify(**aim(shell, one), deep=deep))
     return Result(
         {"datasets": [_document(one) for one in found], "deep": deep},
         [Lines(tuple(line for one in found if one.value for line in _lines(one.value)))],
@@ -72,5 +72,8 @@ def _lines(found: Verification) -> Iterator[str]:
     verdict = count if found.problems else "intact"
     yield f"{found.id}: {verdict} ({found.files} files, {size_text(found.bytes)}, {found.folder})"
     yield from (f"  problem: {text}" for text in found.problems)
-    yield from (f"  remark:  {text}" for text in found.remarks)
-    yield from (f"  checked: {text}" for text in found.checked)
+    yield from (f"  remark: {text}" for text in found.remarks)
+    if not found.problems:
+        yield from (f"  checked: {text}" for text in found.checked)
+    elif known(found.id):
+        yield f"  next: rlds download {found.id} --force"

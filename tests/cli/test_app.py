@@ -14,7 +14,8 @@ import pytest
 
 import datasets_rl.cli
 from datasets_rl import library
-from datasets_rl.cli.app import command_names, main
+from datasets_rl.cli.app import main
+from datasets_rl.cli.frame import command_names
 from datasets_rl.errors import FetchFailed
 
 
@@ -158,7 +159,18 @@ def test_a_system_error_is_told_without_a_traceback(rlds, monkeypatch):
     ran = rlds("download", "demo/pendulum")
 
     assert ran.code == 1
-    assert ran.err.startswith("rlds: /data: Permission denied\n")
+    assert ran.err.splitlines()[:2] == ["rlds: /data cannot be used", "  why: Permission denied"]
+    assert "--root DIR or RLDS_HOME" in ran.err
+
+
+def test_a_home_that_is_a_file_is_told_with_the_path_and_a_remedy(rlds, home):
+    home.write_text("")
+
+    ran = rlds("download", "demo/pendulum")
+
+    assert (ran.code, ran.err.count("\n")) == (1, 3)
+    assert str(home) in ran.err
+    assert "mend its permissions" in ran.err
 
 
 def test_an_error_is_a_json_document_where_json_is_asked_for(rlds):
@@ -170,7 +182,9 @@ def test_an_error_is_a_json_document_where_json_is_asked_for(rlds):
 
 
 def test_wrong_usage_is_a_json_document_too(rlds):
-    assert rlds("list", "--jsn", "--json").json["error"]["code"] == 2
+    document = rlds("list", "--jsn", "--json").json
+
+    assert (document["error"]["code"], document["command"]) == (2, "list")
 
 
 def test_a_fault_of_the_program_itself_is_told_in_lines_and_ends_with_1(tmp_path):
@@ -191,14 +205,22 @@ def test_a_fault_of_the_program_itself_is_told_in_lines_and_ends_with_1(tmp_path
     assert "Traceback" in loud.stderr
 
 
-def test_failed_items_are_reported_and_the_others_are_done(rlds, home):
-    ran = rlds("download", "d4rl/nothing", "demo/pendulum", "--json")
+def test_failed_items_are_reported_and_the_others_are_done(rlds, home, monkeypatch):
+    download = library.download
+
+    def failing(dataset_id, **options):
+        if dataset_id.startswith("d4rl"):
+            raise PermissionError(13, "Permission denied", "/data")
+        return download(dataset_id, **options)
+
+    monkeypatch.setattr(library, "download", failing)
+
+    ran = rlds("download", "d4rl/hopper-medium-v2", "demo/pendulum", "--json")
 
     failed, done = ran.json["datasets"]
     assert ran.code == 1
-    assert (failed["error"]["kind"], failed["error"]["code"]) == ("UnknownId", 3)
+    assert (failed["error"]["kind"], failed["error"]["code"]) == ("PermissionError", 1)
     assert (done["error"], done["folder"]) == (None, str(home / "demo" / "pendulum"))
-    assert "no dataset 'd4rl/nothing'" in ran.err
 
 
 def test_a_single_failed_item_gives_its_own_code(rlds, monkeypatch):
@@ -237,3 +259,14 @@ def test_the_entry_point_takes_the_words_of_the_process(monkeypatch, capsys):
 
     assert main() == 0
     assert capsys.readouterr().out == "demo/pendulum\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--no-color", "help", "download"], ["help", "download", "-q"], ["--root", "/x", "help", "download"]],
+    ids=" ".join,
+)
+def test_help_stands_beside_other_options(rlds, words):
+    assert rlds(*words).out == rlds("download", "--help").out
+    assert rlds("--json", "help").out == rlds("--help").out
+    assert rlds("-q", "help", "exit-codes").out.startswith("0 done")

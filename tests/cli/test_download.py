@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.resources
 
 import pytest
@@ -80,6 +81,7 @@ def test_another_file_is_an_integrity_error_and_nothing_is_stored(rlds, home, tm
     ran = rlds("download", "demo/pendulum", "--from-local", tmp_path / "pendulum.hdf5")
 
     assert (ran.code, ran.out) == (5, "")
+    assert "give another file with --from-local" in ran.err
     assert not (home / "demo" / "pendulum").exists()
 
 
@@ -184,3 +186,35 @@ def test_every_option_is_used(rlds):
 
     assert all(option in help_text for option in (*wanted, "--limit-rate", "--jobs"))
     assert command.run.__doc__
+
+
+def test_unknown_ids_are_told_all_at_once_before_anything_is_fetched(rlds, home):
+    ran = rlds("download", "demo/pendulum", "d4rl/nothing", "d4rl/neither")
+
+    assert (ran.code, ran.out) == (3, "")
+    assert "d4rl/nothing" in ran.err
+    assert "d4rl/neither" in ran.err
+    assert not home.exists()
+
+
+def test_a_dry_run_that_does_not_fit_ends_with_6(rlds, monkeypatch):
+    monkeypatch.setattr(library.disk, "free_bytes", lambda _: 1000)
+
+    ran = rlds("download", "d4rl/hopper-medium-v2", "--dry-run")
+
+    assert ran.code == 6
+    assert "does not fit: needs " in ran.err
+    assert ", free 1.0 kB" in ran.err
+
+
+def test_a_digest_that_was_only_recorded_is_told(rlds, monkeypatch):
+    read = Manifest.read
+
+    def recorded(folder):
+        manifest = read(folder)
+        raw = tuple(dataclasses.replace(one, checked="recorded") for one in manifest.raw)
+        return dataclasses.replace(manifest, raw=raw)
+
+    monkeypatch.setattr(Manifest, "read", recorded)
+
+    assert "recorded, not compared" in rlds("download", "demo/pendulum").err

@@ -104,3 +104,7 @@ def test_deprecated_ids_and_known_faults_are_marked(rlds):
 
 def test_quiet_prints_ids(rlds):
     assert rlds("list", "hopper-medium-v2", "-q").out == "d4rl/hopper-medium-v2\n"
+
+
+def test_ids_of_unknown_size_that_a_limit_leaves_out_are_counted(rlds):
+    assert "of unknown size left out" in rlds("list", "--max-size", "1GB").err

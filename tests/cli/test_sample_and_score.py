@@ -65,3 +65,21 @@ def test_a_dataset_without_reference_scores_has_no_score(rlds):
     without = [name for name in origin.ids() if origin.entry(name).score is None]
     for name in without[:1]:
         assert rlds("score", f"d4rl/{name}", 1).code == 2
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize("size", [10**15, 10**30])
+def test_a_batch_that_no_memory_holds_is_wrong_usage(rlds, size):
+    ran = rlds("sample", "demo/pendulum", "-n", size)
+
+    assert ran.code == 2
+    assert "take a smaller -n" in ran.err
+
+
+@pytest.mark.usefixtures("stored")
+def test_timing_ends_after_its_time(rlds, monkeypatch):
+    from datasets_rl.cli.commands import sample
+
+    monkeypatch.setattr(sample, "_SECONDS", 0)
+
+    assert rlds("sample", "demo/pendulum", "--json").json["timing"]["rounds"] == 1

@@ -82,3 +82,27 @@ def test_values_that_break_the_rules_are_found_by_deep(rlds, stored):
 
     assert rlds("verify", "demo/pendulum").code == 0
     assert rlds("verify", "demo/pendulum", "--deep").code == 5
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize("name", ["verify", "info", "sample", "path"])
+def test_a_dataset_beside_us_does_not_stand_in_for_the_id(rlds, tmp_path, monkeypatch, name):
+    (tmp_path / "beside" / "demo" / "pendulum").mkdir(parents=True)
+    (tmp_path / "beside" / "demo" / "pendulum" / "manifest.json").write_text("broken")
+    monkeypatch.chdir(tmp_path / "beside")
+
+    assert rlds(name, "demo/pendulum").code == 0
+
+
+def test_an_empty_word_is_wrong_usage_and_a_missing_folder_is_said_to_be_missing(rlds):
+    assert rlds("verify", "").code == 2
+    assert "does not exist" in rlds("info", "./nosuch").err
+
+
+def test_of_a_broken_dataset_nothing_is_called_checked_and_the_remedy_is_named(rlds, stored):
+    (stored / "final.npy").unlink()
+
+    out = rlds("verify", "demo/pendulum").out
+
+    assert "checked:" not in out
+    assert "next: rlds download demo/pendulum --force" in out
