@@ -106,19 +106,22 @@ def fetch_local(assets: Sequence[Asset], path: Path, *, hash_check: bool = True)
 
     Args:
         assets: The files wanted.
-        path: The file, if one is wanted, or a folder that holds them under their paths or their names alone.
+        path: The file, if one is wanted, or a folder that holds them under their paths or their names alone, or
+            under any name if their digests are known.
         hash_check: False compares neither sizes nor digests; the first bytes are always looked at.
 
     Raises:
-        BadArgument: If `path` is one file and several are wanted.
+        BadArgument: If `path` does not exist, or is one file and several are wanted.
         FetchFailed: If a file is not there; all that are missing are named.
         IntegrityFailed: If a file is another one than that wanted; all such files are named.
     """
+    if not path.exists():
+        raise BadArgument(f"{path} does not exist", hint="give the file, or its folder")
     if path.is_file() and len(assets) != 1:
         raise BadArgument(f"{path} is one file, and {len(assets)} are wanted", hint="give the folder that holds them")
     places = [_local_place(asset, path) for asset in assets]
     missing = [
-        (str(path / asset.path), "there is no such file")
+        (str(path / asset.path), _not_there(asset))
         for asset, place in zip(assets, places, strict=True)
         if place is None
     ]
@@ -147,7 +150,22 @@ def _use_or_say(asset: Asset, path: Path, *, hash_check: bool) -> Fetched | NotT
 def _local_place(asset: Asset, path: Path) -> Path | None:
     relative = plan.safe_path(asset.path)
     places = [path] if path.is_file() else [path / relative, path / relative.name]
-    return next((place for place in places if place.is_file()), None)
+    return next((place for place in places if place.is_file()), None) or _renamed(asset, path)
+
+
+def _renamed(asset: Asset, folder: Path) -> Path | None:
+    """Find the file under another name, which its digest makes sure of."""
+    if asset.sha256 is None or asset.size is None:
+        return None
+    alike = [one for one in sorted(folder.glob(f"*{plan.safe_path(asset.path).suffix}")) if one.is_file()]
+    same = [one for one in alike if one.stat().st_size == asset.size and digest_file(one) == asset.sha256.lower()]
+    return same[0] if len(same) == 1 else None
+
+
+def _not_there(asset: Asset) -> str:
+    name = plan.safe_path(asset.path).name
+    also = f", and no {name} in the folder itself" if name != asset.path else ""
+    return f"there is no such file{also}"
 
 
 def _check_arguments(assets: Sequence[Asset], limit_rate: int | None) -> None:
@@ -361,6 +379,8 @@ def _sum_up(asset: Asset, failures: Sequence[tuple[str, NotThere]]) -> DatasetsR
     told = [(url, str(reason)) for url, reason in failures]
     if any(isinstance(reason, _SwitchedOff) for _, reason in failures):
         return Offline(asset.path, [(url, str(why)) for url, why in failures if not isinstance(why, _SwitchedOff)])
-    if failures and all(isinstance(reason, WrongBytes) for _, reason in failures):
+    wrong = any(isinstance(reason, WrongBytes) for _, reason in failures)
+    # After trouble with the network another try may give the right file; nothing else here passes by itself.
+    if wrong and not any(reason.network for _, reason in failures):
         return IntegrityFailed(asset.path, [f"{url}: {why}" for url, why in told], hint=_OTHER_BYTES)
     return FetchFailed(asset.path, told)

@@ -95,7 +95,7 @@ class Network:
             failures += 1
             # A host that never answered is likely to be gone, and the next address may be there at once.
             if failures > (self.settings.retries if failure.reached or now else min(self.settings.retries, _UNREACHED)):
-                raise NotThere(str(failure) + (f" ({failures} times)" if failures > 1 else ""))
+                raise NotThere(str(failure) + (f" ({failures} times)" if failures > 1 else ""), network=True)
             halt.sleep(plan.pause(failures, failure.retry_after, random.random()))  # noqa: S311 - no secret
 
     def _fails(self, attempt: Callable[[], None]) -> _Passing | None:

@@ -314,6 +314,43 @@ def test_all_files_that_the_user_lacks_are_named(tmp_path):
     assert [place for place, _ in caught.value.failures] == [str(tmp_path / "x" / "a"), str(tmp_path / "b")]
 
 
+def test_both_names_looked_for_are_told(tmp_path):
+    with pytest.raises(FetchFailed) as caught:
+        fetch_local([Asset((), "x/a.hdf5")], tmp_path)
+
+    assert str(tmp_path / "x" / "a.hdf5") in caught.value.message
+    assert "no a.hdf5 in the folder itself" in caught.value.message
+
+
+def test_a_place_that_does_not_exist_is_a_bad_argument(tmp_path):
+    with pytest.raises(BadArgument, match="nowhere does not exist"):
+        fetch_local([Asset((), "a")], tmp_path / "nowhere")
+
+
+def test_a_file_of_the_user_with_the_right_digest_may_have_any_name(tmp_path, data, sha256):
+    (tmp_path / "mine.hdf5").write_bytes(data)
+    (tmp_path / "other.hdf5").write_bytes(data[::-1])
+
+    (came,) = fetch_local([Asset((), "x/a.hdf5", len(data), sha256)], tmp_path)
+    assert came.path == tmp_path / "mine.hdf5"
+    assert came.checked == "catalog"
+
+    with pytest.raises(FetchFailed):
+        fetch_local([Asset((), "x/a.hdf5", len(data))], tmp_path)
+
+
+def test_wrong_bytes_at_one_address_and_none_at_the_others_is_a_fault_of_the_bytes(get, data, tmp_path):
+    (tmp_path / "b.hdf5").write_bytes(data)
+    wrong = (tmp_path / "b.hdf5").as_uri()
+    with serve({}) as server, pytest.raises(IntegrityFailed) as caught:
+        get([wrong, server.url + "/gone"], size=5)
+    assert "--no-hash-check" in caught.value.hint
+    assert "status 404" in caught.value.message
+
+    with pytest.raises(FetchFailed):
+        get([wrong, "http://127.0.0.1:9/a"], size=5)
+
+
 def test_all_wrong_files_of_the_user_are_named(tmp_path, data):
     (tmp_path / "a").write_bytes(b"<html>")
     (tmp_path / "b").write_bytes(data)

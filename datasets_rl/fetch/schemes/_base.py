@@ -25,7 +25,15 @@ Ask = Callable[[str, Mapping[str, str]], Mapping[str, str]]
 
 
 class NotThere(Exception):
-    """This address does not lead to a file; the message says why, and `FetchFailed` shows it."""
+    """This address does not lead to a file; the message says why, and `FetchFailed` shows it.
+
+    Args:
+        network: Whether it may lead to one later: it did not answer, or not properly.
+    """
+
+    def __init__(self, message: str, *, network: bool = False) -> None:
+        super().__init__(message)
+        self.network = network
 
 
 @dataclass(frozen=True, slots=True)
