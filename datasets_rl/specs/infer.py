@@ -15,7 +15,7 @@ from datasets_rl.specs._base import TensorSpec
 from datasets_rl.specs.composite import CompositeSpec
 from datasets_rl.specs.discrete import DiscreteTensorSpec
 from datasets_rl.specs.unbounded import UnboundedContinuousTensorSpec, UnboundedDiscreteTensorSpec
-from datasets_rl.ted.keys import NEXT, ROOT_FLAGS, Key
+from datasets_rl.ted.keys import NEXT, ROOT_FLAGS, Key, nested
 
 __all__ = ["from_manifest"]
 
@@ -37,13 +37,7 @@ def from_manifest(manifest: Manifest, fields: Mapping[Key, torch.dtype | None] |
             leaves[(NEXT, *field.key)] = spec
     if fields is not None:
         leaves = {key: _read_as(leaves[key], dtype) for key, dtype in fields.items()}
-    tree: dict[str, Any] = {}
-    for key, spec in leaves.items():
-        node = tree
-        for name in key[:-1]:
-            node = node.setdefault(name, {})
-        node[key[-1]] = spec
-    return CompositeSpec(tree)
+    return CompositeSpec(nested(leaves))
 
 
 def _read_as(spec: TensorSpec, dtype: torch.dtype | None) -> TensorSpec:

@@ -21,7 +21,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from datasets_rl.rows import Field, Schema
-from datasets_rl.ted.keys import NEXT, Key
+from datasets_rl.ted.keys import NEXT, Key, nested
 
 __all__ = ["RowViews", "nest", "torch_dtype"]
 
@@ -97,13 +97,7 @@ def nest(leaves: dict[Key, Tensor], batch_size: torch.Size) -> TensorDict:
     The checks of the public constructor cost as much as ten gathers of a small batch; the leaves come from one split
     and need none.
     """
-    tree: dict[str, Any] = {}
-    for key, leaf in leaves.items():
-        node = tree
-        for name in key[:-1]:
-            node = node.setdefault(name, {})
-        node[key[-1]] = leaf
-    return _build(tree, batch_size)
+    return _build(nested(leaves), batch_size)
 
 
 def _build(tree: dict[Any, Any], batch_size: torch.Size) -> TensorDict:

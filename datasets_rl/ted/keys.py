@@ -10,8 +10,8 @@ A key is a tuple of names, as in ``("next", "reward")``; on disk and on the comm
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 from datasets_rl.errors import BadArgument
 
@@ -32,9 +32,11 @@ __all__ = [
     "Key",
     "as_key",
     "dotted",
+    "nested",
 ]
 
 Key = tuple[str, ...]
+Leaf = TypeVar("Leaf")
 
 NEXT = "next"
 OBSERVATION: Key = ("observation",)
@@ -49,6 +51,17 @@ NEXT_DONE: Key = (NEXT, "done")
 NEXT_TERMINATED: Key = (NEXT, "terminated")
 NEXT_TRUNCATED: Key = (NEXT, "truncated")
 ROOT_FLAGS: tuple[Key, ...] = (DONE, TERMINATED, TRUNCATED)
+
+
+def nested(leaves: Mapping[Key, Leaf]) -> dict[str, Any]:
+    """Nest values by the names of their keys: ``{("next", "reward"): r}`` is ``{"next": {"reward": r}}``."""
+    tree: dict[str, Any] = {}
+    for key, leaf in leaves.items():
+        node = tree
+        for name in key[:-1]:
+            node = node.setdefault(name, {})
+        node[key[-1]] = leaf
+    return tree
 
 
 def dotted(key: Key) -> str:
