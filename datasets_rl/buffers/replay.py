@@ -77,11 +77,7 @@ class ReplayBuffer:
         self._transforms: list[Transform] = _transforms(transform)
         self.batch_size = batch_size
         self._lock = threading.RLock()
-        self._prefetch: Prefetch[Drawn, tuple[Any, dict[str, Any]]] | None = (
-            Prefetch(prefetch, lambda: self._draw(self.batch_size), lambda drawn: self._read(*drawn))
-            if prefetch
-            else None
-        )
+        self._prefetch = self._ahead(prefetch)
 
     @property
     def storage(self) -> Storage:
@@ -182,6 +178,11 @@ class ReplayBuffer:
             data = transform(data)
         return tree_map(_pinned, data) if self._pin_memory else data
 
+    def _ahead(self, depth: int | None) -> Prefetch[Drawn, tuple[Any, dict[str, Any]]] | None:
+        if depth is None:
+            return None
+        return Prefetch(depth, lambda: self._draw(self.batch_size), lambda drawn: self._read(*drawn))
+
     def _drain(self) -> None:
         if self._prefetch is not None:
             self._prefetch.drain()
@@ -209,9 +210,7 @@ class ReplayBuffer:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         depth = state.pop("_prefetch")
-        self.__dict__.update(state, _lock=threading.RLock(), _prefetch=None)
-        if depth:
-            self._prefetch = Prefetch(depth, lambda: self._draw(self.batch_size), lambda drawn: self._read(*drawn))
+        self.__dict__.update(state, _lock=threading.RLock(), _prefetch=self._ahead(depth))
 
     def __repr__(self) -> str:
         return (
@@ -236,4 +235,4 @@ def _transforms(transform: Transform | Sequence[Transform] | None) -> list[Trans
 
 
 def _pinned(leaf: Any) -> Any:
-    return leaf.pin_memory() if isinstance(leaf, Tensor) or hasattr(leaf, "pin_memory") else leaf
+    return leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf

@@ -73,7 +73,7 @@ class StoredDataset:
             raise IntegrityFailed(str(path), [f"it is {found}; the manifest says {wanted}"])
         return table
 
-    @cached_property
+    @property
     def rows(self) -> NDArray[Any]:
         """The records of rows.npy, a structured array [N], read-only."""
         return self.map(ROWS_FILE)

@@ -52,7 +52,6 @@ class DatasetStorage(Storage):
         # Files that do not fit into the memory are read row by row; others come in faster with what lies around.
         scattered = stored.manifest.bytes > _memory() / 2
         self._windows = _windows(stored, scattered=scattered)
-        self._carried = tuple(field for field in schema.narrow if field.carried)
         self._wide = tuple((field, _read_only(stored.map(field.file), scattered=scattered)) for field in schema.wide)
         self._finals: dict[Key, Tensor] | None = None
 
