@@ -19,7 +19,7 @@ FOLDERS = {
 
 LAYERS = [
     {"errors", "settings", "ted.keys"},
-    {"disk", "progress", "rows"},
+    {"checkpoint", "disk", "progress", "rows"},
     {"manifest", "specs"},
     {"ted"},
     {"fetch", "read", "format"},

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+
+from datasets_rl.checkpoint import Stateful
 
 if TYPE_CHECKING:
     from datasets_rl.storages._base import Storage
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["Sampler"]
 
 
-class Sampler(ABC):
+class Sampler(Stateful, ABC):
     """Which steps of a storage come next.
 
     A sampler that draws from a state of its own (a permutation, a priority tree) is told of every write and saves that
-    state; one without state needs only `sample`.
+    state; one without state needs only `sample`. The buffer calls it inside its lock, one thread at a time.
     """
 
     ran_out: bool = False
@@ -33,34 +34,34 @@ class Sampler(ABC):
             batch_size: Steps wanted, B.
 
         Returns:
-            The index of the batch, int64 [B], and what else is known of the choice, by the key that it gets in the
-            batch.
+            The rows of the batch, int64 [B] (see `Storage`: with several lanes they are numbered through), and what
+            else is known of the choice, by the key that it gets in the batch.
 
         Raises:
             BadArgument: If the storage holds nothing to choose from.
         """
 
-    def add(self, index: int) -> None:
-        """Be told that one step was written."""
+    def add(self, index: Tensor) -> None:
+        """Be told that the rows of one slot were written, int64 [lanes]."""
+        self.extend(index)
 
     def extend(self, index: Tensor) -> None:
-        """Be told that several steps were written, int64 [n]."""
+        """Be told that rows were written, int64 [n]."""
+
+    def update_priority(self, index: Tensor, priority: Tensor | float, *, storage: Storage | None = None) -> None:
+        """Be told how much rows matter; samplers that do not care leave it.
+
+        Args:
+            index: Rows, int64 [n].
+            priority: One for each row, [n], or one for all.
+            storage: Holds the rows.
+
+        Raises:
+            BadArgument: If a priority is no finite number from 0, or the shapes differ; nothing has changed then.
+        """
 
     def empty(self) -> None:
         """Be told that the storage was emptied."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state as plain values and tensors."""
-        return {}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state that `state_dict` returned."""
-
-    def dumps(self, path: Path | str) -> None:
-        """Write the state into a folder, without pickle."""
-
-    def loads(self, path: Path | str) -> None:
-        """Take over a state that `dumps` wrote."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

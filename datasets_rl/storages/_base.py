@@ -4,51 +4,145 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import BadArgument
+from datasets_rl.ted.keys import Key
+
+if TYPE_CHECKING:
+    from datasets_rl.ted.trajectories import Trajectories
 
 __all__ = ["Storage"]
 
 
-class Storage(ABC):
+class Storage(Stateful, ABC):
     """Where the steps of a replay buffer are held.
 
-    A storage is indexed by whole numbers, slices, masks and index tensors along its first `ndim` axes; `len` counts
-    the steps that it holds now, `max_size` those that it can hold.
+    Steps lie in slots. With one axis (`ndim` 1) a slot is one step; with more, the first axis is time and a slot holds
+    one step of each of the `lanes` (environments) that the further axes count. A row is the number of a step when all
+    axes are flattened: row = slot * lanes + lane.
+
+        ndim 2, max_size 6, lanes 2      slot 0   (0, 0) (0, 1)      rows  0 1
+                                         slot 1   (1, 0) (1, 1)            2 3
+                                         slot 2   (2, 0) (2, 1)            4 5
 
     Args:
         max_size: Steps that fit, at least 1.
+        ndim: Leading axes of the data that count positions.
     """
 
-    ndim: int = 1
-    """Leading axes that count as positions; the last of them is time."""
-
-    def __init__(self, max_size: int) -> None:
+    def __init__(self, max_size: int, *, ndim: int = 1) -> None:
         if max_size < 1:
             raise BadArgument(f"max_size is {max_size}; expected at least 1")
+        if ndim < 1:
+            raise BadArgument(f"ndim is {ndim}; expected at least 1")
         self.max_size = int(max_size)
+        self.ndim = int(ndim)
+        self._counts = np.zeros(3, np.int64)  # slots held, written, rewritten; shared memory once shared
+
+    @property
+    def lanes(self) -> int:
+        """Steps of one slot: 1, or the product of the sizes of the axes after the first; 1 while nothing is known."""
+        return 1
+
+    @property
+    def slots(self) -> int:
+        """Slots that fit."""
+        return self.max_size // self.lanes
+
+    @property
+    def held(self) -> int:
+        """Slots that are held now."""
+        return int(self._counts[0])
+
+    @property
+    def written(self) -> int:
+        """Slots written in the order of the ring since the storage was empty.
+
+        The next one in that order is slot ``written % slots``: it is free, or the oldest.
+        """
+        return int(self._counts[1])
+
+    @property
+    def rewritten(self) -> int:
+        """Changes that were not in the order of the ring: what was known of the rows must be read again."""
+        return int(self._counts[2])
+
+    def __len__(self) -> int:
+        """Return the number of steps held."""
+        return self.held * self.lanes
 
     @abstractmethod
     def get(self, index: Any) -> Any:
-        """Return the data at an index.
+        """Return the data at an index along the leading axes.
 
         Raises:
             IndexError: If the index reaches outside the data.
         """
 
+    def take(self, rows: Tensor) -> Any:
+        """Return the steps of these rows, int64 [B], as one batch [B] in memory of its own."""
+        return self.get(rows if self.ndim == 1 else self.unravel(rows))
+
     @abstractmethod
     def set(self, cursor: Any, data: Any) -> None:
-        """Write data at an index.
+        """Write data into slots.
+
+        Args:
+            cursor: A whole number for the data of one slot; a slice, range or index tensor [n] for that of n slots,
+                stacked along the first axis.
+            data: What to write.
 
         Raises:
-            BadArgument: If the data does not fit what is stored.
+            BadArgument: If the data does not fit what is stored; all faults at once, and nothing has been written.
         """
 
-    @abstractmethod
-    def __len__(self) -> int:
-        """Return the number of steps held."""
+    def size_of(self, data: Any) -> int:
+        """Return how many slots `data` fills, given as for `set` with several slots."""
+        return len(data)
+
+    def unravel(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Return rows, [...], as one index for each of the leading axes."""
+        return (rows,)
+
+    def ravel(self, index: Any) -> Tensor:
+        """Return as rows, int64 [...], what `unravel` returned, or the same stacked along the last axis."""
+        if isinstance(index, tuple):
+            index = index[0]
+        return torch.as_tensor(index, dtype=torch.int64)
+
+    def column(self, key: Key) -> Tensor:
+        """Return one field of all steps held, [rows, ...]; a view where it lies as such.
+
+        Raises:
+            UnknownKey: If there is no such key.
+        """
+        raise BadArgument(f"{type(self).__name__} holds no fields, so there is no {key!r}")
+
+    def trajectories(
+        self, *, end_key: Key | None = None, traj_key: Key | None = None, step_key: Key | None = None
+    ) -> Trajectories:
+        """Return which rows follow each other in time; kept up to date with the writes, never scanned again."""
+        raise NotImplementedError
+
+    def share(self) -> None:
+        """Let processes that get this storage from now on read and write the same memory."""
+        raise BadArgument(f"{type(self).__name__} cannot be shared between processes")
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may read and write the same memory."""
+        return False
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can change the data."""
+        return False
 
     def __getitem__(self, index: Any) -> Any:
         return self.get(index)
@@ -57,7 +151,7 @@ class Storage(ABC):
         self.set(index, data)
 
     def __iter__(self) -> Iterator[Any]:
-        return (self.get(index) for index in range(len(self)))
+        return (self.get(index) for index in range(self.held))
 
     def attach(self, buffer: Any) -> None:
         """Be told which buffer reads from this storage; several may."""
@@ -65,16 +159,3 @@ class Storage(ABC):
     def empty(self) -> None:
         """Forget all steps."""
         raise BadArgument(f"{type(self).__name__} cannot be emptied")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state as plain values and tensors."""
-        return {}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state that `state_dict` returned."""
-
-    def dumps(self, path: Path | str) -> None:
-        """Write the state into a folder, without pickle."""
-
-    def loads(self, path: Path | str) -> None:
-        """Take over a state that `dumps` wrote."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,9 +61,15 @@ class DatasetStorage(Storage):
         """Where each episode lies."""
         return self.stored.episodes
 
-    def __len__(self) -> int:
-        """Return N."""
+    @property
+    def held(self) -> int:
+        """Elements of this storage: all are there from the start."""
         return len(self.stored)
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can change the data: always."""
+        return True
 
     def get(self, index: Any) -> TensorDict:
         """Return the transitions at an index, as strict TED.
@@ -134,16 +141,8 @@ class DatasetStorage(Storage):
             hint="write to a ReplayBuffer of your own, or make a changed copy of the dataset",
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {
-            "stored": self.stored,
-            "max_size": self.max_size,
-            "truncated_as_done": self.truncated_as_done,
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(DatasetStorage, truncated_as_done=self.truncated_as_done), (self.stored,)
 
     def __repr__(self) -> str:
         return f"DatasetStorage({self.stored!r})"

@@ -53,9 +53,15 @@ class SelectedRows(Storage):
         self._cut_keys = (NEXT_TRUNCATED, NEXT_DONE) if dataset.truncated_as_done else (NEXT_TRUNCATED,)
         self.fields = dict.fromkeys(dataset.keys()) if fields is None else dict(fields)
 
-    def __len__(self) -> int:
-        """Return M."""
+    @property
+    def held(self) -> int:
+        """Elements of this storage: all are there from the start."""
         return self._rows.shape[0]
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can change the data: always."""
+        return True
 
     def get(self, index: Any) -> TensorDict:
         """Return the transitions at an index of [0, M), as strict TED."""

@@ -42,9 +42,15 @@ class PaddedTrajectories(Storage):
         """Where each episode lies among the steps."""
         return self.steps.episodes
 
-    def __len__(self) -> int:
-        """Return E."""
+    @property
+    def held(self) -> int:
+        """Elements of this storage: all are there from the start."""
         return len(self.episodes)
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can change the data: always."""
+        return True
 
     def get(self, index: Any) -> TensorDict:
         """Return episodes, batch size [..., T]."""

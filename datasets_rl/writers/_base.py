@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+
+from datasets_rl.checkpoint import Stateful
 
 if TYPE_CHECKING:
     from datasets_rl.storages._base import Storage
@@ -14,8 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["Writer"]
 
 
-class Writer(ABC):
-    """Which slot of a storage a new step takes."""
+class Writer(Stateful, ABC):
+    """Which slot of a storage a new step takes.
+
+    The buffer calls a writer inside its lock, one thread and one process at a time.
+    """
 
     _storage: Storage | None = None
 
@@ -24,28 +28,19 @@ class Writer(ABC):
         self._storage = storage
 
     @abstractmethod
-    def add(self, data: Any) -> int:
-        """Write one step and return its slot."""
+    def add(self, data: Any) -> int | Tensor | None:
+        """Write the data of one slot.
+
+        Returns:
+            The row it took; int64 [lanes] where a slot has several; None if it was not kept.
+        """
 
     @abstractmethod
     def extend(self, data: Any) -> Tensor:
-        """Write several steps and return their slots, int64 [n]."""
+        """Write the data of several slots and return the rows that they took, int64 [n * lanes]."""
 
     def empty(self) -> None:
-        """Start again at the first slot."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state as plain values and tensors."""
-        return {}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state that `state_dict` returned."""
-
-    def dumps(self, path: Path | str) -> None:
-        """Write the state into a folder, without pickle."""
-
-    def loads(self, path: Path | str) -> None:
-        """Take over a state that `dumps` wrote."""
+        """Be told that the storage was emptied."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

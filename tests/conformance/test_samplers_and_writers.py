@@ -26,9 +26,6 @@ class Nothing(Storage):
     def set(self, cursor, data):
         raise BadArgument(f"{data} at {cursor}")
 
-    def __len__(self):
-        return 0
-
 
 @pytest.fixture
 def storage(tmp_path):
