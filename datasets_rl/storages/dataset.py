@@ -19,7 +19,7 @@ from datasets_rl.format.npy import expect_random_reads, map_npy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.rows import ROWS_FILE
 from datasets_rl.storages._base import Storage
-from datasets_rl.storages.packed import RowViews, nest
+from datasets_rl.storages.packed import RowViews, nest, spots_of
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_TERMINATED, ROOT_FLAGS, Key
 from datasets_rl.ted.table import EpisodeTable
 
@@ -49,7 +49,7 @@ class DatasetStorage(Storage):
     def _open(self) -> None:
         stored = self.stored
         schema = stored.schema
-        self._views = RowViews(schema)
+        self._views = RowViews(spots_of(schema), schema.window_bytes)
         # Files that do not fit into the memory are read row by row; others come in faster with what lies around.
         scattered = stored.manifest.bytes > _memory() / 2
         self._windows = _windows(stored, scattered=scattered)

@@ -11,6 +11,7 @@ gather of a small batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from torch import Tensor
 from datasets_rl.rows import Field, Schema
 from datasets_rl.ted.keys import NEXT, Key, nested
 
-__all__ = ["RowViews", "nest", "torch_dtype"]
+__all__ = ["RowViews", "Spot", "nest", "spots_of", "torch_dtype"]
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
@@ -32,63 +33,87 @@ def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
 
 
 @dataclass(frozen=True, slots=True)
+class Spot:
+    """Where one leaf lies in a window, and how it is read."""
+
+    name: Any
+    """What the view is filed under: a key, or a number in a list."""
+    offset: int
+    """Bytes from the start of the window, a multiple of the item size."""
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    """Axes of one step."""
+    read_as: torch.dtype | None = None
+    """The dtype in memory where it differs."""
+
+
+def spots_of(schema: Schema) -> list[Spot]:
+    """Return where the narrow fields of a stored dataset lie, and the next of every carried one."""
+    spots = [_spot(field, field.key, field.offset) for field in schema.narrow]
+    return spots + [
+        _spot(field, (NEXT, *field.key), schema.record_bytes + field.offset) for field in schema.narrow if field.carried
+    ]
+
+
+def _spot(field: Field, key: Key, offset: int) -> Spot:
+    read_as = torch_dtype(field.read_as) if field.read_as is not None else None
+    return Spot(key, offset, torch_dtype(field.dtype), field.shape, read_as)
+
+
+@dataclass(frozen=True, slots=True)
 class _Group:
-    """All fields of one dtype in a window."""
+    """All leaves of one dtype in a window."""
 
     dtype: torch.dtype
     sizes: tuple[int, ...]
-    """Elements of each piece, gaps between fields included; they add up to the window."""
-    leaves: tuple[tuple[int, Key, tuple[int, ...], torch.dtype | None], ...]
-    """Number of the piece, key, shape of one step, dtype in memory where it differs."""
+    """Elements of each piece, gaps between leaves included; they add up to the window."""
+    leaves: tuple[tuple[int, Any, tuple[int, ...], torch.dtype | None], ...]
+    """Number of the piece, name, shape of one step, dtype in memory where it differs."""
 
 
 class RowViews:
-    """Views of all narrow fields of a window, compiled once for a schema.
+    """Views of all leaves of a window, compiled once.
 
     Args:
-        schema: Where the fields lie.
+        spots: Where the leaves lie.
+        window_bytes: Bytes of one window.
     """
 
-    def __init__(self, schema: Schema) -> None:
-        spots: list[tuple[int, Key, Field]] = [(field.offset, field.key, field) for field in schema.narrow]
-        spots += [
-            (schema.record_bytes + field.offset, (NEXT, *field.key), field) for field in schema.narrow if field.carried
-        ]
-        dtypes = dict.fromkeys(field.dtype for _, _, field in spots)
+    def __init__(self, spots: Sequence[Spot], window_bytes: int) -> None:
         self._groups = tuple(
-            _group(dtype, [spot for spot in spots if spot[2].dtype == dtype], schema.window_bytes) for dtype in dtypes
+            _group(dtype, [spot for spot in spots if spot.dtype == dtype], window_bytes)
+            for dtype in dict.fromkeys(spot.dtype for spot in spots)
         )
 
-    def __call__(self, windows: Tensor, leaves: dict[Key, Tensor]) -> None:
-        """Add a view for every narrow field, and for the next of every carried one.
+    def __call__(self, windows: Tensor, leaves: Any) -> None:
+        """Add a view for every leaf.
 
         Args:
-            windows: [B, W], contiguous, of any dtype.
-            leaves: Takes the views, [B, ...], by key.
+            windows: [..., W], contiguous along the last axis, of any dtype.
+            leaves: Takes the views, [..., *shape], by name: a dict or a list.
         """
         for group in self._groups:
-            pieces = windows.view(group.dtype).split_with_sizes(group.sizes, 1)
-            for number, key, shape, read_as in group.leaves:
+            pieces = windows.view(group.dtype).split_with_sizes(group.sizes, -1)
+            for number, name, shape, read_as in group.leaves:
                 piece = pieces[number]
                 if len(shape) != 1:
-                    piece = piece.view(piece.shape[0], *shape) if shape else piece.squeeze(1)
-                leaves[key] = piece if read_as is None else piece.to(read_as)
+                    piece = piece.view(*piece.shape[:-1], *shape) if shape else piece.squeeze(-1)
+                leaves[name] = piece if read_as is None else piece.to(read_as)
 
 
-def _group(dtype: np.dtype[Any], spots: Sequence[tuple[int, Key, Field]], window_bytes: int) -> _Group:
+def _group(dtype: torch.dtype, spots: Sequence[Spot], window_bytes: int) -> _Group:
     sizes: list[int] = []
-    leaves: list[tuple[int, Key, tuple[int, ...], torch.dtype | None]] = []
+    leaves: list[tuple[int, Any, tuple[int, ...], torch.dtype | None]] = []
     at = 0
-    for offset, key, field in sorted(spots, key=lambda spot: spot[0]):
-        gap = offset // dtype.itemsize - at
+    for spot in sorted(spots, key=lambda spot: spot.offset):
+        gap = spot.offset // dtype.itemsize - at
         if gap:
             sizes.append(gap)
-        read_as = torch_dtype(field.read_as) if field.read_as is not None else None
-        leaves.append((len(sizes), key, field.shape, read_as))
-        sizes.append(field.step_bytes // dtype.itemsize)
-        at = offset // dtype.itemsize + sizes[-1]
+        leaves.append((len(sizes), spot.name, spot.shape, spot.read_as))
+        sizes.append(math.prod(spot.shape))
+        at = spot.offset // dtype.itemsize + sizes[-1]
     rest = window_bytes // dtype.itemsize - at
-    return _Group(torch_dtype(dtype), tuple(sizes + [rest] * bool(rest)), tuple(leaves))
+    return _Group(dtype, tuple(sizes + [rest] * bool(rest)), tuple(leaves))
 
 
 def nest(leaves: dict[Key, Tensor], batch_size: torch.Size) -> TensorDict:
