@@ -19,10 +19,16 @@ from typing import Any
 
 from filelock import SoftFileLock, Timeout
 
-from datasets_rl.errors import DiskFull, Locked
+from datasets_rl.errors import BadArgument, DiskFull, Locked
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]  # tested for where it is used
 
 __all__ = [
     "MANIFEST_FILE",
+    "FileLock",
     "discard_folder",
     "disk_errors",
     "free_bytes",
@@ -192,6 +198,43 @@ def lock(
         yield
     finally:
         owner_file.release()
+
+
+class FileLock:
+    """Held by one process at a time, and free again when that process dies; taken and given back in a microsecond or two.
+
+    For processes of one machine that share memory; `lock` is for folders that may lie on a network. A process that is
+    forked opens the file anew, so that it excludes its parent. Not reentrant, and not for threads.
+
+    Args:
+        path: A file that exists as long as any process may take the lock.
+
+    Raises:
+        BadArgument: On a system without `fcntl`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if fcntl is None:
+            raise BadArgument("memory cannot be shared between processes on this system: it has no fcntl")
+        self.path = path
+        self._process = -1
+        self._handle = -1
+
+    def acquire(self) -> None:
+        """Wait for the lock and take it."""
+        if self._process != os.getpid():
+            # The handle that came along by a fork is the parent's: with it, both would hold the lock at once.
+            self._handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            self._process = os.getpid()
+        fcntl.flock(self._handle, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        fcntl.flock(self._handle, fcntl.LOCK_UN)
+
+    def __del__(self) -> None:
+        if self._process == os.getpid():
+            os.close(self._handle)
 
 
 def _owner(owner_file: SoftFileLock) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Generator, Tensor
 
 from datasets_rl.checkpoint import Stateful
 
@@ -21,6 +21,9 @@ class Sampler(Stateful, ABC):
     A sampler that draws from a state of its own (a permutation, a priority tree) is told of every write and saves that
     state; one without state needs only `sample`. The buffer calls it inside its lock, one thread at a time.
     """
+
+    generator: Generator | None = None
+    """Where the randomness comes from; torch's global generator if there is none."""
 
     ran_out: bool = False
     """Whether an epoch has ended with the last batch; a sampler that never ends one leaves it."""

@@ -130,6 +130,10 @@ class Storage(Stateful, ABC):
         """Return which rows follow each other in time; kept up to date with the writes, never scanned again."""
         raise NotImplementedError
 
+    def changed(self) -> None:
+        """Be told that data were changed in place, through a view: what was known of the rows is read again."""
+        self._counts[2] += 1
+
     def share(self) -> None:
         """Let processes that get this storage from now on read and write the same memory."""
         raise BadArgument(f"{type(self).__name__} cannot be shared between processes")
