@@ -1,13 +1,65 @@
-"""The state of a part of a replay buffer: as plain values, and as a folder."""
+"""The state of a part of a replay buffer: as plain values, and as a folder.
+
+    <folder>/
+      state.json         written last: the tree, and in place of each tensor its dtype, shape and files
+      <sha256>.npy       a tensor, or a piece of one; the name is the digest of the file
+
+A tensor that is larger than a piece is cut into pieces of 16 MiB, flat. A file is named after its content, so that the
+next dump finds by the digest alone what has not changed, wherever it was changed: nobody has to keep marks of writes.
+Every file opens with `numpy.load`.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
+import json
+import math
+import mmap
+import os
+import re
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets_rl.errors import BadArgument
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-__all__ = ["Stateful", "read", "write"]
+from datasets_rl import disk
+from datasets_rl.errors import BadArgument, IntegrityFailed
+
+__all__ = ["STATE_FILE", "Stateful", "read", "write"]
+
+STATE_FILE = "state.json"
+"""The file that comes last: a folder without it holds no checkpoint."""
+_LOCK_FILE = ".lock"
+_FORMAT = "datasets-rl checkpoint"
+_VERSION = 1
+
+_HEAD = 4096
+"""Bytes before the data of a file: a page, so that pieces can be mapped side by side."""
+_PIECE = 1 << 24
+"""Bytes of a piece. Part of the format: it says how many files a tensor has."""
+_INLINE = 512
+"""Tensors of that many bytes stand in the JSON itself."""
+
+_NAME = re.compile(r"[0-9a-f]{64}\.npy")
+_OURS = re.compile(rf"{_NAME.pattern}|\.{_NAME.pattern}\.\d+\.tmp|\.state\.json\.\d+\.tmp|\.lock.*")
+_THREADS = min(8, os.cpu_count() or 1)
+_HINT = "load an older checkpoint"
+
+_CAN_MAP = os.name == "posix" and _HEAD % mmap.PAGESIZE == 0
+"""Whether a tensor of several files can be mapped as one; elsewhere it is read."""
+_FIXED = 0x10  # the same in Linux, macOS and the BSDs; Python does not name it
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)  # named since 3.11
+_PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | _NO_RESERVE
 
 
 class Stateful:
@@ -70,8 +122,404 @@ def refuse(reasons: list[str]) -> None:
 
 
 def write(path: Path | str, kind: str, state: dict[str, Any]) -> None:
-    raise NotImplementedError
+    """Write a state into a folder, in one atomic step.
+
+    Every file is complete and on the disk before ``state.json`` names it, and that is replaced in one rename: a process
+    that dies anywhere leaves the old state or the new one, and the next one removes what it left.
+
+    Args:
+        path: The folder: a new one, an empty one, or one that holds a checkpoint.
+        kind: Whose state it is, for people.
+        state: A tree of dicts with text keys, lists, tuples, tensors, numbers, texts, booleans and None.
+
+    Raises:
+        BadArgument: If the state holds anything else, or the folder does; nothing has been written then.
+        DiskFull: If it does not fit; the old state stands.
+        Locked: If another process has been writing there for an hour.
+    """
+    large: list[tuple[Tensor, list[str]]] = []
+    faults: list[str] = []
+    tree = _encoded(state, "", large, faults)
+    if faults:
+        raise BadArgument(f"the state cannot be saved: {'; '.join(faults)}")
+    folder = Path(path)
+    _expect_ours(folder)
+    with disk.lock(folder / _LOCK_FILE, f"the checkpoint {folder}"):
+        try:
+            jobs = [(files, *piece) for tensor, files in large for piece in _pieces(tensor)]
+            with ThreadPoolExecutor(_THREADS) as pool:
+                for files, name in pool.map(lambda job: (job[0], _store(folder, *job[1:])), jobs):
+                    files.append(name)
+            disk.write_json(folder / STATE_FILE, {"format": _FORMAT, "version": _VERSION, "kind": kind, "state": tree})
+        finally:
+            _sweep(folder)
 
 
-def read(path: Path | str) -> dict[str, Any]:
-    raise NotImplementedError
+def read(path: Path | str, *, deep: bool = False) -> dict[str, Any]:
+    """Read a state that `write` wrote.
+
+    Tensors of several pieces are mapped, so that a state may be larger than the memory; to write to one changes this
+    process's view of it and never the file.
+
+    Args:
+        path: The folder.
+        deep: Whether every byte is read and compared with the digests; else only that all files are there, with the
+            right size, dtype and shape.
+
+    Raises:
+        BadArgument: If there is no checkpoint, or one of a newer version of the format.
+        IntegrityFailed: If anything is missing or damaged; all faults at once.
+    """
+    folder = Path(path)
+    text = _text(folder)
+    while True:
+        saved: list[_Saved] = []
+        faults: list[str] = []
+        tree = _decoded(_tree_of(folder, text), "", saved, faults)
+        faults += _file_faults(folder, saved, deep=deep)
+        # A dump that ended meanwhile has removed files of the state before it.
+        if not faults or (again := _text(folder)) == text:
+            break
+        text = again
+    if faults or not isinstance(tree, dict):
+        faults = faults or [f"the state is a {type(tree).__name__}, not a dict"]
+        raise IntegrityFailed(f"the checkpoint {folder}", faults, hint=_HINT)
+    return {key: _loaded(value, folder) for key, value in tree.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """A tensor in a folder."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    bits: bytes
+    """Its bytes, if they stand in the JSON."""
+    files: tuple[str, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def expected(self) -> Iterator[tuple[str, bytes, int]]:
+        """Yield the name of each file, its head and its size."""
+        for number, name in enumerate(self.files):
+            size = min(_PIECE, self.nbytes - number * _PIECE)
+            shape = self.shape if len(self.files) == 1 else (size // self.dtype.itemsize,)
+            yield name, _head(self.dtype, shape), _HEAD + size
+
+
+# --- tree -> JSON
+
+
+def _encoded(value: Any, place: str, large: list[tuple[Tensor, list[str]]], faults: list[str]) -> Any:
+    """Return a state as JSON; what JSON lacks becomes a dict of one key that starts with a $.
+
+    Tensors that get files are added to `large` with the list of names that stands in the JSON, empty as yet.
+    """
+    kind = type(value)
+    if value is None or kind in {bool, str}:
+        return value
+    if kind in {int, float}:
+        return _encoded_number(value)
+    if kind in {list, tuple}:
+        items = [_encoded(item, f"{place}[{number}]", large, faults) for number, item in enumerate(value)]
+        return items if kind is list else {"$tuple": items}
+    if isinstance(value, dict):
+        odd = [key for key in value if type(key) is not str]
+        faults += [f"{place or 'the state'} has the key {key!r}; expected text" for key in odd]
+        return {
+            f"${key}" if key.startswith("$") else key: _encoded(item, _below(place, key), large, faults)
+            for key, item in value.items()
+            if key not in odd
+        }
+    if _is_plain(value):
+        return {"$tensor": _encoded_tensor(value.detach(), large)}
+    faults.append(f"{place or 'the state'} is {_described(value)}; expected a dense tensor or a JSON value")
+    return None
+
+
+def _encoded_number(value: float) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"$float": repr(value)}
+    # Python takes quadratic time to read and write long decimals, and then refuses to.
+    return value if abs(value) < 1 << 63 else {"$int": hex(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is a tensor that its dtype, shape and bytes describe."""
+    if not isinstance(value, Tensor) or value.layout != torch.strided:
+        return False
+    return not (value.is_nested or value.is_quantized or value.is_meta)
+
+
+def _encoded_tensor(tensor: Tensor, large: list[tuple[Tensor, list[str]]]) -> dict[str, Any]:
+    entry: dict[str, Any] = {"dtype": _name_of(tensor.dtype), "shape": list(tensor.shape)}
+    if tensor.nbytes <= _INLINE:
+        entry["bits"] = _bytes_of(tensor).hex()
+    else:
+        entry["files"] = []
+        large.append((tensor, entry["files"]))
+    return entry
+
+
+def _below(place: str, key: str) -> str:
+    return f"{place}.{key}" if place else key
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a {type(value).__name__} of layout {value.layout}, dtype {value.dtype} on {value.device}"
+    return f"a {type(value).__qualname__}"
+
+
+# --- JSON -> tree
+
+
+def _text(folder: Path) -> str:
+    try:
+        return (folder / STATE_FILE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BadArgument(
+            f"{folder} holds no checkpoint: it has no {STATE_FILE}", hint="name a folder that `dumps` wrote"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadArgument(f"the checkpoint {folder} cannot be read: {error}") from error
+
+
+def _tree_of(folder: Path, text: str) -> Any:
+    """Return the tree of a checkpoint, still encoded.
+
+    Raises:
+        BadArgument: If the file is no checkpoint's, or one of a newer version of the format.
+    """
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise IntegrityFailed(f"the checkpoint {folder}", [f"{STATE_FILE} is not JSON: {error}"], hint=_HINT) from error
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise BadArgument(f"{folder / STATE_FILE} is not a checkpoint; expected the format {_FORMAT!r}")
+    version = content.get("version")
+    if version != _VERSION:
+        raise BadArgument(
+            f"the checkpoint {folder} has version {version!r} of the format; this release reads version {_VERSION}",
+            hint="load it with the release of datasets-rl that wrote it, or a newer one",
+        )
+    return content.get("state")
+
+
+def _decoded(value: Any, place: str, found: list[_Saved], faults: list[str]) -> Any:
+    """Undo `_encoded`, with `_Saved` where tensors stand."""
+    if isinstance(value, list):
+        return [_decoded(item, f"{place}[{number}]", found, faults) for number, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    tag, content = next(iter(value.items()), ("", None))  # type: tuple[str, Any]
+    if len(value) > 1 or not tag.startswith("$") or tag.startswith("$$"):
+        return {key.removeprefix("$"): _decoded(item, _below(place, key), found, faults) for key, item in value.items()}
+    try:
+        return _untagged(tag, content, place, found, faults)
+    except (KeyError, TypeError, ValueError):
+        faults.append(f"{place} is {str(value)[:200]}, which stands for nothing")
+        return None
+
+
+def _untagged(tag: str, content: Any, place: str, found: list[_Saved], faults: list[str]) -> Any:
+    """Undo one of the dicts of one key that `_encoded` makes.
+
+    Raises:
+        KeyError, TypeError, ValueError: If it is none of them.
+    """
+    if tag == "$tuple" and isinstance(content, list):
+        return tuple(_decoded(content, place, found, faults))
+    if tag == "$int":
+        return int(content, 16)
+    if tag == "$float" and content in {"nan", "inf", "-inf"}:
+        return float(content)
+    if tag == "$tensor":
+        found.append(_decoded_tensor(content))
+        return found[-1]
+    raise ValueError(tag)
+
+
+def _decoded_tensor(entry: dict[str, Any]) -> _Saved:
+    """Read a tensor's entry.
+
+    Raises:
+        KeyError, TypeError, ValueError: If it contradicts itself.
+    """
+    shape, files = entry["shape"], entry.get("files", [])
+    saved = _Saved(_DTYPES[entry["dtype"]], tuple(shape), bytes.fromhex(entry.get("bits", "")), tuple(files))
+    if any(type(size) is not int or size < 0 for size in shape):
+        raise ValueError(shape)
+    if math.prod(size or 1 for size in shape) * saved.dtype.itemsize >= 1 << 63:
+        raise ValueError(shape)
+    if "files" not in entry:
+        if len(saved.bits) != saved.nbytes:
+            raise ValueError(len(saved.bits))
+    elif len(files) != -(-saved.nbytes // _PIECE) or not all(_NAME.fullmatch(name) for name in files):
+        raise ValueError(files)
+    return saved
+
+
+def _loaded(value: Any, folder: Path) -> Any:
+    """Put tensors in the place of `_Saved`."""
+    if isinstance(value, dict):
+        return {key: _loaded(item, folder) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_loaded(item, folder) for item in value]
+    if type(value) is tuple:
+        return tuple(_loaded(item, folder) for item in value)
+    return _load(value, folder) if isinstance(value, _Saved) else value
+
+
+def _load(saved: _Saved, folder: Path) -> Tensor:
+    if not saved.nbytes:
+        return torch.empty(saved.shape, dtype=saved.dtype)
+    if saved.files:
+        paths = [folder / name for name in saved.files]
+        whole = _mapped(paths, saved.nbytes) if _CAN_MAP and len(paths) > 1 else _copied(paths, saved.nbytes)
+    else:
+        whole = np.frombuffer(bytearray(saved.bits), np.uint8)
+    return torch.from_numpy(whole).view(saved.dtype).view(saved.shape)
+
+
+# --- files
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+_NUMPY = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+_NUMPY |= {"bool", "float16", "float32", "float64", "complex64", "complex128"}
+_DTYPES = {_name_of(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
+
+
+def _head(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
+    """Return the head of an .npy file, always of `_HEAD` bytes; numpy's own differs between its versions.
+
+    What numpy has no dtype for (bfloat16, float8, complex32) is there as its bits.
+    """
+    name = _name_of(dtype)
+    descr = np.dtype(name if name in _NUMPY else f"u{dtype.itemsize}").str
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    room = _HEAD - 10
+    return b"\x93NUMPY\x01\x00" + room.to_bytes(2, "little") + text.ljust(room - 1).encode() + b"\n"
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    """Return the bytes of a tensor; a view where they lie so in the memory."""
+    plain = tensor.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    whole: NDArray[np.uint8] = plain.view(torch.uint8).numpy()
+    return whole.data
+
+
+def _pieces(tensor: Tensor) -> Iterator[tuple[bytes, Tensor]]:
+    """Cut a tensor into pieces, each with the head of its file."""
+    if tensor.nbytes <= _PIECE:
+        yield _head(tensor.dtype, tuple(tensor.shape)), tensor
+        return
+    for piece in torch.split(tensor.reshape(-1), _PIECE // tensor.dtype.itemsize):
+        yield _head(tensor.dtype, tuple(piece.shape)), piece
+
+
+def _store(folder: Path, head: bytes, piece: Tensor) -> str:
+    """Write one file, unless it is there; return its name."""
+    data = _bytes_of(piece)
+    digest = hashlib.sha256(head)
+    digest.update(data)
+    name = f"{digest.hexdigest()}.npy"
+    target = folder / name
+    if target.exists() and target.stat().st_size == _HEAD + len(data):
+        return name
+    temporary = folder / f".{name}.{threading.get_ident()}.tmp"
+    with disk.disk_errors(folder), temporary.open("wb") as stream:
+        stream.write(head)
+        stream.write(data)
+    disk.publish_file(temporary, target)
+    return name
+
+
+def _expect_ours(folder: Path) -> None:
+    """Refuse a folder that others fill."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise BadArgument(f"{folder} is a file; expected a folder for a checkpoint")
+    if (folder / STATE_FILE).exists():
+        _tree_of(folder, _text(folder))
+        return
+    foreign = sorted(path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name))
+    if foreign:
+        shown = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
+        raise BadArgument(f"{folder} is not empty and holds no checkpoint: {shown}", hint="name a new folder")
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what the state that stands does not name: files of an older one, and of a dump that did not end."""
+    state = folder / STATE_FILE
+    named = set(_NAME.findall(state.read_text(encoding="utf-8"))) if state.exists() else set()
+    for path in folder.iterdir():
+        if path.name not in named and _OURS.fullmatch(path.name) and not path.name.startswith(_LOCK_FILE):
+            path.unlink(missing_ok=True)
+
+
+def _file_faults(folder: Path, found: list[_Saved], *, deep: bool) -> list[str]:
+    """Say which files are missing or not as they should be; by their heads and sizes, or to the last byte."""
+    expected = [job for one in found for job in one.expected()]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        judged = pool.map(lambda job: _file_fault(folder / job[0], *job[1:], deep=deep), expected)
+        return [fault for fault in judged if fault]
+
+
+def _file_fault(path: Path, head: bytes, size: int, *, deep: bool) -> str:
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode) or about.st_size != size:
+            return f"{path.name} has {about.st_size:,} bytes; expected {size:,}"
+        with path.open("rb") as stream:
+            if stream.read(_HEAD) != head:
+                return f"{path.name} holds an array of another dtype or shape"
+            if deep:
+                stream.seek(0)
+                if hashlib.sha256(stream.read()).hexdigest() != path.stem:
+                    return f"{path.name} does not have the digest that is its name"
+    except FileNotFoundError:
+        return f"{path.name} is missing"
+    except OSError as error:
+        return f"{path.name} cannot be read: {error.strerror}"
+    return ""
+
+
+def _copied(paths: list[Path], size: int) -> NDArray[np.uint8]:
+    """Read the data of files, one after the other, [size]."""
+    whole = np.empty(size, np.uint8)
+    for number, path in enumerate(paths):
+        with path.open("rb") as stream:
+            stream.seek(_HEAD)
+            stream.readinto(whole.data[number * _PIECE : (number + 1) * _PIECE])
+    return whole
+
+
+def _mapped(paths: list[Path], size: int) -> NDArray[np.uint8]:
+    """Map the data of files side by side, copy-on-write, [size].
+
+        memory   | piece 0 ......... | piece 1 ......... | piece 2 .. |
+        files    head^               head^               head^
+
+    Memory is reserved first, and each file takes its place in it. Python can map a file, but not choose where.
+    """
+    pages = mmap.mmap(-1, size, flags=_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    whole = np.frombuffer(pages, np.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    for number, path in enumerate(paths):
+        start = whole.ctypes.data + number * _PIECE
+        length = min(_PIECE, size - number * _PIECE)
+        with path.open("rb") as stream:
+            got = libc.mmap(start, length, mmap.PROT_READ | mmap.PROT_WRITE, _PRIVATE | _FIXED, stream.fileno(), _HEAD)
+        if got != start:
+            raise IntegrityFailed(str(path), [f"it cannot be mapped: {os.strerror(ctypes.get_errno())}"], hint=_HINT)
+    return whole
