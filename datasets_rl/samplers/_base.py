@@ -66,5 +66,28 @@ class Sampler(Stateful, ABC):
     def empty(self) -> None:
         """Be told that the storage was emptied."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the sampler's own generator, if it has one; a sampler with more adds to it."""
+        return {} if self.generator is None else {"generator": self.generator.get_state()}
+
+    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
+        """Say whether a generator can take over the state."""
+        state = state_dict.get("generator")
+        wanted = Generator().get_state()
+        if state is None or (isinstance(state, Tensor) and state.dtype == wanted.dtype and state.shape == wanted.shape):
+            return []
+        return [f"generator is not the state of a generator, {wanted.dtype} {list(wanted.shape)}"]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the state of the generator; a sampler with more calls this first, which refuses what does not fit.
+
+        Raises:
+            BadArgument: If it does not fit; nothing has changed then.
+        """
+        super().load_state_dict(state_dict)
+        if "generator" in state_dict:
+            self.generator = self.generator or Generator()
+            self.generator.set_state(state_dict["generator"])
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -9,6 +9,7 @@ from torch import Generator, Tensor
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.share import Share
 
 if TYPE_CHECKING:
     from datasets_rl.storages._base import Storage
@@ -22,24 +23,26 @@ class RandomSampler(Sampler):
     Args:
         generator: Where the randomness comes from; by default torch's global generator, so that `torch.manual_seed`
             alone reproduces a run.
+        rank: With `world_size`: draw only from every `world_size`-th row, starting with this one, so that processes
+            started by torchrun draw from disjoint rows.
+        world_size: How many processes there are.
+
+    Raises:
+        BadArgument: If only one of `rank` and `world_size` is given, or there is no such rank.
     """
 
-    def __init__(self, generator: Generator | None = None) -> None:
+    def __init__(
+        self, generator: Generator | None = None, *, rank: int | None = None, world_size: int | None = None
+    ) -> None:
         self.generator = generator
+        self._share = Share.of(rank, world_size)
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Draw `batch_size` steps, each of the storage's with the same chance."""
-        held = len(storage)
-        if not held:
+        count = self._share.size(len(storage))
+        if not count:
             raise BadArgument("the storage holds no step to sample", hint="extend the buffer first")
-        return torch.randint(held, (batch_size,), generator=self.generator), {}
+        return self._share.rows(torch.randint(count, (batch_size,), generator=self.generator)), {}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the sampler's own generator, if it has one."""
-        return {} if self.generator is None else {"generator": self.generator.get_state()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the state of a generator."""
-        if "generator" in state_dict:
-            self.generator = self.generator or Generator()
-            self.generator.set_state(state_dict["generator"])
+    def __repr__(self) -> str:
+        return f"RandomSampler({self._share})"

@@ -1,0 +1,50 @@
+"""The rows that one of several processes samples from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from datasets_rl.errors import BadArgument
+
+__all__ = ["Share"]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Every n-th row, so that the shares of all ranks are disjoint, cover everything and differ by one row at most.
+
+    world_size 3    row   0 1 2 3 4 5 6 7
+                    rank  0 1 2 0 1 2 0 1
+    """
+
+    rank: int = 0
+    world_size: int = 1
+
+    @classmethod
+    def of(cls, rank: int | None, world_size: int | None) -> Share:
+        """Read the arguments of a sampler.
+
+        Raises:
+            BadArgument: If only one is given, or there is no such rank.
+        """
+        if rank is None and world_size is None:
+            return cls()
+        if rank is None or world_size is None:
+            raise BadArgument(f"rank is {rank} and world_size is {world_size}; expected both, or neither")
+        if not 0 <= rank < world_size:
+            raise BadArgument(f"rank is {rank}; expected at least 0 and below world_size {world_size}")
+        return cls(rank, world_size)
+
+    def size(self, held: int) -> int:
+        """Return how many of the first `held` rows are in this share."""
+        return len(range(self.rank, held, self.world_size))
+
+    def rows(self, numbers: Tensor) -> Tensor:
+        """Return the rows of this share that have these numbers in it; the argument may be reused for them."""
+        return numbers if self.world_size == 1 else numbers.mul_(self.world_size).add_(self.rank)
+
+    def __str__(self) -> str:
+        """Say it as arguments; nothing if there is only one process."""
+        return "" if self.world_size == 1 else f"rank={self.rank}, world_size={self.world_size}"
