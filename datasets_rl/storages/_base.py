@@ -12,6 +12,7 @@ from torch import Tensor
 
 from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import BadArgument
+from datasets_rl.storages.index import EndKey, TrajectoryIndex
 from datasets_rl.ted.keys import Key
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Storage(Stateful, ABC):
             raise BadArgument(f"ndim is {ndim}; expected at least 1")
         self.max_size = int(max_size)
         self.ndim = int(ndim)
+        self._indices: dict[tuple[EndKey | None, Key | None, Key | None], TrajectoryIndex] = {}
         self._counts = np.zeros(3, np.int64)  # slots held, written, rewritten; shared memory once shared
 
     @property
@@ -124,11 +126,37 @@ class Storage(Stateful, ABC):
         """
         raise BadArgument(f"{type(self).__name__} holds no fields, so there is no {key!r}")
 
+    def in_time(self) -> Tensor:
+        """Return all rows held, from the oldest to the newest, int64 [N]; rows of one slot are of one time."""
+        slots = torch.arange(self.held)
+        if self.held == self.slots:
+            slots = (slots + self.written) % self.slots
+        return slots if self.lanes == 1 else (slots.unsqueeze(1) * self.lanes + torch.arange(self.lanes)).reshape(-1)
+
     def trajectories(
-        self, *, end_key: Key | None = None, traj_key: Key | None = None, step_key: Key | None = None
+        self, *, end_key: EndKey | None = None, traj_key: Key | None = None, step_key: Key | None = None
     ) -> Trajectories:
-        """Return which rows follow each other in time; kept up to date with the writes, never scanned again."""
-        raise NotImplementedError
+        """Return which rows follow each other in time; kept up to date with the writes, never scanned again.
+
+        By default rows belong together by ``("collector", "traj_ids")`` or ``("episode",)``, where the data has one of
+        them, and end where ``("next", "done")`` is True, where it has that.
+
+        Args:
+            end_key: The flag that is True for the last step of a trajectory; if only this is given, nothing else
+                counts. Several keys: any of their flags.
+            traj_key: The number of the trajectory. Rows of one lane with the same number belong together, even if
+                others lie between them, up to a True end flag.
+            step_key: The number of the step in its trajectory: a gap parts it. Steps of a storage that is written to
+                must come in order; those of a read-only one may lie in any order.
+
+        Raises:
+            BadArgument: If nothing says where trajectories end.
+            UnknownKey: If there is no such key.
+        """
+        keys = (end_key, traj_key, step_key)
+        if keys not in self._indices:
+            self._indices[keys] = TrajectoryIndex(*keys)
+        return self._indices[keys].current(self)
 
     def changed(self) -> None:
         """Be told that data were changed in place, through a view: what was known of the rows is read again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from torch import Tensor
 from datasets_rl.errors import BadArgument, UnknownKey
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
+from datasets_rl.storages.index import EndKey
 from datasets_rl.storages.packed import nest
-from datasets_rl.ted.keys import NEXT_DONE, NEXT_REWARD, NEXT_TRUNCATED, Key, dotted
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TRUNCATED, Key, dotted
 from datasets_rl.ted.table import EpisodeTable
+from datasets_rl.ted.trajectories import Trajectories
 
 __all__ = ["SelectedRows"]
 
@@ -79,6 +82,18 @@ class SelectedRows(Storage):
             raise UnknownKey(dotted(key), [dotted(one) for one in self.fields])
         values = _read_as(self.dataset.column(key)[self._rows], self.fields[key])
         return values | self._cut.unsqueeze(-1) if key in self._cut_keys else values
+
+    def trajectories(
+        self, *, end_key: EndKey | None = None, traj_key: Key | None = None, step_key: Key | None = None
+    ) -> Trajectories:
+        """Return which rows follow each other in time: for the keys of TED by its own table, at once."""
+        if {end_key, traj_key, step_key} <= {None, NEXT_DONE, EPISODE}:
+            return self._episodes_in_time
+        return super().trajectories(end_key=end_key, traj_key=traj_key, step_key=step_key)
+
+    @cached_property
+    def _episodes_in_time(self) -> Trajectories:
+        return Trajectories(self.episodes.starts.copy(), self.episodes.lengths.copy())
 
     def keys(self) -> list[Key]:
         """Return every key of a batch."""

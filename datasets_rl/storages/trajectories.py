@@ -8,11 +8,14 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from datasets_rl.errors import BadArgument
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
+from datasets_rl.storages.index import EndKey
 from datasets_rl.storages.selection import SelectedRows
 from datasets_rl.ted.keys import MASK, Key
 from datasets_rl.ted.table import EpisodeTable
+from datasets_rl.ted.trajectories import Trajectories
 
 __all__ = ["PaddedTrajectories"]
 
@@ -75,6 +78,16 @@ class PaddedTrajectories(Storage):
         padded = values.new_zeros((len(self), self.longest, *values.shape[1:]))
         padded[self.column(MASK)] = values
         return padded
+
+    def trajectories(
+        self, *, end_key: EndKey | None = None, traj_key: Key | None = None, step_key: Key | None = None
+    ) -> Trajectories:
+        """Refuse: the elements are whole trajectories already."""
+        del end_key, traj_key, step_key
+        raise BadArgument(
+            "the elements of this storage are whole trajectories, so there are no slices of them",
+            hint="sample slices from the steps: open the dataset without split_trajs",
+        )
 
     def keys(self) -> list[Key]:
         """Return every key of a batch."""
