@@ -42,7 +42,14 @@ if TYPE_CHECKING:
     from datasets_rl.samplers import RandomSampler, Sampler
     from datasets_rl.scores import normalized_score
     from datasets_rl.settings import Settings
-    from datasets_rl.storages import DatasetStorage, Storage
+    from datasets_rl.storages import (
+        DatasetStorage,
+        LazyMemmapStorage,
+        LazyTensorStorage,
+        ListStorage,
+        Storage,
+        TensorStorage,
+    )
     from datasets_rl.ted.episode import Episode
     from datasets_rl.ted.table import EpisodeTable
     from datasets_rl.writers import ImmutableDatasetWriter, Writer
@@ -61,6 +68,9 @@ __all__ = [
     "FetchFailed",
     "ImmutableDatasetWriter",
     "IntegrityFailed",
+    "LazyMemmapStorage",
+    "LazyTensorStorage",
+    "ListStorage",
     "Locked",
     "Manifest",
     "ManifestInvalid",
@@ -76,6 +86,7 @@ __all__ = [
     "StoredDataset",
     "StoredExperienceReplay",
     "TensorDictReplayBuffer",
+    "TensorStorage",
     "UnknownId",
     "UnknownKey",
     "Verification",
@@ -104,6 +115,9 @@ _HOMES = {
     "FetchFailed": "datasets_rl.errors",
     "ImmutableDatasetWriter": "datasets_rl.writers",
     "IntegrityFailed": "datasets_rl.errors",
+    "LazyMemmapStorage": "datasets_rl.storages",
+    "LazyTensorStorage": "datasets_rl.storages",
+    "ListStorage": "datasets_rl.storages",
     "Locked": "datasets_rl.errors",
     "Manifest": "datasets_rl.manifest",
     "ManifestInvalid": "datasets_rl.errors",
@@ -119,6 +133,7 @@ _HOMES = {
     "StoredDataset": "datasets_rl.format",
     "StoredExperienceReplay": "datasets_rl.datasets",
     "TensorDictReplayBuffer": "datasets_rl.buffers",
+    "TensorStorage": "datasets_rl.storages",
     "UnknownId": "datasets_rl.errors",
     "UnknownKey": "datasets_rl.errors",
     "Verification": "datasets_rl.library",

@@ -2,7 +2,20 @@
 
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.dataset import DatasetStorage
+from datasets_rl.storages.lazy import LazyTensorStorage
+from datasets_rl.storages.list import ListStorage
+from datasets_rl.storages.memmap import LazyMemmapStorage
 from datasets_rl.storages.selection import SelectedRows
+from datasets_rl.storages.tensor import TensorStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
 
-__all__ = ["DatasetStorage", "PaddedTrajectories", "SelectedRows", "Storage"]
+__all__ = [
+    "DatasetStorage",
+    "LazyMemmapStorage",
+    "LazyTensorStorage",
+    "ListStorage",
+    "PaddedTrajectories",
+    "SelectedRows",
+    "Storage",
+    "TensorStorage",
+]

@@ -1,0 +1,158 @@
+"""A storage on disk, mapped into memory."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datasets_rl import disk
+from datasets_rl.errors import BadArgument
+from datasets_rl.rows import shorten
+from datasets_rl.storages.lazy import LazyTensorStorage, layout
+from datasets_rl.storages.structure import Structure
+
+__all__ = ["LazyMemmapStorage"]
+
+_ABOUT = "storage.json"
+_COUNTS = "counts.bin"
+_FORMAT = 1
+
+
+class LazyMemmapStorage(LazyTensorStorage):
+    """Steps in files that are made when the first data comes, and are mapped into memory.
+
+    The folder holds `storage.json` (what one element is), `rows.0.bin` (the records of all narrow leaves), one further
+    file for each wide leaf, and `counts.bin`. Every process that has the storage, forked or spawned, reads and writes
+    the same steps, from the first one on.
+
+    Args:
+        max_size: Steps that fit.
+        scratch_dir: The folder; by default a temporary one, which is removed with the storage.
+        device: Where batches go; "auto" for the device of the first data. The files are always mapped by the CPU.
+        ndim: Leading axes of the data that count positions.
+        existsok: Whether to go on with the steps of an earlier storage in the folder. If not, such a folder is refused.
+
+    Raises:
+        BadArgument: If there is an earlier storage in the folder that is not to be used, or does not fit.
+        DiskFull: When the first data comes, if the steps do not fit on the disk.
+    """
+
+    def __init__(
+        self,
+        max_size: int,
+        *,
+        scratch_dir: Path | str | None = None,
+        device: torch.device | str = "cpu",
+        ndim: int = 1,
+        existsok: bool = False,
+    ) -> None:
+        super().__init__(max_size, device=device, ndim=ndim)
+        if scratch_dir is None:
+            self.scratch_dir = Path(tempfile.mkdtemp(prefix="datasets_rl_"))
+            weakref.finalize(self, _remove, self.scratch_dir, os.getpid())
+        else:
+            self.scratch_dir = Path(scratch_dir).absolute()
+            self.scratch_dir.mkdir(parents=True, exist_ok=True)
+        there = [name for name in (_ABOUT, _COUNTS, "rows.0.bin") if (self.scratch_dir / name).exists()]
+        if there and not existsok:
+            raise BadArgument(
+                f"{self.scratch_dir} holds the files of an earlier storage: {', '.join(there)}",
+                hint="give an empty folder, delete these files, or go on with their steps with existsok=True",
+            )
+        self._map_counts()
+
+    def _map_counts(self) -> None:
+        path = self.scratch_dir / _COUNTS
+        if not path.exists():
+            path.write_bytes(bytes(self._counts.nbytes))
+        self._counts = np.memmap(path, np.int64, mode="r+", shape=(3,))
+        self._adopt()
+
+    @property
+    def initialized(self) -> bool:
+        """Whether it is known what one element is, to this process or to another one with the same folder."""
+        if self._structure is None:
+            self._adopt()
+        return self._structure is not None
+
+    @property
+    def held(self) -> int:
+        """Slots that are held now."""
+        return super().held if self.initialized else 0
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may read and write the same memory: always."""
+        return True
+
+    def share(self) -> None:
+        """Do nothing: the files are shared by all processes that have the storage."""
+
+    def _adopt(self) -> None:
+        """Map the files that an earlier storage, or another process, has made."""
+        path = self.scratch_dir / _ABOUT
+        if not path.exists():
+            return
+        about = json.loads(path.read_text(encoding="utf-8"))
+        wrong = [
+            f"{name} is {shorten(about.get(name))}; expected {wanted}"
+            for name, wanted in (("format", _FORMAT), ("max_size", self.max_size), ("ndim", self.ndim))
+            if about.get(name) != wanted
+        ]
+        if wrong:
+            raise BadArgument(f"the storage in {self.scratch_dir} does not fit: {'; '.join(wrong)}")
+        if self.device is None:
+            self.device = torch.device("cpu")
+        self._map(Structure.from_json(about["structure"]), tuple(about["lanes"]))
+
+    def _make(self, structure: Structure, lane_shape: tuple[int, ...], slots: int) -> None:
+        with disk.lock(self.scratch_dir / "storage.lock", str(self.scratch_dir)):
+            if self.initialized:  # another process was first
+                faults = self._known().misfits(structure)
+                if faults or lane_shape != self._lane_shape:
+                    raise BadArgument(f"another process has stored other data: {'; '.join(faults)}")
+                return
+            needed = sum(words for words, _ in layout(structure.leaves)) * 8 * slots * math.prod(lane_shape)
+            disk.require_free(self.scratch_dir, needed, f"{self.max_size:,} steps")
+            self._map(structure, lane_shape)
+            about = {
+                "format": _FORMAT,
+                "max_size": self.max_size,
+                "ndim": self.ndim,
+                "lanes": list(lane_shape),
+                "structure": structure.to_json(),
+            }
+            disk.write_json(self.scratch_dir / _ABOUT, about)
+
+    def _map(self, structure: Structure, lane_shape: tuple[int, ...]) -> None:
+        super()._make(structure, lane_shape, self.max_size // math.prod(lane_shape))
+
+    def _allocated(self, number: int, shape: tuple[int, ...]) -> Tensor:
+        path = self.scratch_dir / f"rows.{number}.bin"
+        with path.open("ab") as stream:
+            stream.truncate(math.prod(shape) * 8)  # sparse: blocks are taken when they are written
+        return torch.from_file(str(path), shared=True, size=math.prod(shape), dtype=torch.int64).view(shape)
+
+    def __getstate__(self) -> dict[str, Any]:
+        made = {"_tables", "_views", "_columns", "_counts", "_structure"}
+        return {name: value for name, value in self.__dict__.items() if name not in made}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._counts = np.zeros(3, np.int64)
+        self._map_counts()
+
+
+def _remove(folder: Path, owner: int) -> None:
+    """Remove a temporary folder; a forked process that ends leaves it to the one that made it."""
+    if os.getpid() == owner:
+        disk.remove_tree(folder)
