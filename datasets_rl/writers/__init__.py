@@ -1,6 +1,16 @@
 """Which slot a new step takes, a writer a file."""
 
 from datasets_rl.writers._base import Writer
+from datasets_rl.writers.ensemble import WriterEnsemble
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
+from datasets_rl.writers.max_value import TensorDictMaxValueWriter
+from datasets_rl.writers.round_robin import RoundRobinWriter, TensorDictRoundRobinWriter
 
-__all__ = ["ImmutableDatasetWriter", "Writer"]
+__all__ = [
+    "ImmutableDatasetWriter",
+    "RoundRobinWriter",
+    "TensorDictMaxValueWriter",
+    "TensorDictRoundRobinWriter",
+    "Writer",
+    "WriterEnsemble",
+]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from datasets_rl.checkpoint import Stateful
+from datasets_rl.errors import BadArgument
 
 if TYPE_CHECKING:
     from datasets_rl.storages._base import Storage
@@ -27,6 +28,16 @@ class Writer(Stateful, ABC):
         """Be told where to write."""
         self._storage = storage
 
+    def _target(self) -> Storage:
+        """Return the storage.
+
+        Raises:
+            BadArgument: If there is none yet.
+        """
+        if self._storage is None:
+            raise BadArgument(f"{type(self).__name__} has no storage", hint="give it to a ReplayBuffer")
+        return self._storage
+
     @abstractmethod
     def add(self, data: Any) -> int | Tensor | None:
         """Write the data of one slot.
@@ -37,7 +48,11 @@ class Writer(Stateful, ABC):
 
     @abstractmethod
     def extend(self, data: Any) -> Tensor:
-        """Write the data of several slots and return the rows that they took, int64 [n * lanes]."""
+        """Write the data of several slots.
+
+        Returns:
+            The row that each step took, int64 [n * lanes]; -1 where it was not kept.
+        """
 
     def empty(self) -> None:
         """Be told that the storage was emptied."""

@@ -1,0 +1,109 @@
+"""Writers that go round: the oldest slot is the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase, is_tensor_collection
+from torch import Tensor
+
+from datasets_rl.errors import BadArgument
+from datasets_rl.writers._base import Writer
+
+__all__ = ["RoundRobinWriter", "TensorDictRoundRobinWriter"]
+
+_INDEX = "index"
+
+
+class RoundRobinWriter(Writer):
+    """Write to the next free slot, and then over the oldest.
+
+    The storage counts the slots written, and so says which is next: the writer has nothing to save or to share.
+
+        slots 4, written 6   | 4 | 5 | 2 | 3 |    extend of 3   | 8 | 5 | 6 | 7 |    rows 2 3 0
+                                       ^ next                         ^ next
+
+    Args:
+        compilable: Taken because the reference has it; without a state there is nothing to choose.
+    """
+
+    def __init__(self, compilable: bool = False) -> None:
+        del compilable
+
+    def add(self, data: Any) -> int | Tensor:
+        """Write the data of one slot.
+
+        Returns:
+            The row it took; int64 [lanes] where a slot has several.
+        """
+        storage = self._target()
+        data = self._own(data)
+        slot = storage.written % storage.slots
+        self._number(data, torch.tensor(slot))
+        storage.set(slot, data)
+        return slot if storage.ndim == 1 else self._rows(torch.tensor([slot]))
+
+    def extend(self, data: Any) -> Tensor:
+        """Write the data of several slots.
+
+        Args:
+            data: A tensor, TensorDict or pytree whose leaves share the leading axis; or a list, range or iterator of
+                what fills one slot each. Nothing at all is nothing to do.
+
+        Returns:
+            The row that each took, int64 [n * lanes]; -1 for those that did not stay: of data for more slots than
+            there are, the last stay.
+        """
+        storage = self._target()
+        if isinstance(data, (range, Iterator)):
+            data = list(data)
+        data = self._own(data)
+        count = storage.size_of(data)
+        if not count:
+            return torch.zeros(0, dtype=torch.int64)
+        slots = storage.slots
+        start = storage.written % slots
+        taken = torch.arange(start, start + count) % slots
+        self._number(data, taken)
+        storage.set(taken if start + count > slots else range(start, start + count), data)
+        rows = self._rows(taken)
+        rows[: max(count - slots, 0) * storage.lanes] = -1
+        return rows
+
+    def _own(self, data: Any) -> Any:
+        """Return what is stored of the data, before it is known where."""
+        return data
+
+    def _number(self, data: Any, taken: Tensor) -> None:
+        """Be told which slots the data takes."""
+
+    def _rows(self, taken: Tensor) -> Tensor:
+        lanes = self._target().lanes
+        return taken if lanes == 1 else (taken[:, None] * lanes + torch.arange(lanes)).flatten()
+
+
+class TensorDictRoundRobinWriter(RoundRobinWriter):
+    """Write TensorDicts round, each with the number of its slot under "index", [n, ...].
+
+    The caller's data stays as it is: the number is set in a shallow copy. A tensorclass is stored without, as it has
+    no field for it.
+    """
+
+    def _own(self, data: Any) -> Any:
+        if isinstance(data, list):
+            data = torch.stack(data)
+        if not is_tensor_collection(data):
+            raise BadArgument(
+                f"{type(self).__name__} writes TensorDicts; got {type(data).__name__}",
+                hint="RoundRobinWriter writes anything",
+            )
+        if not isinstance(data, TensorDictBase):
+            return data
+        return data.copy().set(_INDEX, torch.zeros(data.shape, dtype=torch.int64, device=data.device))
+
+    def _number(self, data: Any, taken: Tensor) -> None:
+        if isinstance(data, TensorDictBase):
+            index = data.get(_INDEX)
+            index.copy_(taken.reshape(*taken.shape, *[1] * (index.ndim - taken.ndim)))
