@@ -106,4 +106,4 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
     def _number(self, data: Any, taken: Tensor) -> None:
         if isinstance(data, TensorDictBase):
             index = data.get(_INDEX)
-            index.copy_(taken.reshape(*taken.shape, *[1] * (index.ndim - taken.ndim)))
+            index.copy_(taken.reshape((*taken.shape, *[1] * (index.ndim - taken.ndim))))
