@@ -6,15 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
 from datasets_rl.writers._base import Writer
 
 __all__ = ["RoundRobinWriter", "TensorDictRoundRobinWriter"]
-
-_INDEX = "index"
 
 
 class RoundRobinWriter(Writer):
@@ -39,9 +35,7 @@ class RoundRobinWriter(Writer):
             The row it took; int64 [lanes] where a slot has several.
         """
         storage = self._target()
-        data = self._own(data)
         slot = storage.written % storage.slots
-        self._number(data, torch.tensor(slot))
         storage.set(slot, data)
         return slot if storage.ndim == 1 else self._rows(torch.tensor([slot]))
 
@@ -59,25 +53,16 @@ class RoundRobinWriter(Writer):
         storage = self._target()
         if isinstance(data, (range, Iterator)):
             data = list(data)
-        data = self._own(data)
         count = storage.size_of(data)
         if not count:
             return torch.zeros(0, dtype=torch.int64)
         slots = storage.slots
         start = storage.written % slots
         taken = torch.arange(start, start + count) % slots
-        self._number(data, taken)
         storage.set(taken if start + count > slots else range(start, start + count), data)
         rows = self._rows(taken)
         rows[: max(count - slots, 0) * storage.lanes] = -1
         return rows
-
-    def _own(self, data: Any) -> Any:
-        """Return what is stored of the data, before it is known where."""
-        return data
-
-    def _number(self, data: Any, taken: Tensor) -> None:
-        """Be told which slots the data takes."""
 
     def _rows(self, taken: Tensor) -> Tensor:
         lanes = self._target().lanes
@@ -85,25 +70,8 @@ class RoundRobinWriter(Writer):
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
-    """Write TensorDicts round, each with the number of its slot under "index", [n, ...].
+    """The same, for buffers of TensorDicts.
 
-    The caller's data stays as it is: the number is set in a shallow copy. A tensorclass is stored without, as it has
-    no field for it.
+    TorchRL's stores the number of its slot with every step. Here the buffer sets it in the batch, where it is known
+    anyway: nothing is stored, and the caller's data is left alone.
     """
-
-    def _own(self, data: Any) -> Any:
-        if isinstance(data, list):
-            data = torch.stack(data)
-        if not is_tensor_collection(data):
-            raise BadArgument(
-                f"{type(self).__name__} writes TensorDicts; got {type(data).__name__}",
-                hint="RoundRobinWriter writes anything",
-            )
-        if not isinstance(data, TensorDictBase):
-            return data
-        return data.copy().set(_INDEX, torch.zeros(data.shape, dtype=torch.int64, device=data.device))
-
-    def _number(self, data: Any, taken: Tensor) -> None:
-        if isinstance(data, TensorDictBase):
-            index = data.get(_INDEX)
-            index.copy_(taken.reshape((*taken.shape, *[1] * (index.ndim - taken.ndim))))
