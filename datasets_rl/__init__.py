@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 __version__: str
 
 if TYPE_CHECKING:
-    from datasets_rl.buffers import ReplayBuffer, TensorDictReplayBuffer
+    from datasets_rl.buffers import (
+        PrioritizedReplayBuffer,
+        ReplayBuffer,
+        SampledBatches,
+        TensorDictPrioritizedReplayBuffer,
+        TensorDictReplayBuffer,
+    )
     from datasets_rl.datasets import (
         BaseDatasetExperienceReplay,
         D4RLExperienceReplay,
@@ -39,7 +45,14 @@ if TYPE_CHECKING:
     from datasets_rl.library import Verification, download, locate, remove, verify
     from datasets_rl.loading import load
     from datasets_rl.manifest import Manifest
-    from datasets_rl.samplers import RandomSampler, Sampler
+    from datasets_rl.samplers import (
+        PrioritizedSampler,
+        RandomSampler,
+        Sampler,
+        SamplerWithoutReplacement,
+        SliceSampler,
+        SliceSamplerWithoutReplacement,
+    )
     from datasets_rl.scores import normalized_score
     from datasets_rl.settings import Settings
     from datasets_rl.storages import (
@@ -85,15 +98,22 @@ __all__ = [
     "NeedsYes",
     "NotADataset",
     "Offline",
+    "PrioritizedReplayBuffer",
+    "PrioritizedSampler",
     "RandomSampler",
     "ReplayBuffer",
     "RoundRobinWriter",
+    "SampledBatches",
     "Sampler",
+    "SamplerWithoutReplacement",
     "Settings",
+    "SliceSampler",
+    "SliceSamplerWithoutReplacement",
     "Storage",
     "StoredDataset",
     "StoredExperienceReplay",
     "TensorDictMaxValueWriter",
+    "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
     "TensorStorage",
@@ -113,6 +133,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "SamplerWithoutReplacement": "datasets_rl.samplers",
+    "PrioritizedSampler": "datasets_rl.samplers",
     "BadArgument": "datasets_rl.errors",
     "BaseDatasetExperienceReplay": "datasets_rl.datasets",
     "ConversionFailed": "datasets_rl.errors",
@@ -136,15 +158,20 @@ _HOMES = {
     "NeedsYes": "datasets_rl.errors",
     "NotADataset": "datasets_rl.errors",
     "Offline": "datasets_rl.errors",
+    "PrioritizedReplayBuffer": "datasets_rl.buffers",
     "RandomSampler": "datasets_rl.samplers",
     "ReplayBuffer": "datasets_rl.buffers",
     "RoundRobinWriter": "datasets_rl.writers",
+    "SampledBatches": "datasets_rl.buffers",
     "Sampler": "datasets_rl.samplers",
     "Settings": "datasets_rl.settings",
+    "SliceSampler": "datasets_rl.samplers",
+    "SliceSamplerWithoutReplacement": "datasets_rl.samplers",
     "Storage": "datasets_rl.storages",
     "StoredDataset": "datasets_rl.format",
     "StoredExperienceReplay": "datasets_rl.datasets",
     "TensorDictMaxValueWriter": "datasets_rl.writers",
+    "TensorDictPrioritizedReplayBuffer": "datasets_rl.buffers",
     "TensorDictReplayBuffer": "datasets_rl.buffers",
     "TensorDictRoundRobinWriter": "datasets_rl.writers",
     "TensorStorage": "datasets_rl.storages",

@@ -1,6 +1,14 @@
 """Replay buffers: storage, sampler, writer and transforms put together."""
 
+from datasets_rl.buffers.loader import SampledBatches
+from datasets_rl.buffers.prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 
-__all__ = ["ReplayBuffer", "TensorDictReplayBuffer"]
+__all__ = [
+    "PrioritizedReplayBuffer",
+    "ReplayBuffer",
+    "SampledBatches",
+    "TensorDictPrioritizedReplayBuffer",
+    "TensorDictReplayBuffer",
+]

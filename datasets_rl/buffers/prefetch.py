@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
 from datasets_rl.errors import BadArgument
@@ -26,35 +27,58 @@ class Prefetch(Generic[Draw, Batch]):
         depth: Batches under way, and threads.
         draw: Chooses the next batch.
         make: Reads and transforms what was chosen; runs in a thread.
+        drop: Called with what was chosen and will not be made.
+        gate: Held while batches are drawn, not while they are waited for.
     """
 
-    def __init__(self, depth: int, draw: Callable[[], Draw], make: Callable[[Draw], Batch]) -> None:
+    def __init__(
+        self,
+        depth: int,
+        draw: Callable[[], Draw],
+        make: Callable[[Draw], Batch],
+        drop: Callable[[Draw], None],
+        gate: AbstractContextManager[None],
+    ) -> None:
         if depth < 1:
             raise BadArgument(f"prefetch is {depth}; expected at least 1, or None for none")
         self.depth = depth
         self._draw = draw
         self._make = make
+        self._drop = drop
+        self._gate = gate
         self._process = os.getpid()
         self._threads: ThreadPoolExecutor | None = None
-        self._under_way: deque[Future[Batch]] = deque()
+        self._under_way: deque[tuple[Draw, Future[Batch]]] = deque()
 
     def next(self) -> Batch:
         """Return the oldest batch under way, and start new ones behind it."""
-        if self._process != os.getpid():
-            # Threads do not come along into a forked process: what they had under way never comes.
-            self._threads, self._process = None, os.getpid()
-            self._under_way.clear()
+        with self._gate:
+            if self._process != os.getpid():
+                # Threads do not come along into a forked process: what they had under way never comes.
+                self._threads, self._process = None, os.getpid()
+                self._under_way.clear()
+            while len(self._under_way) <= self.depth:
+                self.start(self._draw())
+            batch = self._under_way.popleft()[1]
+        return batch.result()
+
+    def start(self, drawn: Draw) -> None:
+        """Have a batch made of what was drawn, behind those under way."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.depth, thread_name_prefix="rlds-prefetch")
-        while len(self._under_way) <= self.depth:
-            self._under_way.append(self._threads.submit(self._make, self._draw()))
-        return self._under_way.popleft().result()
+        self._under_way.append((drawn, self._threads.submit(self._make, drawn)))
+
+    @property
+    def drawn(self) -> list[Draw]:
+        """What the batches under way were made of, the oldest first."""
+        return [drawn for drawn, _ in self._under_way]
 
     def drain(self) -> None:
         """Forget the batches under way: what they were drawn from has changed."""
-        for batch in self._under_way:
-            batch.cancel()
-        self._under_way.clear()
+        while self._under_way:
+            drawn, batch = self._under_way.popleft()
+            if batch.cancel():
+                self._drop(drawn)
 
     def close(self) -> None:
         """End the threads."""

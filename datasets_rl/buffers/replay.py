@@ -2,82 +2,137 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from tensordict import is_tensor_collection
+from torch import Generator, Tensor
 from torch.utils._pytree import tree_map
 
+from datasets_rl import checkpoint
+from datasets_rl.buffers.batch import pinned, stacked, time_first
+from datasets_rl.buffers.display import as_html, as_text
+from datasets_rl.buffers.gate import Gate
 from datasets_rl.buffers.prefetch import Prefetch
+from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import BadArgument
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.random import RandomSampler
 from datasets_rl.storages._base import Storage
+from datasets_rl.storages.list import ListStorage
+from datasets_rl.ted.keys import Key
 from datasets_rl.writers._base import Writer
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
+from datasets_rl.writers.round_robin import RoundRobinWriter
 
 __all__ = ["ReplayBuffer"]
 
 Transform = Callable[[Any], Any]
-Drawn = tuple[Tensor, dict[str, Any]]
+
+_UNREAD = object()
+_DEFAULT_SIZE = 1_000
+_ROOT = "_data"
+"""In TorchRL's older buffers the data lay below this key; it still names the root."""
 
 
-class ReplayBuffer:
+@dataclass(slots=True)
+class _Drawn:
+    """A batch that was chosen."""
+
+    storage: Storage
+    index: Any
+    info: dict[Any, Any]
+    data: Any = _UNREAD
+    announced: bool = False
+    """Whether the gate was told that it will be read outside."""
+
+
+class ReplayBuffer(Stateful):
     """Steps that are written, chosen and read in batches.
 
-    A batch goes through sampler (which steps), storage (their data), `collate_fn`, transforms, and pinning.
+        >>> rb = ReplayBuffer(storage=LazyMemmapStorage(1_000_000), batch_size=256)
+        >>> rb.extend(data)                       # what is written: inverse transforms, writer, storage
+        >>> batch = rb.sample()                   # what is read: sampler, storage, collate_fn, transforms, pinning
+        >>> rb[0], rb[10:20], rb["observation"], rb["next", "reward"]
+
+    Whole numbers and slices give views: what is written into them is written into the buffer (through transforms, a
+    copy is given). Index tensors, lists and masks give copies, as `sample` does.
+
+    Threads may write and sample at once: a batch is chosen and read in one piece. `share` extends this to processes.
 
     Args:
-        storage: Holds the steps.
+        storage: Holds the steps; a `ListStorage` of 1,000 by default. A class or a factory without arguments is called.
         sampler: Chooses them; uniform with replacement by default.
-        writer: Places new ones; none can be written by default.
-        collate_fn: Applied to what the storage returns.
-        pin_memory: Whether batches are copied to page-locked memory, from which a GPU reads faster.
-        prefetch: Batches made ahead of time by as many threads; needs `batch_size`. Steps are chosen in order, as without
-            it; a transform that draws random numbers of its own does so in the threads, in no fixed order.
-        transform: Applied to every batch; a callable, or a sequence of callables applied in order.
+        writer: Places new ones; by default one after the other, the oldest first to go.
+        collate_fn: Applied to what the storage returns. By default the list of items of a `ListStorage` is stacked,
+            and all else is left as it is.
+        pin_memory: Whether batches are copied to page-locked memory, from which a GPU reads faster: a TensorDict into
+            one piece, so that its ``to(device, non_blocking=True)`` is one copy.
+        prefetch: Batches made ahead of time by as many threads; needs `batch_size`. Steps are chosen in order, as
+            without it; a transform that draws random numbers of its own does so in the threads, in no fixed order.
+        transform: Applied to every batch; a callable, or a sequence of callables applied in order. Where one has a
+            method `inv`, that is applied to what is written, the last transform first.
         batch_size: Steps of a batch where `sample` is not told.
+        dim_extend: The axis of what `extend` gets along which it is written; by default the last of those that the
+            storage counts, ``storage.ndim - 1``: time.
+        generator: Where the sampler's randomness comes from, if it is not to be torch's global generator.
+        shared: Share the memory with other processes from the start, see `share`.
 
     Raises:
-        BadArgument: If arguments exclude each other.
+        BadArgument: If arguments exclude each other; all faults at once.
     """
 
     def __init__(
         self,
         *,
-        storage: Storage,
-        sampler: Sampler | None = None,
-        writer: Writer | None = None,
+        storage: Storage | Callable[[], Storage] | None = None,
+        sampler: Sampler | Callable[[], Sampler] | None = None,
+        writer: Writer | Callable[[], Writer] | None = None,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
         prefetch: int | None = None,
         transform: Transform | Sequence[Transform] | None = None,
         batch_size: int | None = None,
+        dim_extend: int | None = None,
+        generator: Generator | None = None,
+        shared: bool = False,
     ) -> None:
-        if batch_size is not None:
-            _check_size("batch_size", batch_size)
-        if prefetch is not None:
-            _check_size("prefetch", prefetch)
-        for part, verb in ((sampler, "sample"), (writer, "extend")):
-            if part is not None and (isinstance(part, type) or not callable(getattr(part, verb, None))):
-                raise BadArgument(f"{part!r} has no method {verb}; expected an instance of a class that has")
+        problems = _size_faults(batch_size=batch_size, prefetch=prefetch)
         if prefetch and batch_size is None:
-            raise BadArgument("prefetch makes batches before they are asked for: it needs batch_size")
-        self._storage = storage
+            problems.append("prefetch makes batches before they are asked for: it needs batch_size")
+        self._storage: Storage = _made(storage, "get", problems, lambda: ListStorage(_DEFAULT_SIZE))
+        self._sampler: Sampler = _made(sampler, "sample", problems, RandomSampler)
+        fixed = self._storage is not None and getattr(self._storage, "read_only", False)
+        default_writer = ImmutableDatasetWriter if fixed else self._default_writer
+        self._writer: Writer = _made(writer, "extend", problems, default_writer)
+        self._transforms: list[Transform] = _transforms(transform, problems)
+        if dim_extend is not None and dim_extend < 0:
+            problems.append(f"dim_extend is {dim_extend}; expected an axis from 0")
+        if problems:
+            raise BadArgument("; ".join(problems))
+        if generator is not None:
+            self.set_rng(generator)
         self._storage.attach(self)
-        self._sampler = sampler if sampler is not None else RandomSampler()
-        self._writer = writer if writer is not None else ImmutableDatasetWriter()
-        self._writer.register_storage(storage)
-        self._collate_fn = collate_fn
+        self._writer.register_storage(self._storage)
+        self._collate_fn = collate_fn if collate_fn is not None else _collate_of(self._storage)
         # Without an accelerator nothing reads page-locked memory, and torch refuses to make it.
         self._pin_memory = pin_memory and torch.accelerator.is_available()
-        self._transforms: list[Transform] = _transforms(transform)
+        self._dim_extend = dim_extend
         self.batch_size = batch_size
-        self._lock = threading.RLock()
+        self._gate = Gate()
+        if shared:
+            self.share()
+        elif self._storage.shared and not self._storage.read_only:
+            self._gate.share()
         self._prefetch = self._ahead(prefetch)
+
+    def _default_writer(self) -> Writer:
+        return RoundRobinWriter()
 
     @property
     def storage(self) -> Storage:
@@ -99,41 +154,144 @@ class ReplayBuffer:
         """What is applied to every batch, in order."""
         return tuple(self._transforms)
 
+    @property
+    def dim_extend(self) -> int:
+        """The axis of what `extend` gets along which it is written."""
+        return self._storage.ndim - 1 if self._dim_extend is None else self._dim_extend
+
+    @property
+    def write_count(self) -> int:
+        """Slots written since the buffer was empty, also those that have been overwritten since."""
+        return self._storage.written
+
+    def set_storage(self, storage: Storage, collate_fn: Callable[[Any], Any] | None = None) -> Storage:
+        """Put another storage in place and return the one before.
+
+        Args:
+            storage: The new one; the writer writes to it from now on.
+            collate_fn: Applied to what it returns; by default what suits it.
+        """
+        with self._changing():
+            before, self._storage = self._storage, storage
+            storage.attach(self)
+            self._writer.register_storage(storage)
+            self._sampler.empty()
+            self._collate_fn = collate_fn if collate_fn is not None else _collate_of(storage)
+            if storage.shared and not storage.read_only:
+                self._gate.share()
+        return before
+
     def set_sampler(self, sampler: Sampler) -> Sampler:
         """Put another sampler in place and return the one before."""
-        with self._lock:
-            self._drain()
+        with self._changing():
             before, self._sampler = self._sampler, sampler
         return before
 
-    def append_transform(self, transform: Transform) -> None:
-        """Apply a further callable at the end."""
-        self.insert_transform(len(self._transforms), transform)
+    def set_writer(self, writer: Writer) -> Writer:
+        """Put another writer in place and return the one before."""
+        with self._changing():
+            before, self._writer = self._writer, writer
+            writer.register_storage(self._storage)
+        return before
 
-    def insert_transform(self, index: int, transform: Transform) -> None:
-        """Apply a further callable at this place of the order."""
-        with self._lock:
-            self._drain()
-            self._transforms.insert(index, *_transforms(transform))
+    def set_rng(self, generator: Generator) -> None:
+        """Draw from this generator from now on."""
+        self._sampler.generator = generator
 
-    def add(self, data: Any) -> int:
-        """Write one step and return its index."""
-        with self._lock:
+    def append_transform(self, transform: Transform, *, invert: bool = False) -> ReplayBuffer:
+        """Apply a further callable at the end.
+
+        Args:
+            transform: The callable.
+            invert: Apply it to what is written instead, and its `inv` to what is read.
+
+        Returns:
+            This buffer.
+        """
+        self.insert_transform(len(self._transforms), transform, invert=invert)
+        return self
+
+    def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> ReplayBuffer:
+        """Apply a further callable at this place of the order, see `append_transform`."""
+        problems: list[str] = []
+        transforms = _transforms(transform, problems)
+        if problems:
+            raise BadArgument("; ".join(problems))
+        with self._changing():
+            self._transforms[index:index] = map(_Inverted, transforms) if invert else transforms
+        return self
+
+    def add(self, data: Any) -> Any:
+        """Write one step; with a storage of several lanes, one step of each.
+
+        Args:
+            data: One element, without a leading axis. Inverse transforms see it as a batch of one.
+
+        Returns:
+            Its index; int64 [lanes, ndim] with several lanes; None if the writer did not keep it.
+        """
+        if self._inverses:
+            batched = is_tensor_collection(data)
+            data = self._inverted(data.unsqueeze(0) if batched else data)
+            if data is None:
+                return None
+            data = data.squeeze(0) if batched else data
+        with self._writing():
             index = self._writer.add(data)
-            self._sampler.add(index)
-        return index
+            if index is None:
+                return None
+            rows = index if isinstance(index, Tensor) else torch.tensor([index])
+            self._sampler.add(rows)
+            self._wrote(rows, data)
+        return index if self._storage.ndim == 1 else self._indices(rows)
 
-    def extend(self, data: Any) -> Tensor:
-        """Write several steps and return their indices, int64 [n]."""
-        with self._lock:
-            index = self._writer.extend(data)
-            self._sampler.extend(index)
-        return index
+    def extend(self, data: Any, *, update_priority: bool = True) -> Tensor:
+        """Write several steps.
+
+        Args:
+            data: A tensor, TensorDict or pytree whose leaves have one more axis than a step, `dim_extend`; or a list
+                of steps. A tuple is a pytree.
+            update_priority: Whether priorities that come with the data are taken over; a buffer of TensorDicts does.
+
+        Returns:
+            Their indices, int64 [n], or [n * lanes, ndim] with several lanes; -1 where the writer did not keep one.
+        """
+        data = self._inverted(data)
+        if data is None:
+            return torch.zeros(0, dtype=torch.int64)
+        if self.dim_extend > 0 and not isinstance(data, list):
+            data = time_first(data, self.dim_extend)
+        with self._writing():
+            rows = self._writer.extend(data)
+            kept = rows if not rows.numel() or rows.min() >= 0 else rows[rows >= 0]
+            self._sampler.extend(kept)
+            if update_priority:
+                self._wrote(rows, data)
+        return rows if self._storage.ndim == 1 else self._indices(rows)
+
+    def _wrote(self, rows: Tensor, data: Any) -> None:
+        """Be told what was written where, inside the gate."""
+
+    def _indices(self, rows: Tensor) -> Tensor:
+        return torch.stack(self._storage.unravel(rows), -1)
+
+    def update_priority(self, index: Any, priority: Any) -> None:
+        """Tell the sampler how much steps matter.
+
+        Args:
+            index: As `extend` or a batch gives it: a number, int64 [n], a tuple of one for each axis, or [n, ndim].
+            priority: A number, or one for each step.
+
+        Raises:
+            BadArgument: If a priority is no finite number from 0, or the shapes differ; nothing has changed then.
+        """
+        with self._gate:
+            rows = self._storage.ravel(index)
+            self._sampler.update_priority(rows, priority, storage=self._storage)
 
     def empty(self) -> None:
         """Forget all steps."""
-        with self._lock:
-            self._drain()
+        with self._changing():
             self._writer.empty()
             self._storage.empty()
             self._sampler.empty()
@@ -146,49 +304,125 @@ class ReplayBuffer:
             return_info: Return what the sampler says of its choice as well.
 
         Returns:
-            The batch, or the batch and a dict of info.
+            The batch, or the batch and a dict of info, with its ``"index"``.
 
         Raises:
             BadArgument: If no batch size is given anywhere, or the buffer is empty.
         """
         if self._prefetch is not None and batch_size in {None, self.batch_size}:
-            with self._lock:
-                batch, info = self._prefetch.next()
+            batch, info = self._prefetch.next()
         else:
-            batch, info = self._read(*self._draw(batch_size))
+            batch, info = self._make(self._draw(batch_size))
         return (batch, info) if return_info else batch
 
-    def _draw(self, batch_size: int | None) -> Drawn:
+    def _draw(self, batch_size: int | None, *, ahead: bool = False) -> _Drawn:
         size = batch_size if batch_size is not None else self.batch_size
         if size is None:
             raise BadArgument("no batch size", hint="give batch_size to the constructor, or to sample()")
-        _check_size("batch_size", size)
-        with self._lock:
-            return self._sampler.sample(self._storage, size)
+        if type(size) is not int or size < 1:
+            problems = _size_faults(batch_size=size)
+            if problems:
+                raise BadArgument(problems[0])
+        gate, storage = self._gate, self._storage
+        with gate:
+            index, info = self._sampler.sample(storage, size)
+            drawn = _Drawn(storage, index, info)
+            if ahead and not storage.read_only and not gate.shared:
+                drawn.announced = True
+                gate.begin_read()
+            elif not storage.read_only:
+                drawn.data = _taken(drawn)
+        return drawn
 
-    def _read(self, index: Tensor, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        info["index"] = index
-        return self._finish(self._storage.get(index), info), info
+    def _make(self, drawn: _Drawn) -> tuple[Any, dict[Any, Any]]:
+        data, info = drawn.data, drawn.info
+        if data is _UNREAD:
+            try:
+                data = _taken(drawn)
+            finally:
+                self._forget(drawn)
+        info["index"] = drawn.index if drawn.storage.ndim == 1 else drawn.storage.unravel(drawn.index)
+        return self._finish(data, info), info
 
-    def _finish(self, data: Any, info: dict[str, Any]) -> Any:
+    def _forget(self, drawn: _Drawn) -> None:
+        if drawn.announced:
+            self._gate.end_read()
+
+    def _finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
         del info
-        if self._collate_fn is not None:
+        if collate and self._collate_fn is not None:
             data = self._collate_fn(data)
         for transform in self._transforms:
             data = transform(data)
-        return tree_map(_pinned, data) if self._pin_memory else data
+        return pinned(data) if self._pin_memory else data
 
-    def _ahead(self, depth: int | None) -> Prefetch[Drawn, tuple[Any, dict[str, Any]]] | None:
+    def _ahead(self, depth: int | None) -> Prefetch[_Drawn, tuple[Any, dict[Any, Any]]] | None:
         if depth is None:
             return None
-        return Prefetch(depth, lambda: self._draw(self.batch_size), lambda drawn: self._read(*drawn))
+        return Prefetch(depth, lambda: self._draw(self.batch_size, ahead=True), self._make, self._forget, self._gate)
 
-    def _drain(self) -> None:
-        if self._prefetch is not None:
-            self._prefetch.drain()
+    @property
+    def _inverses(self) -> list[Transform]:
+        inverses = (getattr(transform, "inv", None) for transform in reversed(self._transforms))
+        return [inverse for inverse in inverses if callable(inverse)]
+
+    def _inverted(self, data: Any) -> Any:
+        for inverse in self._inverses:
+            if data is not None:
+                data = inverse(data)
+        return data
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._gate:
+            self._gate.wait_for_reads()
+            yield
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the gate with nothing under way: what was chosen ahead is no longer true afterwards."""
+        with self._gate:
+            if self._prefetch is not None:
+                self._prefetch.drain()
+            self._gate.wait_for_reads()
+            yield
 
     def __getitem__(self, index: Any) -> Any:
-        return self._finish(self._storage.get(index), {})
+        key = _key(index)
+        with self._gate:
+            if key is not None:
+                return self._field(key)
+            data = self._storage.get(index)
+            if self._transforms and not self._storage.read_only:
+                # A transform that works in place would change the buffer.
+                data = tree_map(_cloned, data)
+        return self._finish(data, {}, collate=not isinstance(index, (int, np.integer)))
+
+    def _field(self, key: Key) -> Any:
+        if key[0] == _ROOT and len(key) > 1:
+            key = key[1:]
+        return self[:][key] if self._transforms else self._storage.column(key)
+
+    def __setitem__(self, index: Any, data: Any) -> None:
+        key = _key(index)
+        with self._writing():
+            if key is not None:
+                self._storage.column(key)[:] = data
+                self._storage.changed()
+            else:
+                self._storage.set(index, self._inverted(data))
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        """Return the steps of a list of indices: `torch.utils.data.DataLoader` reads a batch in one piece by it."""
+        data = self[indices]
+        # The loader's own collate function stacks a list, and puts a TensorDict together key by key.
+        return (
+            list(data)
+            if isinstance(data, Tensor)
+            else data
+            if is_tensor_collection(data)
+            else [*map(self.__getitem__, indices)]
+        )
 
     def __len__(self) -> int:
         """Return the number of steps held."""
@@ -202,37 +436,183 @@ class ReplayBuffer:
         while not self._sampler.ran_out:
             yield self.sample()
 
+    def share(self) -> ReplayBuffer:
+        """Let processes that get this buffer from now on read and write the same memory.
+
+        They get it by fork, or as an argument of a spawned process. Sampler and writer are copied: what a sampler
+        remembers (priorities, what was sampled already) stays each process's own.
+
+        Returns:
+            This buffer.
+        """
+        with self._changing():
+            self._storage.share()
+            self._gate.share()
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of storage, sampler and writer, and which batches were chosen ahead of time.
+
+        Transforms are not part of it. Tensors share memory with the buffer: save or copy them before it changes.
+        """
+        with self._gate:
+            state: dict[str, Any] = {
+                name: {"kind": type(part).__name__, "state": part.state_dict()} for name, part in self._parts
+            }
+            drawn = self._prefetch.drawn if self._prefetch is not None else []
+            state["ahead"] = [{"index": one.index, "info": _listed(one.info)} for one in drawn]
+        return state
+
+    @property
+    def _parts(self) -> tuple[tuple[str, Stateful], ...]:
+        return ("storage", self._storage), ("sampler", self._sampler), ("writer", self._writer)
+
+    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
+        """Say why a state cannot be taken over, all reasons at once; empty if it can."""
+        missing = [name for name, _ in self._parts if name not in state_dict]
+        if missing:
+            return [f"it has no {', no '.join(missing)}; expected the state of a replay buffer"]
+        return [f"{name}: {reason}" for name, part in self._parts for reason in _misfits(part, state_dict[name])]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state that `state_dict` returned; one of another capacity too, if its steps fit.
+
+        Raises:
+            BadArgument: If it does not fit; nothing has changed then.
+        """
+        with self._changing():
+            state_dict = self._fitted(state_dict)
+            checkpoint.refuse(self.misfits(state_dict))
+            for name, part in self._parts:
+                part.load_state_dict(state_dict[name]["state"])
+            if self._prefetch is not None:
+                for one in state_dict.get("ahead", ()):
+                    drawn = _Drawn(self._storage, one["index"], {_as_given(key): value for key, value in one["info"]})
+                    if not self._storage.read_only:
+                        drawn.data = _taken(drawn)
+                    self._prefetch.start(drawn)
+
+    def _fitted(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Put a ring that has wrapped into chronological order if it comes into a larger one."""
+        ring = state_dict.get("storage", {}).get("state", {})
+        slots, written = ring.get("slots"), ring.get("written")
+        if slots is None or written is None or written < slots or slots == self._storage.slots:
+            return state_dict
+        turned = dict(state_dict)
+        for name, part in self._parts:
+            saved = state_dict[name]
+            turned[name] = saved | {"state": part.renumbered(saved["state"], written % slots, slots)}
+        return turned | {"ahead": []}
+
+    def dumps(self, path: Path | str) -> None:
+        """Write the state into a folder, see `state_dict` and `Stateful.dumps`; nobody writes to the buffer meanwhile."""
+        with self._gate:
+            super().dumps(path)
+
+    save = dump = dumps
+
+    def load(self, path: Path | str) -> None:
+        """Take over a state that `dumps` wrote."""
+        self.loads(path)
+
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        del state["_lock"]
         state["_prefetch"] = self._prefetch.depth if self._prefetch is not None else None
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         depth = state.pop("_prefetch")
-        self.__dict__.update(state, _lock=threading.RLock(), _prefetch=self._ahead(depth))
+        self.__dict__.update(state)
+        self._prefetch = self._ahead(depth)
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(storage={self._storage!r}, sampler={self._sampler!r}, writer={self._writer!r}, "
-            f"batch_size={self.batch_size})"
-        )
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
 
-def _check_size(name: str, size: Any) -> None:
-    if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
-        raise BadArgument(f"{name} is {size!r}; expected a whole number from 1")
+class _Inverted:
+    """A transform with its two directions exchanged."""
+
+    def __init__(self, transform: Transform) -> None:
+        self.inv = transform
+        self._forward = getattr(transform, "inv", None)
+
+    def __call__(self, data: Any) -> Any:
+        return data if self._forward is None else self._forward(data)
+
+    def __repr__(self) -> str:
+        return f"inverted {self.inv!r}"
 
 
-def _transforms(transform: Transform | Sequence[Transform] | None) -> list[Transform]:
+def _taken(drawn: _Drawn) -> Any:
+    # A sampler may also say where by an index for each axis.
+    index = drawn.index
+    return drawn.storage.take(index) if isinstance(index, Tensor) else drawn.storage.get(index)
+
+
+def _collate_of(storage: Storage) -> Callable[[Any], Any] | None:
+    return stacked if isinstance(storage, ListStorage) else None
+
+
+def _size_faults(**sizes: Any) -> list[str]:
+    return [
+        f"{name} is {size!r}; expected a whole number from 1"
+        for name, size in sizes.items()
+        if size is not None and (not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1)
+    ]
+
+
+def _made(part: Any, verb: str, problems: list[str], default: Callable[[], Any]) -> Any:
+    """Return a part that was given as such, as its class, as a factory, or not at all."""
+    if part is None:
+        return default()
+    if not isinstance(part, type) and callable(getattr(part, verb, None)):
+        return part
+    try:
+        made = part() if callable(part) else None
+    except TypeError as error:
+        problems.append(f"{part!r} cannot be called without arguments: {error}")
+        return None
+    if not callable(getattr(made, verb, None)):
+        problems.append(f"{part!r} has no method {verb}; expected an instance of a class that has")
+    return made
+
+
+def _transforms(transform: Any, problems: list[str]) -> list[Transform]:
     if transform is not None and not callable(transform) and not isinstance(transform, Sequence):
-        raise BadArgument(f"transform {transform!r} is no callable, and no sequence of callables")
+        problems.append(f"transform {transform!r} is no callable, and no sequence of callables")
+        return []
     listed = [] if transform is None else [transform] if callable(transform) else list(transform)
-    for one in listed:
-        if not callable(one):
-            raise BadArgument(f"transform {one!r} is no callable")
+    problems += [f"transform {one!r} is no callable" for one in listed if not callable(one)]
     return listed
 
 
-def _pinned(leaf: Any) -> Any:
-    return leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf
+def _key(index: Any) -> Key | None:
+    if isinstance(index, str):
+        return (index,)
+    return index if isinstance(index, tuple) and index and all(isinstance(name, str) for name in index) else None
+
+
+def _cloned(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) or is_tensor_collection(leaf) else leaf
+
+
+def _misfits(part: Stateful, saved: dict[str, Any]) -> list[str]:
+    kind, state = saved.get("kind"), saved.get("state")
+    if not isinstance(state, dict):
+        return [f"no state of a {type(part).__name__} was saved"]
+    reasons = part.misfits(state)
+    if state and kind != type(part).__name__ and not isinstance(part, Storage):
+        return [f"a {kind} was saved, and there is a {type(part).__name__} here", *reasons]
+    return reasons
+
+
+def _listed(info: dict[Any, Any]) -> list[list[Any]]:
+    """Write what a sampler says as a list: its keys may be tuples, which a state has no room for."""
+    return [[list(key) if isinstance(key, tuple) else key, value] for key, value in info.items()]
+
+
+def _as_given(key: Any) -> Any:
+    return tuple(key) if isinstance(key, list) else key

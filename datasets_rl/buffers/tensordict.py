@@ -4,27 +4,98 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from tensordict import is_tensor_collection
 from tensordict.utils import expand_as_right
+from torch import Tensor
 
 from datasets_rl.buffers.replay import ReplayBuffer
+from datasets_rl.errors import BadArgument
+from datasets_rl.writers._base import Writer
+from datasets_rl.writers.round_robin import TensorDictRoundRobinWriter
 
 __all__ = ["TensorDictReplayBuffer"]
+
+_INDEX = "index"
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
     """A replay buffer whose batches are TensorDicts.
 
     What the sampler says of its choice, and the index of every step, stand in the batch: ``batch["index"]`` is int64
-    [B].
+    [B], or [B, ndim] with a storage of several axes. The index is not stored: one that comes with what is written, as
+    in a batch that was sampled before, is left out.
 
     Args:
-        priority_key: Where a prioritised sampler finds the priorities of a batch.
+        priority_key: Where a prioritised sampler finds the priorities of a batch, and of what is written.
         **kwargs: Those of `ReplayBuffer`.
     """
 
     def __init__(self, *, priority_key: str = "td_error", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.priority_key = priority_key
+
+    def _default_writer(self) -> Writer:
+        return TensorDictRoundRobinWriter()
+
+    def add(self, data: Any) -> Any:
+        """Write one step; its priority is taken from `priority_key`, if it has one.
+
+        Args:
+            data: A TensorDict without a batch axis; with a storage of several lanes, [lanes].
+
+        Returns:
+            Its index; int64 [lanes, ndim] with several lanes; None if the writer did not keep it.
+        """
+        return super().add(_without_index(data))
+
+    def extend(self, data: Any, *, update_priority: bool = True) -> Tensor:
+        """Write several steps; their priorities are taken from `priority_key`, if they have them.
+
+        Args:
+            data: A TensorDict with one batch axis more than a step, or a list of TensorDicts.
+            update_priority: False gives all of them the priority of new steps.
+
+        Returns:
+            Their indices, int64 [n], or [n * lanes, ndim] with several lanes; -1 where the writer did not keep one.
+        """
+        if isinstance(data, list) and data and all(map(is_tensor_collection, data)):
+            data = torch.stack(data)
+        return super().extend(_without_index(data), update_priority=update_priority)
+
+    def _wrote(self, rows: Tensor, data: Any) -> None:
+        priority = data.get(self.priority_key, None)
+        if priority is not None:
+            kept = rows >= 0
+            priority = priority.reshape(rows.shape[0], -1)
+            self._sampler.update_priority(rows[kept], priority[kept], storage=self._storage)
+
+    def update_tensordict_priority(self, data: Any) -> None:
+        """Take over the priorities of a batch that was sampled.
+
+        Args:
+            data: A TensorDict with ``"index"``, and with the priorities at `priority_key`: one for each step, or
+                several, which the sampler reduces to one. Without priorities, nothing happens.
+
+        Raises:
+            BadArgument: If there is no index, or a priority is no finite number from 0; nothing has changed then.
+        """
+        priority = data.get(self.priority_key, None)
+        if priority is None:
+            return
+        index = data.get(_INDEX, None)
+        if index is None:
+            raise BadArgument(
+                f"the batch has no {_INDEX!r}; expected one that sample() returned, with its index",
+                hint="what extend() returned goes into update_priority(index, priority)",
+            )
+        with self._gate:
+            rows = self._storage.ravel(index if self._storage.ndim == 1 else index.reshape(-1, self._storage.ndim))
+            # An element that is a whole trajectory has its index at each step: its priorities are reduced to one.
+            while rows.ndim > 1 and bool((rows == rows[..., :1]).all()):
+                rows = rows[..., 0]
+            priority = priority.reshape(rows.numel(), -1)
+            self._sampler.update_priority(rows.reshape(-1), priority, storage=self._storage)
 
     def sample(self, batch_size: int | None = None, return_info: bool = False, include_info: bool | None = None) -> Any:
         """Draw a batch.
@@ -45,8 +116,34 @@ class TensorDictReplayBuffer(ReplayBuffer):
             batch = batch.exclude(*info)
         return (batch, info) if return_info else batch
 
-    def _finish(self, data: Any, info: dict[str, Any]) -> Any:
-        for key, value in info.items():
-            # What is known of an element holds for each of its steps, where elements are whole trajectories.
-            data.set(key, expand_as_right(value, data).contiguous() if data.ndim > value.ndim else value)
-        return super()._finish(data, info)
+    def _finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
+        if not info:
+            return super()._finish(data, info, collate=collate)
+        if collate and self._collate_fn is not None:
+            data = self._collate_fn(data)
+        if not is_tensor_collection(data):
+            raise BadArgument(
+                f"a batch is a {type(data).__name__}; a TensorDictReplayBuffer has TensorDicts only",
+                hint="use ReplayBuffer for other data",
+            )
+        noted = {key: _fitting(value, data) for key, value in info.items()}
+        data = super()._finish(_noting(data, noted), {}, collate=False)
+        # Transforms see what is known of the choice; one that selects keys does not take the index away.
+        return _noting(data, noted) if self._transforms else data
+
+
+def _without_index(data: Any) -> Any:
+    return data.exclude(_INDEX) if is_tensor_collection(data) and _INDEX in data.keys() else data  # noqa: SIM118 - a TensorDict iterates over its steps
+
+
+def _fitting(value: Any, data: Any) -> Tensor:
+    value = torch.stack(value, -1) if isinstance(value, tuple) else value
+    # What is known of an element holds for each of its steps, where elements are whole trajectories.
+    return expand_as_right(value, data).contiguous() if data.ndim > value.ndim else value
+
+
+def _noting(data: Any, noted: dict[Any, Tensor]) -> Any:
+    for key, value in noted.items():
+        if value.shape[: data.ndim] == data.shape and key not in data.keys(include_nested=True):
+            data.set(key, value if data.device is None else value.to(data.device, non_blocking=True))
+    return data

@@ -1,0 +1,52 @@
+"""What a buffer does to whole batches: stacking items, turning the time axis to the front, page-locked memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensordict import TensorDictBase, is_tensor_collection, lazy_stack
+from torch import Tensor
+from torch.utils._pytree import tree_map
+from torch.utils.data import default_collate
+
+from datasets_rl.errors import BadArgument
+
+__all__ = ["pinned", "stacked", "time_first"]
+
+
+def stacked(items: Any) -> Any:
+    """Stack a list of items: TensorDicts (lazily where their shapes differ), tensors, numbers, or trees of these.
+
+    Raises:
+        BadArgument: If they are something else.
+    """
+    if not isinstance(items, list) or not items:
+        return items
+    if all(map(is_tensor_collection, items)):
+        stack = lazy_stack(items)
+        shapes = {tuple((key, leaf.shape) for key, leaf in item.items(True, True, sort=True)) for item in items}
+        return stack if len(shapes) > 1 else stack.contiguous()
+    try:
+        return default_collate(items)
+    except (TypeError, RuntimeError) as error:
+        kinds = ", ".join(sorted({type(item).__name__ for item in items}))
+        raise BadArgument(
+            f"a batch of {kinds} cannot be stacked: {error}",
+            hint="give the buffer a collate_fn; `lambda items: items` returns them as a list",
+        ) from error
+
+
+def time_first(data: Any, axis: int) -> Any:
+    """Turn an axis of every leaf to the front: [B, T, ...] becomes [T, B, ...] for axis 1."""
+    if isinstance(data, TensorDictBase):
+        return data.permute(axis, *(other for other in range(data.ndim) if other != axis))
+    if is_tensor_collection(data):
+        return data.transpose(0, axis) if axis == 1 else data.permute(axis, *(o for o in range(data.ndim) if o != axis))
+    return tree_map(lambda leaf: leaf.movedim(axis, 0), data)
+
+
+def pinned(data: Any) -> Any:
+    """Copy a batch to page-locked memory: a TensorDict into one piece, which one copy then takes to a GPU."""
+    if isinstance(data, TensorDictBase):
+        return data.consolidate(pin_memory=True)
+    return tree_map(lambda leaf: leaf.pin_memory() if isinstance(leaf, Tensor) else leaf, data)

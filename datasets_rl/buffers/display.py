@@ -1,0 +1,53 @@
+"""A buffer in words: for the terminal, and as a table for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from textwrap import indent
+from typing import TYPE_CHECKING, Any
+
+from tensordict import TensorDictBase
+
+from datasets_rl.ted.keys import as_key, dotted
+
+if TYPE_CHECKING:
+    from datasets_rl.buffers.replay import ReplayBuffer
+
+__all__ = ["as_html", "as_text"]
+
+
+def as_text(buffer: ReplayBuffer) -> str:
+    """Write a buffer with its parts, one a line."""
+    parts = ",\n".join(f"{name}={value}" for name, value in _parts(buffer))
+    return f"{type(buffer).__name__}(\n{indent(parts, '    ')})"
+
+
+def as_html(buffer: ReplayBuffer) -> str:
+    """Write a buffer as a table: its parts, and the fields of a step."""
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(value)}</td></tr>"
+        for name, value in (
+            *_parts(buffer),
+            ("steps", f"{len(buffer):,} of {buffer.storage.max_size:,}"),
+            *_fields(buffer),
+        )
+    )
+    return f"<table><caption>{escape(type(buffer).__name__)}</caption>{rows}</table>"
+
+
+def _parts(buffer: ReplayBuffer) -> Iterator[tuple[str, str]]:
+    yield "storage", repr(buffer.storage)
+    yield "sampler", repr(buffer.sampler)
+    yield "writer", repr(buffer.writer)
+    if buffer.transforms:
+        yield "transform", ", ".join(map(repr, buffer.transforms))
+    yield "batch_size", repr(buffer.batch_size)
+
+
+def _fields(buffer: ReplayBuffer) -> Iterator[tuple[str, str]]:
+    first: Any = buffer.storage.get(0) if len(buffer) else None
+    if isinstance(first, TensorDictBase):
+        for key, leaf in first.items(include_nested=True, leaves_only=True):
+            dtype = str(getattr(leaf, "dtype", type(leaf).__name__)).removeprefix("torch.")
+            yield dotted(as_key(key)), f"{dtype} {list(leaf.shape)}"

@@ -1,0 +1,62 @@
+"""Batches of a buffer for `torch.utils.data.DataLoader`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy, deepcopy
+from itertools import count, islice
+from typing import Any
+
+from torch import Generator
+from torch.utils.data import IterableDataset, get_worker_info
+
+from datasets_rl.buffers.replay import ReplayBuffer
+from datasets_rl.errors import BadArgument
+
+__all__ = ["SampledBatches"]
+
+
+class SampledBatches(IterableDataset[Any]):
+    """The batches that a buffer's sampler chooses, read by the workers of a `DataLoader`.
+
+        >>> loader = DataLoader(SampledBatches(rb, batches=1000), batch_size=None, num_workers=4, pin_memory=True)
+
+    Every worker chooses the same batches and reads only its share of them, so that an epoch of a sampler without
+    replacement is one epoch over all workers, and no batch comes twice. A `DataLoader` over the buffer itself reads its
+    steps one after the other, or shuffled, as of any other dataset.
+
+    Args:
+        buffer: The buffer, with a batch size.
+        batches: Batches of an epoch; by default until the sampler has run out, which most never do.
+
+    Raises:
+        BadArgument: If the buffer has no batch size.
+    """
+
+    def __init__(self, buffer: ReplayBuffer, batches: int | None = None) -> None:
+        if buffer.batch_size is None:
+            raise BadArgument("the buffer has no batch size", hint="give batch_size to its constructor")
+        self.buffer = buffer
+        self.batches = batches
+        self._epoch = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield this worker's batches, in order."""
+        worker = get_worker_info()
+        if worker is None:
+            yield from islice(self.buffer, self.batches)
+            return
+        buffer, sampler = copy(self.buffer), deepcopy(self.buffer.sampler)
+        # All workers start with one sampler and one seed, in every epoch: the last one may have ended anywhere.
+        sampler.generator = Generator().manual_seed(worker.seed - worker.id + self._epoch)
+        self._epoch += 1
+        buffer.set_sampler(sampler)
+        sampler.ran_out = False
+        for number in count() if self.batches is None else range(self.batches):
+            if sampler.ran_out:
+                return
+            drawn = buffer._draw(None, ahead=True)  # noqa: SLF001 - the loader is a part of the buffer in another process
+            if number % worker.num_workers == worker.id:
+                yield buffer._make(drawn)[0]
+            else:
+                buffer._forget(drawn)  # noqa: SLF001 - the same

@@ -1,0 +1,127 @@
+"""One at a time over threads and processes, and no writing between choosing and reading."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+
+import pytest
+
+from datasets_rl.buffers.gate import Gate
+
+
+def test_a_writer_waits_until_what_was_announced_has_been_read():
+    gate, order = Gate(), []
+
+    def write():
+        with gate:
+            gate.wait_for_reads()
+            order.append("written")
+
+    with gate:
+        gate.begin_read()
+    writer = threading.Thread(target=write)
+    writer.start()
+    time.sleep(0.05)
+    order.append("read")
+    gate.end_read()
+    writer.join(10)
+
+    assert order == ["read", "written"]
+
+
+def test_who_is_inside_may_enter_again_and_only_the_last_leaving_opens():
+    gate, entered = Gate(), threading.Event()
+
+    def enter():
+        with gate:
+            entered.set()
+
+    other = threading.Thread(target=enter)
+    with gate:
+        with gate:
+            other.start()
+        assert not entered.wait(0.05)
+    other.join(10)
+
+    assert entered.is_set()
+
+
+def count_up(gate, path, times):
+    for _ in range(times):
+        with gate:
+            number = int(path.read_text())
+            time.sleep(0)
+            path.write_text(str(number + 1))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_and_threads_exclude_each_other(tmp_path, method):
+    gate, path = Gate(), tmp_path / "number"
+    gate.share()
+    path.write_text("0")
+    context = multiprocessing.get_context(method)
+    workers = [context.Process(target=count_up, args=(gate, path, 200)) for _ in range(2)]
+    workers += [threading.Thread(target=count_up, args=(gate, path, 200)) for _ in range(2)]
+    for one in workers:
+        one.start()
+    for one in workers:
+        one.join(60)
+
+    assert int(path.read_text()) == 800
+
+
+def die_inside(gate):
+    with gate:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_dies_inside_leaves_the_gate_open():
+    gate = Gate()
+    gate.share()
+    process = multiprocessing.get_context("fork").Process(target=die_inside, args=(gate,))
+    process.start()
+    process.join(30)
+
+    assert process.exitcode == -signal.SIGKILL
+    with gate:
+        pass
+
+
+def test_a_process_that_is_forked_while_a_thread_is_inside_gets_an_open_gate():
+    gate, leave = Gate(), threading.Event()
+    inside = threading.Event()
+
+    def stay():
+        with gate:
+            inside.set()
+            leave.wait(30)
+
+    thread = threading.Thread(target=stay)
+    thread.start()
+    assert inside.wait(10)
+    process = multiprocessing.get_context("fork").Process(target=gate.__enter__)
+    process.start()
+    process.join(30)
+    leave.set()
+    thread.join(10)
+
+    assert process.exitcode == 0
+
+
+def test_the_file_of_a_shared_gate_goes_with_it():
+    gate = Gate()
+    gate.share()
+    path = gate._path
+    copy = pickle.loads(pickle.dumps(gate))
+
+    assert path.exists()
+    assert copy.shared
+    del copy
+    assert path.exists()
+    del gate
+    assert not path.exists()
