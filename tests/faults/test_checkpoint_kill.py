@@ -1,0 +1,40 @@
+"""A dump that is killed anywhere leaves the state before it or the new one, and the next dump cleans up."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
+
+
+def lives(tmp_path, *, old):
+    done = subprocess.run(
+        [
+            sys.executable,
+            Path(__file__).with_name("checkpoint_killer.py"),
+            json.dumps({"folder": str(tmp_path / "checkpoint"), "old": old}),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(("old", "before"), [(True, "old"), (False, "absent")], ids=["over another", "the first"])
+def test_a_dump_killed_at_any_of_its_steps_leaves_a_whole_state_and_no_more_than_the_next_removes(
+    tmp_path, old, before
+):
+    found = lives(tmp_path, old=old)
+    after = [life["after"] for life in found]
+    turn = after.index("new")
+
+    assert len(found) >= 20
+    assert all(life["died"] for life in found)
+    assert after == [before] * turn + ["new"] * (len(found) - turn)
+    assert all(life["again"] == "new" and life["clean"] for life in found)
