@@ -1,6 +1,8 @@
 """Which steps come next, a sampler a file."""
 
 from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.prioritized import PrioritizedSampler
 from datasets_rl.samplers.random import RandomSampler
+from datasets_rl.samplers.without_replacement import SamplerWithoutReplacement
 
-__all__ = ["RandomSampler", "Sampler"]
+__all__ = ["PrioritizedSampler", "RandomSampler", "Sampler", "SamplerWithoutReplacement"]

@@ -37,14 +37,18 @@ class Share:
             raise BadArgument(f"rank is {rank}; expected at least 0 and below world_size {world_size}")
         return cls(rank, world_size)
 
+    def __bool__(self) -> bool:
+        """Return whether there are other processes."""
+        return self.world_size > 1
+
     def size(self, held: int) -> int:
         """Return how many of the first `held` rows are in this share."""
         return len(range(self.rank, held, self.world_size))
 
     def rows(self, numbers: Tensor) -> Tensor:
         """Return the rows of this share that have these numbers in it; the argument may be reused for them."""
-        return numbers if self.world_size == 1 else numbers.mul_(self.world_size).add_(self.rank)
+        return numbers.mul_(self.world_size).add_(self.rank) if self else numbers
 
     def __str__(self) -> str:
         """Say it as arguments; nothing if there is only one process."""
-        return "" if self.world_size == 1 else f"rank={self.rank}, world_size={self.world_size}"
+        return f"rank={self.rank}, world_size={self.world_size}" if self else ""

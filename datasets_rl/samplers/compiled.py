@@ -1,0 +1,28 @@
+"""Loops that numba compiles, once for each machine: import a module that has some only when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import numba
+
+__all__ = ["compiled"]
+
+Function = TypeVar("Function", bound=Callable[..., None])
+
+
+def compiled(signature: str) -> Callable[[Function], Function]:
+    """Compile a function for arguments of these types, at once, and keep the result on the disk.
+
+    The function releases the GIL while it runs.
+    """
+
+    def compile_now(function: Function) -> Function:
+        try:
+            made = numba.njit(signature, nogil=True, cache=True)(function)
+        except RuntimeError:  # neither the package's folder nor the user's cache can be written to
+            made = numba.njit(signature, nogil=True)(function)
+        return cast("Function", made)
+
+    return compile_now

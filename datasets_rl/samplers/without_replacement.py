@@ -1,0 +1,165 @@
+"""Uniform, every step once in an epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Generator, Tensor
+
+from datasets_rl.errors import BadArgument
+from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.share import Share
+
+if TYPE_CHECKING:
+    from datasets_rl.storages._base import Storage
+
+__all__ = ["SamplerWithoutReplacement"]
+
+
+class SamplerWithoutReplacement(Sampler):
+    """Draw every step once before any comes again.
+
+    The last batch of an epoch is short where the batch size does not divide the steps; `ran_out` says that it was the
+    last. Steps that come to a growing storage join the epoch that is under way. Steps that replace others in a full one
+    take their place: they come in this epoch if those had not come yet, else in the next.
+
+    Args:
+        drop_last: Whether a last batch that would be short is left out.
+        shuffle: Whether the order is random. If not, it is that of the storage, in a full ring from the oldest.
+        generator: Where the randomness comes from; by default torch's global generator, so that `torch.manual_seed`
+            alone reproduces a run.
+        rank: With `world_size`: draw only every `world_size`-th row, starting with this one, so that processes started
+            by torchrun draw disjoint rows. The shares differ by one row where they cannot be equal.
+        world_size: How many processes there are.
+
+    Raises:
+        BadArgument: If only one of `rank` and `world_size` is given, or there is no such rank.
+    """
+
+    def __init__(
+        self,
+        drop_last: bool = False,
+        shuffle: bool = True,
+        *,
+        generator: Generator | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        self.drop_last = drop_last
+        self.shuffle = shuffle
+        self.generator = generator
+        self._share = Share.of(rank, world_size)
+        self.empty()
+
+    def empty(self) -> None:
+        """Start anew."""
+        self._deck = torch.empty(0, dtype=torch.int64)
+        self._at = self._stop = 0
+        self._held = 0
+        self._lanes = 1
+        self.ran_out = False
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+        """Draw up to `batch_size` steps that have not come in this epoch.
+
+        Raises:
+            BadArgument: If the storage holds no step, or with `drop_last` less than a batch.
+        """
+        held = len(storage)
+        count = self._share.size(held)
+        if not count:
+            raise BadArgument("the storage holds no step to sample", hint="extend the buffer first")
+        if self.drop_last and count < batch_size:
+            raise BadArgument(
+                f"the batch size is {batch_size}, and there are {count} steps to sample: every batch would be dropped",
+                hint="take a smaller batch, or drop_last=False",
+            )
+        least = batch_size if self.drop_last else 1
+        if self._stop - self._at < least or held < self._held:
+            # Before a random order comes the same one always, so that the seed alone says what follows.
+            self._deck = self._epoch(storage)
+            self._at, self._stop = 0, count
+        elif held > self._held:
+            self._join(self._rows(self._held, held))
+        self._held, self._lanes = held, storage.lanes
+        rows = self._draw(min(batch_size, self._stop - self._at))
+        self._at += len(rows)
+        self.ran_out = self._stop - self._at < least
+        if self.ran_out:
+            self._at = self._stop
+        return rows, {}
+
+    def _left(self) -> Tensor:
+        return self._deck[self._at : self._stop]
+
+    def _join(self, rows: Tensor) -> None:
+        stop = self._stop + len(rows)
+        if stop > len(self._deck):
+            # Room for as many again: a storage that grows step by step has its rows copied seldom.
+            self._deck = torch.cat([self._left(), rows, torch.empty_like(self._deck)])
+            self._at, self._stop = 0, stop - self._at
+        else:
+            self._deck[self._stop : stop] = rows
+            self._stop = stop
+
+    def _draw(self, count: int) -> Tensor:
+        if not self.shuffle:
+            return self._left()[:count].clone()
+        from datasets_rl.samplers.deal import deal  # numba loads with it
+
+        rows = torch.empty(count, dtype=torch.int64)
+        points = torch.rand(count, dtype=torch.float64, generator=self.generator)
+        deal(self._left().numpy(), points.numpy(), rows.numpy())
+        return rows
+
+    def _epoch(self, storage: Storage) -> Tensor:
+        rows = self._rows(0, len(storage))
+        oldest = storage.written % storage.slots * storage.lanes
+        return rows if self.shuffle else rows.roll(-self._share.size(oldest))
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        return self._share.rows(torch.arange(self._share.size(start), self._share.size(stop)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is left of the epoch."""
+        return {
+            **super().state_dict(),
+            "left": self._left().clone(),
+            "held": self._held,
+            "lanes": self._lanes,
+            "ran_out": self.ran_out,
+        }
+
+    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
+        """Say whether what is left are rows."""
+        reasons = super().misfits(state_dict)
+        for name in ("held", "lanes", "ran_out"):
+            if not isinstance(state_dict.get(name), int):
+                reasons.append(f"{name} is {state_dict.get(name)!r}")
+        left = state_dict.get("left")
+        if not isinstance(left, Tensor) or left.dtype != torch.int64 or left.ndim != 1:
+            reasons.append("left is not rows, int64 [n]")
+        elif not reasons and len(left) and not 0 <= int(left.min()) <= int(left.max()) < state_dict["held"]:
+            reasons.append(f"left has rows from {left.min()} to {left.max()}; {state_dict['held']} were held")
+        return reasons
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with an epoch."""
+        super().load_state_dict(state_dict)
+        self._deck = state_dict["left"].clone()
+        self._at, self._stop = 0, len(self._deck)
+        self._held, self._lanes = state_dict["held"], state_dict["lanes"]
+        self.ran_out = state_dict["ran_out"]
+
+    def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
+        """Follow the rows that are left to their new places."""
+        lanes = state_dict["lanes"]
+        left, held = state_dict["left"], slots * lanes
+        if len(left):
+            left = torch.cat([left, self._rows(state_dict["held"], held)])
+        return {**state_dict, "left": (left - shift * lanes) % held, "held": held}
+
+    def __repr__(self) -> str:
+        share = f", {self._share}" if self._share else ""
+        return f"SamplerWithoutReplacement(drop_last={self.drop_last}, shuffle={self.shuffle}{share})"
