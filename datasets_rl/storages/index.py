@@ -150,8 +150,14 @@ class TrajectoryIndex:
                 self._keys = _Keys.of(storage, *self._asked)
                 self._clear(storage.slots * storage.lanes)
             self._append(rows, self._keys.read(storage, rows))
-            live = np.flatnonzero(self._lengths)
+            live = self._by_age(now[0] % storage.slots * storage.lanes)
             self._trajectories = Trajectories(self._firsts[live], self._lengths[live], self._order, self._places)
+
+    def _by_age(self, oldest: int) -> Index:
+        """Return the lists that hold something by the time of their first rows: a restored storage counts the same."""
+        live = np.flatnonzero(self._lengths)
+        heads = self._order[self._firsts[live]]
+        return live[np.argsort((heads - oldest) % len(self._places), kind="stable")]
 
     def _clear(self, capacity: int) -> None:
         self._order = np.empty(4 * capacity, np.int64)

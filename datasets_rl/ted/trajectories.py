@@ -121,14 +121,13 @@ class Trajectories:
         return by_place, self.firsts[by_place]
 
     def share(self, rank: int, world_size: int) -> Trajectories:
-        """Return every `world_size`-th trajectory from `rank` on, counted by their first rows.
-
-        Who counts is without effect: two processes that see the same steps part them in the same way.
-        """
-        mine = np.argsort(self.rows(self.firsts), kind="stable")[rank::world_size]
+        """Return every `world_size`-th trajectory from `rank` on: all ranks together have each of them once."""
+        mine = slice(rank, None, world_size)
         return Trajectories(self.firsts[mine], self.lengths[mine], self.order, self.places)
 
-    def slices(self, length: int, *, short: bool = False, before: int = 0, after: int = 0) -> Slices:
+    def slices(
+        self, length: int, *, short: bool = False, before: int = 0, after: int = 0, at_start: bool = False
+    ) -> Slices:
         """Return all slices of `length` steps, T, within one trajectory each.
 
         Args:
@@ -136,15 +135,18 @@ class Trajectories:
             short: Whether trajectories of fewer steps count, each as one slice of its own length.
             before: Steps by which a slice may begin before its trajectory; those are left out of it.
             after: Steps by which it may go on after the end; the same.
+            at_start: Whether only those count that start with the first step of a trajectory.
         """
         full = np.minimum(self.lengths, length)
         left, right = np.minimum(before, full - 1), np.minimum(after, full - 1)
         counts = self.lengths - full + 1 + left + right
+        if at_start:
+            counts = np.ones_like(full)
         if not short:
             counts[self.lengths < length] = 0
         ends = np.cumsum(counts)
         whole = not before and not after and (not short or bool((full == length).all()))
-        return Slices(self, length, short, right, counts, ends, self.firsts - left - (ends - counts), whole)
+        return Slices(self, length, counts, ends, self.firsts - left - (ends - counts), whole)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,8 +161,6 @@ class Slices:
     trajectories: Trajectories
     length: int
     """Steps of a whole slice, T."""
-    short: bool
-    after: Index
     counts: Index
     """Slices of each trajectory, [E]."""
     ends: Index
@@ -188,11 +188,11 @@ class Slices:
     def starting(self, rows: Index) -> tuple[Mask, Index, Index | None]:
         """Return the slices that start at these rows: whether there is one, its place and its steps, [n] each."""
         owner, starts = self.trajectories.locate(rows)
+        numbers, ends = starts - self.shift[owner], self.ends[owner]
+        admitted = (numbers >= ends - self.counts[owner]) & (numbers < ends)
         lengths = self.trajectories.lengths[owner]
         left = self.trajectories.firsts[owner] + lengths - starts
-        full = np.minimum(lengths, self.length)
-        admitted = (self.counts[owner] > 0) & (left >= full - self.after[owner])
-        return admitted, starts, None if self.whole else np.minimum(left, full)
+        return admitted, starts, None if self.whole else np.minimum(left, np.minimum(lengths, self.length))
 
     def rows(self, starts: Index, lengths: Index | None, *, pad: bool = False) -> Index:
         """Return the rows of slices, one slice after the other, int64 [B].
