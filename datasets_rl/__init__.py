@@ -133,8 +133,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "SamplerWithoutReplacement": "datasets_rl.samplers",
-    "PrioritizedSampler": "datasets_rl.samplers",
     "BadArgument": "datasets_rl.errors",
     "BaseDatasetExperienceReplay": "datasets_rl.datasets",
     "ConversionFailed": "datasets_rl.errors",
@@ -159,11 +157,13 @@ _HOMES = {
     "NotADataset": "datasets_rl.errors",
     "Offline": "datasets_rl.errors",
     "PrioritizedReplayBuffer": "datasets_rl.buffers",
+    "PrioritizedSampler": "datasets_rl.samplers",
     "RandomSampler": "datasets_rl.samplers",
     "ReplayBuffer": "datasets_rl.buffers",
     "RoundRobinWriter": "datasets_rl.writers",
     "SampledBatches": "datasets_rl.buffers",
     "Sampler": "datasets_rl.samplers",
+    "SamplerWithoutReplacement": "datasets_rl.samplers",
     "Settings": "datasets_rl.settings",
     "SliceSampler": "datasets_rl.samplers",
     "SliceSamplerWithoutReplacement": "datasets_rl.samplers",
