@@ -1,9 +1,9 @@
-"""Storages that make their memory when the first data comes: packed rows, in RAM or on a device."""
+"""A storage that makes its memory when the first data comes: packed rows, in RAM or on a device."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,86 +28,106 @@ class LazyTensorStorage(TensorStorage):
     more has records of its own. Whole numbers and slices give views, which can be written to; other indices give
     memory of its own.
 
+        slot    | observation | action | reward | flags | pad |      table 0, int64 [slots, *lanes, W]
+                | image ..................................... |      table 1
+
     Args:
         max_size: Steps that fit.
         device: Where the steps lie; "auto" for the device of the first data.
         ndim: Leading axes of the data that count positions.
     """
 
+    _layout = "rows"
+    _views: Sequence[RowViews] = ()
+
     def __init__(self, max_size: int, *, device: torch.device | str = "cpu", ndim: int = 1) -> None:
         Storage.__init__(self, max_size, ndim=ndim)
         self.device = None if device == "auto" else torch.device(device)
 
-    def _start(self, structure: Structure, lane_shape: tuple[int, ...], device: torch.device) -> None:
-        if not self.initialized:
-            self.device = device if self.device is None else self.device
-            self._make(structure, lane_shape, self.max_size // math.prod(lane_shape))
+    def _make(self, structure: Structure, lane_shape: tuple[int, ...], leaves: Sequence[Any]) -> None:
+        if self.device is None:
+            self.device = leaves[0].device
+        self._allocate(structure, lane_shape)
 
-    def _make(self, structure: Structure, lane_shape: tuple[int, ...], slots: int) -> None:
-        tables = layout(structure.leaves)
-        self._lane_shape = lane_shape
-        self._tables = [
-            self._allocated(number, (slots, *lane_shape, words)) for number, (words, _) in enumerate(tables)
-        ]
-        self._views = [views for _, views in tables]
-        self._structure = structure
-        self._columns = self._leaves(self._tables)
+    def _allocate(self, structure: Structure, lane_shape: tuple[int, ...]) -> None:
+        shape = (self._slots_for(lane_shape), *lane_shape)
+        self._use(structure, lane_shape, [self._zeros((*shape, words)) for words, _ in layout(structure.leaves)])
 
-    def _allocated(self, number: int, shape: tuple[int, ...]) -> Tensor:
-        del number
+    def _zeros(self, shape: tuple[int, ...]) -> Tensor:
         if self.device is None or self.device.type == "cpu":
             return torch.from_numpy(np.zeros(shape, np.int64))  # pages of zeros cost nothing until they are written
         return torch.zeros(shape, dtype=torch.int64, device=self.device)
 
-    def _leaves(self, tables: Sequence[Tensor]) -> list[Any]:
+    def _use(self, structure: Structure, lane_shape: tuple[int, ...], tables: Sequence[Tensor]) -> None:
+        self._structure, self._lane_shape, self._tables = structure, lane_shape, tables
+        self._views = [views for _, views in layout(structure.leaves)]
+        self._columns = self._unpacked(tables)
+
+    def _unpacked(self, parts: Sequence[Tensor]) -> list[Any]:
         leaves: list[Any] = [None] * len(self._known().leaves)
-        for views, table in zip(self._views, tables, strict=True):
-            views(table, leaves)
+        for views, part in zip(self._views, parts, strict=True):
+            views(part, leaves)
         return leaves
 
-    def _gather(self, rows: Tensor) -> Any:
-        structure, steps = self._known(), len(self)
-        flat = rows if rows.ndim == 1 else rows.reshape(-1)
-        parts = [
-            table.view(-1, table.shape[-1])[:steps].index_select(0, flat.to(table.device)).to(self.device)
-            for table in self._tables
-        ]
-        if rows.ndim != 1:
-            parts = [part.view(*rows.shape, part.shape[-1]) for part in parts]
-        return structure.build(self._leaves(parts), rows.shape, self.device)
+    def _selected(self, flat: Tensor, steps: int) -> list[Tensor]:
+        first = self._tables[0]
+        if not first.is_cpu:
+            return super()._selected(flat, steps)
+        return [table.view(-1, table.shape[-1])[:steps].index_select(0, flat) for table in self._tables]
 
-    def _view(self, where: tuple[Any, ...]) -> Any:
-        structure, held = self._known(), self.held
-        parts = [table[:held][where].to(self.device) for table in self._tables]
-        return structure.build(self._leaves(parts), parts[0].shape[:-1], self.device)
+    def _leaves(self, parts: Sequence[Tensor], rows: Tensor, batch: torch.Size) -> Sequence[Any]:
+        return self._unpacked(parts)
+
+    def _view(self, where: tuple[Any, ...]) -> tuple[Sequence[Any], torch.Size]:
+        parts = [table[: self.held][where] for table in self._tables]
+        return self._unpacked(parts), parts[0].shape[:-1]
 
     def _scatter(self, slots: Tensor, leaves: Sequence[Any]) -> None:
         fresh = [table.new_zeros((len(slots), *table.shape[1:])) for table in self._tables]
-        for column, leaf in zip(self._leaves(fresh), leaves, strict=True):
+        for column, leaf in zip(self._unpacked(fresh), leaves, strict=True):
             column.copy_(leaf)
         for table, part in zip(self._tables, fresh, strict=True):
             table.index_copy_(0, slots.to(table.device), part)
 
+    def _table_shapes(self, structure: Structure) -> list[tuple[torch.dtype | None, tuple[int, ...]]]:
+        return [(torch.int64, (words,)) for words, _ in layout(structure.leaves)]
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        if self.device is None:
+            self.device = state["tables"][0][0].device if state["tables"][0] else torch.device("cpu")
+        self._allocate(Structure.from_json(state["structure"]), tuple(state["lanes"]))
+
+    def _pickled(self, state: dict[str, Any]) -> dict[str, Any]:
+        made = {"_views", "_columns", "_shared_counts"}
+        state = {name: value for name, value in state.items() if name not in made}
+        if not self.shared:
+            # The pickler of torch.multiprocessing would share the tables, and leave the counts behind.
+            state["_tables"] = [table.clone() for table in self._tables]
+            state["_counts"] = state["_counts"].clone()
+        return state
+
+    def _remake(self) -> None:
+        if self._structure is not None:
+            self._use(self._structure, self._lane_shape, self._tables)
+
 
 def layout(leaves: Sequence[Leaf]) -> list[tuple[int, RowViews]]:
-    """Give every leaf its place: words and views of a row of each table; the first has the narrow leaves."""
+    """Give every leaf its place: the words of one row, and the views of it, for each table.
+
+    The narrow leaves share the first table, sorted by item size so that all are aligned; each wide one has its own.
+    """
     narrow: list[Spot] = []
-    tables: list[tuple[int, RowViews]] = []
+    wide: list[tuple[int, RowViews]] = []
     offset = 0
-    for number, leaf in sorted(enumerate(leaves), key=lambda item: -item[1].dtype.itemsize):
-        size = leaf.dtype.itemsize * math.prod(leaf.shape)
-        if size < WIDE_BYTES and leaf.dtype.itemsize <= _WORD:
-            narrow.append(Spot(number, offset, leaf.dtype, leaf.shape))
+    numbered = [(leaf.dtype, number, leaf.shape) for number, leaf in enumerate(leaves) if leaf.dtype is not None]
+    for dtype, number, shape in sorted(numbered, key=lambda item: -item[0].itemsize):
+        size = dtype.itemsize * math.prod(shape)
+        if size < WIDE_BYTES and dtype.itemsize <= _WORD:
+            narrow.append(Spot(number, offset, dtype, shape))
             offset += size
         else:
-            words = _words(size, leaf.dtype)
-            tables.append((words, RowViews([Spot(number, 0, leaf.dtype, leaf.shape)], words * _WORD)))
-    if narrow:
-        words = max(_words(offset), 1)
-        tables.insert(0, (words, RowViews(narrow, words * _WORD)))
-    return tables
-
-
-def _words(size: int, dtype: torch.dtype = torch.int64) -> int:
-    step = max(dtype.itemsize, _WORD)
-    return -(-size // step) * step // _WORD
+            step = max(dtype.itemsize, _WORD)
+            taken = max(-(-size // step) * step, step)
+            wide.append((taken // _WORD, RowViews([Spot(number, 0, dtype, shape)], taken)))
+    words = max(-(-offset // _WORD), 1)
+    return [(words, RowViews(narrow, words * _WORD))] * bool(narrow) + wide

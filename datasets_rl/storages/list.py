@@ -6,14 +6,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from tensordict import is_tensor_collection
 from torch import Tensor
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.storages._base import Storage
-from datasets_rl.storages.positions import Run, note, positions, target
+from datasets_rl.storages.positions import Run, names_one, note, positions, target
 
 __all__ = ["ListStorage"]
 
@@ -42,7 +41,7 @@ class ListStorage(Storage):
         """
         where = positions(index, (len(self._items),))
         if isinstance(where, Tensor):
-            return [self._items[row] for row in where.tolist()] if where.ndim == 1 else self._items[int(where)]
+            return _chosen(self._items, where.tolist())
         (part,) = where
         return self._items[part]
 
@@ -61,7 +60,7 @@ class ListStorage(Storage):
             BadArgument: If the number of objects differs.
             IndexError: If a slot is out of range, or slots before it would be left unwritten.
         """
-        one = isinstance(cursor, (int, np.integer)) or (isinstance(cursor, Tensor) and cursor.ndim == 0)
+        one = names_one(cursor)
         items = [data] if one else self._several(data)
         goal = target(cursor, len(items), held=self.held, slots=self.slots)
         numbers = (
@@ -95,3 +94,7 @@ class ListStorage(Storage):
 
     def __repr__(self) -> str:
         return f"ListStorage({len(self._items):,} elements)"
+
+
+def _chosen(items: Sequence[Any], rows: Any) -> Any:
+    return [_chosen(items, row) for row in rows] if isinstance(rows, list) else items[rows]

@@ -7,6 +7,7 @@ import math
 import os
 import tempfile
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ class LazyMemmapStorage(LazyTensorStorage):
     def _map_counts(self) -> None:
         path = self.scratch_dir / _COUNTS
         if not path.exists():
-            path.write_bytes(bytes(self._counts.nbytes))
+            path.write_bytes(bytes(3 * 8))
         self._counts = np.memmap(path, np.int64, mode="r+", shape=(3,))
         self._adopt()
 
@@ -114,15 +115,13 @@ class LazyMemmapStorage(LazyTensorStorage):
             self.device = torch.device("cpu")
         self._map(Structure.from_json(about["structure"]), tuple(about["lanes"]))
 
-    def _make(self, structure: Structure, lane_shape: tuple[int, ...], slots: int) -> None:
+    def _allocate(self, structure: Structure, lane_shape: tuple[int, ...]) -> None:
         with disk.lock(self.scratch_dir / "storage.lock", str(self.scratch_dir)):
             if self.initialized:  # another process was first
                 faults = self._known().misfits(structure)
                 if faults or lane_shape != self._lane_shape:
-                    raise BadArgument(f"another process has stored other data: {'; '.join(faults)}")
+                    raise BadArgument(f"another process has stored other data meanwhile: {'; '.join(faults)}")
                 return
-            needed = sum(words for words, _ in layout(structure.leaves)) * 8 * slots * math.prod(lane_shape)
-            disk.require_free(self.scratch_dir, needed, f"{self.max_size:,} steps")
             self._map(structure, lane_shape)
             about = {
                 "format": _FORMAT,
@@ -134,22 +133,36 @@ class LazyMemmapStorage(LazyTensorStorage):
             disk.write_json(self.scratch_dir / _ABOUT, about)
 
     def _map(self, structure: Structure, lane_shape: tuple[int, ...]) -> None:
-        super()._make(structure, lane_shape, self.max_size // math.prod(lane_shape))
+        shape = (self._slots_for(lane_shape), *lane_shape)
+        sizes = [math.prod(shape) * words for words, _ in layout(structure.leaves)]
+        paths = [self.scratch_dir / f"rows.{number}.bin" for number in range(len(sizes))]
+        missing = sum(size * 8 for path, size in zip(paths, sizes, strict=True) if not path.exists())
+        disk.require_free(self.scratch_dir, missing, f"{self.max_size:,} steps")
+        self._use(structure, lane_shape, [_mapped(path, size, shape) for path, size in zip(paths, sizes, strict=True)])
 
-    def _allocated(self, number: int, shape: tuple[int, ...]) -> Tensor:
-        path = self.scratch_dir / f"rows.{number}.bin"
-        with path.open("ab") as stream:
-            stream.truncate(math.prod(shape) * 8)  # sparse: blocks are taken when they are written
-        return torch.from_file(str(path), shared=True, size=math.prod(shape), dtype=torch.int64).view(shape)
+    def _selected(self, flat: Tensor, steps: int) -> list[Tensor]:
+        return [part.to(self.device, non_blocking=True) for part in super()._selected(flat, steps)]
+
+    def _view(self, where: tuple[Any, ...]) -> tuple[Sequence[Any], torch.Size]:
+        parts = [table[: self.held][where].to(self.device) for table in self._tables]
+        return self._unpacked(parts), parts[0].shape[:-1]
+
+    def _pickled(self, state: dict[str, Any]) -> dict[str, Any]:
+        made = {"_tables", "_views", "_columns", "_structure", "_counts"}
+        return {name: value for name, value in state.items() if name not in made}
 
     def __getstate__(self) -> dict[str, Any]:
-        made = {"_tables", "_views", "_columns", "_counts", "_structure"}
-        return {name: value for name, value in self.__dict__.items() if name not in made}
+        return self._pickled({**self.__dict__, "_indices": {}})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._counts = np.zeros(3, np.int64)
         self._map_counts()
+
+
+def _mapped(path: Path, words: int, shape: tuple[int, ...]) -> Tensor:
+    with path.open("ab") as stream:
+        stream.truncate(words * 8)  # sparse: blocks are taken when they are written
+    return torch.from_file(str(path), shared=True, size=words, dtype=torch.int64).view(*shape, -1)
 
 
 def _remove(folder: Path, owner: int) -> None:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets_rl.errors import BadArgument
-from datasets_rl.storages.dataset import as_rows, wrapped
+from datasets_rl.storages.dataset import as_rows
 
-__all__ = ["Run", "note", "positions", "target"]
+__all__ = ["Run", "names_one", "note", "positions", "target"]
 
 
 def positions(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...] | Tensor:
@@ -26,29 +26,29 @@ def positions(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...] | Tensor:
         shape: Sizes of the axes.
 
     Returns:
-        A tuple that makes a view when a tensor of at least these axes is indexed with it, or the rows to gather,
-        int64, in the shape of the batch.
+        A tuple that makes a view when a tensor of at least these axes is indexed with it; or the rows to gather, int64,
+        in the shape of the batch. With one axis they may be negative, or out of range: the gather tells.
 
     Raises:
-        IndexError: If the index reaches outside, or is none.
+        IndexError: If it is no index, or one of more axes, or reaches outside where that is known.
     """
-    if isinstance(index, Tensor) and index.dtype == torch.int64 and len(shape) == 1 and index.is_cpu:
-        return wrapped(index, shape[0])
+    if type(index) is Tensor and len(shape) == 1:
+        return as_rows(index, shape[0])
     parts = index if isinstance(index, tuple) else (index,)
-    taken = sum(_axes(part) for part in parts)
+    taken = sum(map(_axes, parts))
     if taken > len(shape):
-        raise IndexError(f"the index {index!r} has {taken} axes; the storage has {len(shape)}")
+        raise IndexError(f"the index {index!r} is for {taken} axes; the storage has {len(shape)}")
     if all(map(_makes_view, parts)):
         return _explicit(parts, len(shape) - taken)
     if len(shape) == 1 and len(parts) == 1:
-        return wrapped(as_rows(parts[0], shape[0]), shape[0])
+        return as_rows(parts[0], shape[0])
     grid = np.arange(math.prod(shape)).reshape(shape)
-    return torch.from_numpy(np.ascontiguousarray(grid[tuple(map(_plain, parts))], np.int64))
+    return torch.from_numpy(np.array(grid[tuple(map(_plain, parts))], np.int64))
 
 
 def _makes_view(part: Any) -> bool:
     if isinstance(part, slice):
-        return part.step is None or part.step > 0
+        return part.step is None or part.step > 0  # torch has no views that go backwards
     return part is None or part is Ellipsis or _is_number(part)
 
 
@@ -59,7 +59,7 @@ def _is_number(part: Any) -> bool:
 def _axes(part: Any) -> int:
     if part is None or part is Ellipsis:
         return 0
-    mask = isinstance(part, (Tensor, np.ndarray)) and str(part.dtype) in {"bool", "torch.bool"}
+    mask = isinstance(part, (Tensor, np.ndarray)) and part.dtype in {torch.bool, np.dtype(bool)}
     return max(part.ndim, 1) if mask else 1
 
 
@@ -72,7 +72,10 @@ def _explicit(parts: tuple[Any, ...], free: int) -> tuple[Any, ...]:
 def _plain(part: Any) -> Any:
     if isinstance(part, Tensor):
         return part.cpu().numpy()
-    return np.asarray(part) if isinstance(part, (list, range)) else part
+    if isinstance(part, (list, range)):
+        array = np.asarray(part)
+        return array if array.size else array.astype(np.int64)
+    return part
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,57 +95,57 @@ class Run:
             begin += count
 
 
+def names_one(cursor: Any) -> bool:
+    """Return whether a cursor names one slot, and not several."""
+    return _is_number(cursor) or (isinstance(cursor, (Tensor, np.ndarray)) and cursor.ndim == 0)
+
+
 def target(cursor: Any, count: int, *, held: int, slots: int) -> Run | Tensor:
     """Read which slots are to be written.
 
     Args:
-        cursor: A whole number, slice, range, list, or index tensor [n].
+        cursor: A whole number, slice, range, list, mask or index tensor [n]; below 0 it counts from the end of what is
+            held.
         count: Slots that the data fills.
         held: Slots that are held.
         slots: Slots that there are.
 
     Raises:
-        BadArgument: If the data fills another number of slots, or one slot has more steps than fit.
-        IndexError: If a slot is out of range, or slots before it were never written.
+        BadArgument: If the data fills another number of slots.
+        IndexError: If a slot is out of range, or slots before it would be left unwritten.
     """
-    if slots < 1:
-        raise BadArgument("one slot has more steps than max_size; expected a larger max_size")
-    numbers = _slot_numbers(cursor, held, slots)
-    if len(numbers) != count:
-        raise BadArgument(f"{len(numbers)} slots were named for data of {count}")
-    if isinstance(numbers, range):
-        run = Run(numbers.start, count) if numbers.step == 1 or count == 1 else None
-        numbers = numbers if run is not None else torch.arange(count) * numbers.step + numbers.start
-    else:
-        first = int(numbers[0]) if count else 0
-        run = Run(first, count) if torch.equal(numbers, torch.arange(first, first + count) % slots) else None
-    if run is not None and isinstance(numbers, range):
-        low, high = run.first, run.first + count - 1
-    else:
-        low, high = (int(numbers.min()), int(numbers.max())) if count else (0, -1)
-    if low < 0 or high >= slots:
-        raise IndexError(f"slot {low if low < 0 else high} is outside the {slots:,} slots")
-    if not _reachable(run if run is not None else numbers, held):
-        raise IndexError(f"slot {high} was to be written while {held:,} are held; the next free one is {held}")
-    return run if run is not None else numbers
-
-
-def _slot_numbers(cursor: Any, held: int, slots: int) -> range | Tensor:
     if isinstance(cursor, slice):
-        return range(*slice(cursor.start, held if cursor.stop is None else cursor.stop, cursor.step).indices(slots))
-    if isinstance(cursor, range):
-        return cursor
-    if isinstance(cursor, (int, np.integer)) and not isinstance(cursor, bool):
-        number = int(cursor) + held * (cursor < 0)
-        return range(number, number + 1)
-    return wrapped(as_rows(cursor, held).reshape(-1), slots)
+        stop = held if cursor.stop is None else cursor.stop
+        cursor = range(*slice(cursor.start, stop, cursor.step).indices(slots))
+    elif names_one(cursor):
+        number = int(cursor)
+        cursor = range(number, number + 1) if number >= 0 else range(number + held, number + held + 1)
+    numbers: Any = cursor if isinstance(cursor, range) else as_rows(cursor, held).reshape(-1).numpy()
+    if len(numbers) != count:
+        raise BadArgument(f"{len(numbers)} slots are named for data of {count}")
+    if isinstance(numbers, range) and (numbers.step == 1 or count < 2):
+        low, high, run = numbers.start, numbers.start + count - 1, True
+    else:
+        numbers = np.asarray(numbers, np.int64)
+        if numbers.min(initial=0) < 0:
+            numbers = np.where(numbers < 0, numbers + held, numbers)
+        low, high = int(numbers.min(initial=slots)), int(numbers.max(initial=-1))
+        run = bool(((np.diff(numbers) - 1) % slots == 0).all())
+    if count and (low < 0 or high >= slots):
+        raise IndexError(f"slot {low if low < 0 else high} is outside the {slots:,} slots")
+    if not run:
+        fresh = np.unique(numbers[numbers >= held])
+        if not np.array_equal(fresh, np.arange(held, held + len(fresh))):
+            raise IndexError(_gap(high, held))
+        return torch.from_numpy(numbers)
+    first = int(numbers[0]) if count else held % slots
+    if first > held:
+        raise IndexError(_gap(first, held))
+    return Run(first, count)
 
 
-def _reachable(goal: Run | Tensor, held: int) -> bool:
-    if isinstance(goal, Run):
-        return goal.first <= held
-    fresh = goal[goal >= held].unique()
-    return torch.equal(fresh, torch.arange(held, held + len(fresh)))
+def _gap(slot: int, held: int) -> str:
+    return f"slot {slot} is beyond the {held:,} that are held; the next free one is {held}"
 
 
 def note(counts: NDArray[np.int64], goal: Run | Tensor, slots: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase, is_tensor_collection
@@ -205,15 +205,21 @@ class Structure:
         return {"tree": tree, "nodes": nodes}
 
     @classmethod
-    def from_json(cls, entry: Any) -> Structure:
+    def from_json(cls, entry: Any, like: Structure | None = None) -> Structure:
         """Read a description, trusting nothing in it.
 
-        A tensorclass comes back as the TensorDict in it. A pytree of other containers than dicts, lists and tuples
-        does not come back: a storage that has such data already takes the state over.
+        A tensorclass comes back as the TensorDict in it, and a pytree of other containers than dicts, lists and tuples
+        does not come back, unless `like` has the classes.
+
+        Args:
+            entry: What `to_json` returned.
+            like: A structure that is described in the same words is returned itself.
 
         Raises:
             BadArgument: If it describes no structure.
         """
+        if like is not None and entry == like.to_json():
+            return like
         leaves: list[Leaf] = []
         try:
             nodes = [_node_from_json(node, (), leaves) for node in entry["nodes"]]
@@ -222,11 +228,10 @@ class Structure:
                 return cls(leaves, [node], None)
             tree = _tree_from_json(entry["tree"])
             order, spec = pytree.tree_flatten(tree)
-            if order != list(range(len(nodes))):
-                raise ValueError("the numbers of its parts are not in order")
+            entries = [entry["nodes"][number] for number in order]
             leaves.clear()
             paths = [tuple(map(_step, path)) for path, _ in pytree.tree_flatten_with_path(tree)[0]]
-            nodes = [_node_from_json(node, path, leaves) for node, path in zip(entry["nodes"], paths, strict=True)]
+            nodes = [_node_from_json(node, path, leaves) for node, path in zip(entries, paths, strict=True)]
             return cls(leaves, nodes, spec)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise BadArgument(f"{shorten(entry)} describes no structure of data: {error}") from error

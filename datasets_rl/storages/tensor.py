@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict
+from tensordict import MemoryMappedTensor, TensorDict
 from torch import Tensor
 
+from datasets_rl.checkpoint import refuse
 from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.rows import shorten
 from datasets_rl.storages._base import Storage
-from datasets_rl.storages.positions import Run, note, positions, target
+from datasets_rl.storages.dataset import wrapped
+from datasets_rl.storages.positions import Run, names_one, note, positions, target
 from datasets_rl.storages.structure import Structure, stacked
 from datasets_rl.ted.keys import Key, dotted, nested
 
@@ -28,30 +32,40 @@ class TensorStorage(Storage):
     Args:
         storage: A tensor, a TensorDict, a tensorclass, or a pytree of these, [slots, *lanes, ...].
         max_size: Steps that fit; if given, the number of those in `storage`.
-        device: Where batches go; "auto" leaves them where `storage` is.
+        device: Taken because the reference has it: batches come from where `storage` is.
         ndim: Leading axes that count positions.
 
     Raises:
         BadArgument: If `storage` has a leaf that is no tensor, or the sizes differ.
     """
 
+    _layout = "leaves"
+    """What the tables of a saved state are: one for each leaf."""
     _structure: Structure | None = None
     _lane_shape: tuple[int, ...] = ()
+    _tables: Sequence[Tensor] = ()
+    """The memory of all steps, each [slots, *lanes, ...]."""
     _columns: Sequence[Any] = ()
-    """Every leaf, [slots, *lanes, *shape]: views of the memory that holds it."""
+    """Every leaf, [slots, *lanes, *shape]: views of the tables."""
+    _shared_counts: Tensor | None = None
 
     def __init__(
         self, storage: Any, max_size: int | None = None, *, device: torch.device | str = "cpu", ndim: int = 1
     ) -> None:
+        del device
         structure = Structure.of(storage, ndim)
         sizes, columns = structure.flatten(storage, [None] * ndim)
         steps = math.prod(sizes)
         if max_size is not None and max_size != steps:
             raise BadArgument(f"max_size is {max_size}, and the storage has {list(sizes)} steps; expected {steps}")
+        objects = [leaf.path for leaf in structure.leaves if leaf.dtype is None]
+        if objects:
+            raise BadArgument(f"{objects} are no tensors", hint="LazyTensorStorage holds objects beside tensors")
         super().__init__(steps, ndim=ndim)
         self._storage = storage
-        self._structure, self._lane_shape, self._columns = structure, sizes[1:], columns
-        self.device = columns[0].device if device == "auto" else torch.device(device)
+        self._structure, self._lane_shape = structure, sizes[1:]
+        self._tables = self._columns = columns
+        self.device: torch.device | None = columns[0].device
         self._counts[:2] = sizes[0]
 
     @property
@@ -61,13 +75,18 @@ class TensorStorage(Storage):
 
     @property
     def lanes(self) -> int:
-        """Steps of one slot."""
-        return math.prod(self._lane_shape) if self.initialized else 1
+        """Steps of one slot: 1, or the product of the sizes of the axes after the first; 1 while nothing is known."""
+        return math.prod(self._lane_shape)
 
     @property
     def shape(self) -> torch.Size:
         """Slots held, and the axes of the lanes."""
         return torch.Size((self.held, *self._lane_shape))
+
+    def _known(self) -> Structure:
+        if not self.initialized or self._structure is None:
+            raise IndexError(f"this {type(self).__name__} is empty: nothing has been written to it")
+        return self._structure
 
     def get(self, index: Any) -> Any:
         """Return the data at an index along the leading axes, [held, *lanes].
@@ -79,36 +98,43 @@ class TensorStorage(Storage):
         Raises:
             IndexError: If the index reaches outside the steps held.
         """
+        structure = self._known()
         where = positions(index, (self.held, *self._lane_shape))
-        return self._gather(where) if isinstance(where, Tensor) else self._view(where)
+        if isinstance(where, Tensor):
+            return self._gather(where)
+        return structure.build(*self._view(where), self.device)
 
     def take(self, rows: Tensor) -> Any:
         """Return the steps of these rows, int64 [B], as one batch [B] in memory of its own."""
         return self._gather(rows)
 
     def _gather(self, rows: Tensor) -> Any:
-        held = self.held
-        flat = rows.reshape(-1).to(self._columns[0].device)
-        leaves = [
-            column[:held]
-            .flatten(0, self.ndim - 1)
-            .index_select(0, flat)
-            .reshape(*rows.shape, *column.shape[self.ndim :])
-            for column in self._columns
-        ]
-        return self._known().build(leaves, rows.shape, self.device)
+        structure, steps = self._known(), len(self)
+        flat = rows if rows.ndim == 1 else rows.reshape(-1)
+        try:
+            parts = self._selected(flat, steps)
+        except IndexError:
+            flat = wrapped(flat, steps)
+            parts = self._selected(flat, steps)
+        if rows.ndim != 1:
+            parts = [part.view(*rows.shape, *part.shape[1:]) for part in parts]
+        return structure.build(self._leaves(parts, flat, rows.shape), rows.shape, self.device)
 
-    def _view(self, where: tuple[Any, ...]) -> Any:
-        held = self.held
-        leaves = [column[:held][where] for column in self._columns]
-        structure = self._known()
-        batch = leaves[0].shape[: leaves[0].ndim - len(structure.leaves[0].shape)]
-        return structure.build(leaves, batch, self.device)
+    def _selected(self, flat: Tensor, steps: int) -> list[Tensor]:
+        if self._tables and not self._tables[0].is_cpu:
+            # A CUDA kernel that reads outside takes the whole process with it.
+            flat = wrapped(flat, steps).to(self._tables[0].device, non_blocking=True)
+        last = self.ndim - 1
+        return [table[: self.held].flatten(0, last).index_select(0, flat) for table in self._tables]
 
-    def _known(self) -> Structure:
-        if self._structure is None and not self.initialized:
-            raise IndexError(f"this {type(self).__name__} is empty: nothing has been written to it")
-        return self._structure
+    def _leaves(self, parts: Sequence[Tensor], rows: Tensor, batch: torch.Size) -> Sequence[Any]:
+        """Return all leaves, [*batch, *shape], of parts of the tables."""
+        del rows, batch
+        return parts
+
+    def _view(self, where: tuple[Any, ...]) -> tuple[Sequence[Any], torch.Size]:
+        leaves = [column[: self.held][where] for column in self._columns]
+        return leaves, leaves[0].shape[: leaves[0].ndim - len(self._known().leaves[0].shape)]
 
     def set(self, cursor: Any, data: Any) -> None:
         """Write data into slots.
@@ -124,44 +150,57 @@ class TensorStorage(Storage):
             BadArgument: If the data does not fit; all faults at once, and nothing has been written.
             IndexError: If a slot is out of range, or slots before it would be left unwritten.
         """
-        one = isinstance(cursor, (int, np.integer)) or (isinstance(cursor, Tensor) and cursor.ndim == 0)
+        one = names_one(cursor)
         structure, sizes, leaves = self._read(data, one=one)
-        lane_shape = sizes[0 if one else 1 :]
-        slots = self.max_size // max(math.prod(lane_shape), 1)
+        lane_shape = sizes if one else sizes[1:]
+        slots = self._slots_for(lane_shape)
         goal = target(cursor, 1 if one else sizes[0], held=self.held, slots=slots)
-        self._start(structure, lane_shape, leaves[0].device)
+        if not self.initialized:
+            self._make(structure, lane_shape, leaves)
         with torch.no_grad():
             if isinstance(goal, Run):
                 for first, begin, count in goal.pieces(slots):
-                    self._copy(first, count, [leaf if one else leaf[begin : begin + count] for leaf in leaves], one=one)
+                    self._copy(first if one else slice(first, first + count), leaves, slice(begin, begin + count))
             else:
                 self._scatter(goal, leaves)
         note(self._counts, goal, slots)
 
     def _read(self, data: Any, *, one: bool) -> tuple[Structure, tuple[int, ...], list[Any]]:
-        if isinstance(data, list) and not one:
+        if type(data) is list and not one:
             data = stacked(data)
-        lanes = self._lane_shape if self.initialized else (None,) * (self.ndim - 1)
+        lanes: tuple[int | None, ...] = self._lane_shape if self.initialized else (None,) * (self.ndim - 1)
         lead = lanes if one else (None, *lanes)
         structure = self._structure or Structure.of(data, len(lead))
         return structure, *structure.flatten(data, lead)
 
+    def _slots_for(self, lane_shape: tuple[int, ...]) -> int:
+        lanes = math.prod(lane_shape)
+        if not 0 < lanes <= self.max_size:
+            raise BadArgument(f"one slot has {list(lane_shape)} steps, and max_size is {self.max_size}")
+        return self.max_size // lanes
+
     def size_of(self, data: Any) -> int:
-        """Return how many slots `data` fills, given as for `set` with several slots; the first data fixes the lanes."""
-        structure, sizes, leaves = self._read(data, one=False)
-        self._start(structure, sizes[1:], leaves[0].device)
+        """Return how many slots `data` fills, given as for `set` with several slots.
+
+        Before the first write, the lanes are from now on those of this data.
+        """
+        _, sizes, _ = self._read(data, one=False)
+        if not self.initialized:
+            self._slots_for(sizes[1:])
+            self._lane_shape = sizes[1:]
         return sizes[0]
 
-    def _start(self, structure: Structure, lane_shape: tuple[int, ...], device: torch.device) -> None:
-        """Make the memory when the first data comes."""
+    def _make(self, structure: Structure, lane_shape: tuple[int, ...], leaves: Sequence[Any]) -> None:
+        """Make the memory, when the first data comes."""
 
-    def _copy(self, first: int, count: int, leaves: Sequence[Any], *, one: bool) -> None:
+    def _copy(self, slots: int | slice, leaves: Sequence[Any], kept: slice) -> None:
+        """Write leaves into slots that lie in one, of several slots the `kept` part."""
         for column, leaf in zip(self._columns, leaves, strict=True):
-            (column[first] if one else column[first : first + count]).copy_(leaf)
+            column[slots].copy_(leaf[kept] if isinstance(slots, slice) else leaf)
 
     def _scatter(self, slots: Tensor, leaves: Sequence[Any]) -> None:
         for column, leaf in zip(self._columns, leaves, strict=True):
-            column[slots.to(column.device)] = leaf.to(column.device)
+            column.index_copy_(0, slots.to(column.device), leaf.to(column.device))
 
     def column(self, key: Key) -> Any:
         """Return one field of all rows held, [rows, ...], or a TensorDict of those below a key; views, not copies.
@@ -174,13 +213,11 @@ class TensorStorage(Storage):
         if not found:
             raise UnknownKey(dotted(key), [".".join(map(str, leaf.path)) for leaf in structure.leaves])
         views = {path: self._columns[number][:held].flatten(0, self.ndim - 1) for path, number in found.items()}
-        if () in views:
-            return views[()]
-        return TensorDict(nested(views), batch_size=[len(self)])
+        return views[()] if () in views else TensorDict(nested(views), batch_size=[len(self)])
 
     def unravel(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Return rows, [...], as one index for each of the leading axes."""
-        return torch.unravel_index(rows, (self.slots, *self._lane_shape)) if self.ndim > 1 else (rows,)
+        return (rows,) if self.ndim == 1 else tuple(torch.unravel_index(rows, (self.slots, *self._lane_shape)))
 
     def ravel(self, index: Any) -> Tensor:
         """Return as rows, int64 [...], what `unravel` returned, or the same stacked along the last axis."""
@@ -193,9 +230,182 @@ class TensorStorage(Storage):
         return rows
 
     def empty(self) -> None:
-        """Forget all steps; the memory stays."""
+        """Forget all steps; the memory stays, and so does what one element is."""
         self._counts[:2] = 0
         self._counts[2] += 1
 
+    def share(self) -> None:
+        """Let processes that get this storage from now on read and write the same memory.
+
+        Raises:
+            BadArgument: If there is no memory yet.
+        """
+        if not self.initialized:
+            raise BadArgument(
+                f"this {type(self).__name__} cannot be shared: its memory is made when the first data comes, and each "
+                "process would make its own",
+                hint="write some data first, or use a LazyMemmapStorage",
+            )
+        if self._shared_counts is None:
+            for table in self._tables:
+                if table.is_cpu and not isinstance(table, MemoryMappedTensor):
+                    table.share_memory_()
+            self._count_in(torch.from_numpy(self._counts).clone().share_memory_())
+
+    def _count_in(self, counts: Tensor) -> None:
+        self._counts = counts.numpy()
+        self._shared_counts = counts if counts.is_shared() else None
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may read and write the same memory."""
+        return self._shared_counts is not None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what one element is and all steps held; the tensors are views of this storage's memory."""
+        steps = len(self)
+        return {
+            "layout": self._layout,
+            "structure": self._structure.to_json() if self.initialized and self._structure is not None else None,
+            "ndim": self.ndim,
+            "lanes": list(self._lane_shape),
+            "slots": self.slots,
+            "held": self.held,
+            "written": self.written,
+            "tables": [[table.flatten(0, self.ndim - 1)[:steps]] for table in self._tables],
+        }
+
+    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
+        """Say why a state cannot be taken over, all reasons at once; empty if it can."""
+        reasons = _faults(state_dict, self._layout, self.ndim)
+        if reasons or state_dict["structure"] is None:
+            return reasons
+        try:
+            structure = Structure.from_json(state_dict["structure"], self._structure if self.initialized else None)
+        except BadArgument as error:
+            return [error.message]
+        lane_shape = tuple(state_dict["lanes"])
+        if self.initialized:
+            reasons += self._known().misfits(structure)
+            if lane_shape != self._lane_shape:
+                reasons.append(f"it has {list(lane_shape)} lanes; expected {list(self._lane_shape)}")
+        slots = self.max_size // max(math.prod(lane_shape), 1)
+        if state_dict["held"] > slots:
+            reasons.append(f"it holds {state_dict['held']:,} slots; {slots:,} fit")
+        return reasons or self._table_faults(structure, state_dict)
+
+    def _table_faults(self, structure: Structure, state: Mapping[str, Any]) -> list[str]:
+        wanted = self._table_shapes(structure)
+        steps = state["held"] * math.prod(state["lanes"])
+        if len(wanted) != len(state["tables"]):
+            return [f"it has {len(state['tables'])} tables; expected {len(wanted)}"]
+        return [
+            f"table {number} is not {dtype} {[steps, *shape]}"
+            for number, (parts, (dtype, shape)) in enumerate(zip(state["tables"], wanted, strict=True))
+            if sum(len(part) for part in parts) != steps
+            or any(part.dtype != dtype or part.shape[1:] != shape for part in parts)
+        ]
+
+    def _table_shapes(self, structure: Structure) -> list[tuple[torch.dtype | None, tuple[int, ...]]]:
+        """Return the dtype and the axes of one step of each table."""
+        return [(leaf.dtype, leaf.shape) for leaf in structure.leaves]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state; of a full ring that comes into a larger one, the oldest step becomes the first.
+
+        Raises:
+            BadArgument: If it does not fit; nothing has changed then.
+        """
+        refuse(self.misfits(state_dict))
+        self.empty()
+        if state_dict["structure"] is None:
+            return
+        if not self.initialized:
+            self._restore(state_dict)
+        held, written = state_dict["held"], state_dict["written"]
+        if written > held and held != self.slots:
+            state_dict = self.renumbered(state_dict, written % held, held)
+            written = held
+        for table, parts in zip(self._tables, state_dict["tables"], strict=True):
+            steps, at = table.flatten(0, self.ndim - 1), 0
+            for part in parts:
+                steps[at : at + len(part)].copy_(part)
+                at += len(part)
+        self._counts[:2] = held, written
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        """Make the memory for a saved state."""
+
+    def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
+        """Turn a full ring, so that the oldest step comes first; nothing is copied."""
+        del slots
+        at = shift * math.prod(state_dict["lanes"])
+        tables = [_turned(parts, at) for parts in state_dict["tables"]]
+        return {**state_dict, "tables": tables, "written": state_dict["held"]}
+
+    def __getstate__(self) -> dict[str, Any]:
+        if get_spawning_popen() is not None:
+            self.share()
+        state = {**self.__dict__, "_indices": {}, "_counts": torch.from_numpy(self._counts)}
+        if self._shared_counts is not None:
+            state["_counts"] = self._shared_counts
+        return self._pickled(state)
+
+    def _pickled(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in state.items() if name not in {"_tables", "_columns", "_shared_counts"}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._count_in(state["_counts"])
+        self._remake()
+
+    def _remake(self) -> None:
+        _, columns = self._known().flatten(self._storage, [None] * self.ndim)
+        self._tables = self._columns = columns
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self):,} of {self.max_size:,} steps, {self._structure or 'of a kind not known yet'})"
+        held = f"{len(self):,} of {self.max_size:,} steps"
+        return f"{type(self).__name__}({held}, {self._structure if self.initialized else 'of no kind yet'})"
+
+
+def _faults(state: Mapping[str, Any], layout: str, ndim: int) -> list[str]:
+    """Say what is wrong with a state as a document, before its content is looked at."""
+    rules: tuple[tuple[str, Any, str], ...] = (
+        ("layout", lambda value: value == layout, repr(layout)),
+        ("ndim", lambda value: value == ndim, str(ndim)),
+        ("structure", lambda value: value is None or isinstance(value, Mapping), "a description of the data"),
+        ("lanes", lambda value: isinstance(value, list) and all(map(_is_count, value)), "a list of sizes"),
+        ("slots", _is_count, "a whole number"),
+        ("held", _is_count, "a whole number"),
+        ("written", _is_count, "a whole number"),
+        ("tables", _are_tables, "lists of tensors"),
+    )
+    faults = [
+        f"{name} is {shorten(state.get(name))}; expected {wanted}"
+        for name, right, wanted in rules
+        if not right(state.get(name))
+    ]
+    if not faults and state["written"] != state["held"] and not state["held"] == state["slots"] < state["written"]:
+        faults.append(f"it says that {state['written']} slots were written and {state['held']} are held")
+    return faults
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= 0
+
+
+def _are_tables(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(parts, list) and all(isinstance(part, Tensor) and part.ndim for part in parts) for parts in value
+    )
+
+
+def _turned(parts: Sequence[Tensor], shift: int) -> list[Tensor]:
+    """Move the first `shift` rows of a table behind the others."""
+    front: list[Tensor] = []
+    back: list[Tensor] = []
+    for part in parts:
+        front.append(part[:shift])
+        back.append(part[shift:])
+        shift = max(shift - len(part), 0)
+    return [part for part in (*back, *front) if len(part)]
