@@ -3,6 +3,15 @@
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.prioritized import PrioritizedSampler
 from datasets_rl.samplers.random import RandomSampler
+from datasets_rl.samplers.slices import SliceSampler
+from datasets_rl.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
 from datasets_rl.samplers.without_replacement import SamplerWithoutReplacement
 
-__all__ = ["PrioritizedSampler", "RandomSampler", "Sampler", "SamplerWithoutReplacement"]
+__all__ = [
+    "PrioritizedSampler",
+    "RandomSampler",
+    "Sampler",
+    "SamplerWithoutReplacement",
+    "SliceSampler",
+    "SliceSamplerWithoutReplacement",
+]

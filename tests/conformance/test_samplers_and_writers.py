@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from stored_data import trajectory, write_dataset
 
 from datasets_rl import samplers, writers
 from datasets_rl.errors import BadArgument
-from datasets_rl.samplers import RandomSampler, Sampler
+from datasets_rl.samplers import (
+    PrioritizedSampler,
+    RandomSampler,
+    Sampler,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+)
 from datasets_rl.storages import DatasetStorage
 from datasets_rl.storages._base import Storage
 from datasets_rl.writers import ImmutableDatasetWriter, Writer
@@ -38,13 +47,15 @@ class SamplerContract:
     def make(self, generator=None) -> Sampler:
         raise NotImplementedError
 
-    def test_a_batch_is_rows_of_the_storage(self, storage):
-        index, info = self.make().sample(storage, 1000)
+    def test_batches_are_rows_of_the_storage_and_cover_it(self, storage):
+        """A batch may be smaller than asked for where an epoch ends."""
+        sampler = self.make()
+        batches = [sampler.sample(storage, 7) for _ in range(100)]
 
-        assert index.dtype == torch.int64
-        assert index.shape == (1000,)
-        assert set(index.tolist()) == set(range(10))
-        assert isinstance(info, dict)
+        assert {index.dtype for index, _ in batches} == {torch.int64}
+        assert all(index.ndim == 1 and 1 <= len(index) <= 7 for index, _ in batches)
+        assert set(torch.cat([index for index, _ in batches]).tolist()) == set(range(10))
+        assert all(isinstance(info, dict) for _, info in batches)
 
     def test_the_global_seed_alone_reproduces_a_run(self, storage):
         """Users call torch.manual_seed and nothing else."""
@@ -76,6 +87,35 @@ class SamplerContract:
 
         assert [other.sample(storage, 7)[0].tolist() for _ in range(3)] == expected
 
+    def test_a_state_survives_the_disk(self, storage, tmp_path):
+        sampler = self.make(torch.Generator().manual_seed(1))
+        sampler.sample(storage, 4)
+        sampler.dumps(tmp_path / "sampler")
+        other = self.make()
+        other.loads(tmp_path / "sampler")
+
+        for _ in range(4):
+            assert other.sample(storage, 4)[0].tolist() == sampler.sample(storage, 4)[0].tolist()
+            assert other.ran_out == sampler.ran_out
+
+    def test_a_generator_that_is_none_is_refused(self):
+        with pytest.raises(BadArgument, match="generator"):
+            self.make().load_state_dict({**self.make().state_dict(), "generator": torch.zeros(3)})
+
+    def test_a_pickled_sampler_goes_on_where_it_was(self, storage):
+        """Buffers go to other processes."""
+        sampler = self.make(torch.Generator().manual_seed(1))
+        sampler.sample(storage, 4)
+        other = pickle.loads(pickle.dumps(sampler))
+
+        assert other.sample(storage, 4)[0].tolist() == sampler.sample(storage, 4)[0].tolist()
+
+    def test_it_has_no_use_for_priorities_or_takes_them(self, storage):
+        sampler = self.make()
+        sampler.update_priority(torch.tensor([1]), 2.0, storage=storage)
+
+        assert set(sampler.sample(storage, 4)[0].tolist()) <= set(range(10))
+
     def test_nothing_cannot_be_sampled(self):
         with pytest.raises(BadArgument, match="no step"):
             self.make().sample(Nothing(), 1)
@@ -91,6 +131,33 @@ class TestRandomSampler(SamplerContract):
         counts = torch.bincount(index, minlength=10).double()
 
         assert float(((counts - 10_000) ** 2 / 10_000).sum()) < 27.9
+
+
+class TestSamplerWithoutReplacement(SamplerContract):
+    def make(self, generator=None):
+        return SamplerWithoutReplacement(generator=generator)
+
+    def test_a_batch_is_rows_of_the_storage(self, storage):
+        index, info = self.make().sample(storage, 1000)
+
+        assert index.dtype == torch.int64
+        assert sorted(index.tolist()) == list(range(10))
+        assert info == {}
+
+
+class TestPrioritizedSampler(SamplerContract):
+    def make(self, generator=None):
+        return PrioritizedSampler(10, alpha=0.7, beta=0.5, generator=generator)
+
+
+class TestSliceSampler(SamplerContract):
+    def make(self, generator=None):
+        return SliceSampler(slice_len=1, generator=generator)
+
+
+class TestSliceSamplerWithoutReplacement(SamplerContract):
+    def make(self, generator=None):
+        return SliceSamplerWithoutReplacement(slice_len=1, generator=generator)
 
 
 class WriterContract:
