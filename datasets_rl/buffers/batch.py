@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase, is_tensor_collection, lazy_stack
 from torch import Tensor
 from torch.utils._pytree import tree_map
@@ -23,9 +24,8 @@ def stacked(items: Any) -> Any:
     if not isinstance(items, list) or not items:
         return items
     if all(map(is_tensor_collection, items)):
-        stack = lazy_stack(items)
         shapes = {tuple((key, leaf.shape) for key, leaf in item.items(True, True, sort=True)) for item in items}
-        return stack if len(shapes) > 1 else stack.contiguous()
+        return lazy_stack(items) if len(shapes) > 1 else torch.stack(items)
     try:
         return default_collate(items)
     except (TypeError, RuntimeError) as error:

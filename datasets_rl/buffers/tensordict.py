@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import is_tensor_collection
+from tensordict import is_tensor_collection, lazy_stack
 from tensordict.utils import expand_as_right
 from torch import Tensor
 
@@ -59,12 +59,11 @@ class TensorDictReplayBuffer(ReplayBuffer):
         Returns:
             Their indices, int64 [n], or [n * lanes, ndim] with several lanes; -1 where the writer did not keep one.
         """
-        if isinstance(data, list) and data and all(map(is_tensor_collection, data)):
-            data = torch.stack(data)
-        return super().extend(_without_index(data), update_priority=update_priority)
+        data = [*map(_without_index, data)] if isinstance(data, list) else _without_index(data)
+        return super().extend(data, update_priority=update_priority)
 
     def _wrote(self, rows: Tensor, data: Any) -> None:
-        priority = data.get(self.priority_key, None)
+        priority = (lazy_stack(data) if isinstance(data, list) and data else data).get(self.priority_key, None)
         if priority is not None:
             kept = rows >= 0
             priority = priority.reshape(rows.shape[0], -1)
@@ -121,11 +120,6 @@ class TensorDictReplayBuffer(ReplayBuffer):
             return super()._finish(data, info, collate=collate)
         if collate and self._collate_fn is not None:
             data = self._collate_fn(data)
-        if not is_tensor_collection(data):
-            raise BadArgument(
-                f"a batch is a {type(data).__name__}; a TensorDictReplayBuffer has TensorDicts only",
-                hint="use ReplayBuffer for other data",
-            )
         noted = {key: _fitting(value, data) for key, value in info.items()}
         data = super()._finish(_noting(data, noted), {}, collate=False)
         # Transforms see what is known of the choice; one that selects keys does not take the index away.
@@ -133,7 +127,12 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
 
 def _without_index(data: Any) -> Any:
-    return data.exclude(_INDEX) if is_tensor_collection(data) and _INDEX in data.keys() else data  # noqa: SIM118 - a TensorDict iterates over its steps
+    if not is_tensor_collection(data):
+        raise BadArgument(
+            f"a {type(data).__name__} was to be written; a TensorDictReplayBuffer has TensorDicts only",
+            hint="use ReplayBuffer for other data",
+        )
+    return data.exclude(_INDEX) if _INDEX in data.keys() else data  # noqa: SIM118 - a TensorDict iterates over its steps
 
 
 def _fitting(value: Any, data: Any) -> Tensor:

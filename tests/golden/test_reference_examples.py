@@ -209,7 +209,11 @@ class Collector:
                 for lane, environment in enumerate(self.environments):
                     action = int(torch.randint(2, (), generator=chance))
                     following, reward, terminated, truncated, _ = environment.step(action)
-                    moment.append(self.step(observations[lane], action, following, reward, terminated, truncated, steps[lane], ids[lane]))
+                    moment.append(
+                        self.step(
+                            observations[lane], action, following, reward, terminated, truncated, steps[lane], ids[lane]
+                        )
+                    )
                     observations[lane], steps[lane] = following, steps[lane] + 1
                     if terminated or truncated:
                         observations[lane], steps[lane], ids[lane] = environment.reset()[0], 0, next_id
@@ -251,9 +255,7 @@ def test_slices_of_one_environment():
     collector = Collector(1, 10)
     rb = TensorDictReplayBuffer(
         storage=LazyTensorStorage(100),
-        sampler=SliceSampler(
-            num_slices=8, traj_key=("collector", "traj_ids"), truncated_key=None, strict_length=False
-        ),
+        sampler=SliceSampler(num_slices=8, traj_key=("collector", "traj_ids"), truncated_key=None, strict_length=False),
         batch_size=64,
     )
     for i, data in enumerate(collector):
@@ -269,9 +271,7 @@ def test_slices_of_two_environments_next_to_each_other():
     collector = Collector(2, 1)
     rb = TensorDictReplayBuffer(
         storage=LazyTensorStorage(100, ndim=2),
-        sampler=SliceSampler(
-            num_slices=8, traj_key=("collector", "traj_ids"), truncated_key=None, strict_length=False
-        ),
+        sampler=SliceSampler(num_slices=8, traj_key=("collector", "traj_ids"), truncated_key=None, strict_length=False),
         batch_size=64,
     )
     for i, data in enumerate(collector):

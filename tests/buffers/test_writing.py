@@ -1,0 +1,434 @@
+"""What is written is found where the buffer says, goes through the inverse transforms, and can be seen and changed in place."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from datasets_rl import (
+    BadArgument,
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    ListStorage,
+    PrioritizedReplayBuffer,
+    PrioritizedSampler,
+    RandomSampler,
+    ReplayBuffer,
+    RoundRobinWriter,
+    TensorDictPrioritizedReplayBuffer,
+    TensorDictReplayBuffer,
+    UnknownKey,
+)
+
+
+def steps(first, count):
+    """Steps that say their number in every field."""
+    number = torch.arange(first, first + count)
+    return TensorDict(
+        {"observation": number.float().unsqueeze(-1).expand(count, 3).clone(), "next": {"reward": number.double()}},
+        [count],
+    )
+
+
+def numbers(data):
+    return data["next", "reward"].flatten().long().tolist()
+
+
+@pytest.fixture(params=["ram", "memmap"])
+def buffer(request):
+    def make(size=10, kind=TensorDictReplayBuffer, **options):
+        storage = {"ram": LazyTensorStorage, "memmap": LazyMemmapStorage}[request.param](size)
+        return kind(storage=storage, **options)
+
+    return make
+
+
+def test_indices_say_where_steps_lie_and_the_oldest_go_first(buffer):
+    made = buffer()
+
+    assert made.extend(steps(0, 7)).tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert made.add(steps(7, 1)[0]) == 7
+    assert made.extend(steps(8, 4)).tolist() == [8, 9, 0, 1]
+    assert numbers(made[:]) == [10, 11, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert len(made) == 10
+    assert made.write_count == 12
+
+
+def test_a_batch_that_was_sampled_can_be_written_again(buffer):
+    made = buffer()
+    made.extend(steps(0, 5))
+    batch = made.sample(3)
+    made.extend(batch)
+
+    assert len(made) == 8
+    assert numbers(made[5:]) == numbers(batch)
+    assert "index" in batch.keys()  # noqa: SIM118 - a TensorDict iterates over its steps
+
+
+def test_a_list_is_steps_one_by_one(buffer):
+    made = buffer()
+    made.extend([steps(0, 1)[0], steps(1, 1)[0]])
+
+    assert numbers(made[:]) == [0, 1]
+
+
+def test_what_is_written_into_a_view_is_written_into_the_buffer(buffer):
+    made = buffer()
+    made.extend(steps(0, 5))
+    made[1:3]["observation"].fill_(-1)
+    made[4]["next", "reward"].fill_(-4)
+    made["observation"][0] = 9
+    made[:]["next"]["reward"][3] = -3
+
+    assert made["observation"][:, 0].tolist() == [9, -1, -1, 3, 4]
+    assert made["next", "reward"].tolist() == [0, 1, 2, -3, -4]
+
+
+def test_batches_are_copies(buffer):
+    made = buffer()
+    made.extend(steps(0, 5))
+    for batch in (made.sample(8), made[[0, 1]], made[torch.tensor([2])], made[torch.ones(5, dtype=torch.bool)]):
+        batch["observation"].fill_(-1)
+
+    assert made["observation"][:, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_steps_and_fields_can_be_replaced(buffer):
+    made = buffer()
+    made.extend(steps(0, 5))
+    made[1] = steps(11, 1)[0]
+    made[2:4] = steps(12, 2)
+    made["observation"] = torch.ones(5, 3)
+
+    assert numbers(made[:]) == [0, 11, 12, 13, 4]
+    assert (made[:]["observation"] == 1).all()
+
+
+def test_a_transform_that_works_in_place_does_not_change_the_buffer(buffer):
+    made = buffer(transform=lambda data: data.apply_(lambda leaf: leaf.fill_(7)))
+    made.extend(steps(0, 5))
+
+    for seen in (made[:], made[0], made[1:3], made.sample(4)):
+        assert (seen["observation"] == 7).all()
+    assert (made["observation"] == 7).all()
+    assert made.storage.column(("observation",))[:, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+class Shift:
+    """Adds on the way out what it takes off on the way in."""
+
+    def __init__(self, by, log):
+        self.by, self.log = by, log
+
+    def __call__(self, data):
+        return data.set("observation", data["observation"] + self.by)
+
+    def inv(self, data):
+        self.log.append(self.by)
+        return data.set("observation", data["observation"] - self.by)
+
+
+def test_what_is_written_goes_through_the_inverse_transforms_the_last_one_first(buffer):
+    log = []
+    made = buffer(transform=[Shift(1, log), lambda data: data, Shift(10, log)])
+    made.extend(steps(0, 5))
+    made.add(steps(5, 1)[0])
+
+    assert log == [10, 1, 10, 1]
+    assert made.storage.column(("observation",))[:, 0].tolist() == [-11, -10, -9, -8, -7, -6]
+    assert made[:]["observation"][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_transform_can_be_turned_round(buffer):
+    made = buffer()
+    made.append_transform(lambda data: data.set("observation", data["observation"] + 1), invert=True)
+    made.extend(steps(0, 3))
+
+    assert made.storage.column(("observation",))[:, 0].tolist() == [1, 2, 3]
+    assert made[:]["observation"][:, 0].tolist() == [1, 2, 3]
+
+
+def test_nothing_is_written_where_an_inverse_transform_gives_nothing(buffer):
+    class Nothing:
+        def __call__(self, data):
+            return data
+
+        def inv(self, data):
+            del data
+
+    made = buffer(transform=Nothing())
+
+    assert made.extend(steps(0, 3)).tolist() == []
+    assert made.add(steps(0, 1)[0]) is None
+    assert len(made) == 0
+
+
+def test_parts_are_exchanged_and_the_one_before_is_returned(buffer):
+    made = buffer()
+    made.extend(steps(0, 5))
+    storage, sampler, writer = made.storage, made.sampler, made.writer
+    other, uniform, round_robin = LazyTensorStorage(4), RandomSampler(), RoundRobinWriter()
+
+    assert made.set_sampler(uniform) is sampler
+    assert made.set_writer(round_robin) is writer
+    assert made.set_storage(other) is storage
+    assert (made.storage, made.sampler, made.writer) == (other, uniform, round_robin)
+    made.extend(steps(0, 3))
+    assert len(other) == 3
+    assert len(storage) == 5
+
+
+def test_a_new_writer_goes_on_where_the_ring_is(buffer):
+    made = buffer()
+    made.extend(steps(0, 5))
+    made.set_writer(RoundRobinWriter())
+    made.extend(steps(5, 2))
+
+    assert numbers(made[:]) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_an_emptied_buffer_starts_again(buffer):
+    made = buffer(batch_size=4, prefetch=1)
+    made.extend(steps(0, 8))
+    made.sample()
+    made.empty()
+
+    assert len(made) == 0
+    with pytest.raises(IndexError):
+        made[0]
+    with pytest.raises(BadArgument, match="no step"):
+        made.sample()
+    made.extend(steps(20, 2))
+    assert set(numbers(made.sample())) <= {20, 21}
+    made._prefetch.close()
+
+
+def test_an_unknown_key_is_answered_with_the_known_ones(buffer):
+    made = buffer()
+    made.extend(steps(0, 2))
+
+    with pytest.raises(UnknownKey, match="observation"):
+        made["next", "nothing"]
+
+
+@pytest.mark.parametrize("lead", [(), ("_data",)])
+def test_the_older_name_of_the_root_is_understood(buffer, lead):
+    made = buffer()
+    made.extend(steps(0, 3))
+
+    assert made[(*lead, "next", "reward")].tolist() == [0, 1, 2]
+
+
+def test_all_faults_of_the_arguments_are_told_at_once():
+    with pytest.raises(BadArgument) as caught:
+        ReplayBuffer(storage=ListStorage(3), batch_size=0, sampler=3, transform=["x"], dim_extend=-1, prefetch=1.5)
+
+    for part in (
+        "batch_size is 0",
+        "3 has no method sample",
+        "'x' is no callable",
+        "dim_extend is -1",
+        "prefetch is 1.5",
+    ):
+        assert part in str(caught.value)
+
+
+def test_parts_may_be_given_as_classes_or_factories():
+    made = ReplayBuffer(storage=lambda: ListStorage(7), sampler=RandomSampler, writer=RoundRobinWriter)
+
+    assert made.storage.max_size == 7
+    assert isinstance(made.sampler, RandomSampler)
+    with pytest.raises(BadArgument, match="without arguments"):
+        ReplayBuffer(storage=LazyTensorStorage)
+
+
+def test_without_arguments_there_is_a_list_of_a_thousand():
+    made = ReplayBuffer()
+    made.extend(range(1500))
+
+    assert isinstance(made.storage, ListStorage)
+    assert len(made) == 1000
+    assert made[0] == 1000
+    assert made[:3].tolist() == [1000, 1001, 1002]
+
+
+def test_what_cannot_be_stacked_says_what_to_do():
+    made = ReplayBuffer()
+    made.extend([object(), object()])
+
+    with pytest.raises(BadArgument, match="object") as caught:
+        made.sample(2)
+    assert "collate_fn" in caught.value.hint
+
+
+def test_tensordicts_of_unlike_shapes_are_stacked_lazily():
+    made = TensorDictReplayBuffer(storage=ListStorage(4))
+    made.extend([TensorDict({"a": torch.ones(size)}) for size in (2, 3)])
+    batch = made[:]
+
+    assert batch.batch_size == (2,)
+    assert batch[1]["a"].tolist() == [1, 1, 1]
+
+
+def test_a_buffer_of_tensordicts_refuses_something_else():
+    made = TensorDictReplayBuffer(storage=ListStorage(4))
+
+    for write, data in ((made.extend, [1, 2]), (made.extend, torch.ones(3)), (made.add, "a")):
+        with pytest.raises(BadArgument, match="TensorDicts only") as caught:
+            write(data)
+        assert "ReplayBuffer" in caught.value.hint
+    assert len(made) == 0
+
+
+def test_a_generator_of_its_own_reproduces_the_batches(buffer):
+    sequences = []
+    for _ in range(2):
+        made = buffer(generator=torch.Generator().manual_seed(5), batch_size=4)
+        made.extend(steps(0, 10))
+        sequences.append([numbers(made.sample()) for _ in range(3)])
+
+    assert sequences[0] == sequences[1]
+    assert sequences[0][0] != sequences[0][1]
+
+
+@pytest.mark.parametrize("kind", [str, type(None)])
+def test_a_buffer_in_words_names_its_parts(buffer, kind):
+    made = buffer(transform=None if kind is type(None) else [str.upper], batch_size=3)
+    text = repr(made)
+
+    assert text.startswith("TensorDictReplayBuffer(\n    storage=Lazy")
+    assert "RandomSampler()" in text
+    assert "batch_size=3" in text
+    assert ("upper" in text) == (kind is str)
+
+
+def test_a_notebook_shows_a_table_with_the_fields_and_runs_nothing_in_them(buffer):
+    made = buffer()
+    assert "0 of 10" in made._repr_html_()
+    made.extend(TensorDict({"<script>": torch.zeros(2, 3)}, [2]))
+    html = made._repr_html_()
+
+    assert "2 of 10" in html
+    assert "&lt;script&gt;" in html
+    assert "<script>" not in html
+    assert "float32 [3]" in html
+
+
+class TestLanes:
+    """Two environments next to each other: [B, T] comes in, time lies downwards."""
+
+    @pytest.fixture
+    def made(self):
+        made = TensorDictReplayBuffer(storage=LazyTensorStorage(10, ndim=2))
+        made.extend(steps(0, 6).reshape(2, 3))
+        return made
+
+    def test_time_is_the_first_axis(self, made):
+        assert made[:]["next", "reward"].tolist() == [[0, 3], [1, 4], [2, 5]]
+        assert len(made) == 6
+
+    def test_indices_have_an_axis_each(self, made):
+        index = made.extend(steps(6, 2).reshape(2, 1))
+
+        assert index.tolist() == [[3, 0], [3, 1]]
+        batch, info = made.sample(5, return_info=True)
+        assert batch["index"].shape == (5, 2)
+        assert torch.equal(torch.stack(info["index"], -1), batch["index"])
+        assert made[info["index"]]["next", "reward"].tolist() == batch["next", "reward"].tolist()
+
+    def test_an_axis_can_be_named(self):
+        made = ReplayBuffer(storage=LazyTensorStorage(12, ndim=2), dim_extend=0)
+        made.extend(torch.arange(6).reshape(3, 2))
+
+        assert made[:].tolist() == [[0, 1], [2, 3], [4, 5]]
+
+    def test_one_step_of_each_is_added(self, made):
+        assert made.add(steps(6, 2)).tolist() == [[3, 0], [3, 1]]
+        assert made[3]["next", "reward"].tolist() == [6, 7]
+
+    def test_the_ring_holds_whole_moments(self, made):
+        made.extend(steps(6, 8).reshape(2, 4))
+
+        assert made[:]["next", "reward"].tolist() == [[8, 12], [9, 13], [2, 5], [6, 10], [7, 11]]
+
+
+class TestPriorities:
+    @pytest.fixture
+    def made(self):
+        made = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, eps=0.0, storage=LazyTensorStorage(10))
+        made.extend(steps(0, 10))
+        return made
+
+    def only(self, made, batch=200):
+        return set(numbers(made.sample(batch)))
+
+    def test_priorities_of_a_batch_are_taken_over(self, made):
+        made.update_priority(torch.arange(10), 0.0)
+        batch = made[torch.tensor([3, 4])].set("index", torch.tensor([3, 4]))
+        made.update_tensordict_priority(batch.set("td_error", torch.tensor([1.0, 0.0])))
+
+        assert self.only(made) == {3}
+
+    def test_priorities_come_with_what_is_written(self, made):
+        made.update_priority(torch.arange(10), 0.0)
+        made.set_storage(LazyTensorStorage(10))
+        made.extend(steps(0, 10).set("td_error", torch.eye(10)[6]))
+
+        assert self.only(made) == {6}
+        made.extend(steps(10, 10).set("td_error", torch.eye(10)[6]), update_priority=False)
+        assert len(self.only(made, 1000)) == 10
+
+    @pytest.mark.parametrize(
+        "index",
+        [7, torch.tensor(7), torch.tensor([7]), (torch.tensor([7]),), [7]],
+        ids=["int", "scalar", "one", "tuple", "list"],
+    )
+    def test_an_index_is_given_in_any_form(self, made, index):
+        made.update_priority(torch.arange(10), 0.0)
+        made.update_priority(index, 2.0)
+
+        assert self.only(made) == {7}
+
+    def test_rows_of_several_axes_are_found(self):
+        storage = LazyTensorStorage(10, ndim=2)
+        made = TensorDictReplayBuffer(storage=storage, sampler=PrioritizedSampler(10, 1.0, 1.0, eps=0.0))
+        index = made.extend(steps(0, 10).reshape(2, 5))
+        made.update_priority(index, 0.0)
+        batch = made[torch.tensor([1]), torch.tensor([1])]
+        made.update_tensordict_priority(batch.set("index", torch.tensor([[1, 1]])).set("td_error", torch.ones(1)))
+
+        assert self.only(made) == {6}
+
+    def test_a_batch_without_an_index_says_what_to_do(self, made):
+        with pytest.raises(BadArgument, match="no 'index'") as caught:
+            made.update_tensordict_priority(steps(0, 2).set("td_error", torch.ones(2)))
+        assert "update_priority" in caught.value.hint
+
+    def test_a_plain_buffer_returns_the_weights_in_its_info(self):
+        made = PrioritizedReplayBuffer(alpha=0.7, beta=1.0, storage=LazyTensorStorage(10), batch_size=4)
+        made.extend(torch.arange(10.0))
+        batch, info = made.sample(return_info=True)
+        made.update_priority(info["index"], torch.ones(4))
+
+        assert batch.tolist() == info["index"].tolist()
+        assert info["priority_weight"].shape == (4,)
+
+    def test_another_sampler_is_refused(self):
+        with pytest.raises(BadArgument, match="makes its own"):
+            PrioritizedReplayBuffer(alpha=1, beta=1, sampler=RandomSampler())
+
+
+def test_copies_do_not_share_memory():
+    made = TensorDictReplayBuffer(storage=LazyTensorStorage(10))
+    made.extend(steps(0, 5))
+    for other in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        other[:]["observation"].fill_(-1)
+        other.extend(steps(5, 1))
+
+        assert len(other) == 6
+    assert len(made) == 5
+    assert made["observation"][:, 0].tolist() == [0, 1, 2, 3, 4]
