@@ -1,0 +1,264 @@
+"""What ranks highest stays; of equals the older."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict, tensorclass
+
+from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.storages import LazyTensorStorage, ListStorage, TensorStorage
+from datasets_rl.writers import TensorDictMaxValueWriter
+
+
+def writing_to(storage, rank_key="rank", reduction="sum"):
+    writer = TensorDictMaxValueWriter(rank_key, reduction)
+    writer.register_storage(storage)
+    return writer
+
+
+def data(ranks, first=0):
+    """Steps with these ranks, numbered in the order of their arrival."""
+    ranks = torch.tensor(ranks, dtype=torch.float64)
+    return TensorDict({"rank": ranks, "number": torch.arange(first, first + len(ranks))}, [len(ranks)])
+
+
+def held(storage):
+    return sorted(storage.get(slice(None))["number"].tolist()) if len(storage) else []
+
+
+RANKS = st.integers(-3, 3).map(float) | st.sampled_from([float("inf"), float("-inf"), 1e300, 5e-324])
+STEPS = st.lists(st.just("empty") | RANKS | st.lists(RANKS, max_size=9), max_size=12)
+
+
+@settings(deadline=None, max_examples=150)
+@given(slots=st.integers(1, 5), steps=STEPS)
+def test_it_keeps_what_sorting_would(slots, steps):
+    """Sorted by rank, the older first: Python's sort is stable."""
+    storage = LazyTensorStorage(slots)
+    writer = writing_to(storage)
+    arrived = []
+    count = 0
+    for step in steps:
+        if step == "empty":
+            storage.empty()
+            writer.empty()
+            arrived = []
+            continue
+        ranks = step if isinstance(step, list) else [step]
+        new = data(ranks, count)
+        rows = writer.extend(new).tolist() if isinstance(step, list) else [writer.add(new[0])]
+        arrived += [(rank, count + number) for number, rank in enumerate(ranks)]
+        count += len(ranks)
+        best = sorted(number for _, number in sorted(arrived, key=lambda one: -one[0])[:slots])
+
+        assert held(storage) == best
+        for row, number in zip(rows, range(count - len(ranks), count), strict=True):
+            kept = number in best
+            assert (row is not None and row >= 0) == kept
+            if kept:
+                assert int(storage.get(row)["number"]) == number
+
+
+def test_the_numbers_of_the_reference_come_out():
+    """TorchRL 0.14 keeps the same; it gives new ones other slots among those that are free."""
+    storage = LazyTensorStorage(4)
+    writer = writing_to(storage)
+
+    assert writer.extend(data([0, 1, 2])).tolist() == [0, 1, 2]
+    assert writer.add(data([10.0])[0]) == 3
+    assert writer.add(data([0.0])[0]) is None
+    assert writer.add(data([20.0])[0]) == 0
+    assert writer.extend(data([0, 1, 2, 3, 4, 5])).tolist() == [-1, -1, -1, -1, 1, 2]
+    assert writer.extend(data([30, 31, 32])).tolist() == [1, 2, 3]
+    assert storage.get(slice(None))["rank"].tolist() == [20, 30, 31, 32]
+
+
+def test_a_chunk_that_fills_the_rest_and_replaces_lies_where_the_rows_say():
+    storage = LazyTensorStorage(4)
+    writer = writing_to(storage)
+    writer.extend(data([5, 1]))
+
+    assert writer.extend(data([2, 9, 0, 3], 2)).tolist() == [2, 3, -1, 1]
+    assert storage.get(slice(None))["number"].tolist() == [0, 5, 2, 3]
+    assert (storage.held, storage.written) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("reduction", "of"),
+    [("sum", sum), ("min", min), ("max", max), ("mean", statistics.mean), ("median", statistics.median_low)],
+)
+def test_a_trajectory_has_the_reduction_of_its_ranks(reduction, of):
+    values = [[3.0, 1.0, 2.0, 9.0], [4.0, 4.0, 4.0, 0.0], [-5.0, 20.0, 1.0, 0.0], [7.0, 7.0, -20.0, 7.0]]
+    storage = LazyTensorStorage(1)
+    writer = writing_to(storage, reduction=reduction)
+    writer.extend(TensorDict({"rank": torch.tensor(values).unsqueeze(-1), "number": torch.arange(4)}, [4]))
+
+    assert held(storage) == [max(range(4), key=lambda number: of(values[number]))]
+
+
+def test_the_reward_is_the_rank_by_default():
+    storage = LazyTensorStorage(1)
+    writer = TensorDictMaxValueWriter()
+    writer.register_storage(storage)
+    rewards = torch.tensor([[1.0], [3.0], [2.0]])
+    writer.extend(TensorDict({"number": torch.arange(3), "next": {"reward": rewards}}, [3]))
+
+    assert held(storage) == [1]
+    assert repr(writer) == "TensorDictMaxValueWriter(rank_key=('next', 'reward'), reduction='sum')"
+
+
+def test_float32_sums_do_not_round_ranks_together():
+    """2**24 + 1 is no float32."""
+    storage = LazyTensorStorage(1)
+    writer = writing_to(storage)
+    values = torch.tensor([[2.0**24, 0.0], [2.0**24, 1.0]])
+    writer.extend(TensorDict({"rank": values, "number": torch.arange(2)}, [2]))
+
+    assert held(storage) == [1]
+
+
+def test_lists_hold_them_too():
+    storage = ListStorage(2)
+    writer = writing_to(storage)
+
+    assert writer.extend(data([3, 1, 2])).tolist() == [0, -1, 1]
+    assert writer.add(data([9.0], 7)[0]) == 1
+    assert [int(one["number"]) for one in storage.get(slice(None))] == [0, 7]
+
+
+def test_a_list_of_steps_is_stacked_and_nothing_is_nothing():
+    writer = writing_to(LazyTensorStorage(2))
+
+    assert writer.extend([*data([3, 1, 2])]).tolist() == [0, -1, 1]
+    assert writer.extend(data([])).tolist() == []
+    assert writer.extend([]).tolist() == []
+
+
+def test_a_tensorclass_is_ranked_by_its_field():
+    @tensorclass
+    class Step:
+        rank: torch.Tensor
+        number: torch.Tensor
+
+    storage = LazyTensorStorage(2)
+    writer = writing_to(storage)
+    steps = Step(rank=torch.tensor([3.0, 1.0, 2.0]), number=torch.arange(3), batch_size=[3])
+
+    assert writer.extend(steps).tolist() == [0, -1, 1]
+    assert writer.add(Step(rank=torch.tensor(4.0), number=torch.tensor(3), batch_size=[])) == 1
+
+
+class TestRefusals:
+    def test_a_rank_that_is_nan_changes_nothing(self):
+        storage = LazyTensorStorage(2)
+        writer = writing_to(storage)
+        writer.extend(data([1, 2]))
+        for ranks in ([3, float("nan"), 4], [[float("inf"), float("-inf")]]):
+            with pytest.raises(BadArgument, match="NaN in 1 of"):
+                writer.extend(data(ranks))
+
+        assert held(storage) == [0, 1]
+        assert writer.extend(data([1.5])).tolist() == [0]
+
+    def test_a_missing_rank_names_what_there_is(self):
+        with pytest.raises(UnknownKey, match=r"no key 'next\.reward' among rank, number"):
+            writing_to(LazyTensorStorage(2), None).extend(data([1, 2]))
+
+    @pytest.mark.parametrize("ranks", [torch.ones(2, 0), torch.ones(2, dtype=torch.complex64)], ids=["none", "complex"])
+    def test_ranks_are_real_numbers(self, ranks):
+        with pytest.raises(BadArgument, match="expected real numbers"):
+            writing_to(LazyTensorStorage(2)).extend(TensorDict({"rank": ranks}, [2]))
+
+    @pytest.mark.parametrize("verb", ["add", "extend"])
+    def test_data_without_fields_has_no_rank(self, verb):
+        with pytest.raises(BadArgument, match="expected a TensorDict"):
+            getattr(writing_to(LazyTensorStorage(2)), verb)(torch.arange(3))
+
+    def test_lanes_do_not_rank(self):
+        with pytest.raises(BadArgument, match="ndim 2"):
+            writing_to(LazyTensorStorage(4, ndim=2))
+
+    def test_an_unknown_reduction_is_answered_with_the_known_ones(self):
+        with pytest.raises(BadArgument, match="'first'; expected one of sum, min, max, mean, median"):
+            TensorDictMaxValueWriter("rank", "first")
+
+
+class TestRanksOfOthers:
+    def test_a_storage_that_holds_data_already_is_ranked_by_it(self):
+        storage = TensorStorage(data([5, 1, 3]))
+        writer = writing_to(storage)
+
+        assert writer.extend(data([2, 0, 4], 10)).tolist() == [-1, -1, 1]
+        assert held(storage) == [0, 2, 12]
+
+    def test_what_another_wrote_counts(self):
+        storage = LazyTensorStorage(2)
+        first, second = writing_to(storage), writing_to(storage)
+        first.extend(data([1, 2]))
+        second.extend(data([8, 9], 2))
+
+        assert first.extend(data([7, 8.5], 4)).tolist() == [-1, 0]
+        assert held(storage) == [3, 5]
+
+    def test_ranks_that_were_changed_in_place_count_once_the_storage_knows(self):
+        storage = LazyTensorStorage(2)
+        writer = writing_to(storage)
+        writer.extend(data([1, 2]))
+        storage.get(slice(None))["rank"].neg_()
+        storage.changed()
+
+        assert writer.extend(data([-1.5], 2)).tolist() == [1]
+
+
+class TestState:
+    def test_it_goes_on_with_the_same_ranks_and_ages(self):
+        storage, again = LazyTensorStorage(3), LazyTensorStorage(3)
+        writer = writing_to(storage)
+        writer.extend(data([1, 1, 1]))
+        writer.extend(data([2], 3))
+        again.set(range(3), storage.get(slice(None)))
+        other = writing_to(again)
+        other.load_state_dict(writer.state_dict())
+        new = data([2, 2, 0], 4)
+
+        assert other.extend(new).tolist() == writer.extend(new).tolist()
+        assert (again.get(slice(None)) == storage.get(slice(None))).all()
+        assert other.state_dict()["ages"].tolist() == writer.state_dict()["ages"].tolist()
+
+    def test_a_state_is_a_copy(self):
+        writer = writing_to(LazyTensorStorage(2))
+        writer.extend(data([1, 2]))
+        state = writer.state_dict()
+        writer.extend(data([5]))
+
+        assert state["ranks"].tolist() == [1, 2]
+
+    def test_states_that_do_not_fit_are_refused_with_all_reasons(self):
+        writer = writing_to(LazyTensorStorage(3))
+        writer.extend(data([1, 2, 3]))
+        state = writer.state_dict()
+        before = {**state}
+
+        other = writing_to(LazyTensorStorage(3), ("next", "reward"), "max")
+        with pytest.raises(BadArgument, match=r"rank_key was \['rank'\].*; reduction was 'sum' and is 'max'"):
+            other.load_state_dict(state)
+        with pytest.raises(BadArgument, match="there are 3 ranks and 2 slots"):
+            writing_to(LazyTensorStorage(2)).load_state_dict(state)
+        with pytest.raises(BadArgument, match=r"no 'ranks'; .* no 'arrived'"):
+            writer.load_state_dict({"rank_key": ["rank"]})
+        with pytest.raises(BadArgument, match="ages of the writer are not"):
+            writer.load_state_dict({**state, "ages": torch.zeros(2, dtype=torch.int64)})
+        assert writer.state_dict()["ranks"].tolist() == before["ranks"].tolist()
+
+    def test_a_full_ring_that_moves_takes_its_ranks_along(self):
+        writer = writing_to(LazyTensorStorage(4))
+        writer.extend(data([10, 11, 12, 13]))
+        state = writer.renumbered(writer.state_dict(), 1, 6)
+
+        assert state["ranks"].tolist() == [11, 12, 13, 10]
+        assert state["ages"].tolist() == [1, 2, 3, 0]
