@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         LazyTensorStorage,
         ListStorage,
         Storage,
+        StorageEnsemble,
         TensorStorage,
     )
     from datasets_rl.ted.episode import Episode
@@ -110,6 +111,7 @@ __all__ = [
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
     "Storage",
+    "StorageEnsemble",
     "StoredDataset",
     "StoredExperienceReplay",
     "TensorDictMaxValueWriter",
@@ -168,6 +170,7 @@ _HOMES = {
     "SliceSampler": "datasets_rl.samplers",
     "SliceSamplerWithoutReplacement": "datasets_rl.samplers",
     "Storage": "datasets_rl.storages",
+    "StorageEnsemble": "datasets_rl.storages",
     "StoredDataset": "datasets_rl.format",
     "StoredExperienceReplay": "datasets_rl.datasets",
     "TensorDictMaxValueWriter": "datasets_rl.writers",

@@ -2,6 +2,7 @@
 
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.dataset import DatasetStorage
+from datasets_rl.storages.ensemble import StorageEnsemble
 from datasets_rl.storages.lazy import LazyTensorStorage
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.storages.memmap import LazyMemmapStorage
@@ -17,5 +18,6 @@ __all__ = [
     "PaddedTrajectories",
     "SelectedRows",
     "Storage",
+    "StorageEnsemble",
     "TensorStorage",
 ]

@@ -139,8 +139,8 @@ class TrajectoryIndex:
             self._trajectories = Trajectories(np.empty(0, np.int64), np.empty(0, np.int64))
             self._seen = None
         elif storage.read_only:
-            rows = storage.in_time().numpy()
-            self._trajectories = Trajectories.scan(_Keys.of(storage, *self._asked).read(storage, rows), rows)
+            rows, keys = storage.in_time().numpy(), _Keys.of(storage, *self._asked)
+            self._trajectories = Trajectories.scan(keys.read(storage, rows), rows, frozenset(keys.ends))
         else:
             if 0 <= fresh <= storage.slots:
                 rows = _rows(np.arange(now[0] - fresh, now[0]) % storage.slots, storage.lanes)
@@ -151,7 +151,8 @@ class TrajectoryIndex:
                 self._clear(storage.slots * storage.lanes)
             self._append(rows, self._keys.read(storage, rows))
             live = self._by_age(now[0] % storage.slots * storage.lanes)
-            self._trajectories = Trajectories(self._firsts[live], self._lengths[live], self._order, self._places)
+            firsts, lengths = self._firsts[live], self._lengths[live]
+            self._trajectories = Trajectories(firsts, lengths, self._order, self._places, frozenset(self._keys.ends))
 
     def _by_age(self, oldest: int) -> Index:
         """Return the lists that hold something by the time of their first rows: a restored storage counts the same."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from datasets_rl.errors import BadArgument
 from datasets_rl.rows import WIDE_BYTES
 from datasets_rl.storages._base import Storage
+from datasets_rl.storages.objects import Objects, as_non_tensor, write_objects
 from datasets_rl.storages.packed import RowViews, Spot
 from datasets_rl.storages.structure import Leaf, Structure
 from datasets_rl.storages.tensor import TensorStorage
@@ -39,6 +42,8 @@ class LazyTensorStorage(TensorStorage):
 
     _layout = "rows"
     _views: Sequence[RowViews] = ()
+    _objects: Mapping[int, Objects] = MappingProxyType({})
+    """The columns of leaves that are no tensors."""
 
     def __init__(self, max_size: int, *, device: torch.device | str = "cpu", ndim: int = 1) -> None:
         Storage.__init__(self, max_size, ndim=ndim)
@@ -61,7 +66,13 @@ class LazyTensorStorage(TensorStorage):
     def _use(self, structure: Structure, lane_shape: tuple[int, ...], tables: Sequence[Tensor]) -> None:
         self._structure, self._lane_shape, self._tables = structure, lane_shape, tables
         self._views = [views for _, views in layout(structure.leaves)]
+        slots = (self._slots_for(lane_shape), *lane_shape)
+        self._objects = {
+            number: np.empty(slots, object) for number, leaf in enumerate(structure.leaves) if leaf.dtype is None
+        }
         self._columns = self._unpacked(tables)
+        for number, column in self._objects.items():
+            self._columns[number] = column
 
     def _unpacked(self, parts: Sequence[Tensor]) -> list[Any]:
         leaves: list[Any] = [None] * len(self._known().leaves)
@@ -70,27 +81,73 @@ class LazyTensorStorage(TensorStorage):
         return leaves
 
     def _selected(self, flat: Tensor, steps: int) -> list[Tensor]:
-        first = self._tables[0]
-        if not first.is_cpu:
+        if not self._tables[0].is_cpu:
             return super()._selected(flat, steps)
         return [table.view(-1, table.shape[-1])[:steps].index_select(0, flat) for table in self._tables]
 
     def _leaves(self, parts: Sequence[Tensor], rows: Tensor, batch: torch.Size) -> Sequence[Any]:
-        return self._unpacked(parts)
+        leaves = self._unpacked(parts)
+        for number, column in self._objects.items():
+            leaves[number] = as_non_tensor(column.reshape(-1)[rows.numpy().reshape(batch)])
+        return leaves
 
     def _view(self, where: tuple[Any, ...]) -> tuple[Sequence[Any], torch.Size]:
-        parts = [table[: self.held][where] for table in self._tables]
-        return self._unpacked(parts), parts[0].shape[:-1]
+        parts = [self._delivered(table[: self.held][where]) for table in self._tables]
+        leaves = self._unpacked(parts)
+        for number, column in self._objects.items():
+            leaves[number] = as_non_tensor(column[: self.held][where])
+        return leaves, parts[0].shape[:-1]
+
+    def _delivered(self, part: Tensor) -> Tensor:
+        """Bring a part of a table to where batches go."""
+        return part
+
+    def _copy(self, slots: int | slice, leaves: Sequence[Any], kept: slice) -> None:
+        for column, leaf in zip(self._columns, leaves, strict=True):
+            value = leaf[kept] if isinstance(slots, slice) else leaf
+            if isinstance(column, np.ndarray):
+                write_objects(column, slots, value)
+            else:
+                column[slots].copy_(value)
 
     def _scatter(self, slots: Tensor, leaves: Sequence[Any]) -> None:
         fresh = [table.new_zeros((len(slots), *table.shape[1:])) for table in self._tables]
-        for column, leaf in zip(self._unpacked(fresh), leaves, strict=True):
-            column.copy_(leaf)
+        for number, (column, leaf) in enumerate(zip(self._unpacked(fresh), leaves, strict=True)):
+            if number in self._objects:
+                write_objects(self._objects[number], slots.numpy(), leaf)
+            else:
+                column.copy_(leaf)
         for table, part in zip(self._tables, fresh, strict=True):
             table.index_copy_(0, slots.to(table.device), part)
 
     def _table_shapes(self, structure: Structure) -> list[tuple[torch.dtype | None, tuple[int, ...]]]:
         return [(torch.int64, (words,)) for words, _ in layout(structure.leaves)]
+
+    def share(self) -> None:
+        """Let processes that get this storage from now on read and write the same memory.
+
+        Raises:
+            BadArgument: If there is no memory yet, or objects that are no tensors.
+        """
+        self._expect_tensors("be shared between processes")
+        super().share()
+
+    def _expect_tensors(self, verb: str) -> None:
+        names = [repr(leaf.path) for leaf in self._structure.leaves if leaf.dtype is None] if self._structure else []
+        if names:
+            raise BadArgument(
+                f"data that is no tensor cannot {verb}: {', '.join(names)}",
+                hint="leave it out, or encode it as a tensor",
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what one element is and all steps held; the tensors are views of this storage's memory.
+
+        Raises:
+            BadArgument: If there are objects that are no tensors.
+        """
+        self._expect_tensors("be saved")
+        return super().state_dict()
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         if self.device is None:
@@ -130,4 +187,4 @@ def layout(leaves: Sequence[Leaf]) -> list[tuple[int, RowViews]]:
             taken = max(-(-size // step) * step, step)
             wide.append((taken // _WORD, RowViews([Spot(number, 0, dtype, shape)], taken)))
     words = max(-(-offset // _WORD), 1)
-    return [(words, RowViews(narrow, words * _WORD))] * bool(narrow) + wide
+    return [(words, RowViews(narrow, words * _WORD)), *wide] if narrow or not wide else wide

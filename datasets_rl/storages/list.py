@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tensordict import is_tensor_collection
+from tensordict import NonTensorData, TensorDict, TensorDictBase, is_tensor_collection
 from torch import Tensor
 
+from datasets_rl.checkpoint import refuse
 from datasets_rl.errors import BadArgument
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.positions import Run, names_one, note, positions, target
@@ -86,6 +87,45 @@ class ListStorage(Storage):
         movable = self.device is not None and (isinstance(item, Tensor) or is_tensor_collection(item))
         return item.to(self.device) if movable else item
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return all elements: tensors, TensorDicts, JSON values, and dicts, lists and tuples of these.
+
+        Raises:
+            BadArgument: If an element is anything else.
+        """
+        items = [_encoded(item, f"element {number}") for number, item in enumerate(self._items)]
+        return {"items": items, "slots": self.slots, "held": self.held, "written": self.written}
+
+    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
+        """Say why a state cannot be taken over, all reasons at once; empty if it can."""
+        items, written = state_dict.get("items"), state_dict.get("written")
+        if not isinstance(items, list) or not isinstance(written, int) or written < len(items):
+            return ["it is no state of a list: expected `items` and how many were `written`"]
+        if len(items) > self.slots:
+            return [f"it holds {len(items):,} elements; {self.slots:,} fit"]
+        try:
+            list(map(_decoded, items))
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            return [f"an element cannot be read: {error}"]
+        return []
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state; of a full list that comes into a larger one, the oldest element becomes the first."""
+        refuse(self.misfits(state_dict))
+        held, written = len(state_dict["items"]), state_dict["written"]
+        if written > held and held != self.slots:
+            state_dict = self.renumbered(state_dict, written % held, held)
+            written = held
+        self.empty()
+        self._items = [self._moved(_decoded(item)) for item in state_dict["items"]]
+        self._counts[:2] = held, written
+
+    def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
+        """Turn a full list, so that the oldest element comes first."""
+        del slots
+        items = state_dict["items"]
+        return {**state_dict, "items": items[shift:] + items[:shift], "written": len(items)}
+
     def empty(self) -> None:
         """Forget all elements."""
         self._items.clear()
@@ -98,3 +138,39 @@ class ListStorage(Storage):
 
 def _chosen(items: Sequence[Any], rows: Any) -> Any:
     return [_chosen(items, row) for row in rows] if isinstance(rows, list) else items[rows]
+
+
+def _encoded(item: Any, place: str) -> Any:
+    """Return an element as a tree that a state may hold."""
+    if item is None or isinstance(item, (bool, int, float, str)) or type(item) is Tensor:
+        return item
+    if isinstance(item, TensorDictBase):
+        fields = {name: _encoded(value, f"{place}.{name}") for name, value in item.items()}
+        return {"tensordict": fields, "batch_size": list(item.batch_size)}
+    if isinstance(item, NonTensorData):
+        return {"object": _encoded(item.data, place), "batch_size": list(item.batch_size)}
+    if type(item) is dict:
+        return {"dict": [[_encoded(key, place), _encoded(value, f"{place}[{key!r}]")] for key, value in item.items()]}
+    if type(item) in {list, tuple}:
+        return {type(item).__name__: [_encoded(value, f"{place}[{number}]") for number, value in enumerate(item)]}
+    raise BadArgument(
+        f"{place} is of type {type(item).__qualname__}, which cannot be saved; expected a tensor, a TensorDict, a JSON "
+        "value, or a dict, list or tuple of these"
+    )
+
+
+def _decoded(entry: Any) -> Any:
+    """Undo `_encoded`; tensors are copied."""
+    if isinstance(entry, Tensor):
+        return entry.clone()
+    if not isinstance(entry, dict):
+        return entry
+    if "tensordict" in entry:
+        fields = {name: _decoded(value) for name, value in entry["tensordict"].items()}
+        return TensorDict(fields, batch_size=entry["batch_size"])
+    if "object" in entry:
+        return NonTensorData(_decoded(entry["object"]), batch_size=entry["batch_size"])
+    ((kind, items),) = entry.items()
+    if kind == "dict":
+        return {_decoded(key): _decoded(value) for key, value in items}
+    return {"list": list, "tuple": tuple}[kind](map(_decoded, items))

@@ -7,7 +7,6 @@ import math
 import os
 import tempfile
 import weakref
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +115,12 @@ class LazyMemmapStorage(LazyTensorStorage):
         self._map(Structure.from_json(about["structure"]), tuple(about["lanes"]))
 
     def _allocate(self, structure: Structure, lane_shape: tuple[int, ...]) -> None:
+        objects = [repr(leaf.path) for leaf in structure.leaves if leaf.dtype is None]
+        if objects:
+            raise BadArgument(
+                f"data that is no tensor cannot lie in a mapped file: {', '.join(objects)}",
+                hint="leave it out, or use a LazyTensorStorage",
+            )
         with disk.lock(self.scratch_dir / "storage.lock", str(self.scratch_dir)):
             if self.initialized:  # another process was first
                 faults = self._known().misfits(structure)
@@ -141,11 +146,10 @@ class LazyMemmapStorage(LazyTensorStorage):
         self._use(structure, lane_shape, [_mapped(path, size, shape) for path, size in zip(paths, sizes, strict=True)])
 
     def _selected(self, flat: Tensor, steps: int) -> list[Tensor]:
-        return [part.to(self.device, non_blocking=True) for part in super()._selected(flat, steps)]
+        return [self._delivered(part) for part in super()._selected(flat, steps)]
 
-    def _view(self, where: tuple[Any, ...]) -> tuple[Sequence[Any], torch.Size]:
-        parts = [table[: self.held][where].to(self.device) for table in self._tables]
-        return self._unpacked(parts), parts[0].shape[:-1]
+    def _delivered(self, part: Tensor) -> Tensor:
+        return part.to(self.device, non_blocking=True)
 
     def _pickled(self, state: dict[str, Any]) -> dict[str, Any]:
         made = {"_tables", "_views", "_columns", "_structure", "_counts"}

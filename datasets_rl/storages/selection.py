@@ -93,7 +93,7 @@ class SelectedRows(Storage):
 
     @cached_property
     def _episodes_in_time(self) -> Trajectories:
-        return Trajectories(self.episodes.starts.copy(), self.episodes.lengths.copy())
+        return Trajectories.of(self.episodes)
 
     def keys(self) -> list[Key]:
         """Return every key of a batch."""

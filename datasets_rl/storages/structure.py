@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase, is_tensor_collection
+from tensordict import (
+    NonTensorData,
+    NonTensorStack,
+    TensorDict,
+    TensorDictBase,
+    is_tensor_collection,
+)
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -38,10 +44,15 @@ class Leaf:
     """Axes of one step, without the leading ones that count positions."""
 
 
+@dataclass(frozen=True, slots=True)
 class _Place:
     """Where a leaf stands."""
 
+    of_tensor: bool
+
     def flatten(self, data: Any, leaves: list[Any]) -> None:
+        if isinstance(data, Tensor) is not self.of_tensor or not (self.of_tensor or _is_object(data)):
+            raise KeyError
         leaves.append(data)
 
     def build(self, leaves: Iterator[Any], batch: torch.Size, device: torch.device | None) -> Any:
@@ -77,7 +88,7 @@ class _Fields:
         )
         return built if self.kind is None else self.kind._from_tensordict(built)  # type: ignore[attr-defined]  # noqa: SLF001 - the decorator adds it
 
-    def _names(self, leading: int) -> list[str | None]:
+    def _names(self, leading: int) -> list[Any]:
         names = self.names or ()
         outer = names[: len(names) - len(self.batch)]
         # An index of another shape makes axes that have no name.
@@ -155,7 +166,7 @@ class Structure:
             len(sizes) != len(lead)
             or any(want not in {None, size} for want, size in zip(lead, sizes, strict=True))
             or not all(
-                value.shape == (*sizes, *leaf.shape) and getattr(value, "dtype", None) is leaf.dtype
+                value.shape == (*sizes, *leaf.shape) and (leaf.dtype is None or value.dtype is leaf.dtype)
                 for value, leaf in zip(leaves, self.leaves, strict=True)
             )
         ):
@@ -263,6 +274,10 @@ def _is_node(data: Any) -> bool:
     return isinstance(data, Tensor) or is_tensor_collection(data)
 
 
+def _is_object(data: Any) -> bool:
+    return isinstance(data, (NonTensorData, NonTensorStack))
+
+
 def _parts(data: Any) -> tuple[list[tuple[Path, Any]], pytree.TreeSpec | None]:
     if _is_node(data):
         return [((), data)], None
@@ -282,16 +297,16 @@ def _contents(data: Any) -> Any:
 
 
 def _node(data: Any, path: Path, leading: int, leaves: list[Leaf], faults: list[str]) -> _Node:
-    is_object = isinstance(data, (NonTensorData, NonTensorStack))
-    if not is_object and not _is_node(data):
+    if not _is_object(data) and not _is_node(data):
         faults.append(f"{_shown(path)} is {_article(type(data).__name__)}; expected a tensor")
-        return _Place()
+        return _Place(of_tensor=True)
     shape = tuple(data.shape)
     if len(shape) < leading:
         faults.append(f"{_shown(path)} has shape {list(shape)}; expected at least {leading} axes")
-    if is_object or isinstance(data, Tensor):
-        leaves.append(Leaf(path, None if is_object else data.dtype, shape[leading:]))
-        return _Place()
+    if _is_object(data) or isinstance(data, Tensor):
+        dtype = data.dtype if isinstance(data, Tensor) else None
+        leaves.append(Leaf(path, dtype, shape[leading:]))
+        return _Place(of_tensor=dtype is not None)
     contents = _contents(data)
     names = data.names if data._has_names() else None  # noqa: SLF001 - `names` makes a list of None
     return _Fields(
@@ -370,7 +385,7 @@ def _node_from_json(entry: Any, path: Path, leaves: list[Leaf]) -> _Node:
     if entry["dtype"] is not None and not isinstance(dtype, torch.dtype):
         raise ValueError(f"{shorten(entry['dtype'])} is no dtype")
     leaves.append(Leaf(path, dtype, _axes(entry["shape"])))
-    return _Place()
+    return _Place(of_tensor=dtype is not None)
 
 
 def _axes(sizes: Any) -> tuple[int, ...]:

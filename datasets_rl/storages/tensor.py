@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
-import numpy as np
 import torch
 from tensordict import MemoryMappedTensor, TensorDict
 from torch import Tensor
@@ -249,12 +248,14 @@ class TensorStorage(Storage):
         if self._shared_counts is None:
             for table in self._tables:
                 if table.is_cpu and not isinstance(table, MemoryMappedTensor):
-                    table.share_memory_()
-            self._count_in(torch.from_numpy(self._counts).clone().share_memory_())
+                    table.untyped_storage().share_memory_()
+            counts = torch.from_numpy(self._counts).clone()
+            counts.untyped_storage().share_memory_()
+            self._count_in(counts)
 
     def _count_in(self, counts: Tensor) -> None:
         self._counts = counts.numpy()
-        self._shared_counts = counts if counts.is_shared() else None
+        self._shared_counts = counts if counts.untyped_storage().is_shared() else None
 
     @property
     def shared(self) -> bool:
@@ -391,7 +392,7 @@ def _faults(state: Mapping[str, Any], layout: str, ndim: int) -> list[str]:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _are_tables(value: Any) -> bool:

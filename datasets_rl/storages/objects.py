@@ -1,0 +1,36 @@
+"""Leaves that are no tensors: objects, which a TensorDict wraps as non-tensor data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tensordict import NonTensorData, NonTensorStack
+
+__all__ = ["Objects", "as_non_tensor", "write_objects"]
+
+Objects = NDArray[np.object_]
+"""One wrapped object for each step, [slots, *lanes]."""
+
+
+def as_non_tensor(items: Any) -> Any:
+    """Wrap an array of wrapped objects as one value, of the shape of the array."""
+    if not isinstance(items, np.ndarray):
+        return items
+    if not items.size:
+        return NonTensorData(None, batch_size=items.shape)
+    return NonTensorStack(*map(as_non_tensor, items))
+
+
+def write_objects(column: Objects, slots: Any, value: Any) -> None:
+    """Write non-tensor data [*axes], where `axes` are those of ``column[slots]``."""
+    rows = np.arange(column.size).reshape(column.shape)[slots]
+    flat = column.reshape(-1)
+    # One by one: numpy would take a list for an array of items.
+    for row, item in zip(np.ravel(rows).tolist(), _items(value, np.ndim(rows)), strict=True):
+        flat[row] = item
+
+
+def _items(value: Any, axes: int) -> list[Any]:
+    return [item for part in value.unbind(0) for item in _items(part, axes - 1)] if axes else [value]
