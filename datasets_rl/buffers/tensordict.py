@@ -123,7 +123,10 @@ class TensorDictReplayBuffer(ReplayBuffer):
         noted = {key: _fitting(value, data) for key, value in info.items()}
         data = super()._finish(_noting(data, noted), {}, collate=False)
         # Transforms see what is known of the choice; one that selects keys does not take the index away.
-        return _noting(data, noted) if self._transforms else data
+        if self._transforms:
+            kept = data.keys(include_nested=True)
+            data = _noting(data, {key: value for key, value in noted.items() if key not in kept})
+        return data
 
 
 def _without_index(data: Any) -> Any:
@@ -143,6 +146,6 @@ def _fitting(value: Any, data: Any) -> Tensor:
 
 def _noting(data: Any, noted: dict[Any, Tensor]) -> Any:
     for key, value in noted.items():
-        if value.shape[: data.ndim] == data.shape and key not in data.keys(include_nested=True):
+        if value.shape[: data.ndim] == data.shape:
             data.set(key, value if data.device is None else value.to(data.device, non_blocking=True))
     return data

@@ -37,6 +37,31 @@ class _View:
     columns: dict[Key, Tensor | None] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, eq=False)
+class _Frame:
+    """What is the same for all batches of slices of these lengths, B steps."""
+
+    numbers: Tensor
+    """The number of its slice for each step, from 0, int64 [B]."""
+    firsts: Tensor
+    """Where each slice starts in the batch, int64 [n]."""
+    ends: Tensor
+    """True for the last step of each slice, bool [B, 1]."""
+    mask: Tensor | None
+    """False for repetitions, bool [B]; None if nothing is filled up."""
+
+    @classmethod
+    def of(cls, lengths: Index, pad: int | None) -> _Frame:
+        """Lay out slices of these lengths, filled up to `pad` steps if given."""
+        sizes = lengths if pad is None else np.full_like(lengths, pad)
+        firsts = np.cumsum(sizes) - sizes
+        ends = np.zeros((int(sizes.sum()), 1), np.bool_)
+        ends[firsts + lengths - 1] = True
+        mask = None if pad is None else torch.from_numpy((np.arange(pad) < lengths[:, None]).reshape(-1))
+        numbers = torch.from_numpy(np.repeat(np.arange(len(lengths)), sizes))
+        return cls(numbers, torch.from_numpy(firsts), torch.from_numpy(ends), mask)
+
+
 class SliceSampler(Sampler):
     """Draw slices of consecutive steps, each within one trajectory, with replacement.
 
@@ -157,6 +182,7 @@ class SliceSampler(Sampler):
         self._share = Share.of(rank, world_size)
         self._drawn = 0
         self._view: _View | None = None
+        self._whole: tuple[tuple[int, int], _Frame] | None = None
         self._scanned: tuple[Any, Trajectories] | None = None
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[Any, Any]]:
@@ -240,54 +266,52 @@ class SliceSampler(Sampler):
         self, storage: Storage, slices: Slices, starts: Index, lengths: Index | None
     ) -> tuple[Tensor, dict[Any, Any]]:
         """Return the rows of slices that start at these places, and what the batch says of them."""
-        count, length = len(starts), slices.length
         rows = torch.from_numpy(slices.rows(starts, lengths, pad=self.pad_output))
-        numbers = np.arange(self._drawn, self._drawn + count)
-        self._drawn += count
-        if lengths is None or self.pad_output:
-            sizes: Any = length
-            firsts = np.arange(0, count * length, length)
-            lasts = firsts + (length if lengths is None else lengths) - 1
-        else:
-            sizes = lengths
-            lasts = np.cumsum(lengths) - 1
-            firsts = lasts - lengths + 1
-        info: dict[Any, Any] = {"slice_id": torch.from_numpy(np.repeat(numbers, sizes))}
-        if self.pad_output:
-            steps = np.full(count, length) if lengths is None else lengths
-            info["collector", "mask"] = torch.from_numpy((np.arange(length) < steps[:, None]).reshape(-1))
+        frame = self._frame(slices, len(starts), lengths)
+        info: dict[Any, Any] = {"slice_id": frame.numbers + self._drawn}
+        self._drawn += len(starts)
+        if frame.mask is not None:
+            info["collector", "mask"] = frame.mask.clone()
         if self.truncated_key is not None:
-            self._mark_ends(storage, self.truncated_key, rows, lasts, info)
+            self._mark_ends(storage, self.truncated_key, rows, frame, info)
         if self.init_key is not None and (begun := self._read(storage, self.init_key, rows)) is not None:
-            begun[torch.from_numpy(firsts).to(begun.device)] = True
+            begun[frame.firsts] = True
             info[_name(self.init_key)] = begun
         return rows, info
 
-    def _mark_ends(self, storage: Storage, key: Key, rows: Tensor, lasts: Index, info: dict[Any, Any]) -> None:
-        truncated = np.zeros((len(rows), 1), np.bool_)
-        truncated[lasts] = True
-        info[_name(key)] = torch.from_numpy(truncated)
-        done = self._read(storage, (*key[:-1], "done"), rows)
-        if done is None:
-            done = torch.from_numpy(truncated.copy())
+    def _frame(self, slices: Slices, count: int, lengths: Index | None) -> _Frame:
+        if lengths is not None:
+            return _Frame.of(lengths, slices.length if self.pad_output else None)
+        if self._whole is None or self._whole[0] != (count, slices.length):
+            frame = _Frame.of(np.full(count, slices.length), slices.length if self.pad_output else None)
+            self._whole = (count, slices.length), frame
+        return self._whole[1]
+
+    def _mark_ends(self, storage: Storage, key: Key, rows: Tensor, frame: _Frame, info: dict[Any, Any]) -> None:
+        done_key, terminated_key = (*key[:-1], "done"), (*key[:-1], "terminated")
+        info[_name(key)] = frame.ends.clone()
+        if done_key in self._look(storage).trajectories.ended_by and not self.pad_output:
+            info[_name(done_key)] = frame.ends.clone()
         else:
-            done[torch.from_numpy(lasts).to(done.device)] = True
-        info[_name((*key[:-1], "done"))] = done
-        terminated = self._read(storage, (*key[:-1], "terminated"), rows)
-        info[_name((*key[:-1], "terminated"))] = (
-            torch.zeros((len(rows), 1), dtype=torch.bool) if terminated is None else terminated
-        )
+            done = self._read(storage, done_key, rows)
+            info[_name(done_key)] = frame.ends.clone() if done is None else done | frame.ends.view(done.shape)
+        # The reference repeats the flag of the data here; the batch has that already.
+        if self._column(storage, terminated_key) is None:
+            info[_name(terminated_key)] = torch.zeros_like(frame.ends)
 
     def _read(self, storage: Storage, key: Key, rows: Tensor) -> Tensor | None:
-        """Return one field of these rows, in memory of its own; None if there is no such field."""
+        """Return one field of these rows on the CPU, in memory of its own; None if there is no such field."""
+        column = self._column(storage, key)
+        return None if column is None else column.index_select(0, rows.to(column.device)).cpu()
+
+    def _column(self, storage: Storage, key: Key) -> Tensor | None:
         columns = self._look(storage).columns
         if key not in columns:
             try:
                 columns[key] = storage.column(key)
             except UnknownKey:
                 columns[key] = None
-        column = columns[key]
-        return None if column is None else column.index_select(0, rows.to(column.device))
+        return columns[key]
 
     def empty(self) -> None:
         """Forget what is known of the storage."""
@@ -310,7 +334,7 @@ class SliceSampler(Sampler):
 
     def __getstate__(self) -> dict[str, Any]:
         # Views of the storage would travel as copies.
-        return {**self.__dict__, "_view": None, "_scanned": None}
+        return {**self.__dict__, "_view": None, "_whole": None, "_scanned": None}
 
     def __repr__(self) -> str:
         named = {

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import BadArgument
+from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key
+from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["Signs", "Slices", "Trajectories", "spans"]
 
@@ -83,18 +85,27 @@ class Trajectories:
     places: Index | None = None
     """The place of each row; None where place and row are the same."""
 
+    ended_by: frozenset[Key] = frozenset()
+    """The flags that no step has but the last of its trajectory."""
+
     @classmethod
-    def scan(cls, signs: Signs, rows: Index) -> Trajectories:
+    def of(cls, episodes: EpisodeTable) -> Trajectories:
+        """Return the episodes of a table."""
+        ended_by = frozenset({NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED})
+        return cls(episodes.starts.copy(), episodes.lengths.copy(), ended_by=ended_by)
+
+    @classmethod
+    def scan(cls, signs: Signs, rows: Index, ended_by: frozenset[Key] = frozenset()) -> Trajectories:
         """Find the trajectories of rows that are given in the order of time, [N]."""
         order, opens = signs.cut(by_step=True)
         firsts = np.flatnonzero(opens)
         lengths = np.diff(firsts, append=len(rows))
         order = rows[order]
         if (order == np.arange(len(rows))).all():
-            return cls(firsts, lengths)
+            return cls(firsts, lengths, ended_by=ended_by)
         places = np.empty(len(rows), np.int64)
         places[order] = np.arange(len(rows))
-        return cls(firsts, lengths, order, places)
+        return cls(firsts, lengths, order, places, ended_by)
 
     def __len__(self) -> int:
         """Return E."""
@@ -123,7 +134,7 @@ class Trajectories:
     def share(self, rank: int, world_size: int) -> Trajectories:
         """Return every `world_size`-th trajectory from `rank` on: all ranks together have each of them once."""
         mine = slice(rank, None, world_size)
-        return Trajectories(self.firsts[mine], self.lengths[mine], self.order, self.places)
+        return replace(self, firsts=self.firsts[mine], lengths=self.lengths[mine])
 
     def slices(
         self, length: int, *, short: bool = False, before: int = 0, after: int = 0, at_start: bool = False
@@ -203,12 +214,16 @@ class Slices:
             pad: Whether shorter slices are filled up to T with their last row.
         """
         if lengths is None:
-            places = (starts[:, None] + np.arange(self.length)).reshape(-1)
+            places = (starts[:, None] + self._steps).reshape(-1)
         elif pad:
-            places = (starts[:, None] + np.minimum(np.arange(self.length), lengths[:, None] - 1)).reshape(-1)
+            places = (starts[:, None] + np.minimum(self._steps, lengths[:, None] - 1)).reshape(-1)
         else:
             places = spans(starts, lengths)
         return self.trajectories.rows(places)
+
+    @cached_property
+    def _steps(self) -> Index:
+        return np.arange(self.length)
 
     def refuse_if_none(self) -> None:
         """Raise if there is no slice.
