@@ -218,7 +218,7 @@ class PrioritizedSampler(Sampler):
         """
         rows = _rows(index, storage)
         priorities = self._reduced(priority, rows.shape)
-        rows = rows.reshape(-1)
+        rows = rows.reshape(-1).contiguous()
         if not len(rows):
             return
         limit = self._capacity if storage is None else min(len(storage), self._capacity)
@@ -330,7 +330,8 @@ def _refuse(faults: list[str]) -> None:
 
 def _tensor(name: str, value: Any) -> Tensor:
     try:
-        return torch.as_tensor(value).detach()
+        # By way of numpy numbers in lists keep their 64 bits, and arrays may be read-only or run backwards.
+        return value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, order="C"))
     except (TypeError, ValueError, RuntimeError) as error:
         raise BadArgument(f"{name} is {type(value).__name__}; expected numbers ({error})") from error
 

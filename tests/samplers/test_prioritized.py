@@ -1,0 +1,436 @@
+"""Prioritised sampling: the chances, the weights, what is refused, and what a state keeps."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datasets_rl.errors import BadArgument
+from datasets_rl.samplers import PrioritizedSampler
+from datasets_rl.storages import LazyTensorStorage
+
+NAN, INF = float("nan"), float("inf")
+
+
+def filled(count, size=None, **kwargs):
+    storage = LazyTensorStorage(size or count, **kwargs)
+    storage.set(range(count), torch.arange(count))
+    return storage
+
+
+def with_priorities(priorities, *, alpha=1.0, beta=1.0, **kwargs):
+    """A sampler that was told of as many rows, over a storage that holds them."""
+    sampler = PrioritizedSampler(len(priorities), alpha, beta, **kwargs)
+    sampler.extend(torch.arange(len(priorities)))
+    sampler.update_priority(torch.arange(len(priorities)), torch.tensor(priorities, dtype=torch.float64))
+    return sampler, filled(len(priorities))
+
+
+class TestChances:
+    @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 2.0])
+    def test_they_are_priorities_to_the_power_of_alpha(self, alpha):
+        """Chi-square with 7 degrees of freedom: above 24.3 once in a thousand runs; this one is seeded."""
+        priorities = [1.0, 2.0, 3.0, 4.0, 0.5, 6.0, 7.0, 2.5]
+        sampler, storage = with_priorities(priorities, alpha=alpha, generator=torch.Generator().manual_seed(0))
+        index, _ = sampler.sample(storage, 200_000)
+        counts = torch.bincount(index, minlength=8).double()
+        expected = torch.tensor(priorities).double() ** alpha
+        expected *= 200_000 / expected.sum()
+
+        assert float(((counts - expected) ** 2 / expected).sum()) < 24.3
+
+    def test_every_row_is_drawn_where_all_are_alike(self):
+        """A tree of another project returned row 0 for all."""
+        sampler, storage = with_priorities([1.0] * 50)
+
+        assert set(sampler.sample(storage, 5000)[0].tolist()) == set(range(50))
+
+    def test_a_priority_of_zero_is_never_drawn_without_eps(self):
+        sampler, storage = with_priorities([0.0, 1.0, 0.0, 1e-12, 0.0], eps=0.0)
+        sampler.update_priority([1], 1e-12)
+
+        assert set(sampler.sample(storage, 10_000)[0].tolist()) == {1, 3}
+
+    def test_eps_gives_zeros_a_chance(self):
+        sampler, storage = with_priorities([0.0, 0.0, 1.0], eps=0.5)
+        counts = torch.bincount(sampler.sample(storage, 100_000)[0], minlength=3)
+
+        assert counts[0] == pytest.approx(20_000, rel=0.05)
+        assert counts[2] == pytest.approx(60_000, rel=0.05)
+
+    @given(
+        st.lists(st.floats(0, 1e300), min_size=1, max_size=30).filter(any),
+        st.floats(0, 3),
+        st.integers(0, 2**63 - 1),
+    )
+    def test_no_row_is_outside_and_no_weight_above_one(self, priorities, alpha, seed):
+        sampler = PrioritizedSampler(64, alpha, 0.5, generator=torch.Generator().manual_seed(seed))
+        sampler.extend(torch.arange(len(priorities)))
+        try:
+            sampler.update_priority(range(len(priorities)), priorities)
+        except BadArgument:
+            return
+        index, info = sampler.sample(filled(len(priorities), 64), 50)
+
+        assert 0 <= int(index.min()) <= int(index.max()) < len(priorities)
+        assert info["priority_weight"].isfinite().all()
+        assert 0 <= float(info["priority_weight"].min()) <= float(info["priority_weight"].max()) <= 1
+
+    def test_the_draws_come_from_torchs_global_generator(self):
+        """The reference draws from numpy's, so that torch.manual_seed alone reproduces nothing."""
+        sampler, storage = with_priorities([1.0, 2.0, 3.0, 4.0])
+        runs = []
+        for _ in range(2):
+            torch.manual_seed(7)
+            np.random.default_rng().random(3)
+            runs.append(sampler.sample(storage, 100)[0].tolist())
+
+        assert runs[0] == runs[1]
+
+
+class TestWeights:
+    def test_they_are_the_formula_worked_by_hand(self):
+        """Masses sqrt(4) = 2, sqrt(16) = 4, sqrt(64) = 8; against the smallest 1, 2, 4; to the power of -2."""
+        sampler, storage = with_priorities([4.0, 16.0, 64.0], alpha=0.5, beta=2.0, eps=0.0)
+        index, info = sampler.sample(storage, 1000)
+
+        assert set(info) == {"priority_weight"}
+        assert info["priority_weight"].dtype == torch.float32
+        assert set(zip(index.tolist(), info["priority_weight"].tolist(), strict=True)) == {
+            (0, 1.0),
+            (1, 0.25),
+            (2, 0.0625),
+        }
+
+    def test_they_are_those_of_the_reference(self):
+        """Its example: priorities 0 and 1000, alpha and beta 1; 1e-11 is what its documentation prints."""
+        sampler, storage = with_priorities([0.0, 1000.0])
+        index, info = sampler.sample(storage, 10)
+
+        assert index.tolist() == [1] * 10
+        assert info["priority_weight"].tolist() == pytest.approx([1e-11] * 10, rel=1e-6)
+
+    def test_the_smallest_mass_is_that_of_all_steps_held_not_of_the_batch(self):
+        sampler, storage = with_priorities([1e-6, 1.0, 1.0], eps=0.0)
+        _, info = sampler.sample(storage, 4)
+
+        assert info["priority_weight"].tolist() == pytest.approx([1e-6] * 4)
+
+    def test_they_have_the_dtype_that_was_asked_for(self):
+        sampler, storage = with_priorities([1.0, 3.0], dtype=torch.float64)
+
+        assert sampler.sample(storage, 4)[1]["priority_weight"].dtype == torch.float64
+
+    def test_beta_can_be_raised_as_training_goes_on(self):
+        sampler, storage = with_priorities([1.0, 4.0], beta=0.0, eps=0.0)
+
+        assert set(sampler.sample(storage, 50)[1]["priority_weight"].tolist()) == {1.0}
+        sampler.beta = 0.5
+        assert set(sampler.sample(storage, 50)[1]["priority_weight"].tolist()) == {1.0, 0.5}
+        assert sampler.beta == 0.5
+
+    def test_a_new_alpha_holds_for_what_is_held(self):
+        """From 0 too, where the reference has forgotten the priorities."""
+        sampler, storage = with_priorities([1.0, 4.0], alpha=0.0, eps=0.0)
+
+        assert set(sampler.sample(storage, 50)[1]["priority_weight"].tolist()) == {1.0}
+        sampler.alpha = 0.5
+        assert set(sampler.sample(storage, 50)[1]["priority_weight"].tolist()) == {1.0, 0.5}
+
+
+class TestDefaultPriority:
+    def test_new_rows_get_the_largest_priority_ever_given(self):
+        sampler, _ = with_priorities([2.0, 5.0, 3.0])
+        sampler.update_priority([1], 0.1)
+        sampler.extend(torch.tensor([0]))
+
+        assert sampler.default_priority == 5.0
+        assert sampler.priorities.tolist() == [5.0, 0.1, 3.0]
+
+    def test_or_the_largest_that_is_held_now(self):
+        """One outlier at the start must not be the priority of new steps for ever."""
+        sampler, _ = with_priorities([2.0, 500.0, 3.0], max_priority_within_buffer=True)
+        assert sampler.default_priority == 500.0
+        sampler.update_priority([1], 0.1)
+        assert sampler.default_priority == 3.0
+        sampler.extend(torch.tensor([2]))
+
+        assert sampler.priorities.tolist() == [2.0, 0.1, 2.0]
+        assert sampler.default_priority == 2.0
+
+    def test_it_is_one_at_the_start_and_after_everything_was_replaced(self):
+        sampler = PrioritizedSampler(3, 1.0, 1.0, max_priority_within_buffer=True)
+        assert sampler.default_priority == 1.0
+        sampler.extend(torch.arange(3))
+        sampler.update_priority([0, 1, 2], 7.0)
+        sampler.extend(torch.arange(3))
+
+        assert sampler.priorities.tolist() == [1.0, 1.0, 1.0]
+
+    def test_a_row_that_is_written_again_loses_its_priority(self):
+        sampler, storage = with_priorities([0.0, 0.0, 9.0], eps=0.0)
+        sampler.add(torch.tensor([0]))
+
+        assert set(sampler.sample(storage, 100)[0].tolist()) == {0, 2}
+
+    def test_rows_that_a_loaded_storage_holds_already_get_it_too(self):
+        """In the reference a new sampler over a loaded storage fails."""
+        sampler = PrioritizedSampler(5, 0.6, 0.4)
+
+        assert set(sampler.sample(filled(5), 500)[0].tolist()) == set(range(5))
+        assert sampler.priorities.tolist() == [1.0] * 5
+
+    def test_a_priority_before_the_first_sample_is_kept(self):
+        sampler = PrioritizedSampler(5, 1.0, 0.4, eps=0.0)
+        storage = filled(5)
+        sampler.update_priority([0, 1, 2, 4], 0.0, storage=storage)
+
+        assert set(sampler.sample(storage, 100)[0].tolist()) == {3}
+
+
+class TestRows:
+    def test_only_rows_that_are_held_are_drawn(self):
+        sampler = PrioritizedSampler(100, 1.0, 1.0)
+        sampler.extend(torch.arange(3))
+
+        assert set(sampler.sample(filled(3, 100), 1000)[0].tolist()) == {0, 1, 2}
+
+    def test_rows_that_a_storage_no_longer_holds_are_forgotten(self):
+        sampler, _ = with_priorities([1.0, 2.0, 3.0, 1000.0])
+        smaller = filled(2, 4)
+
+        assert set(sampler.sample(smaller, 1000)[0].tolist()) == {0, 1}
+        assert sampler.priorities.tolist() == [1.0, 2.0]
+
+    def test_a_capacity_below_that_of_the_storage_is_refused_at_the_first_use(self):
+        with pytest.raises(BadArgument, match="up to 10 steps, and max_capacity is 5") as caught:
+            PrioritizedSampler(5, 1.0, 1.0).sample(filled(2, 10), 1)
+        assert "max_capacity=10" in caught.value.hint
+        with pytest.raises(BadArgument, match="index 1 of 2 is 5, one of 1 outside the 5 rows"):
+            PrioritizedSampler(5, 1.0, 1.0).extend(torch.tensor([4, 5]))
+
+    def test_emptied_it_starts_anew(self):
+        sampler, storage = with_priorities([2.0, 5.0])
+        sampler.empty()
+
+        assert sampler.default_priority == 1.0
+        assert len(sampler.priorities) == 0
+        sampler.sample(storage, 1)
+        assert sampler.priorities.tolist() == [1.0, 1.0]
+
+    def test_with_several_lanes_rows_are_numbered_through(self):
+        storage = LazyTensorStorage(6, ndim=2)
+        storage.set(range(3), torch.arange(6).reshape(3, 2))
+        sampler = PrioritizedSampler(6, 1.0, 1.0, eps=0.0)
+        sampler.update_priority(torch.arange(6), 0.0, storage=storage)
+        sampler.update_priority((torch.tensor([2]), torch.tensor([1])), 1.0, storage=storage)
+        sampler.update_priority(torch.tensor([[0, 1], [1, 0]]), torch.tensor([2.0, 3.0]), storage=storage)
+
+        assert sampler.priorities.tolist() == [0.0, 2.0, 3.0, 0.0, 0.0, 1.0]
+        assert set(sampler.sample(storage, 100)[0].tolist()) == {1, 2, 5}
+
+    def test_nothing_to_draw_is_said_so(self):
+        sampler, storage = with_priorities([0.0, 0.0], eps=0.0)
+
+        with pytest.raises(BadArgument, match="priorities of all 2 steps are 0"):
+            sampler.sample(storage, 1)
+        with pytest.raises(BadArgument, match="no step"):
+            PrioritizedSampler(3, 1.0, 1.0).sample(filled(0, 3), 1)
+
+
+class TestWhatIsRefused:
+    @pytest.mark.parametrize(
+        ("index", "priority", "message"),
+        [
+            ([0, 1], [1.0, NAN], "priority 1 of 2 is nan, one of 1"),
+            ([0, 1, 2], [-1.0, 1.0, -2.0], "priority 0 of 3 is -1.0, one of 2"),
+            ([0, 1], [INF, 1.0], "priority 0 of 2 is inf"),
+            ([0, 1], [1.0, 1e308], "priority 1 of 2 is 1e[+]308"),
+            ([0], -0.5, "priority 0 of 1 is -0.5"),
+            ([0, 1], [1.0, 2.0, 3.0], r"shape \[3\]; expected one number, or \[2\]"),
+            ([0, 1], [[1.0, 2.0]], r"shape \[1, 2\]"),
+            ([0, 3], 1.0, "index 1 of 2 is 3, one of 1 outside the 3 rows"),
+            ([-1, 0], 1.0, "index 0 of 2 is -1"),
+            ([0, 9], [NAN, 1.0], "outside the 3 rows; priority 0 of 2 is nan"),
+            ([0.5], 1.0, "index is torch.float64"),
+            ([True, False, True], 1.0, "index is torch.bool"),
+            ([0, 1], [1j, 2.0], "priority is torch.complex128"),
+            ([0, 1], ["a", "b"], "priority is list"),
+            ("a", 1.0, "index is str"),
+        ],
+        ids=repr,
+    )
+    def test_bad_priorities_change_nothing(self, index, priority, message):
+        """Other trees return NaN weights from then on, or stay poisoned."""
+        sampler, storage = with_priorities([1.0, 2.0, 3.0])
+        before = copy.deepcopy(sampler.state_dict())
+
+        with pytest.raises(BadArgument, match=message):
+            sampler.update_priority(index, priority, storage=storage)
+
+        after = sampler.state_dict()
+        assert after.pop("priorities").tolist() == before.pop("priorities").tolist()
+        assert after == before
+        assert sampler.sample(storage, 10)[1]["priority_weight"].isfinite().all()
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"alpha": -1.0}, "alpha is -1.0"),
+            ({"beta": NAN}, "beta is nan"),
+            ({"eps": INF}, "eps is inf"),
+            ({"max_capacity": 0}, "max_capacity is 0"),
+            ({"reduction": "sum"}, "reduction is 'sum'; expected one of max, mean, median, min"),
+            ({"dtype": torch.int64}, "dtype is torch.int64"),
+            ({"alpha": "a", "beta": -1}, "alpha is 'a'.*beta is -1"),
+        ],
+        ids=repr,
+    )
+    def test_bad_arguments_are_named_all_at_once(self, arguments, message):
+        with pytest.raises(BadArgument, match=message):
+            PrioritizedSampler(**{"max_capacity": 3, "alpha": 0.5, "beta": 0.5, **arguments})
+
+    def test_bad_exponents_are_refused_later_too(self):
+        sampler, _ = with_priorities([1e200, 1.0])
+
+        with pytest.raises(BadArgument, match="beta is -1"):
+            sampler.beta = -1
+        with pytest.raises(BadArgument, match="alpha is nan"):
+            sampler.alpha = NAN
+        with pytest.raises(BadArgument, match="priority 0 of 2 is 1e[+]200"):
+            sampler.alpha = 2.0
+        assert sampler.alpha == 1.0
+
+
+class TestWhatIsTaken:
+    @pytest.mark.parametrize(
+        ("index", "priority"),
+        [
+            (torch.tensor([0, 2]), torch.tensor([4.0, 6.0])),
+            (torch.tensor([0, 2], dtype=torch.int32), torch.tensor([[4.0], [6.0]], dtype=torch.float16)),
+            (np.array([0, 2]), np.array([4.0, 6.0])),
+            ([0, 2], [4, 6]),
+            (torch.tensor([[0], [2]]), torch.tensor([[4.0], [6.0]])),
+            (torch.tensor([0, 2]), torch.tensor([4.0, 6.0], requires_grad=True)),
+            (torch.tensor([0, 1, 2])[::2], torch.tensor([4.0, 0.0, 6.0], dtype=torch.float64)[::2]),
+            (np.array([2, 1, 0])[::-2], torch.tensor([[4.0, 1.0], [6.0, 5.0]])),
+        ],
+        ids=["tensors", "int32-half-column", "numpy", "lists", "two-axes", "with-gradient", "strided", "reduced"],
+    )
+    def test_tensors_arrays_and_lists_in_any_shape_that_says_it(self, index, priority):
+        sampler, storage = with_priorities([1.0, 1.0, 1.0])
+        sampler.update_priority(index, priority, storage=storage)
+
+        assert sampler.priorities.tolist() == [4.0, 1.0, 6.0]
+
+    @pytest.mark.parametrize(
+        ("reduction", "expected"), [("max", 8.0), ("min", 1.0), ("mean", 4.0), ("median", 3.0)], ids=str
+    )
+    def test_several_priorities_of_a_step_become_one(self, reduction, expected):
+        sampler, _ = with_priorities([1.0, 1.0], reduction=reduction)
+        sampler.update_priority([1], torch.tensor([[[1.0, 8.0], [3.0, 4.0]]]))
+
+        assert sampler.priorities.tolist() == [1.0, expected]
+
+    def test_one_number_for_all_and_one_row_by_its_number(self):
+        sampler, _ = with_priorities([1.0, 1.0, 1.0])
+        sampler.update_priority([0, 1], 3)
+        sampler.update_priority(2, torch.tensor([5.0]))
+
+        assert sampler.priorities.tolist() == [3.0, 3.0, 5.0]
+
+    def test_the_last_of_a_row_that_comes_twice_wins(self):
+        sampler, _ = with_priorities([1.0, 1.0])
+        sampler.update_priority([0, 1, 0], [5.0, 6.0, 7.0])
+
+        assert sampler.priorities.tolist() == [7.0, 6.0]
+
+    def test_no_rows_are_no_fault(self):
+        sampler, _ = with_priorities([1.0])
+        sampler.update_priority([], [])
+        sampler.extend(torch.empty(0, dtype=torch.int64))
+
+        assert sampler.priorities.tolist() == [1.0]
+
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+    def test_tensors_on_any_device(self):
+        sampler, _ = with_priorities([1.0, 1.0])
+        sampler.update_priority(torch.tensor([1], device="cuda"), torch.tensor([4.0], device="cuda"))
+
+        assert sampler.priorities.tolist() == [1.0, 4.0]
+
+
+class TestState:
+    def test_the_next_samples_are_the_same(self):
+        rng = np.random.default_rng(0)
+        sampler, storage = with_priorities(
+            rng.random(1000).tolist(), alpha=0.6, generator=torch.Generator().manual_seed(1)
+        )
+        sampler.update_priority(rng.integers(0, 1000, 500), rng.random(500) * 50)
+        state = sampler.state_dict()
+        other = PrioritizedSampler(5000, 0.1, 0.1)
+        other.load_state_dict(state)
+
+        assert (other.alpha, other.beta, other.default_priority) == (0.6, 1.0, sampler.default_priority)
+        assert other._tree.total == sampler._tree.total
+        for _ in range(3):
+            index, info = sampler.sample(storage, 256)
+            again, weights = other.sample(storage, 256)
+            assert torch.equal(again, index)
+            assert torch.equal(weights["priority_weight"], info["priority_weight"])
+
+    def test_a_state_does_not_change_with_the_sampler(self):
+        sampler, _ = with_priorities([1.0, 2.0])
+        state = sampler.state_dict()
+        sampler.update_priority([0], 9.0)
+
+        assert state["priorities"].tolist() == [1.0, 2.0]
+
+    def test_what_does_not_fit_is_named_at_once_and_changes_nothing(self):
+        sampler, _ = with_priorities([1.0, 2.0])
+        state = with_priorities([1.0, -0.0, 3.0])[0].state_dict() | {"alpha": -1.0}
+        state["priorities"][2] = NAN
+
+        with pytest.raises(
+            BadArgument, match=r"alpha is -1.*3 priorities, and max_capacity is 2.*priority 2 of 3 is nan"
+        ):
+            sampler.load_state_dict(state)
+        with pytest.raises(BadArgument, match="priorities are not float64"):
+            sampler.load_state_dict({})
+        assert sampler.priorities.tolist() == [1.0, 2.0]
+
+    def test_priorities_move_with_their_rows_into_a_larger_ring(self):
+        sampler, _ = with_priorities([1.0, 2.0, 3.0, 4.0])
+
+        one = sampler.renumbered(sampler.state_dict(), 3, 4)["priorities"]
+        two = sampler.renumbered(sampler.state_dict(), 1, 2)["priorities"]
+
+        assert one.tolist() == [4.0, 1.0, 2.0, 3.0]
+        assert two.tolist() == [3.0, 4.0, 1.0, 2.0]
+        assert sampler.priorities.tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_numba_is_loaded_by_the_first_tree_only():
+    code = (
+        "import sys, datasets_rl.samplers as s; assert 'numba' not in sys.modules; "
+        "s.PrioritizedSampler(3, 1., 1.); assert 'numba' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+@pytest.mark.slow
+def test_an_installation_that_cannot_be_written_to_compiles_for_itself(tmp_path):
+    """Neither beside the module nor in the user's cache: a container that runs as somebody else."""
+    code = (
+        "import numba.core.caching as c; c.CacheImpl._locator_classes = []\n"
+        "from datasets_rl.samplers import PrioritizedSampler\n"
+        "PrioritizedSampler(3, 1., 1.).extend(__import__('torch').arange(3))"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=tmp_path)

@@ -1,0 +1,171 @@
+"""The tree under prioritised samplers, against sums over a plain list."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datasets_rl.samplers.sum_tree import SumTree
+
+ALMOST_ONE = math.nextafter(1.0, 0.0)
+POINTS = np.array([0.0, 5e-324, 0.1, 0.25, 0.5, 0.75, 0.999, ALMOST_ONE])
+
+priorities = st.one_of(
+    st.just(0.0),
+    st.floats(0, 10),
+    st.floats(0, 1e300, allow_subnormal=True),
+    st.sampled_from([5e-324, 1e-300, 1e-16, 1.0, 1.0 + 2**-52, 1e16]),
+)
+
+
+@st.composite
+def writes(draw):
+    capacity = draw(st.integers(1, 40))
+    rows = st.lists(st.integers(0, capacity - 1), min_size=1, max_size=50)
+    batches = [
+        (chosen, draw(st.lists(priorities, min_size=len(chosen), max_size=len(chosen))))
+        for chosen in draw(st.lists(rows, min_size=1, max_size=6))
+    ]
+    return capacity, batches
+
+
+def write(tree, rows, values, eps=0.0, alpha=1.0):
+    tree.write(np.array(rows, np.int64), np.array(values, np.float64), eps, alpha)
+
+
+@given(writes())
+def test_it_is_a_list_of_masses_with_their_sum_minimum_and_maximum(given):
+    capacity, batches = given
+    tree, model = SumTree(capacity), [0.0] * capacity
+    for rows, values in batches:
+        write(tree, rows, values)
+        for row, value in zip(rows, values, strict=True):
+            model[row] = value
+
+    assert tree.priorities[:capacity].tolist() == model
+    assert tree.total == pytest.approx(math.fsum(model), rel=1e-14)
+    assert tree.lowest == min((mass for mass in model if mass), default=0.0)
+    assert tree.highest_priority == max(model)
+
+
+@given(writes())
+def test_what_was_written_before_leaves_no_trace(given):
+    """Inner sums that are corrected by differences drift away."""
+    capacity, batches = given
+    tree, fresh = SumTree(capacity), SumTree(capacity)
+    for rows, values in batches:
+        write(tree, rows, values)
+    for row in range(capacity):
+        write(fresh, [row], [tree.priorities[row]])
+
+    assert tree._sums[1:].tolist() == fresh._sums[1:].tolist()
+    assert tree._lows[1:].tolist() == fresh._lows[1:].tolist()
+    assert tree._highs[1:].tolist() == fresh._highs[1:].tolist()
+
+
+@given(writes())
+def test_a_draw_is_always_a_row_that_has_mass(given):
+    capacity, batches = given
+    tree = SumTree(capacity)
+    for rows, values in batches:
+        write(tree, rows, values)
+    if not tree.total:
+        return
+
+    rows, masses = tree.draw(POINTS.copy())
+
+    assert ((rows >= 0) & (rows < capacity)).all()
+    assert (masses > 0).all()
+    assert masses.tolist() == tree.priorities[rows].tolist()
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=70), st.lists(st.floats(0, ALMOST_ONE), min_size=1))
+def test_a_point_finds_the_row_in_which_the_running_sum_passes_it(masses, points):
+    """Whole numbers: their sums are exact, so that there is one answer."""
+    if not any(masses):
+        return
+    tree = SumTree(len(masses))
+    write(tree, range(len(masses)), masses)
+    total = sum(masses)
+    expected = [next(row for row in range(len(masses)) if sum(masses[: row + 1]) > point * total) for point in points]
+
+    assert tree.draw(np.array(points))[0].tolist() == expected
+
+
+def test_a_point_behind_everything_by_rounding_belongs_to_the_last_mass():
+    """1 + 2 ** -53 rounds up: what is left of the point is more than the second mass, and zeros follow it."""
+    tree = SumTree(8)
+    write(tree, [0, 4], [1.0, 1.5 * 2**-53])
+
+    rows, masses = tree.draw(np.array([1.0, ALMOST_ONE]))
+
+    assert tree.total == 1 + 2**-52
+    assert rows[0] == 4
+    assert (masses > 0).all()
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 8, 9])
+def test_the_last_row_can_be_drawn_alone(capacity):
+    tree = SumTree(capacity)
+    write(tree, [capacity - 1], [3.0])
+
+    assert tree.draw(POINTS.copy())[0].tolist() == [capacity - 1] * len(POINTS)
+
+
+def test_the_last_of_a_row_that_comes_twice_wins():
+    tree = SumTree(4)
+    write(tree, [2, 1, 2, 2], [9.0, 1.0, 8.0, 5.0])
+
+    assert tree.priorities.tolist() == [0.0, 1.0, 5.0, 0.0]
+    assert tree.total == 6.0
+
+
+def test_one_priority_serves_many_rows():
+    tree = SumTree(4)
+    write(tree, [0, 3], [2.0], eps=1.0, alpha=2.0)
+
+    assert tree.total == 18.0
+    assert tree.lowest == 9.0
+    assert tree.highest_priority == 2.0
+
+
+def test_other_threads_run_while_it_draws():
+    """A loop that held the lock would let the other thread count only when it is done."""
+    tree = SumTree(1 << 16)
+    write(tree, range(1 << 16), np.ones(1 << 16))
+    points = np.random.default_rng(0).random(4_000_000)
+    done, seen = threading.Event(), []
+
+    def watch():
+        while not done.wait(0.001):
+            seen.append(time.perf_counter())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    start = time.perf_counter()
+    tree.draw(points)
+    stop = time.perf_counter()
+    done.set()
+    thread.join()
+
+    inside = [moment for moment in seen if start + (stop - start) / 10 < moment < stop - (stop - start) / 10]
+    assert len(inside) > 3
+
+
+@pytest.mark.slow
+def test_a_million_rows_keep_an_exact_sum_after_many_updates():
+    rng = np.random.default_rng(0)
+    tree, model = SumTree(1_000_000), np.zeros(1_000_000)
+    for _ in range(2000):
+        rows, values = rng.integers(0, 1_000_000, 4096), rng.random(4096) * 10.0 ** rng.integers(-12, 12)
+        tree.write(rows, values, 0.0, 1.0)
+        model[rows] = values
+
+    assert tree.total == pytest.approx(math.fsum(model), rel=1e-15)
+    assert tree.lowest == model[model > 0].min()
