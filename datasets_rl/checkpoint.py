@@ -410,6 +410,8 @@ def _head(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
 
 def _bytes_of(tensor: Tensor) -> memoryview:
     """Return the bytes of a tensor; a view where they lie so in the memory."""
+    if not tensor.numel():  # its strides may be anything, which `view` minds
+        return memoryview(b"")
     plain = tensor.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     whole: NDArray[np.uint8] = plain.view(torch.uint8).numpy()
     return whole.data

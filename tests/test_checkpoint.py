@@ -132,8 +132,10 @@ def test_every_dtype_keeps_its_bits_inline_in_a_file_and_in_several(tmp_path, dt
         torch.arange(9000.0, requires_grad=True),
         torch.nn.Parameter(torch.arange(3.0)),
         torch.arange(9.0).reshape(3, 3)[:, 1],
+        torch.from_numpy(np.zeros(0)),
+        torch.ones(1, 3).T[:0],
     ],
-    ids=["transposed", "stepped", "expanded", "conjugate", "grad", "parameter", "column"],
+    ids=["transposed", "stepped", "expanded", "conjugate", "grad", "parameter", "column", "of numpy", "nothing"],
 )
 def test_a_view_is_saved_as_what_it_shows(tmp_path, tensor):
     checkpoint.write(tmp_path, "Test", {"x": tensor})
