@@ -7,6 +7,7 @@ import pickle
 import pytest
 import torch
 from stored_data import trajectory, write_dataset
+from tensordict import TensorDict
 
 from datasets_rl import samplers, writers
 from datasets_rl.errors import BadArgument
@@ -18,9 +19,16 @@ from datasets_rl.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from datasets_rl.storages import DatasetStorage
+from datasets_rl.storages import DatasetStorage, LazyTensorStorage
 from datasets_rl.storages._base import Storage
-from datasets_rl.writers import ImmutableDatasetWriter, Writer
+from datasets_rl.writers import (
+    ImmutableDatasetWriter,
+    RoundRobinWriter,
+    TensorDictMaxValueWriter,
+    TensorDictRoundRobinWriter,
+    Writer,
+    WriterEnsemble,
+)
 
 
 class Nothing(Storage):
@@ -137,13 +145,6 @@ class TestSamplerWithoutReplacement(SamplerContract):
     def make(self, generator=None):
         return SamplerWithoutReplacement(generator=generator)
 
-    def test_a_batch_is_rows_of_the_storage(self, storage):
-        index, info = self.make().sample(storage, 1000)
-
-        assert index.dtype == torch.int64
-        assert sorted(index.tolist()) == list(range(10))
-        assert info == {}
-
 
 class TestPrioritizedSampler(SamplerContract):
     def make(self, generator=None):
@@ -166,14 +167,105 @@ class WriterContract:
     def make(self) -> Writer:
         raise NotImplementedError
 
-    def test_the_state_survives(self, storage):
+    def test_the_state_survives_also_as_a_file_without_pickled_objects(self, storage, tmp_path):
         writer = self.make()
         writer.register_storage(storage)
+        torch.save(writer.state_dict(), tmp_path / "state.pt")
         other = self.make()
-        other.load_state_dict(writer.state_dict())
+        other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+        writer.dumps(tmp_path / "state")
+        third = self.make()
+        third.loads(tmp_path / "state")
 
-        assert other.state_dict() == writer.state_dict()
+        assert repr(other.state_dict()) == repr(third.state_dict()) == repr(writer.state_dict())
         assert repr(other) == repr(writer)
+
+    def test_the_state_of_something_else_is_refused(self):
+        writer = self.make()
+        if not writer.state_dict():
+            return
+        before = repr(writer.state_dict())
+        with pytest.raises(BadArgument, match="does not fit"):
+            writer.load_state_dict({"other": 1})
+        assert repr(writer.state_dict()) == before
+
+
+class Writes:
+    """What a writer keeps that writes. Ranks rise here, so that the last elements are also the highest."""
+
+    def writing(self, slots):
+        storage, writer = LazyTensorStorage(slots), self.make()
+        writer.register_storage(storage)
+        return storage, writer
+
+    def steps(self, first, count):
+        rewards = torch.arange(first, first + count, dtype=torch.float32).unsqueeze(-1)
+        return TensorDict({"next": {"reward": rewards}}, [count])
+
+    def test_rows_say_where_the_data_lies(self):
+        storage, writer = self.writing(4)
+        for count, written in enumerate([2, 1, 4, 3, 9]):
+            data = self.steps(10 * count, written)
+            rows = writer.extend(data)
+
+            assert rows.dtype == torch.int64
+            assert rows.shape == (written,)
+            assert len(rows[rows >= 0]) == min(written, 4)
+            assert (storage.take(rows[rows >= 0]) == data[rows >= 0]).all()
+
+    def test_one_by_one_is_the_same_as_several_at_once(self):
+        (one, writer), (several, other) = self.writing(4), self.writing(4)
+        data = self.steps(0, 3)
+
+        assert [int(writer.add(step)) for step in data] == other.extend(data).tolist() == [0, 1, 2]
+        assert (one.get(slice(None)) == several.get(slice(None))).all()
+
+    def test_writing_nothing_takes_no_rows(self):
+        storage, writer = self.writing(4)
+        writer.extend(self.steps(0, 3))
+
+        assert writer.extend(self.steps(0, 0)).tolist() == []
+        assert storage.written == len(storage) == 3
+
+    def test_it_starts_again_when_it_is_emptied(self):
+        storage, writer = self.writing(4)
+        writer.extend(self.steps(0, 6))
+        storage.empty()
+        writer.empty()
+
+        assert writer.extend(self.steps(0, 2)).tolist() == [0, 1]
+
+    def test_without_a_storage_it_says_what_is_missing(self):
+        with pytest.raises(BadArgument, match="no storage"):
+            self.make().extend(self.steps(0, 1))
+
+    def test_a_pickled_writer_goes_on_where_it_was(self):
+        """Buffers go to other processes."""
+        _, writer = self.writing(4)
+        writer.extend(self.steps(0, 3))
+        other = pickle.loads(pickle.dumps(writer))
+
+        assert other.extend(self.steps(5, 2)).tolist() == writer.extend(self.steps(5, 2)).tolist()
+
+
+class TestRoundRobinWriter(Writes, WriterContract):
+    def make(self):
+        return RoundRobinWriter()
+
+
+class TestTensorDictRoundRobinWriter(Writes, WriterContract):
+    def make(self):
+        return TensorDictRoundRobinWriter()
+
+
+class TestTensorDictMaxValueWriter(Writes, WriterContract):
+    def make(self):
+        return TensorDictMaxValueWriter()
+
+
+class TestWriterEnsemble(WriterContract):
+    def make(self):
+        return WriterEnsemble(RoundRobinWriter(), TensorDictMaxValueWriter())
 
 
 class TestImmutableDatasetWriter(WriterContract):
