@@ -50,7 +50,10 @@ class Gate:
             os.close(handle)
             self._path = Path(name)
             weakref.finalize(self, _remove, self._path, os.getpid())
-            self._file = FileLock(self._path)
+            with self._inside:
+                self._file = FileLock(self._path)
+                if self._depth:
+                    self._file.acquire()
 
     def __enter__(self) -> None:
         if self._process != os.getpid():

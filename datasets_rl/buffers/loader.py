@@ -8,7 +8,7 @@ from itertools import count, islice
 from typing import Any
 
 from torch import Generator
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.errors import BadArgument
@@ -19,7 +19,7 @@ __all__ = ["SampledBatches"]
 class SampledBatches(IterableDataset[Any]):
     """The batches that a buffer's sampler chooses, read by the workers of a `DataLoader`.
 
-        >>> loader = DataLoader(SampledBatches(rb, batches=1000), batch_size=None, num_workers=4, pin_memory=True)
+        >>> loader = SampledBatches(rb, batches=1000).loader(num_workers=4, pin_memory=True)
 
     Every worker chooses the same batches and reads only its share of them, so that an epoch of a sampler without
     replacement is one epoch over all workers, and no batch comes twice. A `DataLoader` over the buffer itself reads its
@@ -39,6 +39,10 @@ class SampledBatches(IterableDataset[Any]):
         self.buffer = buffer
         self.batches = batches
         self._epoch = 0
+
+    def loader(self, **options: Any) -> DataLoader[Any]:
+        """Return a `DataLoader` over these batches, with its options (workers, pinning) except batch size and collating."""
+        return DataLoader(self, batch_size=None, collate_fn=_as_it_is, **options)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield this worker's batches, in order."""
@@ -60,3 +64,7 @@ class SampledBatches(IterableDataset[Any]):
                 yield buffer._make(drawn)[0]
             else:
                 buffer._forget(drawn)  # noqa: SLF001 - the same
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
