@@ -201,7 +201,8 @@ class TrajectoryIndex:
         owners[first] = [self._open.pop(group, -1) for group in groups]
         steps = signs.steps[order] if signs.steps is not None else None
         if steps is not None:
-            owners[(owners >= 0) & (self._steps[owners] + 1 != steps[heads])] = -1
+            joined = np.flatnonzero(owners >= 0)
+            owners[joined[self._steps[owners[joined]] + 1 != steps[heads[joined]]]] = -1
         stays = last if signs.ends is None else last & ~signs.ends[order[tails]]
 
         fresh = owners < 0

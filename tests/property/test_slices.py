@@ -1,0 +1,174 @@
+"""Whatever is written to a ring, its trajectories and its slices are those of a plain Python model."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from datasets_rl.samplers import SliceSampler, SliceSamplerWithoutReplacement
+from datasets_rl.storages import LazyTensorStorage
+from datasets_rl.storages.index import TrajectoryIndex
+from datasets_rl.writers import RoundRobinWriter
+
+FEW = settings(max_examples=50, deadline=None)
+KEYS = {
+    # How trajectories are told apart, and the keys that are asked for.
+    "flags": {"end_key": ("next", "done")},
+    "numbers": {"traj_key": ("id",)},
+    "numbers and flags": {"traj_key": ("id",)},
+    "numbers and steps": {"traj_key": ("id",), "step_key": ("step",)},
+}
+CHUNKS = st.lists(st.integers(1, 17), min_size=1, max_size=8)
+
+
+class World:
+    """Environments that write to a ring, and what they wrote, step by step.
+
+    Each lane is written by three environments that take turns; by one, if flags alone tell trajectories apart. Numbers
+    of trajectories are those of the environments, and so come again, unless numbers alone tell them apart.
+    """
+
+    def __init__(self, told_by, *, slots, lanes, lengths, seed):
+        self.told_by = told_by
+        self.slots, self.lanes, self.lengths = slots, lanes, lengths
+        self.random = random.Random(seed)
+        self.storage = LazyTensorStorage(slots * lanes, ndim=1 if lanes == 1 else 2)
+        self.writer = RoundRobinWriter()
+        self.writer.register_storage(self.storage)
+        turns = 1 if told_by == "flags" else 3
+        self.envs = [[{"left": 0, "env": env} for env in range(turns)] for _ in range(lanes)]
+        self.episodes = self.steps = 0
+        self.held = []  # the slots from the oldest, a step for each lane
+
+    @property
+    def keys(self):
+        return KEYS[self.told_by]
+
+    def _step(self, lane):
+        env = self.random.choice(self.envs[lane])
+        if not env["left"]:
+            env |= {"episode": self.episodes, "time": -1, "left": self.random.choice(self.lengths)}
+            self.episodes += 1
+        env["time"] += 1
+        env["left"] -= 1
+        self.steps += 1
+        return {**env, "uid": self.steps}
+
+    def write(self, count):
+        steps = [[self._step(lane) for lane in range(self.lanes)] for _ in range(count)]
+        self.held = (self.held + steps)[-self.slots :]
+        flat = [step for slot in steps for step in slot]
+        number = "episode" if self.told_by == "numbers" else "env"
+        data = {
+            "uid": torch.tensor([step["uid"] for step in flat]),
+            "id": torch.tensor([step[number] for step in flat]),
+            "step": torch.tensor([step["time"] for step in flat]),
+        }
+        if "flags" in self.told_by:
+            data["next"] = {"done": torch.tensor([[step["left"] == 0] for step in flat])}
+        batch = TensorDict(data, [count * self.lanes])
+        self.writer.extend(batch if self.lanes == 1 else batch.reshape(count, self.lanes))
+
+    def expected(self):
+        """The steps of each episode that are held, in time."""
+        found = {}
+        for slot in self.held:
+            for step in slot:
+                found.setdefault(step["episode"], []).append((step["time"], step["uid"]))
+        return sorted([uid for _, uid in sorted(steps)] for steps in found.values())
+
+    def uids(self, rows):
+        return self.storage.column(("uid",)).reshape(-1)[torch.as_tensor(rows)].tolist()
+
+    def shown(self, trajectories):
+        bounds = zip(trajectories.firsts, trajectories.firsts + trajectories.lengths, strict=True)
+        return [self.uids(trajectories.rows(np.arange(first, stop))) for first, stop in bounds]
+
+
+WORLDS = st.builds(
+    World,
+    st.sampled_from(list(KEYS)),
+    slots=st.integers(1, 14),
+    lanes=st.integers(1, 3),
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    seed=st.integers(0, 1000),
+)
+
+
+@FEW
+@given(WORLDS, CHUNKS)
+def test_the_index_is_the_episodes_that_are_held(world, chunks):
+    """Across wraps, lanes, environments that take turns, numbers that come again and writes larger than the ring."""
+    for chunk in chunks:
+        world.write(chunk)
+
+        assert sorted(world.shown(world.storage.trajectories(**world.keys))) == world.expected()
+
+
+@FEW
+@given(WORLDS, CHUNKS, st.data())
+def test_an_index_that_followed_is_one_made_from_scratch(world, chunks, data):
+    """Wherever it looked in between, in the same order: what a sampler draws does not depend on who looked when."""
+    keys = {"end_key": None, "traj_key": None, "step_key": None} | world.keys
+    followed = TrajectoryIndex(**keys)
+    for chunk in chunks:
+        world.write(chunk)
+        if data.draw(st.booleans()):
+            followed.current(world.storage)
+
+    made = TrajectoryIndex(**keys).current(world.storage)
+    assert world.shown(followed.current(world.storage)) == world.shown(made)
+
+
+@FEW
+@given(WORLDS, CHUNKS)
+def test_every_row_knows_its_trajectory_and_place(world, chunks):
+    for chunk in chunks:
+        world.write(chunk)
+        trajectories = world.storage.trajectories(**world.keys)
+    rows = np.arange(len(world.storage))
+    numbers, places = trajectories.locate(rows)
+
+    assert (trajectories.rows(places) == rows).all()
+    offsets = places - trajectories.firsts[numbers]
+    assert ((offsets >= 0) & (offsets < trajectories.lengths[numbers])).all()
+
+
+@FEW
+@given(
+    WORLDS,
+    CHUNKS,
+    st.integers(1, 6),
+    st.sampled_from(
+        [{}, {"strict_length": False, "pad_output": True}, {"strict_length": False, "span": True}, {"span": (True, 0)}]
+    ),
+    st.sampled_from([SliceSampler, SliceSamplerWithoutReplacement]),
+)
+def test_a_slice_is_consecutive_steps_of_one_episode(world, chunks, length, policy, kind):
+    """It crosses no episode, and holds no row that was overwritten or never written."""
+    policy = {key: value for key, value in policy.items() if key != "span" or kind is SliceSampler}
+    keys = world.keys
+    if "step_key" in keys:
+        keys, kind = {**keys, "fragmented": True}, SliceSampler
+    sampler = kind(slice_len=length, **keys, **policy)
+    for chunk in chunks:
+        world.write(chunk)
+        expected = world.expected()
+        fits = [one for one in expected if not sampler.strict_length or len(one) >= length]
+        if not fits:
+            continue
+        rows, info = sampler.sample(world.storage, 4 * length)
+        uids = np.array(world.uids(rows))
+        real = info["collector", "mask"].numpy() if sampler.pad_output else np.ones(len(rows), bool)
+        for number in info["slice_id"].unique().tolist():
+            mine = uids[(info["slice_id"].numpy() == number) & real].tolist()
+            home = next(one for one in fits if mine[0] in one)
+            at = home.index(mine[0])
+
+            assert home[at : at + len(mine)] == mine
+            assert len(mine) == min(length, len(home)) or "span" in policy
