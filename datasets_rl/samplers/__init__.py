@@ -1,6 +1,7 @@
 """Which steps come next, a sampler a file."""
 
 from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.ensemble import SamplerEnsemble
 from datasets_rl.samplers.prioritized import PrioritizedSampler
 from datasets_rl.samplers.random import RandomSampler
 from datasets_rl.samplers.slices import SliceSampler
@@ -11,6 +12,7 @@ __all__ = [
     "PrioritizedSampler",
     "RandomSampler",
     "Sampler",
+    "SamplerEnsemble",
     "SamplerWithoutReplacement",
     "SliceSampler",
     "SliceSamplerWithoutReplacement",

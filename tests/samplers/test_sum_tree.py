@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datasets_rl.samplers.sum_tree import SumTree
@@ -39,6 +39,7 @@ def write(tree, rows, values, eps=0.0, alpha=1.0):
     tree.write(np.array(rows, np.int64), np.array(values, np.float64), eps, alpha)
 
 
+@settings(deadline=None)
 @given(writes())
 def test_it_is_a_list_of_masses_with_their_sum_minimum_and_maximum(given):
     capacity, batches = given
@@ -54,6 +55,7 @@ def test_it_is_a_list_of_masses_with_their_sum_minimum_and_maximum(given):
     assert tree.highest_priority == max(model)
 
 
+@settings(deadline=None)
 @given(writes())
 def test_what_was_written_before_leaves_no_trace(given):
     """Inner sums that are corrected by differences drift away."""
@@ -69,6 +71,7 @@ def test_what_was_written_before_leaves_no_trace(given):
     assert tree._highs[1:].tolist() == fresh._highs[1:].tolist()
 
 
+@settings(deadline=None)
 @given(writes())
 def test_a_draw_is_always_a_row_that_has_mass(given):
     capacity, batches = given
@@ -85,6 +88,7 @@ def test_a_draw_is_always_a_row_that_has_mass(given):
     assert masses.tolist() == tree.priorities[rows].tolist()
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=70), st.lists(st.floats(0, ALMOST_ONE), min_size=1))
 def test_a_point_finds_the_row_in_which_the_running_sum_passes_it(masses, points):
     """Whole numbers: their sums are exact, so that there is one answer."""

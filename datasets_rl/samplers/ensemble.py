@@ -1,0 +1,187 @@
+"""The samplers of several buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDict
+from torch import Generator, Tensor
+
+from datasets_rl.errors import BadArgument
+from datasets_rl.samplers._base import Sampler
+
+if TYPE_CHECKING:
+    from datasets_rl.storages._base import Storage
+
+__all__ = ["SamplerEnsemble"]
+
+
+class SamplerEnsemble(Sampler):
+    """Draw buffers, then as many steps from each of them, by its own sampler.
+
+    A batch of B steps has n parts of B / n steps; a buffer may be drawn for several of them.
+
+    Args:
+        samplers: Those of the buffers, in their order; at least one.
+        p: The chances of the buffers, in any scale; all the same by default.
+        sample_from_all: Whether every buffer gives one part; excludes `p`.
+        num_buffer_sampled: Parts of a batch, n; by default as many as there are buffers. Without effect if
+            `sample_from_all`.
+        generator: Where the randomness comes from, also that of the samplers; by default each one's own.
+
+    Raises:
+        BadArgument: If arguments exclude each other or are outside their range.
+    """
+
+    def __init__(
+        self,
+        *samplers: Sampler,
+        p: Sequence[float] | Tensor | None = None,
+        sample_from_all: bool = False,
+        num_buffer_sampled: int | None = None,
+        generator: Generator | None = None,
+    ) -> None:
+        if not samplers:
+            raise BadArgument("there is no sampler; expected at least one")
+        if num_buffer_sampled is not None and num_buffer_sampled < 1:
+            raise BadArgument(f"num_buffer_sampled is {num_buffer_sampled}; expected at least 1")
+        self.samplers = samplers
+        self.sample_from_all = sample_from_all
+        self.num_buffer_sampled = len(samplers) if sample_from_all or not num_buffer_sampled else num_buffer_sampled
+        self.p = p
+        self._generator: Generator | None = None
+        if generator is not None:
+            self.generator = generator
+
+    @property
+    def p(self) -> Tensor | None:
+        """The chances of the buffers, float64, together 1; None where they are all the same."""
+        return self._p
+
+    @p.setter
+    def p(self, value: Sequence[float] | Tensor | None) -> None:
+        self._p = None if value is None else self._chances(value)
+
+    def _chances(self, value: Sequence[float] | Tensor) -> Tensor:
+        if self.sample_from_all:
+            raise BadArgument("p was given, and sample_from_all takes every buffer once: they exclude each other")
+        p = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
+        if p.shape != (len(self.samplers),):
+            raise BadArgument(f"p has shape {list(p.shape)}; expected [{len(self.samplers)}], one for each sampler")
+        if not (p.isfinite().all() and (p >= 0).all() and p.sum() > 0):
+            raise BadArgument(f"p is {p.tolist()}; expected finite numbers from 0, not all of them 0")
+        return p / p.sum()
+
+    @property
+    def generator(self) -> Generator | None:
+        """Where the randomness of the ensemble comes from; setting it sets those of the samplers."""
+        return self._generator
+
+    @generator.setter
+    def generator(self, generator: Generator | None) -> None:
+        self._generator = generator
+        for sampler in self.samplers:
+            sampler.generator = generator
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Any]]:
+        """Draw the parts of a batch.
+
+        Args:
+            storage: A `StorageEnsemble` of as many storages as there are samplers.
+            batch_size: Steps wanted, B.
+
+        Returns:
+            A TensorDict [n] that says of every part which buffer it is from, ``"buffer_ids"`` int64 [n], and which
+            rows, ``"index"`` int64 [n, B / n]; and ``"buffer_ids"`` with all else that every part's sampler says,
+            [n, B / n, ...].
+
+        Raises:
+            BadArgument: If n does not divide the batch size, or a buffer that was drawn has nothing to sample.
+        """
+        storages: Sequence[Storage] = getattr(storage, "storages", ())
+        if len(storages) != len(self.samplers):
+            raise BadArgument(
+                f"{len(self.samplers)} samplers were to draw from {len(storages) or 'no'} storages; expected as many"
+            )
+        count = self.num_buffer_sampled
+        if batch_size % count:
+            raise BadArgument(f"batch_size is {batch_size}; expected a multiple of num_buffer_sampled, {count}")
+        numbers = self._draw(count)
+        self.ran_out = False
+        parts = [
+            self._part(self.samplers[number], storages[number], batch_size // count) for number in numbers.tolist()
+        ]
+        index = {"index": torch.stack([rows for rows, _ in parts]), "buffer_ids": numbers}
+        infos = [info for _, info in parts]
+        keys = [key for key in infos[0] if all(key in info for info in infos)]
+        info = {key: torch.stack([one[key] for one in infos]) for key in keys}
+        return TensorDict(index, [count]), {**info, "buffer_ids": numbers}
+
+    def _draw(self, count: int) -> Tensor:
+        if self.sample_from_all:
+            return torch.arange(count)
+        if self._p is None:
+            return torch.randint(len(self.samplers), (count,), generator=self._generator)
+        return torch.multinomial(self._p, count, replacement=True, generator=self._generator)
+
+    def _part(self, sampler: Sampler, storage: Storage, size: int) -> tuple[Tensor, dict[Any, Any]]:
+        """Draw `size` steps; where an epoch ends before, the next one gives the rest."""
+        rows, info = sampler.sample(storage, size)
+        self.ran_out |= sampler.ran_out
+        while len(rows) < size:
+            more, said = sampler.sample(storage, size - len(rows))
+            self.ran_out |= sampler.ran_out
+            rows, info = torch.cat([rows, more]), {key: torch.cat([info[key], said[key]]) for key in info}
+        return rows, info
+
+    def empty(self) -> None:
+        """Be told that the storages were emptied."""
+        for sampler in self.samplers:
+            sampler.empty()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the samplers; a generator that they share is in that of the ensemble alone."""
+        states = [sampler.state_dict() for sampler in self.samplers]
+        for sampler, state in zip(self.samplers, states, strict=True):
+            if sampler.generator is self._generator:
+                state.pop("generator", None)
+        return {**super().state_dict(), "samplers": states}
+
+    def misfits(self, state_dict: dict[str, Any]) -> list[str]:
+        """Say why a state cannot be taken over: any of the samplers' reasons, or another number of them."""
+        states = state_dict.get("samplers", [])
+        if len(states) != len(self.samplers):
+            return [*super().misfits(state_dict), f"there were {len(states)} samplers and are {len(self.samplers)}"]
+        return super().misfits(state_dict) + [
+            f"sampler {number}: {reason}"
+            for number, (sampler, state) in enumerate(zip(self.samplers, states, strict=True))
+            for reason in sampler.misfits(state)
+        ]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the states of the samplers."""
+        super().load_state_dict(state_dict)
+        for sampler, state in zip(self.samplers, state_dict["samplers"], strict=True):
+            if "generator" in state and sampler.generator is self._generator:
+                sampler.generator = None  # it had one of its own, and makes one
+            sampler.load_state_dict(state)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """Return one sampler by its number, an ensemble of some by a slice."""
+        if not isinstance(index, slice):
+            return self.samplers[index]
+        return SamplerEnsemble(
+            *self.samplers[index],
+            p=None if self._p is None else self._p[index],
+            sample_from_all=self.sample_from_all,
+            num_buffer_sampled=None if self.num_buffer_sampled == len(self) else self.num_buffer_sampled,
+        )
+
+    def __len__(self) -> int:
+        """Return the number of samplers."""
+        return len(self.samplers)
+
+    def __repr__(self) -> str:
+        return f"SamplerEnsemble({', '.join(map(repr, self.samplers))})"

@@ -1,0 +1,177 @@
+"""Batches from several buffers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from datasets_rl.errors import BadArgument
+from datasets_rl.samplers import PrioritizedSampler, RandomSampler, SamplerEnsemble, SamplerWithoutReplacement
+from datasets_rl.storages import LazyTensorStorage, StorageEnsemble
+
+
+def filled(count):
+    storage = LazyTensorStorage(max(count, 1))
+    storage.set(range(count), torch.arange(count))
+    return storage
+
+
+@pytest.fixture
+def storages():
+    return StorageEnsemble(filled(3), filled(5), filled(7))
+
+
+def three(**kwargs):
+    return SamplerEnsemble(RandomSampler(), RandomSampler(), RandomSampler(), **kwargs)
+
+
+def test_every_part_says_which_buffer_it_is_from(storages):
+    index, info = three(num_buffer_sampled=4).sample(storages, 20)
+
+    assert index["index"].shape == (4, 5)
+    assert index.batch_size == (4,)
+    assert info["buffer_ids"].tolist() == index["buffer_ids"].tolist()
+    for number, rows in zip(index["buffer_ids"].tolist(), index["index"].tolist(), strict=True):
+        assert max(rows) < (3, 5, 7)[number]
+
+
+def test_the_index_reads_from_the_storages(storages):
+    index, _ = three(sample_from_all=True).sample(storages, 6)
+
+    read = storages.get(index)
+    assert [number for number, _ in read] == [0, 1, 2]
+    assert [data.tolist() for _, data in read] == index["index"].tolist()
+
+
+def test_all_buffers_give_a_part_if_asked(storages):
+    sampler = three(sample_from_all=True, num_buffer_sampled=1)
+
+    assert sampler.sample(storages, 9)[0]["buffer_ids"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "p", [[1.0, 0.0, 3.0], torch.tensor([2, 0, 6]), (0.25, 0, 0.75)], ids=["list", "tensor", "tuple"]
+)
+def test_buffers_are_drawn_by_their_chances_in_any_scale(storages, p):
+    """Chi-square with 1 degree of freedom: above 10.8 once in a thousand runs; this one is seeded."""
+    torch.manual_seed(0)
+    sampler = three(p=p, num_buffer_sampled=10_000)
+    counts = torch.bincount(sampler.sample(storages, 10_000)[0]["buffer_ids"], minlength=3).tolist()
+
+    assert counts[1] == 0
+    assert (counts[0] - 2500) ** 2 / 2500 + (counts[2] - 7500) ** 2 / 7500 < 10.8
+    assert sampler.p.tolist() == [0.25, 0.0, 0.75]
+
+
+def test_the_chances_can_be_set_later(storages):
+    sampler = three()
+    sampler.p = [0, 1, 0]
+    assert set(sampler.sample(storages, 30)[0]["buffer_ids"].tolist()) == {1}
+    sampler.p = None
+    sampler.num_buffer_sampled = 300
+    assert set(sampler.sample(storages, 300)[0]["buffer_ids"].tolist()) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("p", "message"),
+    [
+        ([1.0, -1.0, 1.0], "expected finite numbers from 0"),
+        ([1.0, float("nan"), 1.0], "nan"),
+        ([1.0, float("inf"), 1.0], "inf"),
+        ([0.0, 0.0, 0.0], "not all of them 0"),
+        ([1.0, 1.0], r"shape \[2\]; expected \[3\]"),
+    ],
+    ids=repr,
+)
+def test_chances_that_are_none_are_refused(p, message):
+    with pytest.raises(BadArgument, match=message):
+        three(p=p)
+    sampler = three(p=[1, 2, 1])
+    with pytest.raises(BadArgument, match=message):
+        sampler.p = p
+    assert sampler.p.tolist() == [0.25, 0.5, 0.25]
+
+
+def test_arguments_that_exclude_each_other_are_refused(storages):
+    with pytest.raises(BadArgument, match="exclude"):
+        three(p=[1, 1, 1], sample_from_all=True)
+    with pytest.raises(BadArgument, match="no sampler"):
+        SamplerEnsemble()
+    with pytest.raises(BadArgument, match="num_buffer_sampled is 0"):
+        three(num_buffer_sampled=0)
+    with pytest.raises(BadArgument, match="batch_size is 10; expected a multiple of num_buffer_sampled, 3"):
+        three().sample(storages, 10)
+    with pytest.raises(BadArgument, match="3 samplers were to draw from no storages"):
+        three().sample(filled(3), 3)
+
+
+def test_what_the_samplers_say_comes_by_part(storages):
+    """What only some say has no place in a batch of all."""
+    both = SamplerEnsemble(PrioritizedSampler(3, 1.0, 1.0), PrioritizedSampler(5, 1.0, 1.0), sample_from_all=True)
+    one = SamplerEnsemble(PrioritizedSampler(3, 1.0, 1.0), RandomSampler(), sample_from_all=True)
+    two = storages[:2]
+
+    assert both.sample(two, 8)[1]["priority_weight"].shape == (2, 4)
+    assert set(one.sample(two, 8)[1]) == {"buffer_ids"}
+
+
+def test_a_part_at_the_end_of_an_epoch_is_filled_from_the_next(storages):
+    sampler = SamplerEnsemble(*(SamplerWithoutReplacement() for _ in range(3)), sample_from_all=True)
+    first = sampler.sample(storages, 12)[0]["index"]
+
+    assert sorted(set(first[0].tolist())) == [0, 1, 2]
+    assert sampler.ran_out
+    assert len(set(first[1].tolist())) == 4
+
+
+def test_a_generator_of_the_ensemble_is_that_of_its_samplers(storages):
+    generator = torch.Generator().manual_seed(1)
+    sampler = three(generator=generator)
+    assert all(one.generator is generator for one in sampler.samplers)
+    state = sampler.state_dict()
+    expected = [sampler.sample(storages, 6)[0]["index"].tolist() for _ in range(3)]
+    other = three()
+    other.load_state_dict(state)
+
+    assert [other.sample(storages, 6)[0]["index"].tolist() for _ in range(3)] == expected
+
+
+def test_generators_of_the_samplers_stay_their_own(storages):
+    generators = [torch.Generator().manual_seed(seed) for seed in (5, 6, 7)]
+    sampler = SamplerEnsemble(*map(RandomSampler, generators), sample_from_all=True)
+    sampler.sample(storages, 6)
+    state = sampler.state_dict()
+    expected = [sampler.sample(storages, 6)[0]["index"].tolist() for _ in range(3)]
+    other = three(sample_from_all=True)
+    other.load_state_dict(state)
+
+    assert [other.sample(storages, 6)[0]["index"].tolist() for _ in range(3)] == expected
+
+
+def test_a_state_of_other_samplers_is_refused_with_all_reasons():
+    sampler = SamplerEnsemble(PrioritizedSampler(2, 1.0, 1.0), SamplerWithoutReplacement())
+
+    with pytest.raises(BadArgument, match="there were 1 samplers and are 2"):
+        sampler.load_state_dict({"samplers": [{}]})
+    with pytest.raises(BadArgument, match=r"sampler 0: priorities are not float64.*sampler 1: held is None"):
+        sampler.load_state_dict({"samplers": [{}, {}]})
+
+
+def test_samplers_are_found_by_number_and_slice():
+    sampler = three(p=[1, 1, 2])
+
+    assert len(sampler) == 3
+    assert sampler[1] is sampler.samplers[1]
+    assert sampler[1:].samplers == sampler.samplers[1:]
+    assert sampler[1:].p.tolist() == pytest.approx([1 / 3, 2 / 3])
+    assert repr(sampler[:1]) == "SamplerEnsemble(RandomSampler())"
+
+
+def test_emptied_all_begin_anew(storages):
+    members = [PrioritizedSampler(3, 1.0, 1.0), SamplerWithoutReplacement()]
+    sampler = SamplerEnsemble(*members, sample_from_all=True)
+    sampler.sample(storages[:2], 4)
+    sampler.empty()
+
+    assert len(members[0].priorities) == 0
+    assert len(sampler.sample(storages[:2], 10)[0]["index"][1].unique()) == 5

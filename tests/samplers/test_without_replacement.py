@@ -1,0 +1,248 @@
+"""Every step once in an epoch."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datasets_rl.errors import BadArgument
+from datasets_rl.samplers import RandomSampler, SamplerWithoutReplacement
+from datasets_rl.storages import LazyTensorStorage
+
+
+def filled(count, size=None, **kwargs):
+    storage = LazyTensorStorage(size or max(count, 1), **kwargs)
+    storage.set(range(count), torch.arange(count))
+    return storage
+
+
+def epoch(sampler, storage, batch_size):
+    """The batches up to the one with which the sampler has run out."""
+    batches = []
+    sampler.ran_out = False
+    while not sampler.ran_out:
+        batches.append(sampler.sample(storage, batch_size)[0].tolist())
+    return batches
+
+
+@settings(deadline=None)
+@given(count=st.integers(1, 40), batch_size=st.integers(1, 45), shuffle=st.booleans(), seed=st.integers(0, 1000))
+def test_an_epoch_has_every_step_once(count, batch_size, shuffle, seed):
+    storage = filled(count)
+    sampler = SamplerWithoutReplacement(shuffle=shuffle, generator=torch.Generator().manual_seed(seed))
+
+    for _ in range(3):
+        batches = epoch(sampler, storage, batch_size)
+        assert sorted(itertools.chain(*batches)) == list(range(count))
+        assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
+
+
+@settings(deadline=None)
+@given(count=st.integers(1, 40), batch_size=st.integers(1, 40), shuffle=st.booleans())
+def test_drop_last_gives_whole_batches_only(count, batch_size, shuffle):
+    storage = filled(count)
+    sampler = SamplerWithoutReplacement(drop_last=True, shuffle=shuffle)
+    if batch_size > count:
+        with pytest.raises(BadArgument, match=f"batch size is {batch_size}, and there are {count} steps"):
+            sampler.sample(storage, batch_size)
+        return
+
+    for _ in range(2):
+        batches = epoch(sampler, storage, batch_size)
+        rows = list(itertools.chain(*batches))
+        assert len(batches) == count // batch_size
+        assert all(len(batch) == batch_size for batch in batches)
+        assert len(set(rows)) == len(rows)
+
+
+def test_every_order_is_equally_likely():
+    """Chi-square with 23 degrees of freedom: above 49.7 once in a thousand runs; this one is seeded."""
+    storage = filled(4)
+    sampler = SamplerWithoutReplacement(generator=torch.Generator().manual_seed(0))
+    counts = dict.fromkeys(itertools.permutations(range(4)), 0)
+    for _ in range(12_000):
+        counts[tuple(itertools.chain(*epoch(sampler, storage, 3)))] += 1
+
+    assert sum((count - 500) ** 2 / 500 for count in counts.values()) < 49.7
+
+
+def test_without_shuffling_the_order_is_that_of_the_storage():
+    assert epoch(SamplerWithoutReplacement(shuffle=False), filled(7), 3) == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_without_shuffling_a_full_ring_begins_with_its_oldest_step():
+    storage = filled(5)
+    storage.set(range(2), torch.arange(2))
+
+    assert epoch(SamplerWithoutReplacement(shuffle=False), storage, 3) == [[2, 3, 4], [0, 1]]
+
+
+def test_without_shuffling_lanes_stay_together():
+    storage = LazyTensorStorage(6, ndim=2)
+    storage.set(range(3), torch.zeros(3, 2))
+    storage.set(range(1), torch.zeros(1, 2))
+
+    assert epoch(SamplerWithoutReplacement(shuffle=False), storage, 4) == [[2, 3, 4, 5], [0, 1]]
+
+
+@settings(deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    batch_size=st.integers(1, 12),
+    shuffle=st.booleans(),
+    at=st.integers(0, 3),
+)
+def test_steps_that_come_in_mid_epoch_join_it(sizes, batch_size, shuffle, at):
+    """The reference begins anew at every write: a buffer that is written to as it is sampled never ends an epoch."""
+    sampler = SamplerWithoutReplacement(shuffle=shuffle)
+    storage = filled(sizes[0], 200)
+    seen = []
+    for size in sizes[1:]:
+        for _ in range(at):
+            if len(seen) + batch_size < len(storage):
+                seen += sampler.sample(storage, batch_size)[0].tolist()
+        storage.set(range(storage.held, storage.held + size), torch.arange(size))
+    if not seen:
+        return
+    seen += itertools.chain(*epoch(sampler, storage, batch_size))
+
+    assert sorted(seen) == list(range(len(storage)))
+
+
+def test_a_storage_that_was_emptied_begins_an_epoch():
+    sampler, storage = SamplerWithoutReplacement(), filled(10)
+    sampler.sample(storage, 4)
+    storage.empty()
+    sampler.empty()
+    storage.set(range(3), torch.arange(3))
+
+    assert sorted(sampler.sample(storage, 10)[0].tolist()) == [0, 1, 2]
+
+
+def test_another_storage_that_holds_less_begins_an_epoch():
+    sampler = SamplerWithoutReplacement()
+    sampler.sample(filled(10), 4)
+
+    assert sorted(sampler.sample(filled(3), 10)[0].tolist()) == [0, 1, 2]
+
+
+def test_what_the_caller_does_with_a_batch_does_not_reach_the_sampler():
+    for shuffle in (True, False):
+        sampler, storage = SamplerWithoutReplacement(shuffle=shuffle), filled(6)
+        first = sampler.sample(storage, 3)[0]
+        kept = first.tolist()
+        first.fill_(99)
+
+        assert sorted(kept + sampler.sample(storage, 3)[0].tolist()) == list(range(6))
+
+
+class TestState:
+    @pytest.mark.parametrize("shuffle", [True, False])
+    @pytest.mark.parametrize("drawn", [0, 1, 2, 3, 4])
+    def test_an_epoch_goes_on_where_it_was(self, shuffle, drawn):
+        storage = filled(10)
+        sampler = SamplerWithoutReplacement(shuffle=shuffle, generator=torch.Generator().manual_seed(0))
+        for _ in range(drawn):
+            sampler.sample(storage, 3)
+        state = sampler.state_dict()
+        other = SamplerWithoutReplacement(shuffle=shuffle)
+        other.load_state_dict(state)
+
+        assert other.ran_out == sampler.ran_out
+        for _ in range(8):
+            assert other.sample(storage, 3)[0].tolist() == sampler.sample(storage, 3)[0].tolist()
+            assert other.ran_out == sampler.ran_out
+
+    def test_what_is_left_follows_its_rows_into_a_larger_ring(self):
+        """Slots 2 3 0 1 by age; rows 3 and 0 are left, and come to slots 1 and 2."""
+        sampler = SamplerWithoutReplacement()
+        state = {"left": torch.tensor([3, 0]), "held": 4, "lanes": 1, "ran_out": False}
+        new = sampler.renumbered(state, 2, 4)
+        sampler.load_state_dict(new)
+
+        assert new["left"].tolist() == [1, 2]
+        assert sorted(itertools.chain(*epoch(sampler, filled(6, 8), 1))) == [1, 2, 4, 5]
+
+    def test_with_lanes_and_rows_that_it_was_not_told_of(self):
+        """3 slots of 2 lanes, the oldest slot 1; rows 4 and 5 came after the last sample."""
+        state = {"left": torch.tensor([1]), "held": 4, "lanes": 2, "ran_out": False}
+        new = SamplerWithoutReplacement().renumbered(state, 1, 3)
+
+        assert new["left"].tolist() == [5, 2, 3]
+        assert new["held"] == 6
+
+    def test_an_epoch_that_is_over_stays_over(self):
+        state = {"left": torch.empty(0, dtype=torch.int64), "held": 4, "lanes": 1, "ran_out": True}
+
+        assert SamplerWithoutReplacement().renumbered(state, 2, 4)["left"].tolist() == []
+
+    @pytest.mark.parametrize(
+        ("state", "message"),
+        [
+            ({}, "held is None.*lanes is None.*left is not rows"),
+            ({"left": torch.tensor([0.5]), "held": 4, "lanes": 1, "ran_out": False}, "left is not rows"),
+            ({"left": torch.tensor([4]), "held": 4, "lanes": 1, "ran_out": False}, "rows from 4 to 4; 4 were held"),
+        ],
+        ids=["nothing", "floats", "outside"],
+    )
+    def test_a_state_that_is_none_is_refused(self, state, message):
+        with pytest.raises(BadArgument, match=message):
+            SamplerWithoutReplacement().load_state_dict(state)
+
+
+class TestShares:
+    @settings(deadline=None)
+    @given(count=st.integers(1, 30), world_size=st.integers(1, 4), batch_size=st.integers(1, 9))
+    def test_the_processes_together_draw_every_step_once(self, count, world_size, batch_size):
+        storage = filled(count)
+        shares = [
+            list(
+                itertools.chain(
+                    *epoch(SamplerWithoutReplacement(rank=rank, world_size=world_size), storage, batch_size)
+                )
+            )
+            for rank in range(min(world_size, count))
+        ]
+
+        assert sorted(itertools.chain(*shares)) == list(range(count))
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+        assert all(row % world_size == rank for rank, rows in enumerate(shares) for row in rows)
+
+    def test_steps_that_come_in_mid_epoch_are_shared_too(self):
+        storage = filled(5, 20)
+        sampler = SamplerWithoutReplacement(rank=1, world_size=3)
+        seen = sampler.sample(storage, 1)[0].tolist()
+        storage.set(range(5, 11), torch.arange(6))
+
+        assert sorted(seen + list(itertools.chain(*epoch(sampler, storage, 4)))) == [1, 4, 7, 10]
+
+    def test_drawing_with_replacement_keeps_to_its_share(self):
+        rows = RandomSampler(rank=2, world_size=3).sample(filled(12), 1000)[0]
+
+        assert set(rows.tolist()) == {2, 5, 8, 11}
+
+    @pytest.mark.parametrize("make", [RandomSampler, SamplerWithoutReplacement])
+    @pytest.mark.parametrize(
+        ("rank", "world_size", "message"),
+        [
+            (0, None, "rank is 0 and world_size is None; expected both"),
+            (None, 2, "rank is None and world_size is 2"),
+            (2, 2, "rank is 2; expected at least 0 and below world_size 2"),
+            (-1, 2, "rank is -1"),
+            (0, 0, "below world_size 0"),
+        ],
+        ids=repr,
+    )
+    def test_half_a_share_is_refused(self, make, rank, world_size, message):
+        with pytest.raises(BadArgument, match=message):
+            make(rank=rank, world_size=world_size)
+
+    @pytest.mark.parametrize("make", [RandomSampler, SamplerWithoutReplacement])
+    def test_a_share_without_a_step_has_none_to_sample(self, make):
+        with pytest.raises(BadArgument, match="no step"):
+            make(rank=3, world_size=4).sample(filled(3), 1)
+        assert "rank=3, world_size=4" in repr(make(rank=3, world_size=4))
