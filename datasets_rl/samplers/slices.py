@@ -242,6 +242,11 @@ class SliceSampler(Sampler):
                 if self._share.world_size == 1
                 else trajectories.share(self._share.rank, self._share.world_size)
             )
+            if len(trajectories) and not len(mine):
+                raise BadArgument(
+                    f"of {len(trajectories)} trajectories none is for rank {self._share.rank} of {self._share.world_size}",
+                    hint="start fewer processes, or let each of them draw from all",
+                )
             self._view = _View(trajectories, mine)
         return self._view
 
