@@ -51,6 +51,7 @@ _INLINE = 512
 """Tensors of that many bytes stand in the JSON itself."""
 
 _NAME = re.compile(r"[0-9a-f]{64}\.npy")
+_QUOTED = re.compile(rf'"({_NAME.pattern})"')
 _OURS = re.compile(rf"{_NAME.pattern}|\.{_NAME.pattern}\.\d+\.tmp|\.state\.json\.\d+\.tmp|\.lock.*")
 _THREADS = min(8, os.cpu_count() or 1)
 _HINT = "load an older checkpoint"
@@ -150,7 +151,9 @@ def write(path: Path | str, kind: str, state: dict[str, Any]) -> None:
             with ThreadPoolExecutor(_THREADS) as pool:
                 for files, name in pool.map(lambda job: (job[0], _store(folder, *job[1:])), jobs):
                     files.append(name)
-            disk.write_json(folder / STATE_FILE, {"format": _FORMAT, "version": _VERSION, "kind": kind, "state": tree})
+            content = {"format": _FORMAT, "version": _VERSION, "kind": kind, "state": tree}
+            # In one line: a list of a million elements is indented at a tenth of the speed.
+            disk.write_text(folder / STATE_FILE, json.dumps(content, allow_nan=False) + "\n")
         finally:
             _sweep(folder)
 
@@ -461,7 +464,7 @@ def _expect_ours(folder: Path) -> None:
 def _sweep(folder: Path) -> None:
     """Remove what the state that stands does not name: files of an older one, and of a dump that did not end."""
     state = folder / STATE_FILE
-    named = set(_NAME.findall(state.read_text(encoding="utf-8"))) if state.exists() else set()
+    named = set(_QUOTED.findall(state.read_text(encoding="utf-8"))) if state.exists() else set()
     for path in folder.iterdir():
         if path.name not in named and _OURS.fullmatch(path.name) and not path.name.startswith(_LOCK_FILE):
             path.unlink(missing_ok=True)
