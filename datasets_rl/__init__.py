@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from datasets_rl.manifest import Manifest
     from datasets_rl.samplers import (
         PrioritizedSampler,
+        PrioritizedSliceSampler,
         RandomSampler,
         Sampler,
         SamplerEnsemble,
@@ -102,6 +103,7 @@ __all__ = [
     "Offline",
     "PrioritizedReplayBuffer",
     "PrioritizedSampler",
+    "PrioritizedSliceSampler",
     "RandomSampler",
     "ReplayBuffer",
     "RoundRobinWriter",
@@ -162,6 +164,7 @@ _HOMES = {
     "Offline": "datasets_rl.errors",
     "PrioritizedReplayBuffer": "datasets_rl.buffers",
     "PrioritizedSampler": "datasets_rl.samplers",
+    "PrioritizedSliceSampler": "datasets_rl.samplers",
     "RandomSampler": "datasets_rl.samplers",
     "ReplayBuffer": "datasets_rl.buffers",
     "RoundRobinWriter": "datasets_rl.writers",

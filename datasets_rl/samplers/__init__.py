@@ -3,6 +3,7 @@
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.ensemble import SamplerEnsemble
 from datasets_rl.samplers.prioritized import PrioritizedSampler
+from datasets_rl.samplers.prioritized_slices import PrioritizedSliceSampler
 from datasets_rl.samplers.random import RandomSampler
 from datasets_rl.samplers.slices import SliceSampler
 from datasets_rl.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
@@ -10,6 +11,7 @@ from datasets_rl.samplers.without_replacement import SamplerWithoutReplacement
 
 __all__ = [
     "PrioritizedSampler",
+    "PrioritizedSliceSampler",
     "RandomSampler",
     "Sampler",
     "SamplerEnsemble",

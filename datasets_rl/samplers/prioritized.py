@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from datasets_rl.errors import BadArgument
@@ -153,9 +154,12 @@ class PrioritizedSampler(Sampler):
                 `max_capacity`.
         """
         self._follow(storage)
-        points = torch.rand(batch_size, dtype=torch.float64, generator=self.generator)
-        rows, masses = self._tree.draw(points.numpy())
+        rows, masses = self._tree.draw(self._points(batch_size))
         return torch.from_numpy(rows), {PRIORITY_WEIGHT: self._weights(torch.from_numpy(masses))}
+
+    def _points(self, count: int) -> NDArray[np.float64]:
+        points: NDArray[np.float64] = torch.rand(count, dtype=torch.float64, generator=self.generator).numpy()
+        return points
 
     def _weights(self, masses: Tensor) -> Tensor:
         return (masses / self._tree.lowest).pow_(-self._beta).to(self.dtype)

@@ -53,6 +53,11 @@ class SumTree:
         """The priority of each row, [leaves]; a view."""
         return self._highs[self._leaves :]
 
+    @property
+    def masses(self) -> Floats:
+        """The mass of each row, [leaves]; a view."""
+        return self._sums[self._leaves :]
+
     def write(self, rows: Rows, priorities: Floats, eps: float, alpha: float) -> None:
         """Give rows their priorities.
 

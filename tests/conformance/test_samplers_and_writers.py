@@ -13,6 +13,7 @@ from datasets_rl import samplers, writers
 from datasets_rl.errors import BadArgument
 from datasets_rl.samplers import (
     PrioritizedSampler,
+    PrioritizedSliceSampler,
     RandomSampler,
     Sampler,
     SamplerWithoutReplacement,
@@ -149,6 +150,11 @@ class TestSamplerWithoutReplacement(SamplerContract):
 class TestPrioritizedSampler(SamplerContract):
     def make(self, generator=None):
         return PrioritizedSampler(10, alpha=0.7, beta=0.5, generator=generator)
+
+
+class TestPrioritizedSliceSampler(SamplerContract):
+    def make(self, generator=None):
+        return PrioritizedSliceSampler(10, alpha=0.7, beta=0.5, slice_len=1, generator=generator)
 
 
 class TestSliceSampler(SamplerContract):
