@@ -104,6 +104,20 @@ class Storage(Stateful, ABC):
             BadArgument: If the data does not fit what is stored; all faults at once, and nothing has been written.
         """
 
+    def replace(self, index: Any, data: Any) -> None:
+        """Write data over steps that are held; which slot is the next one stays as it is.
+
+        Raises:
+            BadArgument: If the data does not fit what is stored; nothing has been written then.
+            IndexError: If a slot is not held.
+        """
+        before = self._counts.copy()
+        self.set(index, data)
+        if self._counts[0] != before[0]:
+            self._counts[:2] = before[:2]
+            raise IndexError(f"{index!r} reaches outside the {before[0]:,} slots held")
+        self._counts[:] = *before[:2], before[2] + 1
+
     def size_of(self, data: Any) -> int:
         """Return how many slots `data` fills, given as for `set` with several slots."""
         return len(data)

@@ -98,6 +98,9 @@ class LazyTensorStorage(TensorStorage):
             leaves[number] = as_non_tensor(column[: self.held][where])
         return leaves, parts[0].shape[:-1]
 
+    def _flat(self, column: Any) -> Any:
+        return as_non_tensor(column.reshape(-1)) if isinstance(column, np.ndarray) else super()._flat(column)
+
     def _delivered(self, part: Tensor) -> Tensor:
         """Bring a part of a table to where batches go."""
         return part

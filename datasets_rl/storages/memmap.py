@@ -46,6 +46,9 @@ class LazyMemmapStorage(LazyTensorStorage):
         DiskFull: When the first data comes, if the steps do not fit on the disk.
     """
 
+    _form: Structure | None = None
+    """What one element was in the process that sent this storage: it has the classes, which the folder only names."""
+
     def __init__(
         self,
         max_size: int,
@@ -112,7 +115,7 @@ class LazyMemmapStorage(LazyTensorStorage):
             raise BadArgument(f"the storage in {self.scratch_dir} does not fit: {'; '.join(wrong)}")
         if self.device is None:
             self.device = torch.device("cpu")
-        self._map(Structure.from_json(about["structure"]), tuple(about["lanes"]))
+        self._map(Structure.from_json(about["structure"], self._form), tuple(about["lanes"]))
 
     def _allocate(self, structure: Structure, lane_shape: tuple[int, ...]) -> None:
         objects = [repr(leaf.path) for leaf in structure.leaves if leaf.dtype is None]
@@ -151,12 +154,10 @@ class LazyMemmapStorage(LazyTensorStorage):
     def _delivered(self, part: Tensor) -> Tensor:
         return part.to(self.device, non_blocking=True)
 
-    def _pickled(self, state: dict[str, Any]) -> dict[str, Any]:
-        made = {"_tables", "_views", "_columns", "_structure", "_counts"}
-        return {name: value for name, value in state.items() if name not in made}
-
     def __getstate__(self) -> dict[str, Any]:
-        return self._pickled({**self.__dict__, "_indices": {}})
+        made = {"_tables", "_views", "_objects", "_columns", "_counts", "_structure"}
+        state = {name: value for name, value in self.__dict__.items() if name not in made}
+        return {**state, "_form": self._structure, "_indices": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

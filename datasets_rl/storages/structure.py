@@ -247,8 +247,17 @@ class Structure:
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise BadArgument(f"{shorten(entry)} describes no structure of data: {error}") from error
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Torch warns when it unpickles a spec; a tree of numbers says the same.
+        tree = None if self._spec is None else pytree.tree_unflatten(range(len(self._nodes)), self._spec)
+        return _rebuilt, (self.leaves, self._nodes, tree)
+
     def __repr__(self) -> str:
         return ", ".join(f"{_shown(leaf.path)}: {_what(leaf)}" for leaf in self.leaves)
+
+
+def _rebuilt(leaves: Sequence[Leaf], nodes: Sequence[_Node], tree: Any) -> Structure:
+    return Structure(leaves, nodes, None if tree is None else pytree.tree_structure(tree))
 
 
 def stacked(elements: Sequence[Any]) -> Any:

@@ -211,8 +211,11 @@ class TensorStorage(Storage):
         found = structure.under(tuple(key))
         if not found:
             raise UnknownKey(dotted(key), [".".join(map(str, leaf.path)) for leaf in structure.leaves])
-        views = {path: self._columns[number][:held].flatten(0, self.ndim - 1) for path, number in found.items()}
+        views = {path: self._flat(self._columns[number][:held]) for path, number in found.items()}
         return views[()] if () in views else TensorDict(nested(views), batch_size=[len(self)])
+
+    def _flat(self, column: Any) -> Any:
+        return column.flatten(0, self.ndim - 1)
 
     def unravel(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Return rows, [...], as one index for each of the leading axes."""
@@ -297,14 +300,15 @@ class TensorStorage(Storage):
 
     def _table_faults(self, structure: Structure, state: Mapping[str, Any]) -> list[str]:
         wanted = self._table_shapes(structure)
-        steps = state["held"] * math.prod(state["lanes"])
+        lanes = math.prod(state["lanes"])
+        steps = state["held"] * lanes
         if len(wanted) != len(state["tables"]):
             return [f"it has {len(state['tables'])} tables; expected {len(wanted)}"]
         return [
             f"table {number} is not {dtype} {[steps, *shape]}"
             for number, (parts, (dtype, shape)) in enumerate(zip(state["tables"], wanted, strict=True))
             if sum(len(part) for part in parts) != steps
-            or any(part.dtype != dtype or part.shape[1:] != shape for part in parts)
+            or any(part.dtype != dtype or part.shape[1:] != shape or len(part) % lanes for part in parts)
         ]
 
     def _table_shapes(self, structure: Structure) -> list[tuple[torch.dtype | None, tuple[int, ...]]]:
@@ -328,10 +332,11 @@ class TensorStorage(Storage):
             state_dict = self.renumbered(state_dict, written % held, held)
             written = held
         for table, parts in zip(self._tables, state_dict["tables"], strict=True):
-            steps, at = table.flatten(0, self.ndim - 1), 0
+            at = 0
             for part in parts:
-                steps[at : at + len(part)].copy_(part)
-                at += len(part)
+                some = part.reshape(len(part) // self.lanes, *table.shape[1:])
+                table[at : at + len(some)].copy_(some)
+                at += len(some)
         self._counts[:2] = held, written
 
     def _restore(self, state: Mapping[str, Any]) -> None:

@@ -1,0 +1,568 @@
+"""What every storage that is written to keeps, over every variant and every kind of data, against a plain list."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from tensordict import TensorDict, tensorclass
+from torch.utils import _pytree as pytree
+
+from datasets_rl import checkpoint
+from datasets_rl.errors import BadArgument
+from datasets_rl.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage, TensorStorage
+
+Pair = namedtuple("Pair", "left right")
+
+
+@tensorclass
+class Step:
+    image: torch.Tensor
+    reward: torch.Tensor
+
+
+def numbered(shape, steps, dtype=torch.float32):
+    """One value for each step, in a tensor [*steps.shape, *shape]."""
+    steps = torch.as_tensor(steps)
+    return steps.reshape((*steps.shape, *[1] * len(shape))).expand((*steps.shape, *shape)).to(dtype).clone()
+
+
+def tensors(steps):
+    return numbered((2, 3), steps)
+
+
+def scalars(steps):
+    return numbered((), steps, torch.int64)
+
+
+def images(steps):
+    return numbered((3, 40, 41), steps, torch.uint8)
+
+
+def tensordicts(steps):
+    steps = torch.as_tensor(steps)
+    return TensorDict(
+        {
+            "observation": numbered((3,), steps),
+            "done": numbered((1,), steps % 2, torch.bool),
+            "nothing": numbered((0, 2), steps),
+            "precise": numbered((), steps, torch.float64),
+            "coarse": numbered((3,), steps, torch.bfloat16),
+            "next": TensorDict({"reward": numbered((1,), steps, torch.float16)}, steps.shape),
+        },
+        steps.shape,
+    )
+
+
+def wide(steps):
+    steps = torch.as_tensor(steps)
+    fields = {"pixels": numbered((1025,), steps), "waves": numbered((5,), steps, torch.complex128)}
+    return TensorDict({**fields, "odd": numbered((4099,), steps, torch.uint8)}, steps.shape)
+
+
+def trajectories(steps):
+    """Elements with axes of their own in the batch size."""
+    steps = torch.as_tensor(steps)
+    return TensorDict({"a": numbered((4, 2), steps), "b": numbered((4,), steps, torch.int32)}, [*steps.shape, 4])
+
+
+def tensorclasses(steps):
+    steps = torch.as_tensor(steps)
+    return Step(image=numbered((2, 2), steps), reward=numbered((1,), steps), batch_size=steps.shape)
+
+
+def trees(steps):
+    return {
+        "a": numbered((3,), steps),
+        30: (numbered((), steps, torch.int16), [numbered((1,), steps)]),
+        "c": Pair(numbered((2,), steps), tensordicts(steps)),
+    }
+
+
+KINDS = [tensors, scalars, images, tensordicts, wide, trajectories, tensorclasses, trees]
+
+
+def leaves(data) -> list[list[Any]]:
+    """The leaves of data as plain lists, with their dtypes."""
+    found: list[Any] = []
+    for part in pytree.tree_leaves(data, is_leaf=lambda one: hasattr(one, "batch_size")):
+        if isinstance(part, torch.Tensor):
+            found.append(part)
+        else:
+            whole = part if isinstance(part, TensorDict) else part.to_tensordict()
+            found += [whole[key] for key in sorted(whole.keys(True, True), key=str)]
+    return [[str(leaf.dtype), list(leaf.shape), leaf.tolist()] for leaf in found]
+
+
+def same(one, other):
+    return type(one) is type(other) and leaves(one) == leaves(other)
+
+
+@dataclass(frozen=True)
+class Variant:
+    name: str
+    make: Any
+    starts_full: bool = False
+
+    def __call__(self, kind, size=8, **options):
+        if self.starts_full:
+            storage = self.make(kind(np.zeros((size // 2, 2) if options.get("ndim") == 2 else size, int)), **options)
+            storage.empty()
+            return storage
+        return self.make(size, **options)
+
+    def __str__(self):
+        return self.name
+
+
+VARIANTS = [
+    Variant("tensor", TensorStorage, starts_full=True),
+    Variant("lazy", LazyTensorStorage),
+    Variant("memmap", LazyMemmapStorage),
+]
+
+
+@pytest.fixture(params=VARIANTS, ids=str)
+def variant(request):
+    return request.param
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
+def kind(request):
+    return request.param
+
+
+class Ring:
+    """What a storage must hold, a step a list entry."""
+
+    def __init__(self, slots):
+        self.slots: list[int | None] = [None] * slots
+        self.written = 0
+
+    def extend(self, steps):
+        for step in steps:
+            self.slots[self.written % len(self.slots)] = step
+            self.written += 1
+
+    @property
+    def held(self):
+        return [step for step in self.slots if step is not None]
+
+
+def test_steps_go_in_order_and_round(variant, kind):
+    storage, ring = variant(kind), Ring(8)
+    for first, count in ((1, 3), (4, 4), (8, 3), (11, 8), (19, 1)):
+        slots = torch.arange(storage.written, storage.written + count) % 8
+        storage.set(slots, kind(np.arange(first, first + count)))
+        ring.extend(range(first, first + count))
+
+        assert len(storage) == storage.held == len(ring.held)
+        assert storage.written == ring.written
+        assert same(storage.get(slice(None)), kind(np.array(ring.held)))
+    assert storage.rewritten == (1 if variant.starts_full else 0)
+
+
+def test_one_step_at_a_time_is_the_same_as_several(variant, kind):
+    one, several = variant(kind), variant(kind)
+    for slot in range(5):
+        one.set(slot, kind(slot + 1))
+    several.set(range(5), kind(np.arange(1, 6)))
+
+    assert same(one.get(slice(None)), several.get(slice(None)))
+    assert same(one.get(3), kind(4))
+    assert same(one.get(-1), kind(5))
+
+
+def test_of_more_than_fits_the_last_stay(variant, kind):
+    storage = variant(kind)
+    storage.set(torch.arange(21) % 8, kind(np.arange(21)))
+
+    assert same(storage.get(slice(None)), kind(np.array([16, 17, 18, 19, 20, 13, 14, 15])))
+    assert (storage.written, storage.held) == (21, 8)
+
+
+def test_any_slots_can_be_written_again(variant, kind):
+    storage = variant(kind)
+    storage.set(slice(0, 6), kind(np.arange(6)))
+    storage.set(torch.tensor([4, 1]), kind(np.array([14, 11])))
+    storage.set([0, -1], kind(np.array([10, 15])))
+    storage.set(range(3, 1, -1), kind(np.array([13, 12])))
+
+    assert same(storage.get(slice(None)), kind(np.array([10, 11, 12, 13, 14, 15])))
+    assert storage.written == 6
+    assert storage.rewritten == 3 + variant.starts_full
+
+
+def test_a_batch_is_its_steps_in_memory_of_its_own(variant, kind):
+    storage = variant(kind)
+    storage.set(range(6), kind(np.arange(6)))
+    for batch in (storage.get(torch.tensor([4, 0, 4])), storage.take(torch.tensor([4, 0, 4])), storage.get([4, 0, -2])):
+        assert same(batch, kind(np.array([4, 0, 4])))
+        for leaf in pytree.tree_leaves(batch):
+            leaf.zero_()
+
+    assert same(storage.get(slice(None)), kind(np.arange(6)))
+
+
+def test_numbers_and_slices_are_views_that_reach_the_storage(variant, kind):
+    storage = variant(kind)
+    storage.set(range(6), kind(np.full(6, 7)))
+    for view in (storage.get(0), storage.get(slice(2, None, 2)), storage.get((5,))):
+        for leaf in pytree.tree_leaves(view):
+            leaf.zero_()
+
+    assert same(storage.get([0, 1, 2, 3, 4, 5]), kind(np.array([0, 7, 0, 7, 0, 0])))
+
+
+def test_what_was_not_written_cannot_be_read(variant, kind):
+    storage = variant(kind)
+    storage.set(range(3), kind(np.arange(3)))
+    for index in (3, -4, [0, 3], torch.tensor([3]), torch.tensor([-4]), [True] * 8, (0, 0), 1.5, "a", (slice(None),) * 2):
+        with pytest.raises(IndexError):
+            storage.get(index)
+    for rows in ([3], [7], [8]):
+        with pytest.raises(IndexError):
+            storage.take(torch.tensor(rows))
+    assert same(storage.get(slice(0, 99)), kind(np.arange(3)))
+
+
+def test_slots_cannot_be_left_unwritten(variant, kind):
+    storage = variant(kind)
+    storage.set(range(3), kind(np.arange(3)))
+    for slots in (4, range(5, 7), [2, 4], torch.tensor([8]), 8, [-4]):
+        with pytest.raises(IndexError):
+            storage.set(slots, kind(np.arange(len(slots)) if hasattr(slots, "__len__") else 9))
+    storage.set([2, 4, 3], kind(np.array([12, 14, 13])))
+
+    assert same(storage.get(slice(None)), kind(np.array([0, 1, 12, 13, 14])))
+
+
+def test_another_number_of_steps_than_slots_is_refused(variant, kind):
+    storage = variant(kind)
+    with pytest.raises(BadArgument, match="2 slots are named for data of 3"):
+        storage.set(range(2), kind(np.arange(3)))
+    assert storage.held == 0
+
+
+def test_a_list_of_elements_is_stacked(variant, kind):
+    storage = variant(kind)
+    assert storage.size_of([kind(1), kind(2)]) == 2
+    storage.set(range(2), [kind(1), kind(2)])
+
+    assert same(storage.get(slice(None)), kind(np.array([1, 2])))
+
+
+def test_emptied_it_starts_anew(variant, kind):
+    storage = variant(kind)
+    storage.set(range(5), kind(np.arange(5)))
+    before = storage.rewritten
+    storage.empty()
+
+    assert len(storage) == storage.held == storage.written == 0
+    assert storage.rewritten > before
+    with pytest.raises(IndexError):
+        storage.get(0)
+    storage.set(0, kind(9))
+    assert same(storage.get(slice(None)), kind(np.array([9])))
+
+
+def test_nothing_is_written_of_data_that_does_not_fit(variant, kind):
+    storage = variant(kind)
+    storage.set(range(4), kind(np.arange(4)))
+    wrong = pytree.tree_map(lambda leaf: torch.zeros_like(leaf, dtype=torch.int8), kind(np.arange(2)))
+    for slots, data in ((range(2), wrong), (0, kind(np.arange(2))), (range(2), kind(3)), (range(2), "text")):
+        with pytest.raises(BadArgument):
+            storage.set(slots, data)
+
+    assert same(storage.get(slice(None)), kind(np.arange(4)))
+    assert (storage.written, storage.held) == (4, 4)
+
+
+def test_a_state_comes_back(variant, kind, tmp_path):
+    """Through files, into a storage that has other data and into one that has none."""
+    storage = variant(kind)
+    storage.set(torch.arange(11) % 8, kind(np.arange(11)))
+    checkpoint.write(tmp_path / "state", "Storage", storage.state_dict())
+    fitting = variant(kind)
+    fitting.set(range(3), kind(np.full(3, 99)))
+    fitting.load_state_dict(checkpoint.read(tmp_path / "state"))
+
+    assert same(fitting.get(slice(None)), kind(np.array([8, 9, 10, 3, 4, 5, 6, 7])))
+    assert (fitting.written, fitting.held) == (11, 8)
+    fitting.set(3, kind(11))
+    assert same(storage.get(3), kind(3))
+
+
+def test_a_full_ring_comes_into_a_larger_one_in_order(variant, kind):
+    storage, larger = variant(kind), variant(kind, 10)
+    storage.set(torch.arange(11) % 8, kind(np.arange(11)))
+    larger.set(0, kind(99))
+    larger.load_state_dict(storage.state_dict())
+
+    assert same(larger.get(slice(None)), kind(np.arange(3, 11)))
+    assert (larger.written, larger.held) == (8, 8)
+
+
+def test_a_state_comes_into_a_smaller_storage_if_its_steps_fit(variant, kind):
+    storage, fits, small = variant(kind), variant(kind, 5), variant(kind, 4)
+    storage.set(range(5), kind(np.arange(5)))
+    for target in (fits, small):
+        target.set(0, kind(99))
+    fits.load_state_dict(storage.state_dict())
+    with pytest.raises(BadArgument, match="it holds 5 slots; 4 fit"):
+        small.load_state_dict(storage.state_dict())
+
+    assert same(fits.get(slice(None)), kind(np.arange(5)))
+    assert same(small.get(slice(None)), kind(np.array([99])))
+
+
+def test_a_copy_by_pickle_is_the_same(variant, kind):
+    storage = variant(kind)
+    storage.set(range(5), kind(np.arange(5)))
+    again = pickle.loads(pickle.dumps(storage))
+
+    assert same(again.get(slice(None)), kind(np.arange(5)))
+    assert (again.written, again.held, again.max_size) == (5, 5, 8)
+
+
+def test_shared_memory_holds_what_was_there(variant, kind):
+    storage = variant(kind)
+    storage.set(range(3), kind(np.arange(3)))
+    view = storage.get(slice(None))
+    storage.share()
+    storage.set(range(3, 5), kind(np.array([3, 4])))
+    for leaf in pytree.tree_leaves(view):
+        leaf[0] = leaf[1]
+
+    assert storage.shared
+    assert same(storage.get(slice(None)), kind(np.array([1, 1, 2, 3, 4])))
+
+
+LANES = [tensors, scalars, tensordicts, wide, trees]
+
+
+@pytest.mark.parametrize("kind", LANES, ids=lambda kind: kind.__name__)
+def test_lanes_are_axes_of_every_slot(variant, kind):
+    storage = variant(kind, ndim=2)
+    steps = np.arange(14).reshape(7, 2)
+    assert storage.size_of(kind(steps)) == 7
+    storage.set(torch.arange(7) % 4, kind(steps))
+    held = steps[[4, 5, 6, 3]]
+
+    assert (storage.slots, storage.lanes, storage.held, len(storage)) == (4, 2, 4, 8)
+    assert same(storage.get(slice(None)), kind(held))
+    assert same(storage.get(1), kind(held[1]))
+    assert same(storage.get((slice(None), 1)), kind(held[:, 1]))
+    assert same(storage.get(([0, 3], [1, 0])), kind(held[[0, 3], [1, 0]]))
+    assert same(storage.take(torch.tensor([7, 0])), kind(held.reshape(-1)[[7, 0]]))
+    storage.set(1, kind(np.array([50, 51])))
+    assert same(storage.get((1, ...)), kind(np.array([50, 51])))
+
+
+@pytest.mark.parametrize("kind", LANES, ids=lambda kind: kind.__name__)
+def test_lanes_that_do_not_divide_the_size_leave_a_rest(kind):
+    storage = LazyTensorStorage(7, ndim=2)
+    storage.set(range(2), kind(np.zeros((2, 2), int)))
+    too_many = LazyTensorStorage(7, ndim=2)
+
+    assert storage.slots == 3
+    with pytest.raises(BadArgument, match="one slot has"):
+        too_many.set(0, kind(np.zeros(8, int)))
+    with pytest.raises(BadArgument):
+        storage.set(0, kind(np.zeros(3, int)))
+    assert too_many.held == 0
+
+
+@st.composite
+def indices(draw, shape):
+    basic = st.one_of(st.none(), st.just(...), st.integers(-shape[0], shape[0] - 1), st.slices(shape[0]))
+    advanced = arrays.integer_array_indices(shape[:1], result_shape=arrays.array_shapes(max_dims=2, max_side=4))
+    mask = st.lists(st.booleans(), min_size=shape[0], max_size=shape[0]).map(np.array)
+    if len(shape) == 1:
+        return draw(st.one_of(basic, advanced.map(lambda one: one[0]), mask, arrays.basic_indices(shape, allow_newaxis=True)))
+    return draw(st.one_of(basic, arrays.basic_indices(shape, allow_newaxis=True), arrays.integer_array_indices(shape), mask))
+
+
+@pytest.mark.parametrize("shape", [(6,), (4, 3)], ids=str)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_an_index_is_read_as_numpy_reads_it(shape, data):
+    expected = np.arange(1, 1 + np.prod(shape)).reshape(shape)
+    storage = LazyTensorStorage(20, ndim=len(shape))
+    storage.set(range(shape[0]), TensorDict({"a": torch.from_numpy(expected)}, shape))
+    index = data.draw(indices(shape))
+    as_tensors = data.draw(st.booleans())
+    if as_tensors:
+        convert = lambda part: torch.from_numpy(part.copy()) if isinstance(part, np.ndarray) else part  # noqa: E731
+        given_index = tuple(map(convert, index)) if isinstance(index, tuple) else convert(index)
+    else:
+        given_index = index
+    got = storage.get(given_index)
+
+    assert got["a"].numpy().tolist() == expected[index].tolist()
+    assert tuple(got.batch_size) == expected[index].shape
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_writes_of_any_kind_leave_what_a_list_would_hold(data):
+    storage, model, written = LazyTensorStorage(7), [], 0
+    for number in range(data.draw(st.integers(1, 8))):
+        held = len(model)
+        count = data.draw(st.integers(0, 9))
+        in_order = data.draw(st.booleans()) or not held
+        if in_order:
+            slots = [(written + at) % 7 for at in range(count)]
+        else:
+            slots = data.draw(st.lists(st.integers(0, held - 1), unique=True, max_size=held))
+        steps = [100 * number + at for at in range(len(slots))]
+        storage.set(torch.tensor(slots, dtype=torch.int64), tensors(np.array(steps, int)))
+        for slot, step in zip(slots, steps, strict=True):
+            if slot == len(model):
+                model.append(step)
+            else:
+                model[slot] = step
+        if slots and slots[0] == written % 7 and all((b - a) % 7 == 1 for a, b in zip(slots, slots[1:], strict=False)):
+            written += len(slots)
+
+        assert storage.held == len(model)
+        assert storage.written == written
+        assert not model or storage.get(slice(None))[:, 0, 0].tolist() == model
+
+
+def test_rows_and_indices_of_each_axis_say_the_same(variant):
+    storage = variant(tensors, ndim=2)
+    storage.set(range(4), tensors(np.arange(8).reshape(4, 2)))
+    rows = torch.tensor([0, 5, 7])
+    slots, lanes = storage.unravel(rows)
+
+    assert (slots.tolist(), lanes.tolist()) == ([0, 2, 3], [0, 1, 1])
+    assert storage.ravel((slots, lanes)).tolist() == [0, 5, 7]
+    assert storage.ravel(torch.stack([slots, lanes], -1)).tolist() == [0, 5, 7]
+
+
+def test_a_column_is_a_view_of_all_steps(variant):
+    storage = variant(tensordicts)
+    storage.set(range(5), tensordicts(np.arange(5)))
+    storage.column(("next", "reward"))[2] = 40
+
+    assert storage.column(("next", "reward")).tolist() == [[0], [1], [40], [3], [4]]
+    assert storage.column(("next",))["reward"].tolist() == [[0], [1], [40], [3], [4]]
+    assert storage.get(2)["next", "reward"].tolist() == [40]
+    with pytest.raises(BadArgument, match="'next.rewards'"):
+        storage.column(("next", "rewards"))
+
+
+def test_all_faults_of_data_are_told_at_once(variant):
+    storage = variant(tensordicts)
+    storage.set(range(5), tensordicts(np.arange(5)))
+    data = tensordicts(np.arange(2))
+    del data["observation"]
+    data["done"] = torch.zeros(2, 1)
+    data["next", "reward"] = torch.zeros(2, dtype=torch.float16)
+    data["next", "info"] = torch.zeros(2)
+    with pytest.raises(BadArgument) as caught:
+        storage.set(range(2), data)
+
+    for part in (
+        "'observation' is missing",
+        "'done' is float32; expected bool",
+        "('next', 'reward') has shape [2]; expected [2, 1]",
+        "('next', 'info') is not stored",
+    ):
+        assert part in str(caught.value)
+
+
+def test_one_element_for_extend_and_several_for_add_get_a_hint(variant):
+    storage = variant(tensordicts)
+    storage.set(range(5), tensordicts(np.arange(5)))
+    with pytest.raises(BadArgument, match="this looks like one element: give it to add"):
+        storage.set(range(3), tensordicts(1))
+    with pytest.raises(BadArgument, match="this looks like several elements: give them to extend"):
+        storage.set(0, tensordicts(np.arange(3)))
+
+
+def test_gradients_stay_outside(variant):
+    storage = variant(tensors)
+    storage.set(range(2), tensors(np.arange(2)).requires_grad_())
+    storage.set(torch.tensor([1, 0]), tensors(np.arange(2)).requires_grad_())
+
+    assert not storage.get(slice(None)).requires_grad
+
+
+class TestListStorage:
+    def test_it_holds_any_objects(self):
+        storage = ListStorage(3)
+        storage.set(range(2), ["a", None])
+        storage.set(2, {"b": 1})
+        storage.set(torch.tensor([0, 1]), (30, [1, 2]))
+
+        assert storage.get(slice(None)) == [30, [1, 2], {"b": 1}]
+        assert storage.get([2, 0]) == [{"b": 1}, 30]
+        assert storage.get(torch.tensor([[0, 0]])) == [[30, 30]]
+        assert storage.get(-1) == {"b": 1}
+        assert (storage.written, len(storage)) == (5, 3)
+
+    def test_what_can_be_walked_through_is_several_elements(self):
+        storage = ListStorage()
+        for data in (range(2), np.arange(2), torch.arange(2), tensordicts(np.arange(2)), (5, 6)):
+            storage.set(range(storage.held, storage.held + 2), data)
+
+        assert len(storage) == 10
+        assert same(storage.get(7), tensordicts(1))
+
+    @pytest.mark.parametrize("data", ["text", {"a": 1}, 3], ids=repr)
+    def test_what_is_no_sequence_is_refused(self, data):
+        with pytest.raises(BadArgument, match="is not several elements"):
+            ListStorage().set(range(1), data)
+
+    def test_outside_there_is_nothing(self):
+        storage = ListStorage(4)
+        storage.set(range(2), [1, 2])
+        for index in (2, -3, [2], torch.tensor([-3]), (0, 0)):
+            with pytest.raises(IndexError):
+                storage.get(index)
+        for slot in (3, 4):
+            with pytest.raises(IndexError):
+                storage.set(slot, 0)
+
+    def test_a_state_comes_back_through_files(self, tmp_path):
+        items = [1.5, None, "a", torch.arange(3), tensordicts(2), {"a": (1, [torch.ones(2)]), 3: True}]
+        storage, again = ListStorage(6), ListStorage(9)
+        storage.set(range(6), items)
+        storage.set(0, 2.5)
+        checkpoint.write(tmp_path, "ListStorage", storage.state_dict())
+        again.load_state_dict(checkpoint.read(tmp_path))
+
+        got = again.get(slice(None))
+        assert [got[0], got[1], got[5]] == [None, "a", 2.5]
+        assert got[2].tolist() == [0, 1, 2]
+        assert same(got[3], tensordicts(2))
+        assert same(got[4]["a"][1][0], torch.ones(2))
+        assert got[4][3] is True
+        assert again.written == 6
+
+    def test_an_element_that_cannot_be_saved_is_named(self):
+        storage = ListStorage()
+        storage.set(range(2), [1, {"a": [object()]}])
+        with pytest.raises(BadArgument, match=r"element 1\['a'\]\[0\] is of type object"):
+            storage.state_dict()
+
+    def test_a_state_that_does_not_fit_changes_nothing(self):
+        storage, small = ListStorage(5), ListStorage(2)
+        storage.set(range(3), [1, 2, 3])
+        small.set(0, 7)
+        for state in (storage.state_dict(), {}, {"items": [{"no": 1}], "written": 1}):
+            with pytest.raises(BadArgument):
+                small.load_state_dict(copy.copy(state))
+
+        assert small.get(slice(None)) == [7]
