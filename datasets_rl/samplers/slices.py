@@ -34,7 +34,6 @@ class _View:
     trajectories: Trajectories
     mine: Trajectories
     slices: dict[int, Slices] = field(default_factory=dict)
-    columns: dict[Key, Tensor | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +180,15 @@ class SliceSampler(Sampler):
         self._ids = trajectories
         self._share = Share.of(rank, world_size)
         self._drawn = 0
+        self._marks: tuple[Key, ...] = ()
+        if self.truncated_key is not None:
+            self._marks = (
+                self.truncated_key,
+                (*self.truncated_key[:-1], "done"),
+                (*self.truncated_key[:-1], "terminated"),
+            )
         self._view: _View | None = None
+        self._columns: dict[Key, Tensor | None] = {}
         self._whole: tuple[tuple[int, int], _Frame] | None = None
         self._scanned: tuple[Any, Trajectories] | None = None
 
@@ -201,7 +208,7 @@ class SliceSampler(Sampler):
 
         The reference draws the trajectory first, so that a step of a short one comes more often.
         """
-        return torch.randint(len(slices), (count,), generator=self.generator).numpy()
+        return torch.randint(slices.total, (count,), generator=self.generator).numpy()
 
     def _cut(self, batch_size: int) -> tuple[int, int]:
         """Return how many slices there are in a batch, and their steps."""
@@ -216,8 +223,6 @@ class SliceSampler(Sampler):
         Raises:
             BadArgument: If there is none.
         """
-        if not len(storage):
-            raise BadArgument("the storage holds no step to sample", hint="extend the buffer first")
         view = self._look(storage)
         slices = view.slices.get(length)
         if slices is None:
@@ -248,6 +253,7 @@ class SliceSampler(Sampler):
                     hint="start fewer processes, or let each of them draw from all",
                 )
             self._view = _View(trajectories, mine)
+            self._columns = {}
         return self._view
 
     def _scan(self, storage: Storage) -> Trajectories:
@@ -277,8 +283,8 @@ class SliceSampler(Sampler):
         self._drawn += len(starts)
         if frame.mask is not None:
             info["collector", "mask"] = frame.mask.clone()
-        if self.truncated_key is not None:
-            self._mark_ends(storage, self.truncated_key, rows, frame, info)
+        if self._marks:
+            self._mark_ends(storage, slices, rows, frame, info)
         if self.init_key is not None and (begun := self._read(storage, self.init_key, rows)) is not None:
             begun[frame.firsts] = True
             info[_name(self.init_key)] = begun
@@ -292,17 +298,18 @@ class SliceSampler(Sampler):
             self._whole = (count, slices.length), frame
         return self._whole[1]
 
-    def _mark_ends(self, storage: Storage, key: Key, rows: Tensor, frame: _Frame, info: dict[Any, Any]) -> None:
-        done_key, terminated_key = (*key[:-1], "done"), (*key[:-1], "terminated")
-        info[_name(key)] = frame.ends.clone()
-        if done_key in self._look(storage).trajectories.ended_by and not self.pad_output:
-            info[_name(done_key)] = frame.ends.clone()
+    def _mark_ends(self, storage: Storage, slices: Slices, rows: Tensor, frame: _Frame, info: dict[Any, Any]) -> None:
+        truncated, done, terminated = self._marks
+        info[_name(truncated)] = frame.ends.clone()
+        if done in slices.trajectories.ended_by and not self.pad_output:
+            info[_name(done)] = frame.ends.clone()
         else:
-            done = self._read(storage, done_key, rows)
-            info[_name(done_key)] = frame.ends.clone() if done is None else done | frame.ends.view(done.shape)
+            flags = self._read(storage, done, rows)
+            ends = frame.ends if flags is None else frame.ends.view(-1, *[1] * (flags.ndim - 1))
+            info[_name(done)] = ends.clone() if flags is None else flags.logical_or(ends)
         # The reference repeats the flag of the data here; the batch has that already.
-        if self._column(storage, terminated_key) is None:
-            info[_name(terminated_key)] = torch.zeros_like(frame.ends)
+        if self._column(storage, terminated) is None:
+            info[_name(terminated)] = torch.zeros_like(frame.ends)
 
     def _read(self, storage: Storage, key: Key, rows: Tensor) -> Tensor | None:
         """Return one field of these rows on the CPU, in memory of its own; None if there is no such field."""
@@ -310,7 +317,7 @@ class SliceSampler(Sampler):
         return None if column is None else column.index_select(0, rows.to(column.device)).cpu()
 
     def _column(self, storage: Storage, key: Key) -> Tensor | None:
-        columns = self._look(storage).columns
+        columns = self._columns
         if key not in columns:
             try:
                 columns[key] = storage.column(key)
@@ -339,7 +346,7 @@ class SliceSampler(Sampler):
 
     def __getstate__(self) -> dict[str, Any]:
         # Views of the storage would travel as copies.
-        return {**self.__dict__, "_view": None, "_whole": None, "_scanned": None}
+        return {**self.__dict__, "_view": None, "_columns": {}, "_whole": None, "_scanned": None}
 
     def __repr__(self) -> str:
         named = {

@@ -159,7 +159,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
 
 def _outline(slices: Slices) -> list[int]:
     """Return by what slices are known again after a restart: trajectories, slices in all, steps of each."""
-    return [len(slices.counts), len(slices), slices.length]
+    return [len(slices.counts), slices.total, slices.length]
 
 
 def _covers(of: Any, left: Tensor) -> bool:

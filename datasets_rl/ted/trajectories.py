@@ -157,7 +157,7 @@ class Trajectories:
             counts[self.lengths < length] = 0
         ends = np.cumsum(counts)
         whole = not before and not after and (not short or bool((full == length).all()))
-        return Slices(self, length, counts, ends, self.firsts - left - (ends - counts), whole)
+        return Slices(self, length, counts, ends, self.firsts - left - (ends - counts), whole, int(counts.sum()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,10 +180,8 @@ class Slices:
     """What makes the number of a slice the place where it starts, for each trajectory, [E]."""
     whole: bool
     """Whether every slice has T steps."""
-
-    def __len__(self) -> int:
-        """Return the number of slices."""
-        return int(self.ends[-1]) if len(self.ends) else 0
+    total: int
+    """How many slices there are."""
 
     def at(self, numbers: Index) -> tuple[Index, Index | None]:
         """Return where the slices of these numbers start, and their steps: places [n], lengths [n] or None for T."""
@@ -233,7 +231,7 @@ class Slices:
         """
         if not len(self.trajectories):
             raise BadArgument("the storage holds no step to sample", hint="extend the buffer first")
-        if not len(self):
+        if not self.total:
             raise BadArgument(
                 f"no trajectory has {self.length} steps; the longest of {len(self.trajectories)} has "
                 f"{self.trajectories.longest}",
