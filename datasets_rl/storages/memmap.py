@@ -72,6 +72,11 @@ class LazyMemmapStorage(LazyTensorStorage):
                 hint="give an empty folder, delete these files, or go on with their steps with existsok=True",
             )
         self._map_counts()
+        held, written, _ = self._counts.tolist()
+        if (written != held and not 0 <= held == self.slots < written) or not 0 <= held <= self.slots:
+            raise BadArgument(
+                f"{self.scratch_dir / _COUNTS} says that {held} of {self.slots} slots are held and {written} were written"
+            )
 
     def _map_counts(self) -> None:
         path = self.scratch_dir / _COUNTS
@@ -101,21 +106,47 @@ class LazyMemmapStorage(LazyTensorStorage):
         """Do nothing: the files are shared by all processes that have the storage."""
 
     def _adopt(self) -> None:
-        """Map the files that an earlier storage, or another process, has made."""
+        """Map the files that an earlier storage, or another process, has made.
+
+        Raises:
+            BadArgument: If they are damaged, or of a storage with other arguments.
+        """
         path = self.scratch_dir / _ABOUT
         if not path.exists():
             return
-        about = json.loads(path.read_text(encoding="utf-8"))
-        wrong = [
-            f"{name} is {shorten(about.get(name))}; expected {wanted}"
-            for name, wanted in (("format", _FORMAT), ("max_size", self.max_size), ("ndim", self.ndim))
-            if about.get(name) != wanted
-        ]
+        try:
+            about = json.loads(path.read_text(encoding="utf-8"))
+            wrong = [
+                f"{name} is {shorten(about.get(name))}; expected {wanted}"
+                for name, wanted in (("format", _FORMAT), ("max_size", self.max_size), ("ndim", self.ndim))
+                if about.get(name) != wanted
+            ]
+            structure, lane_shape = Structure.from_json(about["structure"], self._form), tuple(about["lanes"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise BadArgument(f"{path} describes no storage: {error}") from error
+        slots = self._slots_for(lane_shape)
+        if not wrong:
+            wrong = self._damage(structure, (slots, *lane_shape))
         if wrong:
             raise BadArgument(f"the storage in {self.scratch_dir} does not fit: {'; '.join(wrong)}")
         if self.device is None:
             self.device = torch.device("cpu")
-        self._map(Structure.from_json(about["structure"], self._form), tuple(about["lanes"]))
+        self._map(structure, lane_shape)
+
+    def _damage(self, structure: Structure, shape: tuple[int, ...]) -> list[str]:
+        faults = []
+        for path, size in self._files(structure, shape):
+            found = path.stat().st_size if path.exists() else None
+            if found != size * 8:
+                faults.append(
+                    f"{path.name} {'is missing' if found is None else f'has {found}'}; expected {size * 8} bytes"
+                )
+        return faults
+
+    def _files(self, structure: Structure, shape: tuple[int, ...]) -> list[tuple[Path, int]]:
+        """Return the path and the words of each table."""
+        words = [math.prod(shape) * words for words, _ in layout(structure.leaves)]
+        return [(self.scratch_dir / f"rows.{number}.bin", size) for number, size in enumerate(words)]
 
     def _allocate(self, structure: Structure, lane_shape: tuple[int, ...]) -> None:
         objects = [repr(leaf.path) for leaf in structure.leaves if leaf.dtype is None]
@@ -142,11 +173,10 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     def _map(self, structure: Structure, lane_shape: tuple[int, ...]) -> None:
         shape = (self._slots_for(lane_shape), *lane_shape)
-        sizes = [math.prod(shape) * words for words, _ in layout(structure.leaves)]
-        paths = [self.scratch_dir / f"rows.{number}.bin" for number in range(len(sizes))]
-        missing = sum(size * 8 for path, size in zip(paths, sizes, strict=True) if not path.exists())
+        files = self._files(structure, shape)
+        missing = sum(size * 8 for path, size in files if not path.exists())
         disk.require_free(self.scratch_dir, missing, f"{self.max_size:,} steps")
-        self._use(structure, lane_shape, [_mapped(path, size, shape) for path, size in zip(paths, sizes, strict=True)])
+        self._use(structure, lane_shape, [_mapped(path, size, shape) for path, size in files])
 
     def _selected(self, flat: Tensor, steps: int) -> list[Tensor]:
         return [self._delivered(part) for part in super()._selected(flat, steps)]

@@ -393,6 +393,8 @@ def _faults(state: Mapping[str, Any], layout: str, ndim: int) -> list[str]:
     ]
     if not faults and state["written"] != state["held"] and not state["held"] == state["slots"] < state["written"]:
         faults.append(f"it says that {state['written']} slots were written and {state['held']} are held")
+    if not faults and state["structure"] is None and state["held"]:
+        faults.append(f"it says that {state['held']} slots are held, and not of what")
     return faults
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections import namedtuple
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -21,7 +21,10 @@ from datasets_rl import checkpoint
 from datasets_rl.errors import BadArgument
 from datasets_rl.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage, TensorStorage
 
-Pair = namedtuple("Pair", "left right")
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
 
 
 @tensorclass
@@ -226,7 +229,18 @@ def test_numbers_and_slices_are_views_that_reach_the_storage(variant, kind):
 def test_what_was_not_written_cannot_be_read(variant, kind):
     storage = variant(kind)
     storage.set(range(3), kind(np.arange(3)))
-    for index in (3, -4, [0, 3], torch.tensor([3]), torch.tensor([-4]), [True] * 8, (0, 0), 1.5, "a", (slice(None),) * 2):
+    for index in (
+        3,
+        -4,
+        [0, 3],
+        torch.tensor([3]),
+        torch.tensor([-4]),
+        [True] * 8,
+        (0, 0),
+        1.5,
+        "a",
+        (slice(None),) * 2,
+    ):
         with pytest.raises(IndexError):
             storage.get(index)
     for rows in ([3], [7], [8]):
@@ -388,8 +402,12 @@ def indices(draw, shape):
     advanced = arrays.integer_array_indices(shape[:1], result_shape=arrays.array_shapes(max_dims=2, max_side=4))
     mask = st.lists(st.booleans(), min_size=shape[0], max_size=shape[0]).map(np.array)
     if len(shape) == 1:
-        return draw(st.one_of(basic, advanced.map(lambda one: one[0]), mask, arrays.basic_indices(shape, allow_newaxis=True)))
-    return draw(st.one_of(basic, arrays.basic_indices(shape, allow_newaxis=True), arrays.integer_array_indices(shape), mask))
+        return draw(
+            st.one_of(basic, advanced.map(lambda one: one[0]), mask, arrays.basic_indices(shape, allow_newaxis=True))
+        )
+    return draw(
+        st.one_of(basic, arrays.basic_indices(shape, allow_newaxis=True), arrays.integer_array_indices(shape), mask)
+    )
 
 
 @pytest.mark.parametrize("shape", [(6,), (4, 3)], ids=str)
@@ -431,7 +449,7 @@ def test_writes_of_any_kind_leave_what_a_list_would_hold(data):
                 model.append(step)
             else:
                 model[slot] = step
-        if slots and slots[0] == written % 7 and all((b - a) % 7 == 1 for a, b in zip(slots, slots[1:], strict=False)):
+        if slots and slots[0] == written % 7 and all((b - a) % 7 == 1 for a, b in pairwise(slots)):
             written += len(slots)
 
         assert storage.held == len(model)
@@ -458,7 +476,7 @@ def test_a_column_is_a_view_of_all_steps(variant):
     assert storage.column(("next", "reward")).tolist() == [[0], [1], [40], [3], [4]]
     assert storage.column(("next",))["reward"].tolist() == [[0], [1], [40], [3], [4]]
     assert storage.get(2)["next", "reward"].tolist() == [40]
-    with pytest.raises(BadArgument, match="'next.rewards'"):
+    with pytest.raises(BadArgument, match=r"'next\.rewards'"):
         storage.column(("next", "rewards"))
 
 

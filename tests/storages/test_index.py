@@ -1,0 +1,189 @@
+"""The trajectories of a storage follow its writes: what is read, what moves, and what is begun anew."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from stored_data import trajectory, write_dataset
+from tensordict import TensorDict
+
+from datasets_rl import DatasetStorage, LazyTensorStorage, ListStorage
+from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.storages import SelectedRows
+from datasets_rl.storages.index import TrajectoryIndex
+from datasets_rl.ted.keys import NEXT_DONE
+from datasets_rl.writers import RoundRobinWriter
+
+
+def listed(trajectories):
+    bounds = zip(trajectories.firsts, trajectories.firsts + trajectories.lengths, strict=True)
+    return [trajectories.rows(np.arange(first, stop)).tolist() for first, stop in bounds]
+
+
+def steps(done, **more):
+    done = torch.tensor(done, dtype=torch.bool)
+    return TensorDict({"next": {"done": done.unsqueeze(-1)}, **more}, done.shape)
+
+
+def ids(*numbers):
+    return TensorDict({"episode": torch.tensor(numbers)}, [len(numbers)])
+
+
+class Reads(LazyTensorStorage):
+    """A storage that counts the rows that are read of a column."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.read = []
+
+    def column(self, key):
+        return Column(super().column(key), self.read)
+
+
+class Column:
+    def __init__(self, values, read):
+        self.values, self.read, self.device = values, read, values.device
+
+    def __getitem__(self, rows):
+        self.read.append(len(rows))
+        return self.values[rows]
+
+
+@pytest.fixture
+def ring():
+    return LazyTensorStorage(6)
+
+
+def write(storage, data):
+    writer = RoundRobinWriter()
+    writer.register_storage(storage)
+    writer.extend(data)
+    return storage
+
+
+def test_overwritten_heads_shorten_the_oldest_and_the_seam_parts(ring):
+    write(ring, steps([0, 0, 1, 0, 0, 0]))
+    assert listed(ring.trajectories()) == [[0, 1, 2], [3, 4, 5]]
+
+    write(ring, steps([0, 1]))
+    assert listed(ring.trajectories()) == [[2], [3, 4, 5, 0, 1]]
+
+    write(ring, steps([0]))
+    assert listed(ring.trajectories()) == [[3, 4, 5, 0, 1], [2]]
+
+
+def test_a_ring_that_holds_one_endless_episode_is_one_trajectory(ring):
+    for _ in range(40):
+        write(ring, steps([0]))
+    assert listed(ring.trajectories()) == [[4, 5, 0, 1, 2, 3]]
+
+
+def test_lanes_have_trajectories_of_their_own():
+    storage = write(LazyTensorStorage(6, ndim=2), steps([[0, 1], [1, 0], [0, 0]]))
+
+    assert listed(storage.trajectories()) == [[0, 2], [1], [3, 5], [4]]
+
+
+def test_numbers_bring_rows_together_that_lie_apart(ring):
+    write(ring, ids(0, 1, 0, 1))
+    assert listed(ring.trajectories()) == [[0, 2], [1, 3]]
+
+    write(ring, ids(1, 0, 1))
+    assert listed(ring.trajectories()) == [[1, 3, 4, 0], [2, 5]]
+
+
+def test_a_write_is_all_that_is_read():
+    storage = write(Reads(1000), steps([0] * 1000))
+    storage.trajectories(end_key=NEXT_DONE)
+    storage.read.clear()
+    write(storage, steps([1, 0, 0]))
+    for _ in range(3):
+        storage.trajectories(end_key=NEXT_DONE)
+
+    assert storage.read == [3]
+
+
+def test_a_change_out_of_order_is_read_from_scratch(ring):
+    write(ring, steps([0, 0, 1, 0, 0, 0]))
+    ring.trajectories()
+    ring.set(0, steps([1])[0])
+
+    assert listed(ring.trajectories()) == [[0], [1, 2], [3, 4, 5]]
+
+
+def test_what_was_emptied_is_forgotten(ring):
+    write(ring, steps([0, 0, 0, 0]))
+    ring.trajectories()
+    ring.empty()
+    assert listed(ring.trajectories()) == []
+
+    write(ring, steps([1, 0]))
+    assert listed(ring.trajectories()) == [[0], [1]]
+
+
+def test_each_choice_of_keys_has_an_index_of_its_own(ring):
+    write(ring, steps([0, 1, 0, 0], stop=torch.tensor([[True], [False], [False], [False]])))
+
+    assert listed(ring.trajectories()) == [[0, 1], [2, 3]]
+    assert listed(ring.trajectories(end_key=("stop",))) == [[0], [1, 2, 3]]
+    assert listed(ring.trajectories(end_key=(NEXT_DONE, ("stop",)))) == [[0], [1], [2, 3]]
+    assert listed(ring.trajectories()) == [[0, 1], [2, 3]]
+
+
+def test_many_small_writes_keep_the_map_small(ring):
+    """Lists that outgrow their place move behind the others; the map is closed up when it is full."""
+    index = TrajectoryIndex(None, ("episode",), None)
+    for number in range(500):
+        write(ring, ids(number % 2))
+        index.current(ring)
+
+    assert len(index._order) <= 8 * 6
+    assert listed(index.current(ring)) == [[2, 4, 0], [3, 5, 1]]
+    assert len(index._lengths) <= 8
+
+
+def test_numbers_that_never_end_are_forgotten_with_their_rows(ring):
+    index = TrajectoryIndex(None, ("episode",), None)
+    for number in range(100):
+        write(ring, ids(number))
+        index.current(ring)
+
+    assert len(index._open) == len(index._groups) == 6
+    assert len(index._lengths) <= 8
+
+
+def test_an_index_travels_without_what_it_knows(ring):
+    write(ring, steps([0, 1, 0]))
+    index = TrajectoryIndex(None, None, None)
+    index.current(ring)
+
+    assert len(pickle.dumps(index)) < 300
+    assert listed(pickle.loads(pickle.dumps(index)).current(ring)) == [[0, 1], [2]]
+
+
+def test_rows_of_a_dataset_are_sorted_by_step(tmp_path):
+    """Nothing is written there, so steps need not lie in the order of time."""
+    dataset = DatasetStorage(write_dataset(tmp_path, [trajectory(3), trajectory(2)]))
+
+    assert listed(dataset.trajectories()) == [[0, 1, 2], [3, 4]]
+    assert dataset.trajectories() is dataset.trajectories(end_key=NEXT_DONE)
+    assert listed(dataset.trajectories(end_key=("next", "terminated"))) == [[0, 1, 2, 3, 4]]
+    assert listed(SelectedRows(dataset, np.array([0, 2, 3, 4])).trajectories()) == [[0], [1], [2, 3]]
+
+
+def test_data_without_fields_has_no_trajectories():
+    storage = ListStorage(3)
+    storage.set(0, "a")
+
+    with pytest.raises(BadArgument, match="no field"):
+        storage.trajectories()
+
+
+def test_a_key_that_is_not_there(ring):
+    write(ring, steps([0, 1]))
+
+    with pytest.raises(UnknownKey):
+        ring.trajectories(traj_key=("nothing",))

@@ -1,0 +1,252 @@
+"""What only the storages of packed rows have: records, other dtypes, objects, and the kinds of data they refuse."""
+
+import pytest
+import torch
+from tensordict import NonTensorStack, TensorDict
+from torch.utils import _pytree as pytree
+
+from datasets_rl.errors import BadArgument
+from datasets_rl.storages import LazyTensorStorage, StorageEnsemble, TensorStorage
+from datasets_rl.storages.structure import Structure, stacked
+
+DTYPES = [
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.uint16,
+    torch.int16,
+    torch.float16,
+    torch.bfloat16,
+    torch.uint32,
+    torch.int32,
+    torch.float32,
+    torch.uint64,
+    torch.int64,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+]
+
+
+def test_all_narrow_leaves_lie_in_one_record():
+    storage = LazyTensorStorage(10)
+    storage.set(0, TensorDict({"a": torch.zeros(17), "b": torch.zeros(1, dtype=torch.bool), "c": torch.zeros(1024)}))
+
+    assert [list(table.shape) for table in storage._tables] == [[10, 9], [10, 512]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", [1, 3, 700], ids=str)
+def test_every_dtype_comes_back_bit_by_bit(dtype, size):
+    bits = torch.randint(0, 2, (6, size, dtype.itemsize), dtype=torch.uint8)
+    values = bits.view(dtype).squeeze(-1)
+    storage = LazyTensorStorage(6)
+    storage.set(range(6), {"odd": torch.zeros(6, 3, dtype=torch.uint8), "values": values})
+
+    for got in (storage.get(slice(None)), storage.get(torch.arange(6))):
+        assert got["values"].dtype == dtype
+        assert torch.equal(got["values"].contiguous().view(torch.uint8), values.contiguous().view(torch.uint8))
+
+
+def test_a_batch_keeps_names_and_has_the_device_of_the_storage():
+    storage = LazyTensorStorage(6)
+    storage.set(range(3), TensorDict({"a": torch.zeros(3, 4)}, [3, 4], names=["time", "agent"]))
+
+    assert storage.get(slice(None)).names == ["time", "agent"]
+    assert storage.get(0).names == ["agent"]
+    assert storage.get([[0, 1]]).names == [None, None, "agent"]
+    assert storage.get(0).device == torch.device("cpu")
+
+
+def test_the_device_of_the_first_data_is_taken_when_asked():
+    storage = LazyTensorStorage(6, device="auto")
+    storage.set(0, torch.zeros(3))
+
+    assert storage.device == torch.device("cpu")
+
+
+class TestObjects:
+    def test_objects_lie_beside_tensors(self):
+        storage = LazyTensorStorage(3)
+        storage.set(range(2), TensorDict({"a": torch.arange(2), "text": NonTensorStack("x", "y")}, [2]))
+        storage.set(torch.tensor([2, 0]), TensorDict({"a": torch.arange(2, 4), "text": "z"}, [2]))
+
+        assert list(storage.get(slice(None))["text"]) == ["z", "y", "z"]
+        assert storage.get(1)["text"] == "y"
+        assert list(storage.get([2, 1])["text"]) == ["z", "y"]
+
+    def test_they_are_neither_shared_nor_saved(self):
+        storage = LazyTensorStorage(3)
+        storage.set(0, TensorDict({"a": torch.zeros(()), "text": "x"}))
+        for call in (storage.share, storage.state_dict):
+            with pytest.raises(BadArgument, match=r"\('text',\)"):
+                call()
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("data", "message"),
+        [
+            ({"a": torch.zeros(3), "b": 1.5}, "'b' is a float; expected a tensor"),
+            ({}, "dict without any tensor"),
+            ("text", "the data is a str"),
+            ({"a": torch.zeros(3), "b": torch.zeros(())}, r"'b' has shape \[\]; expected at least 1 axes"),
+            ({"a": torch.zeros(3), "b": torch.zeros(2)}, r"'b' has shape \[2\]; expected \[3\]"),
+        ],
+    )
+    def test_first_data_that_is_no_batch_of_tensors(self, data, message):
+        storage = LazyTensorStorage(3)
+        with pytest.raises(BadArgument, match=message):
+            storage.set(range(3), data)
+
+        assert not storage.initialized
+        with pytest.raises(IndexError, match="nothing has been written"):
+            storage.get(0)
+
+    def test_a_container_of_another_kind(self):
+        storage = LazyTensorStorage(3)
+        storage.set(0, (torch.zeros(1), torch.zeros(2)))
+        with pytest.raises(BadArgument, match="expected"):
+            storage.set(0, [torch.zeros(1), torch.zeros(2)])
+
+    def test_elements_that_cannot_be_stacked(self):
+        with pytest.raises(BadArgument, match="cannot be stacked"):
+            stacked([torch.zeros(2), torch.zeros(3)])
+        with pytest.raises(BadArgument, match="nothing to stack"):
+            stacked([])
+
+
+class TestState:
+    def saved(self):
+        storage = LazyTensorStorage(6)
+        storage.set(range(3), TensorDict({"a": torch.arange(3.0)}, [3]))
+        return storage.state_dict()
+
+    def test_an_empty_storage_takes_the_structure_over(self):
+        storage = LazyTensorStorage(9, device="auto")
+        storage.load_state_dict(self.saved())
+
+        assert storage.get(slice(None))["a"].tolist() == [0, 1, 2]
+        with pytest.raises(IndexError):
+            storage.get(3)
+
+    def test_a_state_of_nothing_empties(self):
+        storage = LazyTensorStorage(6)
+        storage.set(range(3), torch.zeros(3))
+        storage.load_state_dict(LazyTensorStorage(6).state_dict())
+
+        assert len(storage) == 0
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"layout": "leaves"}, "layout is 'leaves'"),
+            ({"ndim": 2}, "ndim is 2; expected 1"),
+            ({"held": -1}, "held is -1"),
+            ({"written": 2}, "2 slots were written and 3 are held"),
+            ({"tables": [[torch.zeros(3, 2)]]}, r"table 0 is not torch.int64 \[3, 1\]"),
+            ({"tables": []}, "it has 0 tables; expected 1"),
+            ({"structure": {"nodes": [{"dtype": "no_grad", "shape": []}], "tree": None}}, "'no_grad' is no dtype"),
+            ({"structure": {"nodes": 3}}, "describes no structure"),
+            ({"structure": None}, "3 slots are held, and not of what"),
+        ],
+        ids=repr,
+    )
+    def test_a_state_that_is_damaged_is_refused_and_changes_nothing(self, change, reason):
+        storage = LazyTensorStorage(6)
+        storage.set(range(2), TensorDict({"a": torch.ones(2)}, [2]))
+        with pytest.raises(BadArgument, match=reason):
+            storage.load_state_dict({**self.saved(), **change})
+
+        assert storage.get(slice(None))["a"].tolist() == [1, 1]
+
+    def test_data_of_another_kind_is_refused_with_all_reasons(self):
+        storage = LazyTensorStorage(2)
+        storage.set(0, TensorDict({"b": torch.zeros(2)}))
+        with pytest.raises(BadArgument, match=r"'b' is missing; 'a' is not stored; it holds 3 slots; 2 fit"):
+            storage.load_state_dict(self.saved())
+
+    def test_torch_saves_and_loads_it_without_pickled_objects(self, tmp_path):
+        torch.save(self.saved(), tmp_path / "state.pt")
+        storage = LazyTensorStorage(6)
+        storage.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+
+        assert storage.get(slice(None))["a"].tolist() == [0, 1, 2]
+
+
+def test_a_description_comes_back_as_the_same_structure():
+    data = {
+        "a": torch.zeros(4, 2),
+        3: ([torch.zeros(4)], TensorDict({"b": torch.zeros(4, 5)}, [4, 5], names=["t", None])),
+    }
+    structure = Structure.of(data, 1)
+    again = Structure.from_json(structure.to_json())
+    built = again.build(again.flatten(data, [None])[1], torch.Size([4]), None)
+
+    assert again.leaves == structure.leaves
+    assert pytree.tree_structure(built) == pytree.tree_structure(data)
+    assert built[3][1].names == ["t", None]
+
+
+class TestGivenTensors:
+    def test_writes_reach_them(self):
+        container = torch.zeros(4, 3)
+        storage = TensorStorage(container)
+        storage.set(0, torch.ones(3))
+
+        assert container[0].tolist() == [1, 1, 1]
+        assert (len(storage), storage.written, storage.max_size) == (4, 5, 4)
+
+    def test_mapped_ones_stay_mapped(self, tmp_path):
+        container = TensorDict({"a": torch.zeros(4)}, [4]).memmap_(tmp_path)
+        TensorStorage(container).set(range(4), TensorDict({"a": torch.arange(4.0)}, [4]))
+
+        assert TensorDict.load_memmap(tmp_path)["a"].tolist() == [0, 1, 2, 3]
+
+    def test_another_size_is_refused(self):
+        with pytest.raises(BadArgument, match="max_size is 5"):
+            TensorStorage(torch.zeros(4), 5)
+
+    def test_axes_in_another_order_are_written_to(self):
+        container = torch.zeros(2, 3).t()
+        storage = TensorStorage(container, ndim=2)
+        other = TensorStorage(torch.arange(6.0).view(3, 2), ndim=2)
+        storage.load_state_dict(other.state_dict())
+
+        assert container.tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+class TestEnsemble:
+    @pytest.fixture
+    def ensemble(self):
+        storages = [LazyTensorStorage(4), LazyTensorStorage(6)]
+        for number, storage in enumerate(storages):
+            storage.set(range(3), torch.arange(3) + 10 * number)
+        return StorageEnsemble(*storages, transforms=[None, lambda data: -data])
+
+    def test_data_comes_with_the_number_of_its_storage(self, ensemble):
+        index = TensorDict({"buffer_ids": torch.tensor([1, 0]), "index": torch.tensor([[0, 2], [1, 1]])}, [2])
+        for one in (index, (torch.tensor([1, 0]), [torch.tensor([0, 2]), torch.tensor([1, 1])])):
+            got = ensemble.get(one)
+            assert [(number, data.tolist()) for number, data in got] == [(1, [-10, -12]), (0, [1, 1])]
+
+    def test_it_is_taken_apart_by_number(self, ensemble):
+        assert ensemble[1][2] == 12
+        assert len(ensemble[:1]) == 1
+        assert (len(ensemble), ensemble.held, ensemble.max_size) == (2, 6, 10)
+
+    def test_it_is_not_written_to(self, ensemble):
+        with pytest.raises(BadArgument, match="does not know where it belongs"):
+            ensemble.set(0, torch.tensor(1))
+
+    def test_its_state_comes_back(self, ensemble):
+        again = StorageEnsemble(LazyTensorStorage(4), LazyTensorStorage(6))
+        again.load_state_dict(ensemble.state_dict())
+        with pytest.raises(BadArgument, match="there were 2 storages and are 1"):
+            again[:1].load_state_dict(ensemble.state_dict())
+
+        assert again[1][:].tolist() == [10, 11, 12]
+
+    def test_as_many_transforms_as_storages(self):
+        with pytest.raises(BadArgument, match="2 transforms were given for 1 storages"):
+            StorageEnsemble(LazyTensorStorage(1), transforms=[None, None])

@@ -1,0 +1,200 @@
+"""The mapped storage: its folder, and the processes that share it."""
+
+import gc
+import json
+import multiprocessing
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from tensordict import NonTensorData, TensorDict
+
+from datasets_rl import disk
+from datasets_rl.errors import BadArgument, DiskFull
+from datasets_rl.storages import LazyMemmapStorage, LazyTensorStorage
+
+
+def data(steps):
+    steps = torch.as_tensor(steps)
+    return TensorDict({"a": steps.float(), "image": steps[..., None].expand(*steps.shape, 5000).byte()}, steps.shape)
+
+
+def write_elsewhere(*storages):
+    """Runs in another process: reads, writes in place, and extends by 10 steps."""
+    torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
+    for storage in storages:
+        if storage.initialized:
+            storage.get(slice(None))["a"][0] = 77
+        first = storage.written
+        storage.set(torch.arange(first, first + 10), data(torch.arange(first, first + 10)))
+
+
+def run(method, *storages):
+    process = multiprocessing.get_context(method).Process(target=write_elsewhere, args=storages)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+
+
+class TestFolder:
+    def test_records_lie_in_one_file_and_wide_leaves_in_their_own(self, tmp_path):
+        storage = LazyMemmapStorage(100, scratch_dir=tmp_path)
+        storage.set(range(3), data(torch.arange(3)))
+
+        assert {path.name for path in tmp_path.iterdir()} == {"storage.json", "counts.bin", "rows.0.bin", "rows.1.bin"}
+        assert (tmp_path / "rows.0.bin").stat().st_size == 100 * 8
+        assert (tmp_path / "rows.1.bin").stat().st_size == 100 * 5000
+
+    def test_what_is_written_is_in_the_files(self, tmp_path):
+        storage = LazyMemmapStorage(100, scratch_dir=tmp_path)
+        storage.set(range(3), data(torch.arange(3)))
+
+        rows = np.fromfile(tmp_path / "rows.0.bin", np.float32).reshape(100, 2)
+        assert rows[:3, 0].tolist() == [0, 1, 2]
+
+    def test_the_files_of_an_earlier_storage_are_refused(self, tmp_path):
+        LazyMemmapStorage(100, scratch_dir=tmp_path).set(0, data(1))
+        with pytest.raises(BadArgument, match="holds the files of an earlier storage") as caught:
+            LazyMemmapStorage(100, scratch_dir=tmp_path)
+
+        assert "existsok=True" in caught.value.hint
+
+    def test_other_files_in_the_folder_do_not_matter(self, tmp_path):
+        (tmp_path / "notes.txt").write_text("mine")
+        LazyMemmapStorage(100, scratch_dir=tmp_path).set(0, data(1))
+
+        assert (tmp_path / "notes.txt").read_text() == "mine"
+
+    def test_steps_of_an_earlier_storage_are_gone_on_with_when_asked(self, tmp_path):
+        LazyMemmapStorage(5, scratch_dir=tmp_path).set(torch.arange(7) % 5, data(torch.arange(7)))
+        again = LazyMemmapStorage(5, scratch_dir=tmp_path, existsok=True)
+        again.set(again.written % 5, data(7))
+
+        assert again.get(slice(None))["a"].tolist() == [5, 6, 7, 3, 4]
+        assert (again.written, again.held) == (8, 5)
+
+    def test_an_earlier_storage_that_does_not_fit_is_refused_with_all_reasons(self, tmp_path):
+        LazyMemmapStorage(100, scratch_dir=tmp_path).set(0, data(1))
+        with pytest.raises(BadArgument, match="max_size is 100; expected 50; ndim is 1; expected 2"):
+            LazyMemmapStorage(50, scratch_dir=tmp_path, ndim=2, existsok=True)
+
+    def test_data_of_another_kind_does_not_get_into_an_earlier_storage(self, tmp_path):
+        """Leaves that the new data lacks would show the old values."""
+        LazyMemmapStorage(100, scratch_dir=tmp_path).set(0, data(1))
+        again = LazyMemmapStorage(100, scratch_dir=tmp_path, existsok=True)
+        with pytest.raises(BadArgument, match="'image' is missing"):
+            again.set(0, data(2).exclude("image"))
+
+        assert again.get(0)["a"] == 1
+
+    @pytest.mark.parametrize("text", ["{}", "[]", "nothing", '{"format": 1, "max_size": 100, "ndim": 1}'])
+    def test_a_damaged_description_is_refused(self, tmp_path, text):
+        (tmp_path / "storage.json").write_text(text)
+        with pytest.raises(BadArgument):
+            LazyMemmapStorage(100, scratch_dir=tmp_path, existsok=True)
+
+    def test_files_that_are_too_short_are_refused(self, tmp_path):
+        LazyMemmapStorage(100, scratch_dir=tmp_path).set(0, data(1))
+        (tmp_path / "rows.1.bin").unlink()
+        with pytest.raises(BadArgument, match=r"rows.1.bin is missing; expected 500000 bytes"):
+            LazyMemmapStorage(100, scratch_dir=tmp_path, existsok=True)
+
+    def test_counts_that_contradict_each_other_are_refused(self, tmp_path):
+        LazyMemmapStorage(100, scratch_dir=tmp_path).set(0, data(1))
+        np.array([101, 101, 0], np.int64).tofile(tmp_path / "counts.bin")
+        with pytest.raises(BadArgument, match=r"counts.bin"):
+            LazyMemmapStorage(100, scratch_dir=tmp_path, existsok=True)
+
+    def test_a_temporary_folder_goes_with_the_storage(self):
+        storage = LazyMemmapStorage(10)
+        storage.set(0, data(1))
+        view, folder = storage.get(0), storage.scratch_dir
+        assert folder.is_dir()
+        del storage
+        gc.collect()
+
+        assert not folder.exists()
+        assert view["a"] == 1
+
+    def test_a_folder_of_the_user_stays(self, tmp_path):
+        storage = LazyMemmapStorage(10, scratch_dir=tmp_path)
+        storage.set(0, data(1))
+        del storage
+        gc.collect()
+
+        assert (tmp_path / "rows.0.bin").exists()
+
+    def test_a_disk_that_is_too_small_is_found_out_before_anything_is_written(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(disk, "free_bytes", lambda _path: 100_000)
+        storage = LazyMemmapStorage(100, scratch_dir=tmp_path)
+        with pytest.raises(DiskFull, match="500,800 bytes needed"):
+            storage.set(0, data(1))
+
+        assert not (tmp_path / "rows.0.bin").exists()
+        monkeypatch.undo()
+        storage.set(0, data(1))
+        assert storage.held == 1
+
+    def test_files_take_no_room_before_they_are_written_to(self, tmp_path):
+        storage = LazyMemmapStorage(1_000_000, scratch_dir=tmp_path)
+        if shutil.disk_usage(tmp_path).free < 6e9:
+            pytest.skip("a small disk")
+        storage.set(0, data(1))
+
+        assert (tmp_path / "rows.1.bin").stat().st_blocks * 512 < 1e6
+
+    def test_what_is_no_tensor_is_refused(self):
+        storage = LazyMemmapStorage(10)
+        with pytest.raises(BadArgument, match=r"cannot lie in a mapped file: \('text',\)"):
+            storage.set(0, TensorDict({"a": torch.zeros(2), "text": NonTensorData("x")}))
+        storage.set(0, data(1))
+
+        assert storage.held == 1
+
+    def test_batches_go_to_the_device(self):
+        storage = LazyMemmapStorage(10, device="meta")
+        storage.set(range(3), data(torch.arange(3)))
+
+        for batch in (storage.get([0, 1]), storage.get(slice(None)), storage.get(0)):
+            assert batch["a"].device.type == batch.device.type == "meta"
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_another_process_reads_and_writes_the_same_steps(method):
+    """In mapped files that hold steps, in mapped files that do not exist yet, and in shared memory."""
+    mapped, fresh, memory = LazyMemmapStorage(30), LazyMemmapStorage(30), LazyTensorStorage(30)
+    for storage in (mapped, memory):
+        storage.set(range(10), data(torch.arange(10)))
+    if method == "fork":  # a process that is spawned says so when the storage is sent
+        memory.share()
+    run(method, mapped, fresh, memory)
+
+    for storage in (mapped, memory):
+        assert len(storage) == storage.written == 20
+        assert storage.get(slice(None))["a"].tolist() == [77, *range(1, 20)]
+    assert fresh.get(slice(None))["a"].tolist() == list(range(10))
+    assert fresh.get([9])["image"][0, 0] == 9
+    assert fresh.scratch_dir.is_dir()
+
+
+def test_memory_that_is_not_there_yet_cannot_be_shared():
+    with pytest.raises(BadArgument, match="each process would make its own") as caught:
+        LazyTensorStorage(30).share()
+
+    assert "LazyMemmapStorage" in caught.value.hint
+
+
+def test_a_forked_process_does_not_remove_the_folder():
+    storage = LazyMemmapStorage(3)
+    storage.set(0, data(1))
+    child = os.fork()
+    if not child:
+        del storage
+        gc.collect()
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    assert json.loads((storage.scratch_dir / "storage.json").read_text())["max_size"] == 3
