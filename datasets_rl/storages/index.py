@@ -130,14 +130,13 @@ class TrajectoryIndex:
         now = (storage.written, storage.rewritten)
         if now != self._seen:
             self._follow(storage, now)
-            self._seen = now
+            self._seen = now if storage.held else None
         return self._trajectories
 
     def _follow(self, storage: Storage, now: tuple[int, int]) -> None:
         fresh = now[0] - self._seen[0] if self._seen is not None and self._seen[1] == now[1] else -1
         if not storage.held:
             self._trajectories = Trajectories(np.empty(0, np.int64), np.empty(0, np.int64))
-            self._seen = None
         elif storage.read_only:
             rows, keys = storage.in_time().numpy(), _Keys.of(storage, *self._asked)
             self._trajectories = Trajectories.scan(keys.read(storage, rows), rows, frozenset(keys.ends))

@@ -1,0 +1,146 @@
+"""The index arithmetic of trajectories and slices, worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from datasets_rl.errors import BadArgument
+from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED
+from datasets_rl.ted.table import EpisodeTable
+from datasets_rl.ted.trajectories import Signs, Trajectories, spans
+
+
+def index(*numbers):
+    return np.array(numbers, np.int64)
+
+
+def listed(trajectories):
+    bounds = zip(trajectories.firsts, trajectories.firsts + trajectories.lengths, strict=True)
+    return [trajectories.rows(np.arange(first, stop)).tolist() for first, stop in bounds]
+
+
+@pytest.fixture
+def back_to_back():
+    """Rows 0-3, 4-5 and 6-8."""
+    return Trajectories(index(0, 4, 6), index(4, 2, 3))
+
+
+@pytest.fixture
+def turns():
+    """Environment 0 wrote rows 0, 2 and 4, environment 1 rows 1, 3 and 5, its episode over at row 3."""
+    ends = np.array([False, False, False, True, False, False])
+    return Trajectories.scan(Signs((index(0, 1, 0, 1, 0, 1),), ends), np.arange(6))
+
+
+class TestTrajectories:
+    def test_a_table_of_episodes_needs_no_map(self):
+        made = Trajectories.of(EpisodeTable.from_lengths(index(4, 2, 3)))
+
+        assert listed(made) == [[0, 1, 2, 3], [4, 5], [6, 7, 8]]
+        assert made.order is None
+        assert made.ended_by == {NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED}
+
+    def test_rows_that_took_turns_are_brought_together(self, turns):
+        assert listed(turns) == [[0, 2, 4], [1, 3], [5]]
+        assert turns.longest == 3
+
+    def test_rows_that_lie_in_order_need_no_map(self):
+        ends = np.array([False, True, False, True])
+
+        assert Trajectories.scan(Signs((np.zeros(4, np.int64),), ends), np.arange(4)).order is None
+
+    def test_rows_are_taken_in_the_order_of_time(self):
+        """A ring of 4 that wraps: the oldest is row 2, the newest row 1."""
+        ends = np.array([False, False, True, False])
+        made = Trajectories.scan(Signs((np.zeros(4, np.int64),), ends), index(2, 3, 0, 1))
+
+        assert listed(made) == [[2, 3, 0], [1]]
+
+    def test_rows_out_of_order_are_sorted_by_step_and_parted_at_gaps(self):
+        made = Trajectories.scan(Signs((index(7, 3, 7, 3, 7, 7),), None, index(1, 0, 0, 1, 4, 3)), np.arange(6))
+
+        assert listed(made) == [[1, 3], [2, 0], [5, 4]]
+
+    def test_a_row_knows_its_trajectory_and_place(self, turns):
+        numbers, places = turns.locate(index(5, 2, 3))
+
+        assert numbers.tolist() == [2, 0, 1]
+        assert (places - turns.firsts[numbers]).tolist() == [0, 1, 1]
+
+    def test_shares_are_every_nth(self, back_to_back):
+        assert listed(back_to_back.share(0, 2)) == [[0, 1, 2, 3], [6, 7, 8]]
+        assert listed(back_to_back.share(1, 2)) == [[4, 5]]
+
+
+class TestSlices:
+    def all(self, slices):
+        starts, lengths = slices.at(np.arange(slices.total))
+        rows = slices.rows(starts, lengths).tolist()
+        sizes = [slices.length] * slices.total if lengths is None else lengths.tolist()
+        return [[rows.pop(0) for _ in range(size)] for size in sizes]
+
+    def test_every_slice_has_a_number(self, back_to_back):
+        assert self.all(back_to_back.slices(3)) == [[0, 1, 2], [1, 2, 3], [6, 7, 8]]
+
+    def test_short_trajectories_are_slices_of_their_own_length(self, back_to_back):
+        assert self.all(back_to_back.slices(3, short=True)) == [[0, 1, 2], [1, 2, 3], [4, 5], [6, 7, 8]]
+
+    def test_slices_over_the_start_lose_what_lies_before_it(self, back_to_back):
+        assert self.all(back_to_back.slices(3, before=2)) == [
+            *([0], [0, 1], [0, 1, 2], [1, 2, 3]),
+            *([6], [6, 7], [6, 7, 8]),
+        ]
+
+    def test_slices_over_the_end_lose_what_lies_after_it(self, back_to_back):
+        assert self.all(back_to_back.slices(3, after=1)) == [
+            *([0, 1, 2], [1, 2, 3], [2, 3]),
+            *([6, 7, 8], [7, 8]),
+        ]
+
+    def test_a_short_trajectory_is_spanned_by_its_own_length(self, back_to_back):
+        assert self.all(back_to_back.slices(5, short=True, before=4))[4:6] == [[4], [4, 5]]
+
+    def test_slices_at_the_start_only(self, back_to_back):
+        assert self.all(back_to_back.slices(2, at_start=True)) == [[0, 1], [4, 5], [6, 7]]
+
+    def test_slices_of_rows_that_took_turns(self, turns):
+        assert self.all(turns.slices(2)) == [[0, 2], [2, 4], [1, 3]]
+
+    def test_padding_repeats_the_last_row(self, back_to_back):
+        slices = back_to_back.slices(3, short=True)
+
+        assert slices.rows(*slices.at(index(2)), pad=True).tolist() == [4, 5, 5]
+
+    def test_whether_a_slice_starts_at_a_row(self, back_to_back, turns):
+        assert (
+            back_to_back.slices(3).starting(np.arange(9))[0].tolist()
+            == [True, True] + [False] * 4 + [True] + [False] * 2
+        )
+        admitted, starts, lengths = back_to_back.slices(3, short=True).starting(index(4, 5, 1))
+        assert admitted.tolist() == [True, False, True]
+        assert starts.tolist() == [4, 5, 1]
+        assert lengths is not None
+        assert lengths.tolist() == [2, 1, 3]
+        admitted, starts, lengths = turns.slices(2).starting(index(2, 4, 1))
+        assert admitted.tolist() == [True, False, True]
+        assert lengths is None
+        assert turns.slices(2).rows(starts[admitted], None).tolist() == [2, 4, 1, 3]
+
+    def test_a_slice_over_the_end_may_start_where_it_says(self, back_to_back):
+        admitted, _, lengths = back_to_back.slices(3, after=1).starting(index(2, 3))
+
+        assert admitted.tolist() == [True, False]
+        assert lengths is not None
+        assert lengths.tolist()[0] == 2
+
+    def test_no_slice_is_refused_with_the_longest_there_is(self, back_to_back):
+        with pytest.raises(BadArgument, match="no trajectory has 5 steps; the longest of 3 has 4"):
+            back_to_back.slices(5).refuse_if_none()
+        with pytest.raises(BadArgument, match="no step"):
+            Trajectories(index(), index()).slices(1).refuse_if_none()
+
+
+def test_spans_follow_each_other():
+    assert spans(index(5, 0, 9), index(2, 0, 3)).tolist() == [5, 6, 9, 10, 11]
+    assert spans(index(), index()).tolist() == []
