@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -496,7 +497,10 @@ class ReplayBuffer(Stateful):
         """Put a ring that has wrapped into chronological order if it comes into a larger one."""
         ring = state_dict.get("storage", {}).get("state", {})
         slots, written = ring.get("slots"), ring.get("written")
-        if slots is None or written is None or written < slots or slots == self._storage.slots:
+        if slots is None or written is None or written < slots:
+            return state_dict
+        # An empty storage does not know its lanes yet.
+        if slots == self._storage.max_size // math.prod(ring.get("lanes", ())):
             return state_dict
         turned = dict(state_dict)
         for name, part in self._parts:
