@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from datasets_rl.buffers import (
         PrioritizedReplayBuffer,
         ReplayBuffer,
+        ReplayBufferEnsemble,
         SampledBatches,
         TensorDictPrioritizedReplayBuffer,
         TensorDictReplayBuffer,
@@ -106,6 +107,7 @@ __all__ = [
     "PrioritizedSliceSampler",
     "RandomSampler",
     "ReplayBuffer",
+    "ReplayBufferEnsemble",
     "RoundRobinWriter",
     "SampledBatches",
     "Sampler",
@@ -167,6 +169,7 @@ _HOMES = {
     "PrioritizedSliceSampler": "datasets_rl.samplers",
     "RandomSampler": "datasets_rl.samplers",
     "ReplayBuffer": "datasets_rl.buffers",
+    "ReplayBufferEnsemble": "datasets_rl.buffers",
     "RoundRobinWriter": "datasets_rl.writers",
     "SampledBatches": "datasets_rl.buffers",
     "Sampler": "datasets_rl.samplers",

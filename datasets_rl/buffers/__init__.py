@@ -1,5 +1,6 @@
 """Replay buffers: storage, sampler, writer and transforms put together."""
 
+from datasets_rl.buffers.ensemble import ReplayBufferEnsemble
 from datasets_rl.buffers.loader import SampledBatches
 from datasets_rl.buffers.prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
 from datasets_rl.buffers.replay import ReplayBuffer
@@ -8,6 +9,7 @@ from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 __all__ = [
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
+    "ReplayBufferEnsemble",
     "SampledBatches",
     "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",

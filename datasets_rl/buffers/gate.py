@@ -6,13 +6,14 @@ import os
 import tempfile
 import threading
 import weakref
-from contextlib import suppress
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from datasets_rl.disk import FileLock
 
-__all__ = ["Gate"]
+__all__ = ["Gate", "GateChain"]
 
 
 class Gate:
@@ -96,6 +97,53 @@ class Gate:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._path = state["_path"]
         self._start()
+
+
+class GateChain:
+    """The gates of several buffers, entered together; always in the same order, so that nobody waits in a ring.
+
+    Args:
+        gates: The gates; one may be there several times.
+    """
+
+    def __init__(self, gates: Iterable[Gate | GateChain]) -> None:
+        self._gates = sorted(set(gates), key=id)
+
+    @property
+    def shared(self) -> bool:
+        """Whether processes exclude each other too."""
+        return any(gate.shared for gate in self._gates)
+
+    def share(self) -> None:
+        """Exclude other processes too."""
+        for gate in self._gates:
+            gate.share()
+
+    def __enter__(self) -> None:
+        entered = ExitStack()
+        with entered:
+            for gate in self._gates:
+                entered.enter_context(gate)
+            entered.pop_all()
+
+    def __exit__(self, *failure: object) -> None:
+        for gate in reversed(self._gates):
+            gate.__exit__(*failure)
+
+    def begin_read(self) -> None:
+        """Announce a reading that ends outside; called inside."""
+        for gate in self._gates:
+            gate.begin_read()
+
+    def end_read(self) -> None:
+        """Say that a reading has ended; called outside."""
+        for gate in self._gates:
+            gate.end_read()
+
+    def wait_for_reads(self) -> None:
+        """Wait until every announced reading has ended; called inside, by who is going to write."""
+        for gate in self._gates:
+            gate.wait_for_reads()
 
 
 def _remove(path: Path, owner: int) -> None:

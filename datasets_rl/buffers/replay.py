@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from datasets_rl import checkpoint
 from datasets_rl.buffers.batch import pinned, stacked, time_first
 from datasets_rl.buffers.display import as_html, as_text
-from datasets_rl.buffers.gate import Gate
+from datasets_rl.buffers.gate import Gate, GateChain
 from datasets_rl.buffers.prefetch import Prefetch
 from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import BadArgument
@@ -125,7 +125,7 @@ class ReplayBuffer(Stateful):
         self._pin_memory = pin_memory and torch.accelerator.is_available()
         self._dim_extend = dim_extend
         self.batch_size = batch_size
-        self._gate = Gate()
+        self._gate: Gate | GateChain = Gate()
         if shared:
             self.share()
         elif self._storage.shared and not self._storage.read_only:
@@ -411,7 +411,7 @@ class ReplayBuffer(Stateful):
                 self._storage.column(key)[:] = data
                 self._storage.changed()
             else:
-                self._storage.set(index, self._inverted(data))
+                self._storage.replace(index, self._inverted(data))
 
     def __getitems__(self, indices: list[int]) -> Any:
         """Return the steps of a list of indices: `torch.utils.data.DataLoader` reads a batch in one piece by it."""

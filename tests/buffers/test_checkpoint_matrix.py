@@ -1,0 +1,168 @@
+"""Every storage with every sampler and every writer goes on from a checkpoint as if nothing had happened."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from datasets_rl import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    ListStorage,
+    PrioritizedSampler,
+    RandomSampler,
+    ReplayBuffer,
+    RoundRobinWriter,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+    TensorDictMaxValueWriter,
+    TensorDictReplayBuffer,
+    TensorDictRoundRobinWriter,
+    TensorStorage,
+)
+from datasets_rl.samplers import PrioritizedSliceSampler
+
+SLOTS, LANES = 20, 2
+
+
+def steps(first, count, *, lanes=None):
+    """Steps of episodes of five, numbered through; with lanes [lanes, count], as an environment's rollout is."""
+    number = torch.arange(first, first + count)
+    if lanes is not None:
+        number = number + 1000 * torch.arange(lanes).unsqueeze(-1)
+    done = (number % 5 == 4).unsqueeze(-1)
+    return TensorDict(
+        {
+            "observation": torch.stack([number, -number], -1).float(),
+            "episode": number // 5,
+            "step_count": number % 5,
+            "image": (number % 256).to(torch.uint8)[..., None, None].expand(*number.shape, 3, 3),
+            "next": {"reward": (number * 7 % 11).unsqueeze(-1).float(), "done": done, "truncated": done},
+        },
+        number.shape,
+    )
+
+
+STORAGES = {
+    "list": lambda: ListStorage(SLOTS),
+    "tensor": lambda: TensorStorage(steps(0, SLOTS).clone()),
+    "lazy": lambda: LazyTensorStorage(SLOTS),
+    "memmap": lambda: LazyMemmapStorage(SLOTS),
+    "lanes": lambda: LazyTensorStorage(SLOTS * LANES, ndim=2),
+}
+SAMPLERS = {
+    "random": RandomSampler,
+    "without": lambda own: SamplerWithoutReplacement(generator=own),
+    "prioritized": lambda own: PrioritizedSampler(SLOTS * LANES, 0.7, 0.5, generator=own),
+    "slices": lambda own: SliceSampler(slice_len=2, strict_length=False, generator=own),
+    "slices without": lambda own: SliceSamplerWithoutReplacement(slice_len=2, strict_length=False, generator=own),
+    "prioritized slices": lambda own: PrioritizedSliceSampler(
+        SLOTS * LANES, 0.7, 0.5, slice_len=2, strict_length=False, generator=own
+    ),
+}
+WRITERS = {
+    "round": RoundRobinWriter,
+    "tensordict round": TensorDictRoundRobinWriter,
+    "highest": lambda: TensorDictMaxValueWriter(reduction="max"),
+}
+FIELDLESS = {("list", sampler) for sampler in SAMPLERS if "slices" in sampler}
+"""Elements of a list have no columns to read episodes from."""
+COMBINATIONS = [
+    one
+    for one in itertools.product(STORAGES, SAMPLERS, WRITERS, [ReplayBuffer, TensorDictReplayBuffer])
+    if one[:2] not in FIELDLESS and (one[0], one[2]) != ("lanes", "highest")
+]
+
+
+def made(storage, sampler, writer, kind, seed=0):
+    own = torch.Generator().manual_seed(seed)
+    return kind(storage=STORAGES[storage](), sampler=SAMPLERS[sampler](own), writer=WRITERS[writer](), batch_size=6)
+
+
+def written(buffer, first, count):
+    lanes = LANES if buffer.storage.ndim == 2 else None
+    return buffer.extend(steps(first, count, lanes=lanes))
+
+
+def content(buffer):
+    items = buffer[:]
+    return torch.stack(items) if isinstance(items, list) else items.clone()
+
+
+def drawn(buffer, count=5):
+    """The next batches, and what the sampler says of them."""
+    batches = []
+    for _ in range(count):
+        batch, info = buffer.sample(return_info=True)
+        batches.append((batch.clone(), {str(key): value for key, value in info.items()}))
+    return batches
+
+
+def assert_same(left, right):
+    for (batch, info), (other, others) in zip(left, right, strict=True):
+        assert set(batch.keys(True, True)) == set(other.keys(True, True))
+        assert (batch == other).all()
+        assert info.keys() == others.keys()
+        for key, value in info.items():
+            assert torch.equal(torch.as_tensor(_plain(value)), torch.as_tensor(_plain(others[key]))), key
+
+
+def _plain(value):
+    return torch.stack(list(value)) if isinstance(value, tuple) else value
+
+
+def used(buffer):
+    """Fill it past its end, draw, and let priorities differ."""
+    for first, count in ((0, 13), (13, 4), (17, 9)):
+        written(buffer, first, count)
+        _, info = buffer.sample(return_info=True)
+        buffer.update_priority(info["index"], torch.linspace(0.1, 2.0, 6)[: len(_rows(info["index"]))])
+    return buffer
+
+
+def _rows(index):
+    return index[0] if isinstance(index, tuple) else index
+
+
+@pytest.mark.parametrize("parts", COMBINATIONS, ids=lambda parts: "-".join([*parts[:3], parts[3].__name__]))
+def test_what_is_loaded_goes_on_as_the_original(parts, tmp_path):
+    original = used(made(*parts))
+    original.dumps(tmp_path / "state")
+    before = content(original)
+    expected = drawn(original)
+    rows = written(original, 30, 7)
+    after, later = content(original), drawn(original)
+
+    again = made(*parts, seed=99)
+    again.loads(tmp_path / "state")
+    assert len(again) == len(original)
+    assert (content(again) == before).all()
+    assert_same(drawn(again), expected)
+    assert torch.equal(written(again, 30, 7), rows)
+    assert (content(again) == after).all()
+    assert_same(drawn(again), later)
+
+
+@pytest.mark.parametrize("parts", COMBINATIONS[::7], ids=lambda parts: "-".join([*parts[:3], parts[3].__name__]))
+def test_a_state_in_a_file_of_torch_goes_on_too(parts, tmp_path):
+    original = used(made(*parts))
+    torch.save(original.state_dict(), tmp_path / "state.pt")
+    expected = drawn(original)
+    again = made(*parts, seed=99)
+    again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+
+    assert_same(drawn(again), expected)
+
+
+@pytest.mark.parametrize("storage", [name for name in STORAGES if name != "tensor"])
+def test_a_second_dump_of_the_same_takes_no_new_file(storage, tmp_path):
+    buffer = used(made(storage, "prioritized", "round", ReplayBuffer))
+    buffer.dumps(tmp_path)
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")}
+    buffer.dumps(tmp_path)
+
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")} == before

@@ -1,0 +1,273 @@
+"""Several buffers as one: every part is from one buffer, says so, and the parts are made alike or explained."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from datasets_rl import (
+    BadArgument,
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    PrioritizedSampler,
+    RandomSampler,
+    ReplayBuffer,
+    ReplayBufferEnsemble,
+    RoundRobinWriter,
+    SamplerEnsemble,
+    SamplerWithoutReplacement,
+    StorageEnsemble,
+    TensorDictReplayBuffer,
+    WriterEnsemble,
+)
+
+
+def member(number, count=20, *, transform=None, sampler=None, **further):
+    """A buffer whose data says that it is its own: tens of thousands of the buffer's number, and the row."""
+    rb = TensorDictReplayBuffer(storage=LazyMemmapStorage(count), transform=transform, sampler=sampler)
+    rb.extend(TensorDict({"value": number * 10_000 + torch.arange(count), **further}, [count]))
+    return rb
+
+
+@pytest.fixture
+def rb():
+    return ReplayBufferEnsemble(member(0), member(1), p=[0.5, 0.5])
+
+
+def test_every_step_says_where_it_is_from(rb):
+    for _ in range(5):
+        batch = rb.sample(10)
+
+        assert batch.batch_size == (2, 5)
+        source, row = batch["index", "buffer_ids"], batch["index", "index"]
+        assert torch.equal(batch["value"], source * 10_000 + row)
+        assert (source == source[:, :1]).all()
+
+
+def test_the_info_says_the_same(rb):
+    batch, info = rb.sample(10, return_info=True)
+
+    assert torch.equal(info["index"]["buffer_ids"], batch["index", "buffer_ids"][:, 0])
+
+
+@pytest.mark.parametrize(("p", "shares"), [([3, 1], [0.75, 0.25]), (None, [0.5, 0.5]), ([0, 1], [0, 1])])
+def test_buffers_are_drawn_by_their_chances(p, shares):
+    torch.manual_seed(0)
+    rb = ReplayBufferEnsemble(member(0), member(1), p=p)
+    source = torch.cat([rb.sample(4)["index", "buffer_ids"][:, 0] for _ in range(1000)])
+
+    assert (source == 1).double().mean() == pytest.approx(shares[1], abs=0.03)
+
+
+def test_chances_change_while_one_trains(rb):
+    rb.sampler.p = [0.0, 1.0]
+
+    assert (rb.sample(10)["index", "buffer_ids"] == 1).all()
+
+
+def test_every_buffer_gives_a_part_if_asked():
+    rb = ReplayBufferEnsemble(*map(member, range(3)), sample_from_all=True, batch_size=6)
+
+    assert rb.sample()["index", "buffer_ids"].tolist() == [[0, 0], [1, 1], [2, 2]]
+
+
+def test_members_have_transforms_of_their_own_and_the_ensemble_one_for_all():
+    """The reference's example of two datasets of unlike keys and sizes, with plain functions as transforms."""
+
+    def shrunk(data):
+        return data.set("pixels", torch.nn.functional.interpolate(data["pixels"].float(), 8))
+
+    rb = ReplayBufferEnsemble(
+        member(
+            0,
+            pixels=torch.zeros(20, 3, 24, 24),
+            some=torch.ones(20),
+            transform=[shrunk, lambda data: data.rename_key_("some", "renamed")],
+        ),
+        member(
+            1,
+            pixels=torch.zeros(20, 3, 16, 16),
+            another=torch.ones(20),
+            transform=[shrunk, lambda data: data.rename_key_("another", "renamed")],
+        ),
+        p=[0.5, 0.5],
+        transform=lambda data: data.set("twice", data["renamed"] * 2),
+    )
+    batch = rb.sample(10)
+
+    assert batch["pixels"].shape == (2, 5, 3, 8, 8)
+    assert (batch["twice"] == 2).all()
+
+
+def unlike():
+    return member(0, action=torch.ones(20, 2)), member(1, goal=torch.ones(20))
+
+
+def test_keys_that_only_some_have_are_named():
+    rb = ReplayBufferEnsemble(*unlike(), sample_from_all=True)
+
+    with pytest.raises(BadArgument, match="buffer 0 has no goal; buffer 1 has no action") as caught:
+        rb.sample(4)
+    assert "missing=" in caught.value.hint
+
+
+def test_keys_that_only_some_have_are_dropped_or_filled_on_demand():
+    dropped = ReplayBufferEnsemble(*unlike(), sample_from_all=True, missing="drop").sample(4)
+    filled = ReplayBufferEnsemble(*unlike(), sample_from_all=True, missing="zero").sample(4)
+
+    assert set(dropped.keys()) == {"value", "index"}
+    assert filled["action"].shape == (2, 2, 2)
+    assert filled["action"][:, :, 0].tolist() == [[1, 1], [0, 0]]
+    assert filled["goal"].tolist() == [[0, 0], [1, 1]]
+
+
+def test_shapes_that_differ_are_explained_key_by_key():
+    rb = ReplayBufferEnsemble(member(0, x=torch.ones(20, 2)), member(1, x=torch.ones(20, 3)), sample_from_all=True)
+
+    with pytest.raises(
+        BadArgument, match=r"x is \[2, 2\] torch.float32 in buffer 0, \[2, 3\] torch.float32 in buffer 1"
+    ):
+        rb.sample(4)
+
+
+def test_buffers_are_reached_and_written_by_number(rb):
+    assert rb[0][3]["value"] == 3
+    assert rb[1, 3]["value"] == 10_003
+    assert rb[:, 3]["value"].tolist() == [3, 10_003]
+    assert rb[-1] is rb[1]
+    rb[1].extend(TensorDict({"value": torch.tensor([-7])}, [1]))
+    rb[0, 5] = TensorDict({"value": torch.tensor(-5)})
+    assert rb[1, 0]["value"] == -7
+    assert rb[0, 5]["value"] == -5
+
+
+def test_some_of_the_buffers_are_an_ensemble_with_their_chances():
+    rb = ReplayBufferEnsemble(*map(member, range(3)), p=[0, 1, 3])
+    some = rb[1:]
+
+    assert isinstance(some, ReplayBufferEnsemble)
+    assert some.sampler.p.tolist() == [0.25, 0.75]
+    assert set((some.sample(8)["value"] // 10_000).flatten().tolist()) <= {1, 2}
+    assert [int(one["value"]) for one in (rb[torch.tensor([2, 0])][0, 0], rb[[2, 0]][1, 0])] == [20_000, 0]
+
+
+@pytest.mark.parametrize("verb", ["add", "extend"])
+def test_writing_to_all_at_once_is_refused(rb, verb):
+    with pytest.raises(BadArgument, match="does not know") as caught:
+        getattr(rb, verb)(TensorDict({"value": torch.ones(2)}, [2]))
+    assert "rb[i]" in caught.value.hint
+
+
+def test_it_can_be_put_together_from_parts():
+    storages = [LazyTensorStorage(5) for _ in range(2)]
+    rb = ReplayBufferEnsemble(
+        storages=StorageEnsemble(*storages, transforms=[lambda data: data + 100, None]),
+        samplers=SamplerEnsemble(RandomSampler(), RandomSampler(), sample_from_all=True),
+        writers=WriterEnsemble(RoundRobinWriter(), RoundRobinWriter()),
+        batch_size=4,
+    )
+    rb[0].extend(torch.zeros(5))
+    rb[1].extend(torch.ones(5))
+
+    assert rb.sample().tolist() == [[100, 100], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"missing": "maybe"}, "missing is 'maybe'"),
+        ({"p": [1, 2, 3]}, "p has shape"),
+        ({"p": [1, 2], "sample_from_all": True}, "exclude each other"),
+        ({"writers": WriterEnsemble()}, "exclude each other"),
+    ],
+    ids=["missing", "p", "all", "parts"],
+)
+def test_contradictions_are_refused(options, problem):
+    with pytest.raises(BadArgument, match=problem):
+        ReplayBufferEnsemble(member(0), member(1), **options)
+    with pytest.raises(BadArgument, match="needs buffers"):
+        ReplayBufferEnsemble(storages=StorageEnsemble(LazyTensorStorage(3)))
+
+
+def test_a_batch_that_cannot_be_divided_is_refused(rb):
+    with pytest.raises(BadArgument, match="multiple of"):
+        rb.sample(5)
+
+
+def test_priorities_go_to_the_samplers_of_their_buffers():
+    rb = ReplayBufferEnsemble(
+        *(member(number, sampler=PrioritizedSampler(20, 1.0, 1.0, eps=0.0)) for number in range(2)),
+        sample_from_all=True,
+    )
+    for number in range(2):
+        rb[number].update_priority(torch.arange(20), 0.0)
+        rb[number].update_priority(torch.tensor([4]), 1.0)
+    batch = rb.sample(4)
+    assert batch["value"].tolist() == [[4, 4], [10_004, 10_004]]
+    assert batch["priority_weight"].shape == (2, 2)
+    rb.update_tensordict_priority(batch.set("td_error", torch.tensor([[0.0, 0.0], [2.0, 2.0]])))
+    with pytest.raises(BadArgument):
+        rb[0].sample(1)
+    assert rb[1].sample(1)["value"].tolist() == [10_004]
+
+
+def test_an_epoch_ends_when_a_buffer_runs_out():
+    rb = ReplayBufferEnsemble(
+        member(0, 8, sampler=SamplerWithoutReplacement()),
+        member(1, 8, sampler=SamplerWithoutReplacement()),
+        sample_from_all=True,
+        batch_size=4,
+    )
+
+    assert sorted(torch.cat([batch["value"][0] for batch in rb]).tolist()) == list(range(8))
+
+
+def test_it_is_saved_and_goes_on_as_the_original(tmp_path):
+    def made():
+        return ReplayBufferEnsemble(
+            *(member(number, sampler=SamplerWithoutReplacement()) for number in range(2)),
+            p=[1, 2],
+            generator=torch.Generator().manual_seed(1),
+        )
+
+    rb, other = made(), made()
+    rb.sample(10)
+    rb[0].extend(TensorDict({"value": torch.tensor([-1])}, [1]))
+    rb.dumps(tmp_path / "dump")
+    other.loads(tmp_path / "dump")
+
+    for _ in range(4):
+        assert other.sample(10)["value"].tolist() == rb.sample(10)["value"].tolist()
+    assert other[0, 0]["value"] == -1
+
+
+def test_batches_are_made_ahead_of_time_while_members_are_written():
+    rb = ReplayBufferEnsemble(member(0), member(1), batch_size=8, prefetch=2)
+    stop = threading.Event()
+
+    def write():
+        while not stop.is_set():
+            rb[0].extend(TensorDict({"value": torch.arange(3)}, [3]))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    for _ in range(30):
+        batch = rb.sample()
+        assert torch.equal(batch["value"] // 10_000, batch["index", "buffer_ids"])
+    stop.set()
+    writer.join(10)
+    rb._prefetch.close()
+
+
+def test_other_data_than_tensordicts_is_stacked_too():
+    buffers = [ReplayBuffer(storage=LazyTensorStorage(4)) for _ in range(2)]
+    for number, one in enumerate(buffers):
+        one.extend(torch.full((4, 3), float(number)))
+    rb = ReplayBufferEnsemble(*buffers, sample_from_all=True, batch_size=4)
+
+    assert rb.sample().shape == (2, 2, 3)
+    assert "ReplayBufferEnsemble(" in repr(rb)
+    assert len(rb) == 2
