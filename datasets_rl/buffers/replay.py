@@ -274,7 +274,7 @@ class ReplayBuffer(Stateful):
         """Be told what was written where, inside the gate."""
 
     def _indices(self, rows: Tensor) -> Tensor:
-        return torch.stack(self._storage.unravel(rows), -1)
+        return torch.stack(self._storage.unravel(rows), -1).masked_fill_((rows < 0).unsqueeze(-1), -1)
 
     def update_priority(self, index: Any, priority: Any) -> None:
         """Tell the sampler how much steps matter.
