@@ -23,7 +23,8 @@ KEYS = {
     "numbers and flags": {"traj_key": ("id",)},
     "numbers and steps": {"traj_key": ("id",), "step_key": ("step",)},
 }
-CHUNKS = st.lists(st.integers(1, 17), min_size=1, max_size=8)
+CHUNKS = st.lists(st.integers(0, 17), min_size=1, max_size=8)
+"""Slots of each write; 0 empties the ring."""
 
 
 class World:
@@ -60,6 +61,10 @@ class World:
         return {**env, "uid": self.steps}
 
     def write(self, count):
+        if not count:
+            self.storage.empty()
+            self.held = []
+            return
         steps = [[self._step(lane) for lane in range(self.lanes)] for _ in range(count)]
         self.held = (self.held + steps)[-self.slots :]
         flat = [step for slot in steps for step in slot]
