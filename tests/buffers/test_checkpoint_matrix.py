@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDict
 
 from datasets_rl import (
+    BadArgument,
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
@@ -26,7 +27,7 @@ from datasets_rl import (
 )
 from datasets_rl.samplers import PrioritizedSliceSampler
 
-SLOTS, LANES = 20, 2
+SLOTS, LANES, ROWS = 20, 2, 100
 
 
 def steps(first, count, *, lanes=None):
@@ -57,11 +58,11 @@ STORAGES = {
 SAMPLERS = {
     "random": RandomSampler,
     "without": lambda own: SamplerWithoutReplacement(generator=own),
-    "prioritized": lambda own: PrioritizedSampler(SLOTS * LANES, 0.7, 0.5, generator=own),
+    "prioritized": lambda own: PrioritizedSampler(ROWS, 0.7, 0.5, generator=own),
     "slices": lambda own: SliceSampler(slice_len=2, strict_length=False, generator=own),
     "slices without": lambda own: SliceSamplerWithoutReplacement(slice_len=2, strict_length=False, generator=own),
     "prioritized slices": lambda own: PrioritizedSliceSampler(
-        SLOTS * LANES, 0.7, 0.5, slice_len=2, strict_length=False, generator=own
+        ROWS, 0.7, 0.5, slice_len=2, strict_length=False, generator=own
     ),
 }
 WRITERS = {
@@ -156,6 +157,50 @@ def test_a_state_in_a_file_of_torch_goes_on_too(parts, tmp_path):
     again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
 
     assert_same(drawn(again), expected)
+
+
+GROWING = [one for one in COMBINATIONS if one[0] in {"list", "lazy", "memmap", "lanes"} and one[3] is ReplayBuffer]
+
+
+def resized(monkeypatch, slots):
+    kinds = {"list": ListStorage, "lazy": LazyTensorStorage, "memmap": LazyMemmapStorage}
+    for name, kind in kinds.items():
+        monkeypatch.setitem(STORAGES, name, lambda kind=kind: kind(slots))
+    monkeypatch.setitem(STORAGES, "lanes", lambda: LazyTensorStorage(slots * LANES, ndim=2))
+
+
+@pytest.mark.parametrize("parts", GROWING, ids=lambda parts: "-".join(parts[:3]))
+def test_a_larger_buffer_takes_the_steps_in_their_order_and_goes_on_after_them(parts, tmp_path, monkeypatch):
+    original = used(made(*parts))
+    original.dumps(tmp_path)
+    resized(monkeypatch, SLOTS + 5)
+    larger = made(*parts)
+    larger.loads(tmp_path)
+    before, after = content(original), content(larger)
+
+    shift = original.storage.written % SLOTS
+    assert (after == torch.cat([before[shift:], before[:shift]])).all()
+    rows = _rows(written(larger, 30, 3).unbind(-1) if larger.storage.ndim == 2 else written(larger, 30, 3))
+    assert set(rows.tolist()) == {SLOTS, SLOTS + 1, SLOTS + 2}
+    assert len(larger) == len(original) + 3 * larger.storage.lanes
+    for batch, info in drawn(larger, 3):
+        where = larger.storage.ravel(info["index"])
+        taken = larger.storage.take(where)
+        assert (batch == (torch.stack(taken) if isinstance(taken, list) else taken)).all()
+
+
+@pytest.mark.parametrize("parts", GROWING[::5], ids=lambda parts: "-".join(parts[:3]))
+def test_a_smaller_buffer_refuses_and_stays_as_it_is(parts, tmp_path, monkeypatch):
+    used(made(*parts)).dumps(tmp_path)
+    resized(monkeypatch, SLOTS - 5)
+    smaller = made(*parts)
+    written(smaller, 100, 7)
+    before = content(smaller)
+
+    with pytest.raises(BadArgument, match="does not fit"):
+        smaller.loads(tmp_path)
+    assert (content(smaller) == before).all()
+    assert len(smaller) == 7 * smaller.storage.lanes
 
 
 @pytest.mark.parametrize("storage", [name for name in STORAGES if name != "tensor"])

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
+from datasets_rl.buffers import ReplayBuffer
 from datasets_rl.errors import BadArgument
 from datasets_rl.storages import LazyTensorStorage, ListStorage, TensorStorage
 from datasets_rl.writers import RoundRobinWriter, TensorDictRoundRobinWriter
@@ -121,6 +122,12 @@ def test_adding_to_lanes_gives_the_rows_of_the_slot():
 
     assert [writer.add(torch.tensor([n, n + 10])).tolist() for n in range(4)] == [[0, 1], [2, 3], [4, 5], [0, 1]]
     assert storage.get(slice(None)).tolist() == [[3, 13], [1, 11], [2, 12]]
+
+
+def test_a_buffer_gives_minus_one_along_every_axis_for_what_did_not_stay():
+    buffer = ReplayBuffer(storage=LazyTensorStorage(4, ndim=2), dim_extend=0)
+
+    assert buffer.extend(torch.arange(6).reshape(3, 2)).tolist() == [[-1, -1], [-1, -1], [1, 0], [1, 1], [0, 0], [0, 1]]
 
 
 def test_the_numbers_of_the_reference_come_out():
