@@ -77,7 +77,8 @@ class ReplayBuffer(Stateful):
         prefetch: Batches made ahead of time by as many threads; needs `batch_size`. Steps are chosen in order, as
             without it; a transform that draws random numbers of its own does so in the threads, in no fixed order.
         transform: Applied to every batch; a callable, or a sequence of callables applied in order. Where one has a
-            method `inv`, that is applied to what is written, the last transform first.
+            method `inv`, that is applied to what is written, the last transform first; where one has a method
+            `gather(storage, rows, data)`, that is applied as soon as the rows are read, and may read others.
         batch_size: Steps of a batch where `sample` is not told.
         dim_extend: The axis of what `extend` gets along which it is written; by default the last of those that the
             storage counts, ``storage.ndim - 1``: time.
@@ -332,18 +333,28 @@ class ReplayBuffer(Stateful):
                 drawn.announced = True
                 gate.begin_read()
             elif not storage.read_only:
-                drawn.data = _taken(drawn)
+                drawn.data = self._taken(drawn)
         return drawn
 
     def _make(self, drawn: _Drawn) -> tuple[Any, dict[Any, Any]]:
         data, info = drawn.data, drawn.info
         if data is _UNREAD:
             try:
-                data = _taken(drawn)
+                data = self._taken(drawn)
             finally:
                 self._forget(drawn)
         info["index"] = drawn.index if drawn.storage.ndim == 1 else drawn.storage.unravel(drawn.index)
         return self._finish(data, info), info
+
+    def _taken(self, drawn: _Drawn) -> Any:
+        storage, index = drawn.storage, drawn.index
+        # A sampler may also say where by an index for each axis.
+        data = storage.take(index) if isinstance(index, Tensor) else storage.get(index)
+        for transform in self._transforms:
+            gather = getattr(transform, "gather", None)
+            if gather is not None:
+                data = gather(storage, index, data)
+        return data
 
     def _forget(self, drawn: _Drawn) -> None:
         if drawn.announced:
@@ -490,7 +501,7 @@ class ReplayBuffer(Stateful):
                 for one in state_dict.get("ahead", ()):
                     drawn = _Drawn(self._storage, one["index"], {_as_given(key): value for key, value in one["info"]})
                     if not self._storage.read_only:
-                        drawn.data = _taken(drawn)
+                        drawn.data = self._taken(drawn)
                     self._prefetch.start(drawn)
 
     def _fitted(self, state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -548,12 +559,6 @@ class _Inverted:
 
     def __repr__(self) -> str:
         return f"inverted {self.inv!r}"
-
-
-def _taken(drawn: _Drawn) -> Any:
-    # A sampler may also say where by an index for each axis.
-    index = drawn.index
-    return drawn.storage.take(index) if isinstance(index, Tensor) else drawn.storage.get(index)
 
 
 def _collate_of(storage: Storage) -> Callable[[Any], Any] | None:
