@@ -105,13 +105,12 @@ class LazyTensorStorage(TensorStorage):
         """Bring a part of a table to where batches go."""
         return part
 
-    def _copy(self, slots: int | slice, leaves: Sequence[Any], kept: slice) -> None:
+    def _copy(self, slots: int | slice, leaves: Sequence[Any]) -> None:
         for column, leaf in zip(self._columns, leaves, strict=True):
-            value = leaf[kept] if isinstance(slots, slice) else leaf
             if isinstance(column, np.ndarray):
-                write_objects(column, slots, value)
+                write_objects(column, slots, leaf)
             else:
-                column[slots].copy_(value)
+                column[slots].copy_(leaf)
 
     def _scatter(self, slots: Tensor, leaves: Sequence[Any]) -> None:
         fresh = [table.new_zeros((len(slots), *table.shape[1:])) for table in self._tables]

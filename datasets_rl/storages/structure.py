@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from datasets_rl.errors import BadArgument
 from datasets_rl.rows import shorten
 
-__all__ = ["Leaf", "Structure", "stacked"]
+__all__ = ["Leaf", "Structure", "leading", "stacked"]
 
 Path = tuple[Any, ...]
 Lead = Sequence[int | None]
@@ -258,6 +258,28 @@ class Structure:
 
 def _rebuilt(leaves: Sequence[Leaf], nodes: Sequence[_Node], tree: Any) -> Structure:
     return Structure(leaves, nodes, None if tree is None else pytree.tree_structure(tree))
+
+
+def leading(data: Any, axes: int) -> tuple[int, tuple[int, ...]]:
+    """Return how many elements there are, and the sizes of the leading axes after the first.
+
+    Args:
+        data: Several elements; a list has one in each item.
+        axes: Leading axes that count positions.
+
+    Raises:
+        BadArgument: If there is nothing, or there are fewer axes.
+    """
+    is_list = type(data) is list
+    found, _ = _parts(data[0] if is_list and data else data)
+    shape = tuple(getattr(found[0][1], "shape", ())) if found else ()
+    shape = (len(data), *shape) if is_list else shape
+    if len(shape) < axes or not found:
+        raise BadArgument(
+            f"{type(data).__name__} of leading shape {list(shape)} is not several elements; expected {axes} leading axes",
+            hint="extend takes several elements, add takes one",
+        )
+    return shape[0], shape[1:axes]
 
 
 def stacked(elements: Sequence[Any]) -> Any:

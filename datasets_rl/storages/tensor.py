@@ -17,7 +17,7 @@ from datasets_rl.rows import shorten
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.dataset import wrapped
 from datasets_rl.storages.positions import Run, names_one, note, positions, target
-from datasets_rl.storages.structure import Structure, stacked
+from datasets_rl.storages.structure import Structure, leading, stacked
 from datasets_rl.ted.keys import Key, dotted, nested
 
 __all__ = ["TensorStorage"]
@@ -159,7 +159,8 @@ class TensorStorage(Storage):
         with torch.no_grad():
             if isinstance(goal, Run):
                 for first, begin, count in goal.pieces(slots):
-                    self._copy(first if one else slice(first, first + count), leaves, slice(begin, begin + count))
+                    some = leaves if count == goal.count else [leaf[begin : begin + count] for leaf in leaves]
+                    self._copy(first if one else slice(first, first + count), some)
             else:
                 self._scatter(goal, leaves)
         note(self._counts, goal, slots)
@@ -182,20 +183,23 @@ class TensorStorage(Storage):
         """Return how many slots `data` fills, given as for `set` with several slots.
 
         Before the first write, the lanes are from now on those of this data.
+
+        Raises:
+            BadArgument: If it has fewer axes than count positions, or one slot is more than fits.
         """
-        _, sizes, _ = self._read(data, one=False)
+        count, lane_shape = leading(data, self.ndim)
         if not self.initialized:
-            self._slots_for(sizes[1:])
-            self._lane_shape = sizes[1:]
-        return sizes[0]
+            self._slots_for(lane_shape)
+            self._lane_shape = lane_shape
+        return count
 
     def _make(self, structure: Structure, lane_shape: tuple[int, ...], leaves: Sequence[Any]) -> None:
         """Make the memory, when the first data comes."""
 
-    def _copy(self, slots: int | slice, leaves: Sequence[Any], kept: slice) -> None:
-        """Write leaves into slots that lie in one, of several slots the `kept` part."""
+    def _copy(self, slots: int | slice, leaves: Sequence[Any]) -> None:
+        """Write leaves into slots that lie in one."""
         for column, leaf in zip(self._columns, leaves, strict=True):
-            column[slots].copy_(leaf[kept] if isinstance(slots, slice) else leaf)
+            column[slots].copy_(leaf)
 
     def _scatter(self, slots: Tensor, leaves: Sequence[Any]) -> None:
         for column, leaf in zip(self._columns, leaves, strict=True):
