@@ -31,6 +31,7 @@ Span = bool | int | tuple[bool | int, bool | int]
 class _View:
     """What is known of a storage until it is written to."""
 
+    storage: Storage
     trajectories: Trajectories
     mine: Trajectories
     slices: dict[int, Slices] = field(default_factory=dict)
@@ -252,8 +253,10 @@ class SliceSampler(Sampler):
                     f"of {len(trajectories)} trajectories none is for rank {self._share.rank} of {self._share.world_size}",
                     hint="start fewer processes, or let each of them draw from all",
                 )
-            self._view = _View(trajectories, mine)
-            self._columns = {}
+            # A field that is not there stays so, and to be told costs more than to draw.
+            same = self._view is not None and self._view.storage is storage
+            self._columns = {key: column for key, column in self._columns.items() if same and column is None}
+            self._view = _View(storage, trajectories, mine)
         return self._view
 
     def _scan(self, storage: Storage) -> Trajectories:
@@ -328,6 +331,7 @@ class SliceSampler(Sampler):
     def empty(self) -> None:
         """Forget what is known of the storage."""
         self._view = self._scanned = None
+        self._columns = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many slices were drawn, for their numbers, and the state of the generator, if there is one."""

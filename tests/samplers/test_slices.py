@@ -544,3 +544,14 @@ def test_what_is_shown_says_how_it_draws():
         "SliceSampler(slice_len=4, traj_key=('episode',), truncated_key=('next', 'truncated'), strict_length=True, "
         "pad_output=False, rank=0, world_size=2)"
     )
+
+
+def test_a_field_that_comes_with_other_data_is_noticed():
+    """One sampler may serve two storages in turn."""
+    sampler = SliceSampler(slice_len=3)
+    buffer = ring(steps(), sampler=sampler)
+    assert "is_init" not in buffer.sample(3).keys()  # noqa: SIM118 - a TensorDict iterates over its steps
+
+    marked = steps(is_init=torch.zeros(20, 1, dtype=torch.bool))
+    assert ring(marked, sampler=sampler).sample(3)["is_init"].squeeze(1).tolist() == [True, False, False]
+    assert "is_init" not in buffer.sample(3).keys()  # noqa: SIM118 - the same
