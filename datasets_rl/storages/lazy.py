@@ -38,6 +38,13 @@ class LazyTensorStorage(TensorStorage):
         max_size: Steps that fit.
         device: Where the steps lie; "auto" for the device of the first data.
         ndim: Leading axes of the data that count positions.
+        compilable: Taken because the reference has it; nothing here stands in the way of a compiler or a process.
+        consolidated: Taken because the reference has it: the records lie in one piece anyway.
+        shared_init: Refused: `LazyMemmapStorage` does that.
+        cleanup_memmap: Belongs to `shared_init`.
+
+    Raises:
+        BadArgument: If `shared_init` is asked for, or a size is below 1.
     """
 
     _layout = "rows"
@@ -45,7 +52,23 @@ class LazyTensorStorage(TensorStorage):
     _objects: Mapping[int, Objects] = MappingProxyType({})
     """The columns of leaves that are no tensors."""
 
-    def __init__(self, max_size: int, *, device: torch.device | str = "cpu", ndim: int = 1) -> None:
+    def __init__(
+        self,
+        max_size: int,
+        *,
+        device: torch.device | str = "cpu",
+        ndim: int = 1,
+        compilable: bool = False,
+        consolidated: bool = False,
+        shared_init: bool = False,
+        cleanup_memmap: bool = True,
+    ) -> None:
+        del compilable, consolidated, cleanup_memmap
+        if shared_init:
+            raise BadArgument(
+                "a LazyTensorStorage cannot be started by several processes",
+                hint="use a LazyMemmapStorage: the first data may come from any process that has it",
+            )
         Storage.__init__(self, max_size, ndim=ndim)
         self.device = None if device == "auto" else torch.device(device)
 

@@ -26,10 +26,18 @@ class ListStorage(Storage):
 
     Args:
         max_size: Elements that fit; any number if None.
+        compilable: Taken because the reference has it.
         device: Where tensors and TensorDicts are moved when they are written; nowhere if None.
     """
 
-    def __init__(self, max_size: int | None = None, *, device: torch.device | str | int | None = None) -> None:
+    def __init__(
+        self,
+        max_size: int | None = None,
+        *,
+        compilable: bool = False,
+        device: torch.device | str | int | None = None,
+    ) -> None:
+        del compilable
         super().__init__(sys.maxsize if max_size is None else max_size)
         self.device = None if device is None else torch.device(device)
         self._items: list[Any] = []

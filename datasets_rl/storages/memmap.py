@@ -40,6 +40,10 @@ class LazyMemmapStorage(LazyTensorStorage):
         device: Where batches go; "auto" for the device of the first data. The files are always mapped by the CPU.
         ndim: Leading axes of the data that count positions.
         existsok: Whether to go on with the steps of an earlier storage in the folder. If not, such a folder is refused.
+        compilable: Taken because the reference has it; nothing here stands in the way of a compiler or a process.
+        shared_init: Taken because the reference has it: the first data may always come from any process.
+        auto_cleanup: Whether the folder is removed with the storage, at the latest when this process ends; by default
+            only a temporary one.
 
     Raises:
         BadArgument: If there is an earlier storage in the folder that is not to be used, or does not fit.
@@ -57,11 +61,14 @@ class LazyMemmapStorage(LazyTensorStorage):
         device: torch.device | str = "cpu",
         ndim: int = 1,
         existsok: bool = False,
+        compilable: bool = False,
+        shared_init: bool = False,
+        auto_cleanup: bool | None = None,
     ) -> None:
+        del compilable, shared_init
         super().__init__(max_size, device=device, ndim=ndim)
         if scratch_dir is None:
             self.scratch_dir = Path(tempfile.mkdtemp(prefix="datasets_rl_"))
-            weakref.finalize(self, _remove, self.scratch_dir, os.getpid())
         else:
             self.scratch_dir = Path(scratch_dir).absolute()
             self.scratch_dir.mkdir(parents=True, exist_ok=True)
@@ -71,6 +78,8 @@ class LazyMemmapStorage(LazyTensorStorage):
                 f"{self.scratch_dir} holds the files of an earlier storage: {', '.join(there)}",
                 hint="give an empty folder, delete these files, or go on with their steps with existsok=True",
             )
+        if auto_cleanup or (auto_cleanup is None and scratch_dir is None):
+            weakref.finalize(self, _remove, self.scratch_dir, os.getpid())
         self._map_counts()
         held, written, _ = self._counts.tolist()
         if (written != held and not 0 <= held == self.slots < written) or not 0 <= held <= self.slots:
@@ -187,7 +196,7 @@ class LazyMemmapStorage(LazyTensorStorage):
     def __getstate__(self) -> dict[str, Any]:
         made = {"_tables", "_views", "_objects", "_columns", "_counts", "_structure"}
         state = {name: value for name, value in self.__dict__.items() if name not in made}
-        return {**state, "_form": self._structure, "_indices": {}}
+        return {**state, "_form": self._structure or self._form, "_indices": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -410,6 +410,8 @@ def _node_json(node: _Node, leaves: Iterator[Leaf]) -> dict[str, Any]:
 def _node_from_json(entry: Any, path: Path, leaves: list[Leaf]) -> _Node:
     if "fields" in entry:
         names = entry["names"]
+        if names is not None and not all(name is None or isinstance(name, str) for name in names):
+            raise ValueError(f"{shorten(names)} are no names")
         nodes = {str(name): _node_from_json(child, (*path, name), leaves) for name, child in entry["fields"].items()}
         return _Fields(nodes, _axes(entry["batch"]), None if names is None else tuple(names), None)
     dtype = None if entry["dtype"] is None else getattr(torch, entry["dtype"], None)
@@ -428,7 +430,7 @@ def _axes(sizes: Any) -> tuple[int, ...]:
 def _tree_json(tree: Any) -> Any:
     if isinstance(tree, int):
         return tree
-    if type(tree) is dict:
+    if type(tree) is dict and all(key is None or isinstance(key, (str, int, float)) for key in tree):
         return {"dict": [[key, _tree_json(value)] for key, value in tree.items()]}
     if type(tree) in {list, tuple}:
         return {type(tree).__name__: [_tree_json(value) for value in tree]}

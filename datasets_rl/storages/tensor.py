@@ -33,6 +33,7 @@ class TensorStorage(Storage):
         max_size: Steps that fit; if given, the number of those in `storage`.
         device: Taken because the reference has it: batches come from where `storage` is.
         ndim: Leading axes that count positions.
+        compilable: Taken because the reference has it; nothing here stands in the way of a compiler or a process.
 
     Raises:
         BadArgument: If `storage` has a leaf that is no tensor, or the sizes differ.
@@ -49,9 +50,15 @@ class TensorStorage(Storage):
     _shared_counts: Tensor | None = None
 
     def __init__(
-        self, storage: Any, max_size: int | None = None, *, device: torch.device | str = "cpu", ndim: int = 1
+        self,
+        storage: Any,
+        max_size: int | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        ndim: int = 1,
+        compilable: bool = False,
     ) -> None:
-        del device
+        del device, compilable
         structure = Structure.of(storage, ndim)
         sizes, columns = structure.flatten(storage, [None] * ndim)
         steps = math.prod(sizes)
@@ -149,6 +156,10 @@ class TensorStorage(Storage):
             BadArgument: If the data does not fit; all faults at once, and nothing has been written.
             IndexError: If a slot is out of range, or slots before it would be left unwritten.
         """
+        if isinstance(cursor, tuple):
+            if len(cursor) != 1:
+                raise IndexError(f"{cursor!r} names steps of lanes; whole slots are written")
+            (cursor,) = cursor
         one = names_one(cursor)
         structure, sizes, leaves = self._read(data, one=one)
         lane_shape = sizes if one else sizes[1:]
@@ -293,6 +304,7 @@ class TensorStorage(Storage):
         except BadArgument as error:
             return [error.message]
         lane_shape = tuple(state_dict["lanes"])
+        reasons += [f"it has no tensor at {leaf.path}" for leaf in structure.leaves if leaf.dtype is None]
         if self.initialized:
             reasons += self._known().misfits(structure)
             if lane_shape != self._lane_shape:

@@ -480,6 +480,25 @@ def test_a_column_is_a_view_of_all_steps(variant):
         storage.column(("next", "rewards"))
 
 
+def test_a_column_of_lanes_has_a_row_for_each_step_and_is_a_view_too(variant):
+    storage = variant(wide, ndim=2)
+    storage.set(range(3), wide(np.arange(6).reshape(3, 2)))
+    for key in ("pixels", "waves", "odd"):
+        storage.column((key,))[3] = 40
+
+    assert storage.column(("odd",))[:, 0].tolist() == [0, 1, 2, 40, 4, 5]
+    assert same(storage.get((1, 1)), wide(40))
+
+
+def test_only_whole_slots_are_written(variant):
+    storage = variant(tensors, ndim=2)
+    storage.set((0,), tensors(np.arange(2)))
+    with pytest.raises(IndexError, match="whole slots"):
+        storage.set((0, 1), tensors(9))
+
+    assert same(storage.get(0), tensors(np.arange(2)))
+
+
 def test_all_faults_of_data_are_told_at_once(variant):
     storage = variant(tensordicts)
     storage.set(range(5), tensordicts(np.arange(5)))

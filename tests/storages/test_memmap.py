@@ -126,6 +126,14 @@ class TestFolder:
 
         assert (tmp_path / "rows.0.bin").exists()
 
+    def test_it_goes_too_when_asked(self, tmp_path):
+        storage = LazyMemmapStorage(10, scratch_dir=tmp_path / "steps", auto_cleanup=True)
+        storage.set(0, data(1))
+        del storage
+        gc.collect()
+
+        assert not (tmp_path / "steps").exists()
+
     def test_a_disk_that_is_too_small_is_found_out_before_anything_is_written(self, tmp_path, monkeypatch):
         monkeypatch.setattr(disk, "free_bytes", lambda _path: 100_000)
         storage = LazyMemmapStorage(100, scratch_dir=tmp_path)
@@ -185,6 +193,8 @@ def test_memory_that_is_not_there_yet_cannot_be_shared():
         LazyTensorStorage(30).share()
 
     assert "LazyMemmapStorage" in caught.value.hint
+    with pytest.raises(BadArgument, match="cannot be started by several processes"):
+        LazyTensorStorage(30, shared_init=True)
 
 
 def test_a_forked_process_does_not_remove_the_folder():
