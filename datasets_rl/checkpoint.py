@@ -140,7 +140,10 @@ def write(path: Path | str, kind: str, state: dict[str, Any]) -> None:
     """
     large: list[tuple[Tensor, list[str]]] = []
     faults: list[str] = []
-    tree = _encoded(state, "", large, faults)
+    try:
+        tree = _encoded(state, "", large, faults)
+    except RecursionError:
+        faults.append("it is nested too deep, or a part of it holds itself")
     if faults:
         raise BadArgument(f"the state cannot be saved: {'; '.join(faults)}")
     folder = Path(path)
@@ -176,16 +179,27 @@ def read(path: Path | str, *, deep: bool = False) -> dict[str, Any]:
     folder = Path(path)
     text = _text(folder)
     while True:
-        saved: list[_Saved] = []
-        faults: list[str] = []
+        try:
+            return _read(folder, text, deep=deep)
+        except (IntegrityFailed, FileNotFoundError):
+            # A dump that ended meanwhile has removed files of the state before it.
+            again = _text(folder)
+            if again == text:
+                raise
+            text = again
+
+
+def _read(folder: Path, text: str, *, deep: bool) -> dict[str, Any]:
+    saved: list[_Saved] = []
+    faults: list[str] = []
+    try:
         tree = _decoded(_tree_of(folder, text), "", saved, faults)
-        faults += _file_faults(folder, saved, deep=deep)
-        # A dump that ended meanwhile has removed files of the state before it.
-        if not faults or (again := _text(folder)) == text:
-            break
-        text = again
-    if faults or not isinstance(tree, dict):
-        faults = faults or [f"the state is a {type(tree).__name__}, not a dict"]
+    except RecursionError:
+        tree, faults = {}, [f"{STATE_FILE} is nested too deep"]
+    if not isinstance(tree, dict):
+        faults.append(f"the state is a {type(tree).__name__}, not a dict")
+    faults += _file_faults(folder, saved, deep=deep)
+    if faults:
         raise IntegrityFailed(f"the checkpoint {folder}", faults, hint=_HINT)
     return {key: _loaded(value, folder) for key, value in tree.items()}
 

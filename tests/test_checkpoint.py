@@ -99,7 +99,7 @@ TREES = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(state=TREES, again=TREES)
 def test_any_state_is_read_as_it_was_written_also_over_another(state, again):
     folder = Path(tempfile.mkdtemp())
@@ -263,6 +263,14 @@ class TestRefusals:
             "keys has the key (1,)",
         ):
             assert part in caught.value.message
+        assert not (tmp_path / "new").exists()
+
+    def test_a_state_that_holds_itself_is_refused(self, tmp_path):
+        state = {"a": []}
+        state["a"].append(state)
+
+        with pytest.raises(BadArgument, match="holds itself"):
+            checkpoint.write(tmp_path / "new", "Test", state)
         assert not (tmp_path / "new").exists()
 
     def test_a_folder_of_others_is_left_alone(self, tmp_path):
@@ -448,6 +456,14 @@ class TestHostile:
 
         self.refused(folder, "is not JSON")
 
+    def test_a_tree_too_deep_is_damage(self, folder):
+        text = (folder / "state.json").read_text()
+        (folder / "state.json").write_text(
+            text.replace('"state": {', '"state": {"deep": ' + "[" * 600 + "]" * 600 + ",")
+        )
+
+        self.refused(folder, "nested too deep")
+
     @pytest.mark.parametrize("state", [[], None, 3, {"$tuple": []}], ids=repr)
     def test_a_state_is_a_dict(self, folder, state):
         edit(folder, lambda content: content.update(state=state))
@@ -487,6 +503,7 @@ def test_threads_that_dump_to_one_folder_leave_one_of_the_states(tmp_path):
 WRITER = """
 import sys, torch
 from datasets_rl import checkpoint
+checkpoint._PIECE = 1 << 14
 for _ in range(5):
     checkpoint.write(sys.argv[1], "Test", {"x": torch.full((50_000,), int(sys.argv[2]))})
 """

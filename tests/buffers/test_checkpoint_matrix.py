@@ -73,8 +73,8 @@ WRITERS = {
 FIELDLESS = {("list", sampler) for sampler in SAMPLERS if "slices" in sampler}
 """Elements of a list have no columns to read episodes from."""
 COMBINATIONS = [
-    one
-    for one in itertools.product(STORAGES, SAMPLERS, WRITERS, [ReplayBuffer, TensorDictReplayBuffer])
+    (*one, ReplayBuffer if one[2] == "round" else TensorDictReplayBuffer)
+    for one in itertools.product(STORAGES, SAMPLERS, WRITERS)
     if one[:2] not in FIELDLESS and (one[0], one[2]) != ("lanes", "highest")
 ]
 
@@ -129,7 +129,7 @@ def _rows(index):
     return index[0] if isinstance(index, tuple) else index
 
 
-@pytest.mark.parametrize("parts", COMBINATIONS, ids=lambda parts: "-".join([*parts[:3], parts[3].__name__]))
+@pytest.mark.parametrize("parts", COMBINATIONS, ids=lambda parts: "-".join(parts[:3]))
 def test_what_is_loaded_goes_on_as_the_original(parts, tmp_path):
     original = used(made(*parts))
     original.dumps(tmp_path / "state")
@@ -148,7 +148,7 @@ def test_what_is_loaded_goes_on_as_the_original(parts, tmp_path):
     assert_same(drawn(again), later)
 
 
-@pytest.mark.parametrize("parts", COMBINATIONS[::7], ids=lambda parts: "-".join([*parts[:3], parts[3].__name__]))
+@pytest.mark.parametrize("parts", COMBINATIONS[::5], ids=lambda parts: "-".join(parts[:3]))
 def test_a_state_in_a_file_of_torch_goes_on_too(parts, tmp_path):
     original = used(made(*parts))
     torch.save(original.state_dict(), tmp_path / "state.pt")
@@ -159,7 +159,9 @@ def test_a_state_in_a_file_of_torch_goes_on_too(parts, tmp_path):
     assert_same(drawn(again), expected)
 
 
-GROWING = [one for one in COMBINATIONS if one[0] in {"list", "lazy", "memmap", "lanes"} and one[3] is ReplayBuffer]
+GROWING = [
+    one for one in COMBINATIONS if one[0] in {"list", "lazy", "memmap", "lanes"} and one[2] != "tensordict round"
+]
 
 
 def resized(monkeypatch, slots):
@@ -186,7 +188,8 @@ def test_a_larger_buffer_takes_the_steps_in_their_order_and_goes_on_after_them(p
     for batch, info in drawn(larger, 3):
         where = larger.storage.ravel(info["index"])
         taken = larger.storage.take(where)
-        assert (batch == (torch.stack(taken) if isinstance(taken, list) else taken)).all()
+        taken = torch.stack(taken) if isinstance(taken, list) else taken
+        assert torch.equal(batch["observation"], taken["observation"])
 
 
 @pytest.mark.parametrize("parts", GROWING[::5], ids=lambda parts: "-".join(parts[:3]))
