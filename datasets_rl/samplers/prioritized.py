@@ -94,7 +94,7 @@ class PrioritizedSampler(Sampler):
         """Forget all priorities."""
         from datasets_rl.samplers.sum_tree import SumTree  # numba loads with it
 
-        self._tree: SumTree = SumTree(self._capacity)
+        self._tree: SumTree = SumTree(self._capacity, ranked=self._within)
         self._held = 0
         self._highest = 0.0
 
@@ -176,8 +176,9 @@ class PrioritizedSampler(Sampler):
             raise BadArgument("the storage holds no step to sample", hint="extend the buffer first")
         if held < self._held:
             kept = self.priorities[:held].clone()
-            self._tree = type(self._tree)(self._capacity)
-            self._held = held
+            highest = self._highest
+            self.empty()
+            self._held, self._highest = held, highest
             self._write(torch.arange(held), kept)
         self._grow(held)
         if not self._tree.total:
@@ -226,8 +227,10 @@ class PrioritizedSampler(Sampler):
         if not len(rows):
             return
         limit = self._capacity if storage is None else min(len(storage), self._capacity)
-        _refuse([*_row_faults(rows, limit), *self._priority_faults(priorities)])
-        self._grow(int(rows.max()) + 1)
+        if not self._tree.takes(rows.numpy(), priorities.numpy(), limit, self._largest()):
+            _refuse([*_row_faults(rows, limit), *self._priority_faults(priorities)])
+        if limit > self._held:
+            self._grow(int(rows.max()) + 1)
         self._write(rows, priorities)
 
     def _reduced(self, priority: Any, shape: torch.Size) -> Tensor:
@@ -246,17 +249,19 @@ class PrioritizedSampler(Sampler):
         return _REDUCTIONS[self.reduction](values.reshape(shape.numel(), -1))
 
     def _write(self, rows: Tensor, priorities: Tensor) -> None:
-        self._tree.write(rows.numpy(), priorities.numpy(), self._eps, self._alpha)
-        self._highest = max(self._highest, float(priorities.max()))
+        highest = self._tree.write(rows.numpy(), priorities.numpy(), self._eps, self._alpha)
+        self._highest = max(self._highest, highest)
+
+    def _largest(self) -> float:
+        """Return the largest priority with which the masses of all rows together stay finite."""
+        largest = math.log(sys.float_info.max / (2 * self._capacity))
+        return math.exp(min(largest / self._alpha, largest) if self._alpha else largest)
 
     def _priority_faults(self, priorities: Tensor) -> list[str]:
         """Say which priorities are none. In a comparison NaN is outside of everything."""
         if not len(priorities):
             return []
-        # So large that all rows together stay finite.
-        largest = sys.float_info.max / (2 * self._capacity)
-        if self._alpha > 0:
-            largest = math.exp(min(math.log(largest) / self._alpha, math.log(largest)))
+        largest = self._largest()
         if float(priorities.min()) >= 0 and float(priorities.max()) <= largest:
             return []
         wrong = (~((priorities >= 0) & (priorities <= largest))).nonzero().flatten()

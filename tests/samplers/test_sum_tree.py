@@ -43,7 +43,7 @@ def write(tree, rows, values, eps=0.0, alpha=1.0):
 @given(writes())
 def test_it_is_a_list_of_masses_with_their_sum_minimum_and_maximum(given):
     capacity, batches = given
-    tree, model = SumTree(capacity), [0.0] * capacity
+    tree, model = SumTree(capacity, ranked=True), [0.0] * capacity
     for rows, values in batches:
         write(tree, rows, values)
         for row, value in zip(rows, values, strict=True):
@@ -60,7 +60,7 @@ def test_it_is_a_list_of_masses_with_their_sum_minimum_and_maximum(given):
 def test_what_was_written_before_leaves_no_trace(given):
     """Inner sums that are corrected by differences drift away."""
     capacity, batches = given
-    tree, fresh = SumTree(capacity), SumTree(capacity)
+    tree, fresh = SumTree(capacity, ranked=True), SumTree(capacity, ranked=True)
     for rows, values in batches:
         write(tree, rows, values)
     for row in range(capacity):
@@ -131,7 +131,7 @@ def test_the_last_of_a_row_that_comes_twice_wins():
 
 
 def test_one_priority_serves_many_rows():
-    tree = SumTree(4)
+    tree = SumTree(4, ranked=True)
     write(tree, [0, 3], [2.0], eps=1.0, alpha=2.0)
 
     assert tree.total == 18.0

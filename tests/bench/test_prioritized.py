@@ -1,0 +1,108 @@
+"""What priorities, and epochs without replacement, cost: against cpprb, and against uniform draws."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from bench_data import compare
+
+from datasets_rl import LazyTensorStorage, PrioritizedSampler, SamplerWithoutReplacement, TensorDictReplayBuffer
+
+SAMPLE, BOTH = 2.5, 2.5
+SHAPES = {
+    "observation": 17,
+    "action": 6,
+    "reward": 1,
+    "next_observation": 17,
+    "terminated": 1,
+    "truncated": 1,
+    "done": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def prioritised(ours):
+    """The transitions in memory, each with a priority of its own."""
+    steps = len(ours)
+    rb = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(steps), sampler=PrioritizedSampler(steps, alpha=0.6, beta=0.4), batch_size=256
+    )
+    for start in range(0, steps, 50_000):
+        rb.extend(ours.storage.get(slice(start, start + 50_000)))
+    rb.update_priority(torch.arange(steps), torch.rand(steps))
+    return rb
+
+
+@pytest.fixture(scope="module")
+def cpprb_buffer(ours):
+    cpprb = pytest.importorskip("cpprb", reason="pip install cpprb")
+    steps = len(ours)
+    buffer = cpprb.PrioritizedReplayBuffer(steps, {name: {"shape": size} for name, size in SHAPES.items()}, alpha=0.6)
+    chunk = {name: np.random.default_rng(0).random((50_000, size), np.float32) for name, size in SHAPES.items()}
+    for _ in range(0, steps, 50_000):
+        buffer.add(**chunk)
+    buffer.update_priorities(np.arange(steps), np.random.default_rng(0).random(steps))
+    return buffer
+
+
+def steps_of_training(sample, update, *, repeat):
+    """Seconds of a draw and of the update after it: what one leaves in the caches is what the other finds."""
+    drawn = written = 0.0
+    for number in range(repeat):
+        start = time.perf_counter()
+        sample()
+        middle = time.perf_counter()
+        update(number % 64)
+        written += time.perf_counter() - middle
+        drawn += middle - start
+    return drawn / repeat, written / repeat
+
+
+@pytest.mark.parametrize("batch_size", [256, 4096])
+def test_priorities_cost_less_than_half_of_cpprb(prioritised, cpprb_buffer, batch_size, show):
+    rows, values = torch.randint(len(prioritised), (64, batch_size)), torch.rand(64, batch_size)
+    indices, priorities = rows.numpy(), values.numpy()
+    calls = {
+        "ours": (
+            lambda: prioritised.sample(batch_size),
+            lambda number: prioritised.update_priority(rows[number], values[number]),
+        ),
+        "cpprb": (
+            lambda: cpprb_buffer.sample(batch_size, beta=0.4),
+            lambda number: cpprb_buffer.update_priorities(indices[number], priorities[number]),
+        ),
+    }
+    taken = {name: [] for name in calls}
+    for _ in range(15):
+        for name, (sample, update) in calls.items():
+            taken[name].append(steps_of_training(sample, update, repeat=25_600 // batch_size))
+
+    (ours, our_update), (cpprb, their_update) = (np.median(taken[name], axis=0) * 1e6 for name in ("ours", "cpprb"))
+    show(
+        f"\nprioritised {batch_size}: sample {ours:.0f} us, cpprb {cpprb:.0f} ({cpprb / ours:.1f} times); "
+        f"update {our_update:.0f} us, cpprb {their_update:.0f} ({their_update / our_update:.1f} times)"
+    )
+    assert cpprb / ours >= SAMPLE
+    assert (cpprb + their_update) / (ours + our_update) >= BOTH
+
+
+@pytest.mark.parametrize("batch_size", [256, 4096])
+def test_an_epoch_costs_no_more_than_uniform_draws(ours, batch_size, show):
+    """The epoch's beginning is in the rounds: a million rows take 4,000 or 250 batches."""
+    sampler, uniform = SamplerWithoutReplacement(), ours.sampler
+    batches = -(-len(ours) // batch_size)
+
+    took = compare(
+        {
+            "without replacement": lambda: sampler.sample(ours.storage, batch_size),
+            "uniform": lambda: uniform.sample(ours.storage, batch_size),
+            "rows": lambda: ours.storage.get(torch.randint(len(ours), (batch_size,))),
+        },
+        rounds=5,
+        repeat=batches,
+    )
+
+    micro = {name: round(value * 1e6, 1) for name, value in took.items()}
+    show(f"\nrows of a batch of {batch_size}: {micro} us")
+    assert took["without replacement"] - took["uniform"] < 0.25 * took["rows"]
