@@ -66,7 +66,7 @@ _PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | _NO_RESERVE
 class Stateful:
     """What a storage, a sampler, a writer and a buffer have in common: a state that can be saved and taken over.
 
-    A state is a tree of dicts with text keys, lists, tensors and JSON values: no object that would need pickle. A part
+    A state is a tree of dicts with text keys, lists, tuples, tensors and JSON values: no object that needs pickle. A part
     says what its state is in `state_dict`, and takes one over in `load_state_dict`; the folder is made of that.
     """
 
@@ -111,7 +111,8 @@ class Stateful:
         """Take over a state that `dumps` wrote.
 
         Raises:
-            BadArgument: If it does not fit; nothing has changed then.
+            BadArgument: If it does not fit, or there is none; nothing has changed then.
+            IntegrityFailed: If files of it are missing or damaged; nothing has changed then.
         """
         self.load_state_dict(read(path))
 
