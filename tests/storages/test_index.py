@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import pickle
 
 import numpy as np
@@ -187,3 +188,16 @@ def test_a_key_that_is_not_there(ring):
 
     with pytest.raises(UnknownKey):
         ring.trajectories(traj_key=("nothing",))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_what_another_process_wrote_is_followed(ring):
+    write(ring, steps([0, 0, 1, 0]))
+    ring.share()
+    assert listed(ring.trajectories()) == [[0, 1, 2], [3]]
+    child = multiprocessing.get_context("fork").Process(target=write, args=(ring, steps([1, 0, 0])))
+    child.start()
+    child.join(60)
+
+    assert child.exitcode == 0
+    assert listed(ring.trajectories()) == [[1, 2], [3, 4], [5, 0]]
