@@ -117,6 +117,8 @@ class TensorStorage(Storage):
     def _gather(self, rows: Tensor) -> Any:
         structure, steps = self._known(), len(self)
         flat = rows if rows.ndim == 1 else rows.reshape(-1)
+        if not flat.is_cpu:
+            flat = flat.cpu()
         try:
             parts = self._selected(flat, steps)
         except IndexError:
