@@ -16,7 +16,7 @@ from datasets_rl.rows import WIDE_BYTES
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.objects import Objects, as_non_tensor, write_objects
 from datasets_rl.storages.packed import RowViews, Spot
-from datasets_rl.storages.structure import Leaf, Structure
+from datasets_rl.storages.structure import Structure
 from datasets_rl.storages.tensor import TensorStorage
 
 __all__ = ["LazyTensorStorage"]
@@ -79,7 +79,7 @@ class LazyTensorStorage(TensorStorage):
 
     def _allocate(self, structure: Structure, lane_shape: tuple[int, ...]) -> None:
         shape = (self._slots_for(lane_shape), *lane_shape)
-        self._use(structure, lane_shape, [self._zeros((*shape, words)) for words, _ in layout(structure.leaves)])
+        self._use(structure, lane_shape, [self._zeros((*shape, words)) for words, _ in layout(structure)])
 
     def _zeros(self, shape: tuple[int, ...]) -> Tensor:
         if self.device is None or self.device.type == "cpu":
@@ -88,7 +88,7 @@ class LazyTensorStorage(TensorStorage):
 
     def _use(self, structure: Structure, lane_shape: tuple[int, ...], tables: Sequence[Tensor]) -> None:
         self._structure, self._lane_shape, self._tables = structure, lane_shape, tables
-        self._views = [views for _, views in layout(structure.leaves)]
+        self._views = [views for _, views in layout(structure)]
         slots = (self._slots_for(lane_shape), *lane_shape)
         self._objects = {
             number: np.empty(slots, object) for number, leaf in enumerate(structure.leaves) if leaf.dtype is None
@@ -145,8 +145,11 @@ class LazyTensorStorage(TensorStorage):
         for table, part in zip(self._tables, fresh, strict=True):
             table.index_copy_(0, slots.to(table.device), part)
 
+    def _saved(self) -> Sequence[Tensor]:
+        return self._tables
+
     def _table_shapes(self, structure: Structure) -> list[tuple[torch.dtype | None, tuple[int, ...]]]:
-        return [(torch.int64, (words,)) for words, _ in layout(structure.leaves)]
+        return [(torch.int64, (words,)) for words, _ in layout(structure)]
 
     def share(self) -> None:
         """Let processes that get this storage from now on read and write the same memory.
@@ -193,15 +196,17 @@ class LazyTensorStorage(TensorStorage):
             self._use(self._structure, self._lane_shape, self._tables)
 
 
-def layout(leaves: Sequence[Leaf]) -> list[tuple[int, RowViews]]:
+def layout(structure: Structure) -> list[tuple[int, RowViews]]:
     """Give every leaf its place: the words of one row, and the views of it, for each table.
 
-    The narrow leaves share the first table, sorted by item size so that all are aligned; each wide one has its own.
+    The narrow leaves share the first table, sorted by item size so that all are aligned, and then by name so that two
+    storages of the same leaves agree; each wide one has its own.
     """
     narrow: list[Spot] = []
     wide: list[tuple[int, RowViews]] = []
     offset = 0
-    numbered = [(leaf.dtype, number, leaf.shape) for number, leaf in enumerate(leaves) if leaf.dtype is not None]
+    leaves = ((number, structure.leaves[number]) for number in structure.by_name)
+    numbered = [(leaf.dtype, number, leaf.shape) for number, leaf in leaves if leaf.dtype is not None]
     for dtype, number, shape in sorted(numbered, key=lambda item: -item[0].itemsize):
         size = dtype.itemsize * math.prod(shape)
         if size < WIDE_BYTES and dtype.itemsize <= _WORD:

@@ -154,7 +154,7 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     def _files(self, structure: Structure, shape: tuple[int, ...]) -> list[tuple[Path, int]]:
         """Return the path and the words of each table."""
-        words = [math.prod(shape) * words for words, _ in layout(structure.leaves)]
+        words = [math.prod(shape) * words for words, _ in layout(structure)]
         return [(self.scratch_dir / f"rows.{number}.bin", size) for number, size in enumerate(words)]
 
     def _allocate(self, structure: Structure, lane_shape: tuple[int, ...]) -> None:

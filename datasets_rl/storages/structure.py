@@ -156,7 +156,7 @@ class Structure:
         """
         leaves: list[Any] = []
         try:
-            parts = [data] if self._spec is None else self._flat(data)
+            parts = [data] if self._spec is None else self._spec.flatten_up_to(data)  # keys may come in another order
             for node, part in zip(self._nodes, parts, strict=True):
                 node.flatten(part, leaves)
             sizes = tuple(parts[0].shape[: len(lead)])
@@ -173,17 +173,16 @@ class Structure:
             raise self._misfit(data, lead)
         return sizes, leaves
 
-    def _flat(self, data: Any) -> list[Any]:
-        parts, spec = pytree.tree_flatten(data, is_leaf=_is_node)
-        if spec != self._spec:
-            raise KeyError
-        return parts
-
     def build(self, leaves: Sequence[Any], batch: torch.Size, device: torch.device | None) -> Any:
         """Put leaves, each [*batch, *shape], together; the device is that of TensorDicts."""
         following = iter(leaves)
         parts = [node.build(following, batch, device) for node in self._nodes]
         return parts[0] if self._spec is None else pytree.tree_unflatten(parts, self._spec)
+
+    @property
+    def by_name(self) -> list[int]:
+        """The numbers of the leaves in an order that does not depend on that of the first data's keys."""
+        return sorted(range(len(self.leaves)), key=lambda number: repr(self.leaves[number].path))
 
     def under(self, key: Path) -> dict[Path, int]:
         """Return the numbers of the leaves whose path starts with a key, by the rest of their path."""

@@ -293,8 +293,12 @@ class TensorStorage(Storage):
             "slots": self.slots,
             "held": self.held,
             "written": self.written,
-            "tables": [[table.flatten(0, self.ndim - 1)[:steps]] for table in self._tables],
+            "tables": [[table.flatten(0, self.ndim - 1)[:steps]] for table in self._saved()],
         }
+
+    def _saved(self) -> Sequence[Tensor]:
+        """Return the tables in the order in which a state has them."""
+        return [self._tables[number] for number in self._known().by_name]
 
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
         """Say why a state cannot be taken over, all reasons at once; empty if it can."""
@@ -331,7 +335,8 @@ class TensorStorage(Storage):
 
     def _table_shapes(self, structure: Structure) -> list[tuple[torch.dtype | None, tuple[int, ...]]]:
         """Return the dtype and the axes of one step of each table."""
-        return [(leaf.dtype, leaf.shape) for leaf in structure.leaves]
+        leaves = [structure.leaves[number] for number in structure.by_name]
+        return [(leaf.dtype, leaf.shape) for leaf in leaves]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state; of a full ring that comes into a larger one, the oldest step becomes the first.
@@ -349,7 +354,7 @@ class TensorStorage(Storage):
         if written > held and held != self.slots:
             state_dict = self.renumbered(state_dict, written % held, held)
             written = held
-        for table, parts in zip(self._tables, state_dict["tables"], strict=True):
+        for table, parts in zip(self._saved(), state_dict["tables"], strict=True):
             at = 0
             for part in parts:
                 some = part.reshape(len(part) // self.lanes, *table.shape[1:])

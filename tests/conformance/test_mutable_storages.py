@@ -339,6 +339,25 @@ def test_a_state_comes_into_a_smaller_storage_if_its_steps_fit(variant, kind):
     assert same(small.get(slice(None)), kind(np.array([99])))
 
 
+@pytest.mark.parametrize("wrap", [dict, lambda fields: TensorDict(fields, fields["b"].shape[:1])], ids=["dict", "td"])
+def test_keys_may_come_in_another_order(variant, wrap):
+    """In later data, and in a state that comes from a storage whose first data had another."""
+    fields = {"b": torch.arange(8.0), "a": torch.arange(8.0) + 10, "c": torch.arange(8.0).expand(1024, 8).t() + 20}
+    turned = {name: fields[name] for name in ("c", "a", "b")}
+    storages = [
+        variant(lambda _steps, data=data: wrap({name: leaf.clone() for name, leaf in data.items()}))
+        for data in (fields, turned)
+    ]
+    for storage in storages:
+        storage.set(range(8), wrap(dict(fields)))
+    again = storages[1]
+    again.set(range(8), wrap({name: leaf * 0 for name, leaf in turned.items()}))
+    again.load_state_dict(storages[0].state_dict())
+
+    got = again.get(slice(None))
+    assert [got["a"][3], got["b"][3], got["c"][3, 5]] == [13, 3, 23]
+
+
 def test_a_copy_by_pickle_is_the_same(variant, kind):
     storage = variant(kind)
     storage.set(range(5), kind(np.arange(5)))
