@@ -31,7 +31,8 @@ class SumTree:
     def __init__(self, capacity: int, *, ranked: bool = False) -> None:
         leaves = 1 << (capacity - 1).bit_length()
         # Zeros come from the system unwritten: what a large capacity does not use takes no memory.
-        self._sums, self._lows, self._highs = np.zeros((3, 2 * leaves))
+        self._sums, self._highs = np.zeros((2, 2 * leaves))
+        self._low = np.array([np.inf, 0.0])
         self._leaves = leaves
         self._ranked = ranked
 
@@ -42,8 +43,12 @@ class SumTree:
 
     @property
     def lowest(self) -> float:
-        """The smallest mass that is not 0; 0 if all are."""
-        return float(self._lows[1])
+        """The smallest mass that is not 0; infinite if all are."""
+        # A tree of minima would make writes half as slow again. Rows are looked through when the last one of the
+        # smallest mass got a larger one: of all rows that is the one drawn, and so updated, most seldom.
+        if not self._low[1]:
+            _look_for_lowest(self.masses, self._low)
+        return float(self._low[0])
 
     @property
     def highest_priority(self) -> float:
@@ -77,7 +82,7 @@ class SumTree:
         Returns:
             The largest of the priorities.
         """
-        return _write(self._sums, self._lows, self._highs, rows, priorities, eps, alpha, self._ranked)
+        return _write(self._sums, self._highs, self._low, rows, priorities, eps, alpha, self._ranked)
 
     def draw(self, points: Floats) -> tuple[Rows, Floats]:
         """Draw a row for each of the points, with a chance in proportion to its mass; never one of mass 0.
@@ -103,24 +108,41 @@ def _within(rows: Rows, priorities: Floats, count: int, largest: float) -> bool:
     return wrong == 0
 
 
-@compiled(
-    "float64(float64[::1], float64[::1], float64[::1], int64[::1], float64[::1], float64, float64, boolean)",
-)
+@compiled("void(float64[::1], float64[::1])")
+def _look_for_lowest(masses: Floats, low: Floats) -> None:
+    lowest, count = np.inf, 0
+    for mass in masses:
+        lowest = min(lowest, mass if mass > 0 else np.inf)
+    for mass in masses:
+        count += mass == lowest
+    low[0], low[1] = lowest, count
+
+
+@compiled("float64(float64[::1], float64[::1], float64[::1], int64[::1], float64[::1], float64, float64, boolean)")
 def _write(
-    sums: Floats, lows: Floats, highs: Floats, rows: Rows, priorities: Floats, eps: float, alpha: float, ranked: bool
+    sums: Floats, highs: Floats, low: Floats, rows: Rows, priorities: Floats, eps: float, alpha: float, ranked: bool
 ) -> float:
     leaves, count, one = len(sums) // 2, len(rows), len(priorities) == 1
     first, last = 2 * leaves, 1
     mass = highest = 0.0
+    lowest, lowest_count = low
     for i in range(count):
         node = leaves + rows[i]
         priority = priorities[0 if one else i]
         if i == 0 or not one:
             mass = (priority + eps) ** alpha
-        sums[node] = lows[node] = mass
+        # Without a row of the lowest mass all others are above it: one that is not above is the lowest.
+        if sums[node] == lowest:
+            lowest_count -= 1
+        if 0 < mass < lowest:
+            lowest, lowest_count = mass, 1.0
+        elif mass == lowest:
+            lowest_count += 1
+        sums[node] = mass
         highs[node] = priority
         highest = max(highest, priority)
         first, last = min(first, node), max(last, node)
+    low[0], low[1] = lowest, lowest_count
     depth = 0
     while first > 1:
         depth += 1
@@ -130,14 +152,9 @@ def _write(
         whole = last - first < count
         for i in range(last - first + 1 if whole else count):
             node = first + i if whole else (leaves + rows[i]) >> depth
-            left, right = 2 * node, 2 * node + 1
-            sums[node] = sums[left] + sums[right]
+            sums[node] = sums[2 * node] + sums[2 * node + 1]
             if ranked:
-                highs[node] = max(highs[left], highs[right])
-            if lows[left] == 0 or lows[right] == 0:
-                lows[node] = lows[left] + lows[right]
-            else:
-                lows[node] = min(lows[left], lows[right])
+                highs[node] = max(highs[2 * node], highs[2 * node + 1])
     return highest
 
 
