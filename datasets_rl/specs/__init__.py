@@ -1,16 +1,71 @@
 """What a tensor may hold: shape, dtype and domain, a kind a file."""
 
 from datasets_rl.specs._base import TensorSpec
+from datasets_rl.specs.binary import BinaryDiscreteTensorSpec
+from datasets_rl.specs.bounded import BoundedTensorSpec
+from datasets_rl.specs.choice import ChoiceSpec
 from datasets_rl.specs.composite import CompositeSpec
+from datasets_rl.specs.consolidate import check_no_exclusive_keys, consolidate_spec, contains_lazy_spec
 from datasets_rl.specs.discrete import DiscreteTensorSpec
-from datasets_rl.specs.infer import from_manifest
-from datasets_rl.specs.unbounded import UnboundedContinuousTensorSpec, UnboundedDiscreteTensorSpec
+from datasets_rl.specs.infer import from_manifest, spec_from_data
+from datasets_rl.specs.lazy import LazyStackedCompositeSpec, LazyStackedTensorSpec
+from datasets_rl.specs.multi_discrete import MultiDiscreteTensorSpec
+from datasets_rl.specs.multi_one_hot import MultiOneHotDiscreteTensorSpec
+from datasets_rl.specs.non_tensor import NonTensorSpec
+from datasets_rl.specs.one_hot import OneHotDiscreteTensorSpec
+from datasets_rl.specs.spaces import from_gymnasium, from_minari, to_gymnasium
+from datasets_rl.specs.unbounded import Unbounded, UnboundedContinuousTensorSpec, UnboundedDiscreteTensorSpec
+
+# The names that the reference has given them since.
+Binary = BinaryDiscreteTensorSpec
+Bounded = BoundedTensorSpec
+Categorical = DiscreteTensorSpec
+Choice = ChoiceSpec
+Composite = CompositeSpec
+MultiCategorical = MultiDiscreteTensorSpec
+MultiOneHot = MultiOneHotDiscreteTensorSpec
+NonTensor = NonTensorSpec
+OneHot = OneHotDiscreteTensorSpec
+Stacked = LazyStackedTensorSpec
+StackedComposite = LazyStackedCompositeSpec
+UnboundedContinuous = UnboundedContinuousTensorSpec
+UnboundedDiscrete = UnboundedDiscreteTensorSpec
 
 __all__ = [
+    "Binary",
+    "BinaryDiscreteTensorSpec",
+    "Bounded",
+    "BoundedTensorSpec",
+    "Categorical",
+    "Choice",
+    "ChoiceSpec",
+    "Composite",
     "CompositeSpec",
     "DiscreteTensorSpec",
+    "LazyStackedCompositeSpec",
+    "LazyStackedTensorSpec",
+    "MultiCategorical",
+    "MultiDiscreteTensorSpec",
+    "MultiOneHot",
+    "MultiOneHotDiscreteTensorSpec",
+    "NonTensor",
+    "NonTensorSpec",
+    "OneHot",
+    "OneHotDiscreteTensorSpec",
+    "Stacked",
+    "StackedComposite",
     "TensorSpec",
+    "Unbounded",
+    "UnboundedContinuous",
     "UnboundedContinuousTensorSpec",
+    "UnboundedDiscrete",
     "UnboundedDiscreteTensorSpec",
+    "check_no_exclusive_keys",
+    "consolidate_spec",
+    "contains_lazy_spec",
+    "from_gymnasium",
     "from_manifest",
+    "from_minari",
+    "spec_from_data",
+    "to_gymnasium",
 ]

@@ -1,63 +1,77 @@
-"""Specs of a dataset, from its manifest."""
+"""Specs of what is there: of a dataset, from its manifest, and of a TensorDict."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from typing import Any
 
-import numpy as np
 import torch
+from tensordict import LazyStackedTensorDict, is_non_tensor, is_tensor_collection
+from torch import Tensor
 
-from datasets_rl.errors import ManifestInvalid
+from datasets_rl.errors import BadArgument, ManifestInvalid
 from datasets_rl.manifest import Manifest
 from datasets_rl.specs._base import TensorSpec
 from datasets_rl.specs.composite import CompositeSpec
 from datasets_rl.specs.discrete import DiscreteTensorSpec
-from datasets_rl.specs.unbounded import UnboundedContinuousTensorSpec, UnboundedDiscreteTensorSpec
+from datasets_rl.specs.lazy import stack
+from datasets_rl.specs.non_tensor import NonTensorSpec
+from datasets_rl.specs.unbounded import Unbounded
 from datasets_rl.ted.keys import NEXT, ROOT_FLAGS, Key, nested
 
-__all__ = ["from_manifest"]
+__all__ = ["from_manifest", "spec_from_data"]
 
 
 def from_manifest(manifest: Manifest, fields: Mapping[Key, torch.dtype | None] | None = None) -> CompositeSpec:
     """Return the spec of one transition of a dataset.
+
+    Bounds are those that the manifest states. The least and greatest numbers in its statistics are none: the next
+    dataset of the same task may have greater ones.
 
     Args:
         manifest: Of the dataset.
         fields: The keys that are shown, and the dtype that each is read as (None for its own); all keys by default.
 
     Raises:
-        ManifestInvalid: If the manifest describes a kind of spec that this version does not know.
+        ManifestInvalid: If the manifest describes a spec that this version does not know; all faults at once.
     """
-    leaves: dict[Key, TensorSpec] = {key: DiscreteTensorSpec(2, (1,), dtype=torch.bool) for key in ROOT_FLAGS}
+    leaves: dict[Key, Any] = {key: DiscreteTensorSpec(2, (1,), dtype=torch.bool) for key in ROOT_FLAGS}
+    faults: list[str] = []
     for field in manifest.schema:
-        leaves[field.key] = spec = _spec(field.name, manifest.specs.get(field.name, {}))
+        try:
+            leaves[field.key] = spec = TensorSpec.from_json(manifest.specs.get(field.name, {}))
+        except BadArgument as error:
+            faults.append(f"specs.{field.name}: {error.message}")
+            continue
         if field.carried:
             leaves[(NEXT, *field.key)] = spec
+    if faults:
+        raise ManifestInvalid("manifest.json", faults)
     if fields is not None:
-        leaves = {key: _read_as(leaves[key], dtype) for key, dtype in fields.items()}
+        leaves = {key: leaves[key].to(dtype) for key, dtype in fields.items()}
     return CompositeSpec(nested(leaves))
 
 
-def _read_as(spec: TensorSpec, dtype: torch.dtype | None) -> TensorSpec:
-    if dtype is None:
-        return spec
-    if isinstance(spec, UnboundedDiscreteTensorSpec) and dtype.is_floating_point:
-        return UnboundedContinuousTensorSpec(spec.shape, dtype=dtype)
-    spec = copy(spec)
-    spec.dtype = dtype
-    return spec
+def spec_from_data(data: Any) -> Any:
+    """Return a spec that data is in, with its shape, dtypes and devices, and no bounds but those of flags.
+
+    Args:
+        data: A tensor, a TensorDict whose batch size becomes the shape of the spec, a mapping, or anything else, which
+            is no tensor then.
+    """
+    if is_non_tensor(data):
+        return NonTensorSpec(data.batch_size, data.device, batched=not hasattr(data, "data"))
+    if isinstance(data, LazyStackedTensorDict):
+        return stack([spec_from_data(one) for one in data.unbind(data.stack_dim)], data.stack_dim)
+    if is_tensor_collection(data) or isinstance(data, Mapping):
+        specs = {key: spec_from_data(data.get(key)) for key in data.keys()}  # noqa: SIM118  # a TensorDict iterates over rows
+        return CompositeSpec(specs, shape=getattr(data, "batch_size", ()), device=getattr(data, "device", None))
+    return _leaf(data) if isinstance(data, Tensor) else NonTensorSpec(())
 
 
-def _spec(name: str, described: dict[str, Any]) -> TensorSpec:
-    try:
-        shape = [int(size) for size in described["shape"]]
-        dtype = torch.from_numpy(np.empty(0, described["dtype"])).dtype
-        if described["kind"] == "discrete":
-            return DiscreteTensorSpec(int(described.get("n", 2)), shape, dtype=dtype)
-        continuous = described["kind"] == "unbounded" and dtype.is_floating_point
-        kinds = UnboundedContinuousTensorSpec if continuous else UnboundedDiscreteTensorSpec
-        return kinds(shape, dtype=dtype)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ManifestInvalid("manifest.json", [f"specs.{name} is {described!r}: {error!r}"]) from error
+def _leaf(data: Tensor) -> Any:
+    if data.is_nested:
+        return stack([_leaf(one) for one in data.unbind(0)])
+    if data.dtype == torch.bool:
+        return DiscreteTensorSpec(2, data.shape, data.device, torch.bool)
+    return Unbounded(data.shape, data.device, data.dtype)

@@ -2,50 +2,100 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-from datasets_rl.specs._base import TensorSpec
+from datasets_rl.specs._base import Lead, LeafSpec, sizes
+from datasets_rl.specs._document import Entry
+from datasets_rl.specs._numbers import integers, limits, whole
+from datasets_rl.specs.space import ContinuousBox
 
-__all__ = ["UnboundedContinuousTensorSpec", "UnboundedDiscreteTensorSpec"]
+__all__ = ["Unbounded", "UnboundedContinuousTensorSpec", "UnboundedDiscreteTensorSpec"]
 
 
-class UnboundedContinuousTensorSpec(TensorSpec):
+class Unbounded(LeafSpec):
+    """Any numbers: real ones if the dtype has fractions, whole ones otherwise.
+
+    The class follows from the dtype, whichever of the three is called.
+
+    Args:
+        shape: Of every tensor of the set.
+        device: Of the tensors that are made.
+        dtype: Of every tensor of the set; torch's default by default.
+    """
+
+    kind = "unbounded"
+
+    def __init__(
+        self,
+        shape: Sequence[int] | int = (1,),
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(shape, device, dtype)
+        self._take_class()
+
+    def _take_class(self) -> None:
+        real = self.dtype.is_floating_point
+        self.__class__ = UnboundedContinuousTensorSpec if real else UnboundedDiscreteTensorSpec
+
+    @property
+    def space(self) -> ContinuousBox:
+        """The least and the greatest number of the dtype."""
+        least, greatest = (torch.tensor(limit, dtype=self.dtype, device=self.device) for limit in limits(self.dtype))
+        return ContinuousBox(least.expand(self.shape), greatest.expand(self.shape))
+
+    def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Tensor:
+        """Draw real numbers from the standard normal distribution, whole ones from all that the dtype holds."""
+        shape = (*sizes(shape), *self.shape)
+        if self.dtype.is_floating_point:
+            return torch.randn(shape, dtype=self.dtype, device=self.device, generator=generator)
+        least, greatest = map(int, limits(self.dtype))
+        return integers(least, greatest, shape, device=self.device, generator=generator).to(self.dtype)
+
+    def _inside(self, value: Tensor) -> None:
+        del value
+
+    def _nearest(self, value: Tensor) -> Tensor:
+        if self.dtype.is_floating_point:
+            return value.to(self.dtype)
+        least, greatest = map(int, limits(self.dtype))
+        return whole(value).clamp(least, greatest).to(self.dtype)
+
+    def _bound(self, place: tuple[int, ...]) -> str:
+        del place
+        return f"any {self.dtype}"
+
+    def _to_dtype(self, dtype: torch.dtype) -> Any:
+        spec = super()._to_dtype(dtype)
+        spec._take_class()  # noqa: SLF001  # a copy of its own
+        return spec
+
+    @classmethod
+    def read(cls, entry: Entry) -> Unbounded | None:
+        """Read a spec of this kind."""
+        shape, dtype = entry.shape(), entry.dtype()
+        return Unbounded(shape, dtype=dtype) if entry.sound else None
+
+
+class UnboundedContinuousTensorSpec(Unbounded):
     """Any real numbers; `rand` draws from the standard normal distribution."""
 
     domain = "continuous"
 
-    def __init__(self, shape: Sequence[int] = (1,), *, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__(shape, dtype)
 
-    def rand(self, shape: Sequence[int] = (), *, generator: Generator | None = None) -> Tensor:
-        """Draw from the standard normal distribution."""
-        return torch.randn((*shape, *self.shape), generator=generator, dtype=self.dtype)
-
-    def is_in(self, value: Tensor) -> bool:
-        """Say whether shape and dtype fit."""
-        return self._fits(value)
-
-
-class UnboundedDiscreteTensorSpec(TensorSpec):
+class UnboundedDiscreteTensorSpec(Unbounded):
     """Any whole numbers of a dtype; `rand` draws all of them with the same chance."""
 
     domain = "discrete"
 
-    def __init__(self, shape: Sequence[int] = (1,), *, dtype: torch.dtype = torch.int64) -> None:
-        super().__init__(shape, dtype)
-
-    def rand(self, shape: Sequence[int] = (), *, generator: Generator | None = None) -> Tensor:
-        """Draw from all numbers that the dtype holds."""
-        limits = torch.iinfo(self.dtype)
-        # Bits: the upper bound of torch.randint is not drawn, and no int64 stands above the greatest int64.
-        size = math.prod((*shape, *self.shape)) * (limits.bits // 8)
-        drawn = torch.randint(256, (size,), generator=generator, dtype=torch.uint8)
-        return drawn.view(self.dtype).reshape((*shape, *self.shape))
-
-    def is_in(self, value: Tensor) -> bool:
-        """Say whether shape and dtype fit."""
-        return self._fits(value)
+    def __init__(
+        self,
+        shape: Sequence[int] | int = (1,),
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = torch.int64,
+    ) -> None:
+        super().__init__(shape, device, dtype)

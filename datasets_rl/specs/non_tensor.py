@@ -1,0 +1,159 @@
+"""Anything that is no tensor: text, for one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tensordict import NonTensorData, is_non_tensor, lazy_stack
+from torch import Generator
+
+from datasets_rl.errors import BadArgument
+from datasets_rl.specs._base import Lead, Move, TensorSpec, as_device, probe, sizes
+from datasets_rl.specs._document import Entry
+
+__all__ = ["NonTensorSpec"]
+
+
+class NonTensorSpec(TensorSpec):
+    """Python values, such as text. Which ones is not checked: every value that is no tensor is in the set.
+
+    Args:
+        shape: Batch size of the values.
+        device: Of the values, for whoever asks.
+        dtype: Accepted and ignored: there is none.
+        example_data: What `rand`, `zero` and `one` return.
+        batched: Whether each place has a value of its own; otherwise one value stands for all.
+        feature_dims: How many trailing axes one value stands for; the other way to say it.
+
+    Raises:
+        BadArgument: If both `batched` and `feature_dims` are given, or there are fewer axes.
+    """
+
+    kind = "non_tensor"
+    dtype = None
+    space = None
+
+    def __init__(
+        self,
+        shape: Sequence[int] | int = (1,),
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        example_data: Any = None,
+        batched: bool | None = None,
+        feature_dims: int | None = None,
+    ) -> None:
+        del dtype
+        super().__init__(shape, device)
+        if batched is not None and feature_dims is not None:
+            raise BadArgument(f"batched is {batched} and feature_dims is {feature_dims}; expected one of them")
+        self.example_data = example_data
+        self._features = 0 if batched else feature_dims
+        if not 0 <= self.feature_dims <= self.ndim:
+            raise BadArgument(f"feature_dims is {feature_dims}; expected 0 to {self.ndim}, the number of axes")
+
+    @property
+    def feature_dims(self) -> int:
+        """How many trailing axes one value stands for."""
+        return self.ndim if self._features is None else self._features
+
+    @property
+    def batched(self) -> bool:
+        """Whether each place has a value of its own."""
+        return self._features == 0
+
+    def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
+        """Return the example with further leading axes."""
+        del generator
+        return self._wrapped(self.example_data, sizes(shape))
+
+    def zero(self, shape: Lead = None) -> Any:
+        """Return the example with further leading axes."""
+        return self.rand(shape)
+
+    def one(self, shape: Lead = None) -> Any:
+        """Return the example with further leading axes."""
+        return self.rand(shape)
+
+    def _wrapped(self, data: Any, lead: torch.Size) -> Any:
+        shape = (*lead, *self.shape)
+        cut = len(shape) - self.feature_dims
+        value: Any = NonTensorData(data, batch_size=shape[cut:], device=self.device)
+        for size in reversed(shape[:cut]):
+            value = lazy_stack([value.copy() for _ in range(size)])
+        return value
+
+    def misfits(self, value: Any, place: str = "value") -> list[str]:
+        """Say why a value is not in the set: it is a tensor, or its batch size does not end with the shape."""
+        if isinstance(value, torch.Tensor) or (hasattr(value, "batch_size") and not is_non_tensor(value)):
+            return [f"{place} is a {type(value).__name__}; expected a value that is no tensor"]
+        shape = tuple(getattr(value, "batch_size", self.shape))
+        if len(shape) >= self.ndim and shape[len(shape) - self.ndim :] == self.shape:
+            return []
+        return [f"{place} has batch size {list(shape)}; expected [..., {', '.join(map(str, self.shape))}]"]
+
+    def project(self, value: Any) -> Any:
+        """Return the value, which is in the set.
+
+        Raises:
+            BadArgument: If it is not.
+        """
+        self.assert_is_in(value)
+        return value
+
+    def type_check(self, value: Any, key: Any = None) -> None:
+        """Accept any value."""
+
+    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+        """Wrap a Python value, for all places."""
+        del ignore_device
+        return val if is_non_tensor(val) else self._wrapped(val, torch.Size())
+
+    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+        """Undo `encode`: the Python value; a nested list where places have values of their own."""
+        if safe:
+            self.assert_is_in(val)
+        if not is_non_tensor(val):
+            return val
+        return val.data if isinstance(val, NonTensorData) else val.tolist()
+
+    def moved(self, move: Move) -> NonTensorSpec:
+        """Do to the batch size what `move` does to tensors of it."""
+        try:
+            shape = move(probe(self.shape)).shape
+        except (RuntimeError, TypeError) as error:
+            raise BadArgument(f"{self._named()}: {error}") from None
+        return self._changed(_shape=shape, _features=self._features and min(self._features, len(shape)))
+
+    def to(self, dest: Any) -> NonTensorSpec:
+        """Return the spec for a device; a dtype changes nothing."""
+        return self if dest is None or isinstance(dest, torch.dtype) else self._changed(device=as_device(dest))
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe the spec as JSON that `from_json` reads.
+
+        Raises:
+            BadArgument: If the example is no JSON value.
+        """
+        try:
+            exact = json.loads(json.dumps(self.example_data, allow_nan=False)) == self.example_data
+        except (TypeError, ValueError, RecursionError):
+            exact = False
+        if not exact:
+            raise BadArgument(f"example_data is a {type(self.example_data).__name__} that JSON cannot hold")
+        optional = {"feature_dims": self._features, "example": self.example_data}
+        given = {name: value for name, value in optional.items() if value is not None}
+        return {"kind": self.kind, "shape": list(self.shape), **given}
+
+    @classmethod
+    def read(cls, entry: Entry) -> NonTensorSpec | None:
+        """Read a spec of this kind."""
+        shape = entry.shape()
+        feature_dims = entry.whole("feature_dims", 0) if entry.has("feature_dims") else None
+        example = entry.field("example", lambda _: True, "anything")
+        return cls(shape, example_data=example, feature_dims=feature_dims) if entry.sound else None
+
+    def __repr__(self) -> str:
+        return f"NonTensorSpec(shape={list(self.shape)}, example_data={self.example_data!r})"

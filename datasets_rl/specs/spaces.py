@@ -1,0 +1,243 @@
+"""Specs from the spaces of gymnasium and of Minari, and the way back.
+
+| space | spec |
+| --- | --- |
+| Box | bounded; unbounded if it has fractions and no finite bound |
+| Discrete(n), with a start | discrete; bounded whole numbers |
+| MultiDiscrete(nvec), with starts | multi-discrete; bounded whole numbers |
+| MultiBinary | binary |
+| Dict, Tuple | composite; the keys of a Tuple are "0", "1", ... |
+| Text | non-tensor, whose example is the empty text |
+
+On the way back a composite becomes a Dict, and one-hot specs the spaces of what they encode: for every spec,
+`spec.encode(to_gymnasium(spec).sample())` is in the spec.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from datasets_rl.errors import BadArgument, MissingDependency
+from datasets_rl.specs._base import LeafSpec, TensorSpec
+from datasets_rl.specs._document import dtype_name, is_whole
+from datasets_rl.specs._finite import FiniteSpec
+from datasets_rl.specs.binary import BinaryDiscreteTensorSpec
+from datasets_rl.specs.bounded import BoundedTensorSpec
+from datasets_rl.specs.composite import CompositeSpec
+from datasets_rl.specs.discrete import DiscreteTensorSpec
+from datasets_rl.specs.multi_discrete import MultiDiscreteTensorSpec
+from datasets_rl.specs.non_tensor import NonTensorSpec
+from datasets_rl.specs.one_hot import OneHotDiscreteTensorSpec
+from datasets_rl.specs.unbounded import Unbounded
+
+if TYPE_CHECKING:
+    import gymnasium
+
+__all__ = ["from_gymnasium", "from_minari", "to_gymnasium"]
+
+_DEPTH = 64
+"""Spaces in spaces: a document can nest deeper than Python can follow."""
+
+
+def from_gymnasium(space: gymnasium.Space[Any]) -> Any:
+    """Return the spec of the tensors that members of a space become.
+
+    Args:
+        space: Of gymnasium.
+
+    Raises:
+        BadArgument: If a space has no spec; all of them at once.
+        MissingDependency: If gymnasium is not installed.
+    """
+    return _read(_described(space))
+
+
+def from_minari(space: str | Mapping[str, Any]) -> Any:
+    """Return the spec of a space that Minari has written, as the metadata of its datasets have it.
+
+    Args:
+        space: JSON, or what it parses to. Nothing in it is trusted.
+
+    Raises:
+        BadArgument: If it describes no space, or one that has no spec; all faults at once.
+    """
+    if isinstance(space, str):
+        try:
+            space = json.loads(space)
+        except (ValueError, RecursionError) as error:
+            raise BadArgument(f"the space is not JSON: {error}") from None
+    return _read(space)
+
+
+def _read(space: Any) -> Any:
+    faults: list[str] = []
+    spec = _spec(space, "space", faults, 0)
+    if faults:
+        raise BadArgument(f"the space has no spec: {'; '.join(faults)}")
+    return spec
+
+
+def _described(space: Any) -> dict[str, Any]:
+    """Describe a space of gymnasium as Minari does, with arrays in place of lists."""
+    spaces = _spaces()
+    if isinstance(space, spaces.Dict):
+        return {"type": "Dict", "subspaces": {key: _described(inner) for key, inner in space.items()}}
+    if isinstance(space, spaces.Tuple):
+        return {"type": "Tuple", "subspaces": [_described(inner) for inner in space]}
+    entry: dict[str, Any] = {"type": type(space).__name__, "dtype": str(space.dtype), "shape": space.shape}
+    for name in ("low", "high", "start", "nvec", "n"):
+        if hasattr(space, name):
+            entry[name] = getattr(space, name)
+    return entry
+
+
+def _spec(space: Any, place: str, faults: list[str], depth: int) -> Any:
+    """Read a description; None, and a fault, if it describes nothing."""
+    kind = space.get("type") if isinstance(space, Mapping) else None
+    reader = _READERS.get(kind) if isinstance(kind, str) else None
+    if reader is None:
+        faults.append(f"{place} is a {kind or type(space).__name__}; expected one of {', '.join(_READERS)}")
+        return None
+    if depth > _DEPTH:
+        faults.append(f"{place} is inside {depth} spaces; expected at most {_DEPTH}")
+        return None
+    if kind in {"Dict", "Tuple"}:
+        return _composite(space, place, faults, depth)
+    try:
+        return reader(space)
+    except BadArgument as error:
+        faults.append(f"{place}: {error.message}")
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
+        faults.append(f"{place} contradicts itself: {error!r:.200}")
+    return None
+
+
+def _composite(space: Mapping[str, Any], place: str, faults: list[str], depth: int) -> Any:
+    inner = space.get("subspaces")
+    if isinstance(inner, list):
+        inner = {str(number): one for number, one in enumerate(inner)}
+    if not isinstance(inner, dict):
+        faults.append(f"{place}.subspaces is a {type(inner).__name__}; expected spaces")
+        return None
+    specs = {name: _spec(one, f"{place}[{name!r:.80}]", faults, depth + 1) for name, one in inner.items()}
+    return None if any(spec is None for spec in specs.values()) else CompositeSpec(specs)
+
+
+def _dtype(space: Mapping[str, Any], default: str) -> torch.dtype:
+    name = space.get("dtype", default)
+    dtype = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(dtype, torch.dtype):
+        raise BadArgument(f"dtype is {name!r:.80}; expected that of a tensor")
+    dtype_name(dtype)
+    return dtype
+
+
+def _box(space: Mapping[str, Any]) -> LeafSpec:
+    dtype, shape = _dtype(space, "float32"), tuple(space["shape"])
+    low, high = (np.asarray(space[name], np.float64 if dtype.is_floating_point else None) for name in ("low", "high"))
+    if dtype.is_floating_point and np.isneginf(low).all() and np.isposinf(high).all():
+        return Unbounded(shape, dtype=dtype)
+    return BoundedTensorSpec(low, high, shape, dtype=dtype)
+
+
+def _discrete(space: Mapping[str, Any]) -> LeafSpec:
+    n, start, dtype = int(space["n"]), int(space.get("start", 0)), _dtype(space, "int64")
+    if start:
+        return BoundedTensorSpec(start, start + n - 1, (), dtype=dtype)
+    return DiscreteTensorSpec(n, dtype=dtype)
+
+
+def _multi_discrete(space: Mapping[str, Any]) -> LeafSpec:
+    nvec, dtype = torch.as_tensor(np.asarray(space["nvec"], np.int64)), _dtype(space, "int64")
+    start = torch.as_tensor(np.asarray(space.get("start", 0), np.int64))
+    if bool(start.any()):
+        return BoundedTensorSpec(start, start + nvec - 1, dtype=dtype)
+    return MultiDiscreteTensorSpec(nvec, dtype=dtype)
+
+
+def _multi_binary(space: Mapping[str, Any]) -> LeafSpec:
+    n = space["n"]
+    shape = (n,) if is_whole(n) or isinstance(n, np.integer) else tuple(n)
+    return BinaryDiscreteTensorSpec(shape=[int(size) for size in shape])
+
+
+def _text(_: Mapping[str, Any]) -> NonTensorSpec:
+    return NonTensorSpec((), example_data="")
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any]], TensorSpec]] = {
+    "Box": _box,
+    "Dict": lambda _: CompositeSpec(),
+    "Discrete": _discrete,
+    "MultiBinary": _multi_binary,
+    "MultiDiscrete": _multi_discrete,
+    "Text": _text,
+    "Tuple": lambda _: CompositeSpec(),
+}
+
+
+def to_gymnasium(spec: TensorSpec) -> gymnasium.Space[Any]:
+    """Return the space of what a spec encodes.
+
+    Args:
+        spec: Of tensors, or a composite of such.
+
+    Raises:
+        BadArgument: If there is no such space: for masks, bounds of one side only are none; all faults at once.
+        MissingDependency: If gymnasium is not installed.
+    """
+    faults: list[str] = []
+    space: gymnasium.Space[Any] = _space(spec, "", faults)
+    if faults:
+        raise BadArgument(f"the spec has no space: {'; '.join(faults)}")
+    return space
+
+
+def _space(spec: Any, place: str, faults: list[str]) -> Any:
+    spaces = _spaces()
+    if isinstance(spec, CompositeSpec):
+        return spaces.Dict(
+            {name: _space(one, f"{place}.{name}" if place else name, faults) for name, one in spec.items()}
+        )
+    if isinstance(spec, FiniteSpec):
+        if spec.mask is not None:
+            faults.append(f"{place or 'spec'} has a mask, and spaces have none")
+        return _finite_space(spaces, spec)
+    if isinstance(spec, (BoundedTensorSpec, Unbounded)) and spec.dtype != torch.bfloat16:
+        low, high = (bound.numpy(force=True) for bound in spec.space)
+        if not spec.shape and spec.dtype == torch.int64 and int(high) - int(low) < 1 << 62:
+            return spaces.Discrete(int(high) - int(low) + 1, start=int(low))
+        if isinstance(spec, Unbounded) and spec.dtype.is_floating_point:
+            low, high = np.full_like(low, -math.inf), np.full_like(high, math.inf)
+        return spaces.Box(low, high, tuple(spec.shape), low.dtype.type)
+    faults.append(f"{place or 'spec'} is {spec!r}")
+    return spaces.Dict({})
+
+
+def _finite_space(spaces: Any, spec: FiniteSpec) -> Any:
+    if isinstance(spec, OneHotDiscreteTensorSpec):
+        return _finite_space(spaces, spec.to_categorical_spec())
+    if isinstance(spec, BinaryDiscreteTensorSpec):
+        return spaces.MultiBinary(tuple(spec.shape))
+    dtype = (
+        torch.zeros((), dtype=spec.dtype).numpy().dtype if spec.dtype not in {torch.bool, torch.bfloat16} else np.int64
+    )
+    if isinstance(spec, MultiDiscreteTensorSpec):
+        return spaces.MultiDiscrete(spec.nvec.numpy(force=True), dtype=dtype)
+    if isinstance(spec, DiscreteTensorSpec) and spec.shape:
+        return spaces.MultiDiscrete(np.full(tuple(spec.shape), spec.n), dtype=dtype)
+    return spaces.Discrete(spec.cardinality())
+
+
+def _spaces() -> Any:
+    try:
+        from gymnasium import spaces
+    except ImportError as error:
+        raise MissingDependency("gymnasium", "test", "a space") from error
+    return spaces
