@@ -72,7 +72,9 @@ def _has(storage: Storage, key: Key) -> bool:
 
 def _one_each(storage: Storage, key: Key, rows: Index) -> Tensor:
     values = storage.column(key)
-    values = values[torch.from_numpy(rows).to(values.device)].cpu().reshape(len(rows), -1)
+    first, stop = int(rows[0]), int(rows[-1]) + 1
+    at = slice(first, stop) if stop - first == len(rows) else torch.from_numpy(rows).to(values.device)
+    values = values[at].cpu().reshape(len(rows), -1)
     if values.shape[1] != 1:
         raise BadArgument(f"{dotted(key)} has {values.shape[1]} values a step; expected one")
     return values[:, 0]

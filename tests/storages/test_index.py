@@ -49,7 +49,7 @@ class Column:
         self.values, self.read, self.device = values, read, values.device
 
     def __getitem__(self, rows):
-        self.read.append(len(rows))
+        self.read.append(len(self.values[rows]))
         return self.values[rows]
 
 
