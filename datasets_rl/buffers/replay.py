@@ -120,6 +120,7 @@ class ReplayBuffer(Stateful):
         if generator is not None:
             self.set_rng(generator)
         self._storage.attach(self)
+        self._sampler.attach(self._storage)
         self._writer.register_storage(self._storage)
         self._collate_fn = collate_fn if collate_fn is not None else _collate_of(self._storage)
         # Without an accelerator nothing reads page-locked memory, and torch refuses to make it.
@@ -174,6 +175,7 @@ class ReplayBuffer(Stateful):
             collate_fn: Applied to what it returns; by default what suits it.
         """
         with self._changing():
+            self._sampler.attach(storage)
             before, self._storage = self._storage, storage
             storage.attach(self)
             self._writer.register_storage(storage)
@@ -186,6 +188,7 @@ class ReplayBuffer(Stateful):
     def set_sampler(self, sampler: Sampler) -> Sampler:
         """Put another sampler in place and return the one before."""
         with self._changing():
+            sampler.attach(self._storage)
             before, self._sampler = self._sampler, sampler
         return before
 
@@ -481,9 +484,10 @@ class ReplayBuffer(Stateful):
 
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
         """Say why a state cannot be taken over, all reasons at once; empty if it can."""
-        missing = [name for name, _ in self._parts if name not in state_dict]
+        missing = [name for name, _ in self._parts if not isinstance(state_dict.get(name), dict)]
         if missing:
             return [f"it has no {', no '.join(missing)}; expected the state of a replay buffer"]
+        state_dict = self._fitted(state_dict)
         return [f"{name}: {reason}" for name, part in self._parts for reason in _misfits(part, state_dict[name])]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -493,8 +497,8 @@ class ReplayBuffer(Stateful):
             BadArgument: If it does not fit; nothing has changed then.
         """
         with self._changing():
-            state_dict = self._fitted(state_dict)
             checkpoint.refuse(self.misfits(state_dict))
+            state_dict = self._fitted(state_dict)
             for name, part in self._parts:
                 part.load_state_dict(state_dict[name]["state"])
             if self._prefetch is not None:
@@ -506,7 +510,7 @@ class ReplayBuffer(Stateful):
 
     def _fitted(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Put a ring that has wrapped into chronological order if it comes into a larger one."""
-        ring = state_dict.get("storage", {}).get("state", {})
+        ring = state_dict["storage"].get("state") or {}
         slots, written = ring.get("slots"), ring.get("written")
         if slots is None or written is None or written < slots:
             return state_dict

@@ -44,6 +44,13 @@ class Sampler(Stateful, ABC):
             BadArgument: If the storage holds nothing to choose from.
         """
 
+    def attach(self, storage: Storage) -> None:
+        """Be told from which storage it will sample.
+
+        Raises:
+            BadArgument: If it cannot.
+        """
+
     def add(self, index: Tensor) -> None:
         """Be told that the rows of one slot were written, int64 [lanes]."""
         self.extend(index)

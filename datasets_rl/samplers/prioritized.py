@@ -164,13 +164,21 @@ class PrioritizedSampler(Sampler):
     def _weights(self, masses: Tensor) -> Tensor:
         return (masses / self._tree.lowest).pow_(-self._beta).to(self.dtype)
 
-    def _follow(self, storage: Storage) -> None:
-        """Take in the rows that the storage got without telling, and forget those that it no longer holds."""
+    def attach(self, storage: Storage) -> None:
+        """Be told from which storage it will sample.
+
+        Raises:
+            BadArgument: If that may hold more than `max_capacity` steps.
+        """
         if storage.max_size > self._capacity:
             raise BadArgument(
                 f"the storage holds up to {storage.max_size:,} steps, and max_capacity is {self._capacity:,}",
                 hint=f"make the sampler with max_capacity={storage.max_size}",
             )
+
+    def _follow(self, storage: Storage) -> None:
+        """Take in the rows that the storage got without telling, and forget those that it no longer holds."""
+        self.attach(storage)
         held = len(storage)
         if not held:
             raise BadArgument("the storage holds no step to sample", hint="extend the buffer first")

@@ -432,3 +432,26 @@ def test_copies_do_not_share_memory():
         assert len(other) == 6
     assert len(made) == 5
     assert made["observation"][:, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_sampler_that_is_too_small_is_refused_before_anything_is_written():
+    small, storage = PrioritizedSampler(5, 1.0, 1.0), LazyTensorStorage(10)
+    made = ReplayBuffer(storage=storage)
+
+    for attempt in (
+        lambda: ReplayBuffer(storage=storage, sampler=small),
+        lambda: made.set_sampler(small),
+        lambda: ReplayBuffer(storage=LazyTensorStorage(5), sampler=small).set_storage(storage),
+    ):
+        with pytest.raises(BadArgument, match="max_capacity is 5"):
+            attempt()
+
+
+@pytest.mark.parametrize("state", [{}, {"storage": {}, "sampler": {}, "writer": {}}, {"storage": None}], ids=str)
+def test_a_state_of_something_else_is_refused(buffer, state):
+    made = buffer()
+    made.extend(steps(0, 3))
+
+    with pytest.raises(BadArgument, match="does not fit"):
+        made.load_state_dict(state)
+    assert numbers(made[:]) == [0, 1, 2]
