@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import BadArgument
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.share import Share
 from datasets_rl.ted.keys import Key, as_key
@@ -324,7 +324,7 @@ class SliceSampler(Sampler):
         if key not in columns:
             try:
                 columns[key] = storage.column(key)
-            except UnknownKey:
+            except BadArgument:  # no such field, or no fields at all
                 columns[key] = None
         return columns[key]
 

@@ -15,6 +15,7 @@ from datasets_rl import (
     BadArgument,
     DatasetStorage,
     LazyTensorStorage,
+    ListStorage,
     ReplayBuffer,
     Sampler,
     SliceSampler,
@@ -220,6 +221,17 @@ class TestWhatIsDrawn:
         buffer = ring(data, sampler=SliceSampler(slice_len=4, cache_values=True, **given))
 
         assert {tuple(one) for one in slices(buffer.sample(800))} == {tuple(one) for one in runs(4)}
+
+    def test_data_without_fields_is_cut_by_what_is_given(self):
+        buffer = ReplayBuffer(
+            storage=ListStorage(6),
+            sampler=SliceSampler(slice_len=2, ends=torch.arange(6) % 3 == 2),
+            collate_fn=lambda listed: listed,
+        )
+        buffer.extend(list("abcdef"))
+        found = {"".join(buffer.sample(2)) for _ in range(200)}
+
+        assert found == {"ab", "bc", "de", "ef"}
 
     def test_what_is_given_must_be_of_all_steps(self):
         with pytest.raises(BadArgument, match="ends has 3 elements; the storage holds 20 steps"):
