@@ -85,6 +85,23 @@ class SamplerEnsemble(Sampler):
         for sampler in self.samplers:
             sampler.generator = generator
 
+    def attach(self, storage: Storage) -> None:
+        """Be told from which `StorageEnsemble` it will sample; each sampler is told of its storage.
+
+        Raises:
+            BadArgument: If there are not as many storages as samplers, or a sampler cannot sample from its own.
+        """
+        for sampler, one in zip(self.samplers, self._members(storage), strict=True):
+            sampler.attach(one)
+
+    def _members(self, storage: Storage) -> Sequence[Storage]:
+        storages: Sequence[Storage] = getattr(storage, "storages", ())
+        if len(storages) != len(self.samplers):
+            raise BadArgument(
+                f"{len(self.samplers)} samplers were to draw from {len(storages) or 'no'} storages; expected as many"
+            )
+        return storages
+
     def sample(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Any]]:
         """Draw the parts of a batch.
 
@@ -100,11 +117,7 @@ class SamplerEnsemble(Sampler):
         Raises:
             BadArgument: If n does not divide the batch size, or a buffer that was drawn has nothing to sample.
         """
-        storages: Sequence[Storage] = getattr(storage, "storages", ())
-        if len(storages) != len(self.samplers):
-            raise BadArgument(
-                f"{len(self.samplers)} samplers were to draw from {len(storages) or 'no'} storages; expected as many"
-            )
+        storages = self._members(storage)
         count = self.num_buffer_sampled
         if batch_size % count:
             raise BadArgument(f"batch_size is {batch_size}; expected a multiple of num_buffer_sampled, {count}")

@@ -175,3 +175,12 @@ def test_emptied_all_begin_anew(storages):
 
     assert len(members[0].priorities) == 0
     assert len(sampler.sample(storages[:2], 10)[0]["index"][1].unique()) == 5
+
+
+def test_every_sampler_is_told_of_its_storage_and_may_refuse(storages):
+    SamplerEnsemble(RandomSampler(), PrioritizedSampler(5, 1.0, 1.0), RandomSampler()).attach(storages)
+
+    with pytest.raises(BadArgument, match="up to 5 steps, and max_capacity is 4"):
+        SamplerEnsemble(RandomSampler(), PrioritizedSampler(4, 1.0, 1.0), RandomSampler()).attach(storages)
+    with pytest.raises(BadArgument, match="3 samplers were to draw from 2 storages"):
+        three().attach(storages[:2])
