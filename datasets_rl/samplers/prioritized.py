@@ -88,6 +88,7 @@ class PrioritizedSampler(Sampler):
         self.reduction = reduction
         self.generator = generator
         self._within = max_priority_within_buffer
+        _refuse(self._mass_faults(self._alpha, self._eps, 1.0))
         self.empty()
 
     def empty(self) -> None:
@@ -111,11 +112,10 @@ class PrioritizedSampler(Sampler):
     @alpha.setter
     def alpha(self, value: float) -> None:
         _refuse(_numbers(alpha=value))
-        before, self._alpha = self._alpha, float(value)
-        faults = self._priority_faults(self.priorities)
-        if faults:
-            self._alpha = before
-        _refuse(faults)
+        alpha = float(value)
+        faults = self._priority_faults(self.priorities, alpha, self._eps)
+        _refuse([*faults, *self._mass_faults(alpha, self._eps, self._highest)])
+        self._alpha = alpha
         self._write(torch.arange(self._held), self.priorities.clone())
 
     @property
@@ -235,8 +235,8 @@ class PrioritizedSampler(Sampler):
         if not len(rows):
             return
         limit = self._capacity if storage is None else min(len(storage), self._capacity)
-        if not self._tree.takes(rows.numpy(), priorities.numpy(), limit, self._largest()):
-            _refuse([*_row_faults(rows, limit), *self._priority_faults(priorities)])
+        if not self._tree.takes(rows.numpy(), priorities.numpy(), limit, self._largest(self._alpha, self._eps)):
+            _refuse([*_row_faults(rows, limit), *self._priority_faults(priorities, self._alpha, self._eps)])
         if limit > self._held:
             self._grow(int(rows.max()) + 1)
         self._write(rows, priorities)
@@ -260,16 +260,23 @@ class PrioritizedSampler(Sampler):
         highest = self._tree.write(rows.numpy(), priorities.numpy(), self._eps, self._alpha)
         self._highest = max(self._highest, highest)
 
-    def _largest(self) -> float:
+    def _largest(self, alpha: float, eps: float) -> float:
         """Return the largest priority with which the masses of all rows together stay finite."""
         largest = math.log(sys.float_info.max / (2 * self._capacity))
-        return math.exp(min(largest / self._alpha, largest) if self._alpha else largest)
+        return math.exp(min(largest / alpha, largest) if alpha else largest) - eps
 
-    def _priority_faults(self, priorities: Tensor) -> list[str]:
+    def _mass_faults(self, alpha: float, eps: float, highest: float) -> list[str]:
+        """Say whether the priority that new rows may get is too large."""
+        highest = max(highest, 1.0)
+        if self._largest(alpha, eps) >= highest:
+            return []
+        return [f"alpha is {alpha} and eps {eps}: the mass of a priority of {highest:.3g} would be too large"]
+
+    def _priority_faults(self, priorities: Tensor, alpha: float, eps: float) -> list[str]:
         """Say which priorities are none. In a comparison NaN is outside of everything."""
         if not len(priorities):
             return []
-        largest = self._largest()
+        largest = self._largest(alpha, eps)
         if float(priorities.min()) >= 0 and float(priorities.max()) <= largest:
             return []
         wrong = (~((priorities >= 0) & (priorities <= largest))).nonzero().flatten()
@@ -294,13 +301,16 @@ class PrioritizedSampler(Sampler):
         """Say whether the priorities are some, and fit into the capacity."""
         reasons = super().misfits(state_dict)
         names = ("highest", "alpha", "beta", "eps")
-        reasons += _numbers(**{name: state_dict.get(name) for name in names})
+        numbers: dict[str, Any] = {name: state_dict.get(name) for name in names}
+        wrong = _numbers(**numbers)
+        highest, alpha, _, eps = (1.0, self._alpha, 0.0, self._eps) if wrong else map(float, numbers.values())
+        reasons += wrong + self._mass_faults(alpha, eps, highest)
         priorities = state_dict.get("priorities")
         if not isinstance(priorities, Tensor) or priorities.dtype != torch.float64 or priorities.ndim != 1:
             return [*reasons, "priorities are not float64 [rows]"]
         if len(priorities) > self._capacity:
             reasons.append(f"there are {len(priorities):,} priorities, and max_capacity is {self._capacity:,}")
-        return [*reasons, *self._priority_faults(priorities)]
+        return [*reasons, *self._priority_faults(priorities, alpha, eps)]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over priorities, alpha, beta and eps; a larger capacity than before is fine."""

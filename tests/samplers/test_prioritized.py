@@ -287,6 +287,8 @@ class TestWhatIsRefused:
             ({"alpha": -1.0}, "alpha is -1.0"),
             ({"beta": NAN}, "beta is nan"),
             ({"eps": INF}, "eps is inf"),
+            ({"eps": 1e308}, "eps 1e[+]308: the mass of a priority of 1 would be too large"),
+            ({"eps": 1.0, "alpha": 1e5}, "alpha is 100000.0 and eps 1.0"),
             ({"max_capacity": 0}, "max_capacity is 0"),
             ({"reduction": "sum"}, "reduction is 'sum'; expected one of max, mean, median, min"),
             ({"dtype": torch.int64}, "dtype is torch.int64"),
