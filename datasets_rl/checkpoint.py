@@ -1,27 +1,23 @@
 """The state of a part of a replay buffer: as plain values, and as a folder.
 
     <folder>/
-      state.json         written last: the tree, and in place of each tensor its dtype, shape and files
-      <sha256>.npy       a tensor, or a piece of one; the name is the digest of the file
+      state.json         written last: the tree, and in place of each tensor its dtype, shape and file
+      <sha256>.npy       a tensor; the name is the digest of the file
 
-A tensor that is larger than a piece is cut into pieces of 16 MiB, flat. A file is named after its content, so that the
-next dump finds by the digest alone what has not changed, wherever it was changed: nobody has to keep marks of writes.
-Every file opens with `numpy.load`.
+A file is named after its content, so that the next dump finds by the digest alone what has not changed, wherever it was
+changed: nobody has to keep marks of writes. A part that holds much gives it in pieces (`pieces`), so that a change
+writes one of them, and loading needs the memory of one. Every file opens with `numpy.load`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import math
-import mmap
 import os
 import re
 import stat
-import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +31,7 @@ from torch import Tensor
 from datasets_rl import disk
 from datasets_rl.errors import BadArgument, IntegrityFailed
 
-__all__ = ["STATE_FILE", "Stateful", "read", "write"]
+__all__ = ["STATE_FILE", "Stateful", "pieces", "read", "refuse", "write"]
 
 STATE_FILE = "state.json"
 """The file that comes last: a folder without it holds no checkpoint."""
@@ -44,9 +40,9 @@ _FORMAT = "datasets-rl checkpoint"
 _VERSION = 1
 
 _HEAD = 4096
-"""Bytes before the data of a file: a page, so that pieces can be mapped side by side."""
+"""Bytes before the data of a file: a page, so that what is mapped is aligned."""
 _PIECE = 1 << 24
-"""Bytes of a piece. Part of the format: it says how many files a tensor has."""
+"""Bytes of a piece, about."""
 _INLINE = 512
 """Tensors of that many bytes stand in the JSON itself."""
 
@@ -55,12 +51,6 @@ _QUOTED = re.compile(rf'"({_NAME.pattern})"')
 _OURS = re.compile(rf"{_NAME.pattern}|\.{_NAME.pattern}\.\d+\.tmp|\.state\.json\.\d+\.tmp|\.lock.*")
 _THREADS = min(8, os.cpu_count() or 1)
 _HINT = "load an older checkpoint"
-
-_CAN_MAP = os.name == "posix" and _HEAD % mmap.PAGESIZE == 0
-"""Whether a tensor of several files can be mapped as one; elsewhere it is read."""
-_FIXED = 0x10  # the same in Linux, macOS and the BSDs; Python does not name it
-_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)  # named since 3.11
-_PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | _NO_RESERVE
 
 
 class Stateful:
@@ -117,6 +107,11 @@ class Stateful:
         self.load_state_dict(read(path))
 
 
+def pieces(rows: Tensor) -> list[Tensor]:
+    """Cut rows, [N, ...], into views of about 16 MiB."""
+    return list(torch.split(rows, max(_PIECE // max(rows[:1].nbytes, 1), 1)))
+
+
 def refuse(reasons: list[str]) -> None:
     """Raise if there are reasons why a state cannot be taken over."""
     if reasons:
@@ -139,7 +134,7 @@ def write(path: Path | str, kind: str, state: dict[str, Any]) -> None:
         DiskFull: If it does not fit; the old state stands.
         Locked: If another process has been writing there for an hour.
     """
-    large: list[tuple[Tensor, list[str]]] = []
+    large: list[tuple[Tensor, dict[str, Any]]] = []
     faults: list[str] = []
     try:
         tree = _encoded(state, "", large, faults)
@@ -151,10 +146,10 @@ def write(path: Path | str, kind: str, state: dict[str, Any]) -> None:
     _expect_ours(folder)
     with disk.lock(folder / _LOCK_FILE, f"the checkpoint {folder}"):
         try:
-            jobs = [(files, *piece) for tensor, files in large for piece in _pieces(tensor)]
             with ThreadPoolExecutor(_THREADS) as pool:
-                for files, name in pool.map(lambda job: (job[0], _store(folder, *job[1:])), jobs):
-                    files.append(name)
+                names = pool.map(lambda job: _store(folder, job[0]), large)
+                for (_, entry), name in zip(large, names, strict=True):
+                    entry["file"] = name
             content = {"format": _FORMAT, "version": _VERSION, "kind": kind, "state": tree}
             # In one line: a list of a million elements is indented at a tenth of the speed.
             disk.write_text(folder / STATE_FILE, json.dumps(content, allow_nan=False) + "\n")
@@ -165,8 +160,8 @@ def write(path: Path | str, kind: str, state: dict[str, Any]) -> None:
 def read(path: Path | str, *, deep: bool = False) -> dict[str, Any]:
     """Read a state that `write` wrote.
 
-    Tensors of several pieces are mapped, so that a state may be larger than the memory; to write to one changes this
-    process's view of it and never the file.
+    Tensors are mapped, so that a state may be larger than the memory; to write to one changes this process's view of it
+    and never the file.
 
     Args:
         path: The folder.
@@ -213,27 +208,20 @@ class _Saved:
     shape: tuple[int, ...]
     bits: bytes
     """Its bytes, if they stand in the JSON."""
-    files: tuple[str, ...]
+    file: str | None
 
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def expected(self) -> Iterator[tuple[str, bytes, int]]:
-        """Yield the name of each file, its head and its size."""
-        for number, name in enumerate(self.files):
-            size = min(_PIECE, self.nbytes - number * _PIECE)
-            shape = self.shape if len(self.files) == 1 else (size // self.dtype.itemsize,)
-            yield name, _head(self.dtype, shape), _HEAD + size
-
 
 # --- tree -> JSON
 
 
-def _encoded(value: Any, place: str, large: list[tuple[Tensor, list[str]]], faults: list[str]) -> Any:
+def _encoded(value: Any, place: str, large: list[tuple[Tensor, dict[str, Any]]], faults: list[str]) -> Any:
     """Return a state as JSON; what JSON lacks becomes a dict of one key that starts with a $.
 
-    Tensors that get files are added to `large` with the list of names that stands in the JSON, empty as yet.
+    Tensors that get a file are added to `large` with their entry in the JSON, which lacks its name as yet.
     """
     kind = type(value)
     if value is None or kind in {bool, str}:
@@ -271,13 +259,12 @@ def _is_plain(value: Any) -> bool:
     return not (value.is_nested or value.is_quantized or value.is_meta)
 
 
-def _encoded_tensor(tensor: Tensor, large: list[tuple[Tensor, list[str]]]) -> dict[str, Any]:
+def _encoded_tensor(tensor: Tensor, large: list[tuple[Tensor, dict[str, Any]]]) -> dict[str, Any]:
     entry: dict[str, Any] = {"dtype": _name_of(tensor.dtype), "shape": list(tensor.shape)}
     if tensor.nbytes <= _INLINE:
         entry["bits"] = _bytes_of(tensor).hex()
     else:
-        entry["files"] = []
-        large.append((tensor, entry["files"]))
+        large.append((tensor, entry))
     return entry
 
 
@@ -366,17 +353,16 @@ def _decoded_tensor(entry: dict[str, Any]) -> _Saved:
     Raises:
         KeyError, TypeError, ValueError: If it contradicts itself.
     """
-    shape, files = entry["shape"], entry.get("files", [])
-    saved = _Saved(_DTYPES[entry["dtype"]], tuple(shape), bytes.fromhex(entry.get("bits", "")), tuple(files))
+    shape, file = entry["shape"], entry.get("file")
+    saved = _Saved(_DTYPES[entry["dtype"]], tuple(shape), bytes.fromhex(entry.get("bits", "")), file)
     if any(type(size) is not int or size < 0 for size in shape):
         raise ValueError(shape)
     if math.prod(size or 1 for size in shape) * saved.dtype.itemsize >= 1 << 63:
         raise ValueError(shape)
-    if "files" not in entry:
-        if len(saved.bits) != saved.nbytes:
-            raise ValueError(len(saved.bits))
-    elif len(files) != -(-saved.nbytes // _PIECE) or not all(_NAME.fullmatch(name) for name in files):
-        raise ValueError(files)
+    if file is None and len(saved.bits) != saved.nbytes:
+        raise ValueError(len(saved.bits))
+    if file is not None and not (_NAME.fullmatch(file) and saved.nbytes):
+        raise ValueError(file)
     return saved
 
 
@@ -394,11 +380,10 @@ def _loaded(value: Any, folder: Path) -> Any:
 def _load(saved: _Saved, folder: Path) -> Tensor:
     if not saved.nbytes:
         return torch.empty(saved.shape, dtype=saved.dtype)
-    if saved.files:
-        paths = [folder / name for name in saved.files]
-        whole = _mapped(paths, saved.nbytes) if _CAN_MAP and len(paths) > 1 else _copied(paths, saved.nbytes)
-    else:
+    if saved.file is None:
         whole = np.frombuffer(bytearray(saved.bits), np.uint8)
+    else:
+        whole = np.memmap(folder / saved.file, np.uint8, mode="c", offset=_HEAD, shape=(saved.nbytes,))
     return torch.from_numpy(whole).view(saved.dtype).view(saved.shape)
 
 
@@ -435,18 +420,9 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     return whole.data
 
 
-def _pieces(tensor: Tensor) -> Iterator[tuple[bytes, Tensor]]:
-    """Cut a tensor into pieces, each with the head of its file."""
-    if tensor.nbytes <= _PIECE:
-        yield _head(tensor.dtype, tuple(tensor.shape)), tensor
-        return
-    for piece in torch.split(tensor.reshape(-1), _PIECE // tensor.dtype.itemsize):
-        yield _head(tensor.dtype, tuple(piece.shape)), piece
-
-
-def _store(folder: Path, head: bytes, piece: Tensor) -> str:
+def _store(folder: Path, tensor: Tensor) -> str:
     """Write one file, unless it is there; return its name."""
-    data = _bytes_of(piece)
+    head, data = _head(tensor.dtype, tuple(tensor.shape)), _bytes_of(tensor)
     digest = hashlib.sha256(head)
     digest.update(data)
     name = f"{digest.hexdigest()}.npy"
@@ -487,13 +463,15 @@ def _sweep(folder: Path) -> None:
 
 def _file_faults(folder: Path, found: list[_Saved], *, deep: bool) -> list[str]:
     """Say which files are missing or not as they should be; by their heads and sizes, or to the last byte."""
-    expected = [job for one in found for job in one.expected()]
     with ThreadPoolExecutor(_THREADS) as pool:
-        judged = pool.map(lambda job: _file_fault(folder / job[0], *job[1:], deep=deep), expected)
+        judged = pool.map(
+            lambda one: _file_fault(folder / one.file, one, deep=deep), [one for one in found if one.file]
+        )
         return [fault for fault in judged if fault]
 
 
-def _file_fault(path: Path, head: bytes, size: int, *, deep: bool) -> str:
+def _file_fault(path: Path, saved: _Saved, *, deep: bool) -> str:
+    head, size = _head(saved.dtype, saved.shape), _HEAD + saved.nbytes
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode) or about.st_size != size:
@@ -510,36 +488,3 @@ def _file_fault(path: Path, head: bytes, size: int, *, deep: bool) -> str:
     except OSError as error:
         return f"{path.name} cannot be read: {error.strerror}"
     return ""
-
-
-def _copied(paths: list[Path], size: int) -> NDArray[np.uint8]:
-    """Read the data of files, one after the other, [size]."""
-    whole = np.empty(size, np.uint8)
-    for number, path in enumerate(paths):
-        with path.open("rb") as stream:
-            stream.seek(_HEAD)
-            stream.readinto(whole.data[number * _PIECE : (number + 1) * _PIECE])
-    return whole
-
-
-def _mapped(paths: list[Path], size: int) -> NDArray[np.uint8]:
-    """Map the data of files side by side, copy-on-write, [size].
-
-        memory   | piece 0 ......... | piece 1 ......... | piece 2 .. |
-        files    head^               head^               head^
-
-    Memory is reserved first, and each file takes its place in it. Python can map a file, but not choose where.
-    """
-    pages = mmap.mmap(-1, size, flags=_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    whole = np.frombuffer(pages, np.uint8)
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    for number, path in enumerate(paths):
-        start = whole.ctypes.data + number * _PIECE
-        length = min(_PIECE, size - number * _PIECE)
-        with path.open("rb") as stream:
-            got = libc.mmap(start, length, mmap.PROT_READ | mmap.PROT_WRITE, _PRIVATE | _FIXED, stream.fileno(), _HEAD)
-        if got != start:
-            raise IntegrityFailed(str(path), [f"it cannot be mapped: {os.strerror(ctypes.get_errno())}"], hint=_HINT)
-    return whole

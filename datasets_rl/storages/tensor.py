@@ -11,7 +11,7 @@ import torch
 from tensordict import MemoryMappedTensor, TensorDict
 from torch import Tensor
 
-from datasets_rl.checkpoint import refuse
+from datasets_rl.checkpoint import pieces, refuse
 from datasets_rl.errors import BadArgument, UnknownKey
 from datasets_rl.rows import shorten
 from datasets_rl.storages._base import Storage
@@ -293,7 +293,7 @@ class TensorStorage(Storage):
             "slots": self.slots,
             "held": self.held,
             "written": self.written,
-            "tables": [[table.flatten(0, self.ndim - 1)[:steps]] for table in self._saved()],
+            "tables": [pieces(table.flatten(0, self.ndim - 1)[:steps]) for table in self._saved()],
         }
 
     def _saved(self) -> Sequence[Tensor]:
