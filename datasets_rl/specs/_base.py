@@ -228,14 +228,15 @@ class TensorSpec(ABC):
     def expand(self, *shape: Any) -> Self:
         """Repeat along axes of size 1 and new leading axes, as `Tensor.expand` does."""
         ndim, wanted = self.ndim, sizes(*shape)
-        return self.moved(lambda tensor: tensor.expand(*wanted, *tensor.shape[ndim:]))
+        return self.moved(lambda tensor: tensor.expand((*wanted, *tensor.shape[ndim:])))
 
     def squeeze(self, dim: int | None = None) -> Self:
         """Remove an axis of size 1, or all of them."""
         dims = [axis for axis, size in enumerate(self.shape) if size == 1]
         if dim is not None:
             dims = [axis for axis in dims if axis == self._axis(dim)]
-        return self.reshape([size for axis, size in enumerate(self.shape) if axis not in dims]) if dims else self
+        index = tuple(0 if axis in dims else slice(None) for axis in range(self.ndim))
+        return self.moved(lambda tensor: tensor[index]) if dims else self
 
     def unsqueeze(self, dim: int) -> Self:
         """Insert an axis of size 1."""
@@ -249,7 +250,7 @@ class TensorSpec(ABC):
             wanted = probe(self.shape).reshape(wanted).shape
         except RuntimeError as error:
             raise BadArgument(f"{self._named()} has no shape {list(wanted)}: {error}") from None
-        return self.moved(lambda tensor: tensor.reshape(*wanted, *tensor.shape[ndim:]))
+        return self.moved(lambda tensor: tensor.reshape((*wanted, *tensor.shape[ndim:])))
 
     def view(self, *shape: Any) -> Self:
         """Arrange the same elements in another shape: the same as `reshape`."""
@@ -378,9 +379,11 @@ class TensorSpec(ABC):
         return handler(*args, **(kwargs or {}))
 
 
-TensorSpec.torch_functions |= {
-    getattr(torch, name): operator.attrgetter(name)(TensorSpec) for name in ("index_select", "squeeze", "unsqueeze")
-}
+def _method(name: str) -> Callable[..., Any]:
+    return lambda spec, *args, **kwargs: getattr(spec, name)(*args, **kwargs)
+
+
+TensorSpec.torch_functions |= {getattr(torch, name): _method(name) for name in ("index_select", "squeeze", "unsqueeze")}
 
 
 class LeafSpec(TensorSpec):
@@ -589,7 +592,7 @@ def as_device(device: torch.device | str | int) -> torch.device:
 
 def probe(shape: Sequence[int]) -> Tensor:
     """Return a tensor of a shape that takes no memory."""
-    return torch.zeros((), dtype=torch.bool, device="cpu").expand(*shape) if len(shape) else torch.zeros(())
+    return torch.zeros((), dtype=torch.bool, device="cpu").expand(tuple(shape))
 
 
 def without_ellipsis(index: Any, ndim: int) -> tuple[Any, ...]:

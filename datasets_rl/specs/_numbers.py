@@ -37,7 +37,7 @@ def integers(
     high = torch.as_tensor(high, dtype=torch.int64, device=device)
     # In two's complement, as unsigned: the span of int64 is no int64. Numbers of as many bits as the span has are drawn
     # anew while they are greater: a remainder, or a fraction times the span, would prefer some numbers.
-    span = (high - low).expand(*shape)
+    span = (high - low).expand(tuple(shape))
     bits = span
     for shift in (1, 2, 4, 8, 16, 32):
         bits = bits | (bits >> shift)

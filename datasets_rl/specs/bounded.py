@@ -68,6 +68,7 @@ class BoundedTensorSpec(LeafSpec):
         self._low, self._high = _pressed(low), _pressed(high)
         # Bounds that are the same everywhere, as numbers: comparing two is faster than comparing as many as there are.
         one = self.numel() and not any(self._low.stride()) and not any(self._high.stride())
+        self._finite = bool((self._high - self._low).isfinite().all()) if self.dtype.is_floating_point else True
         self._everywhere = (self._low.flatten()[0].item(), self._high.flatten()[0].item()) if one else None
 
     @property
@@ -101,11 +102,14 @@ class BoundedTensorSpec(LeafSpec):
         if not self.dtype.is_floating_point:
             low, high = map(int, bounds) if bounds else (self._low.long(), self._high.long())
             return integers(low, high, shape, device=self.device, generator=generator).to(self.dtype)
-        if bounds and self.dtype.itemsize >= 4 and bounds[1] - bounds[0] <= limits(self.dtype)[1]:
+        if not self._finite or self.dtype.itemsize < 4:
+            return reals(self._low, self._high, shape, generator=generator)
+        # Rounding may leave the box by a little.
+        if bounds:
             drawn = torch.empty(shape, dtype=self.dtype, device=self.device).uniform_(*bounds, generator=generator)
-            # The difference of the bounds was rounded, and the draw with it.
             return drawn.clamp_(*bounds)
-        return reals(self._low, self._high, shape, generator=generator)
+        drawn = torch.rand(shape, dtype=self.dtype, device=self.device, generator=generator)
+        return torch.lerp(self._low, self._high, drawn).clamp_(self._low, self._high)
 
     def _inside(self, value: Tensor) -> Tensor | None:
         bounds = self._everywhere
@@ -171,6 +175,8 @@ def _between(low: Tensor, high: Tensor, dtype: torch.dtype, device: torch.device
     none = torch.zeros((), dtype=torch.bool, device=device)
     if not dtype.is_floating_point:
         least, greatest = map(int, limits(dtype))
+        # Wide enough for the limits: torch narrows a number to the dtype of the tensor that it is compared with.
+        low, high = (bound.double() if bound.is_floating_point() else bound.long() for bound in (low, high))
         none = (low > greatest) | (high < least)
         low, high = _whole(low, torch.ceil, least, greatest), _whole(high, torch.floor, least, greatest)
     low, high = low.to(dtype), high.to(dtype)

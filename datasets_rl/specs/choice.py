@@ -155,7 +155,10 @@ class ChoiceSpec(TensorSpec):
 
     def moved(self, move: Move) -> ChoiceSpec:
         """Do to every choice what `move` does to tensors of its shape."""
-        return ChoiceSpec([choice.moved(move) if self._of_specs else move(choice) for choice in self._choices])
+        try:
+            return ChoiceSpec([choice.moved(move) if self._of_specs else move(choice) for choice in self._choices])
+        except (RuntimeError, TypeError) as error:
+            raise BadArgument(f"{self._named()}: {error}") from None
 
     def to(self, dest: Any) -> ChoiceSpec:
         """Return the spec for a dtype or a device."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from typing import TYPE_CHECKING, Any
@@ -381,7 +380,7 @@ class CompositeSpec(TensorSpec):
             return value
         if not self._holds(value) or any(spec is not None and name not in value for name, spec in self._specs.items()):
             raise BadArgument("; ".join(self.misfits(value)), hint="only numbers can be projected, not keys")
-        near = copy.copy(value)
+        near = dict(value) if isinstance(value, Mapping) else value.copy()
         for name, spec in self._specs.items():
             if spec is not None:
                 near[name] = spec.project(value.get(name))
