@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from datasets_rl.errors import BadArgument
+from datasets_rl.specs._numbers import once
 
 if TYPE_CHECKING:
     from datasets_rl.specs._base import TensorSpec
@@ -57,6 +58,7 @@ def compact(tensor: Tensor) -> Any:
 
     An axis along which nothing changes has one entry, so that a bound for each channel of an image is a few numbers.
     """
+    tensor = once(tensor)
     for axis, size in enumerate(tensor.shape):
         first = tensor.narrow(axis, 0, 1) if size else tensor
         if size > 1 and bool((tensor == first).all()):

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
-__all__ = ["integers", "limits", "reals", "whole"]
+__all__ = ["integers", "limits", "once", "reals", "whole"]
 
 _LEAST = -(1 << 63)
+_GREATEST = (1 << 63) - 1
 _GREATEST_WHOLE = float((1 << 63) - (1 << 10))
 """The greatest double that is an int64."""
 
@@ -22,6 +23,12 @@ def limits(dtype: torch.dtype) -> tuple[float, float]:
     return info.min, info.max
 
 
+def once(tensor: Tensor) -> Tensor:
+    """Return a view with one entry along each axis along which the memory is the same: all that there is to look at."""
+    repeats = zip(tensor.shape, tensor.stride(), strict=True)
+    return tensor[tuple(slice(0, 1) if size > 1 and not stride else slice(None) for size, stride in repeats)]
+
+
 def integers(
     low: Tensor | int,
     high: Tensor | int,
@@ -31,7 +38,7 @@ def integers(
     generator: Generator | None = None,
 ) -> Tensor:
     """Draw int64 in [low, high], both included, each with the same chance."""
-    if isinstance(low, int) and isinstance(high, int) and high - low < 1 << 32:
+    if isinstance(low, int) and isinstance(high, int) and high - low < 1 << 32 and high < _GREATEST:
         return torch.randint(low, high + 1, shape, device=device, generator=generator)
     low = torch.as_tensor(low, dtype=torch.int64, device=device)
     high = torch.as_tensor(high, dtype=torch.int64, device=device)

@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from datasets_rl.errors import BadArgument
 from datasets_rl.specs._base import Lead, LeafSpec, Move, sizes, together
 from datasets_rl.specs._document import Entry, compact
-from datasets_rl.specs._numbers import integers, limits, reals, whole
+from datasets_rl.specs._numbers import integers, limits, once, reals, whole
 from datasets_rl.specs.space import ContinuousBox
 
 __all__ = ["BoundedTensorSpec"]
@@ -57,18 +57,21 @@ class BoundedTensorSpec(LeafSpec):
                 if not shape:
                     raise BadArgument("shape is missing, and the bounds are single numbers", hint="give shape=()")
             super().__init__(shape, device, dtype)
-            lowest, highest = lowest.expand(self.shape), highest.expand(self.shape)
+            lowest.expand(self.shape), highest.expand(self.shape)
         except RuntimeError as error:
             raise BadArgument(
                 f"low of shape {list(lowest.shape)} and high of {list(highest.shape)} do not broadcast to {shape}: {error}"
             ) from None
-        self._set(*_between(lowest, highest, self.dtype, self.device))
+        low, high = _between(once(lowest), once(highest), self.dtype, self.device)
+        self._set(low.expand(self.shape), high.expand(self.shape))
 
     def _set(self, low: Tensor, high: Tensor) -> None:
         self._low, self._high = _pressed(low), _pressed(high)
         # Bounds that are the same everywhere, as numbers: comparing two is faster than comparing as many as there are.
-        one = self.numel() and not any(self._low.stride()) and not any(self._high.stride())
-        self._finite = bool((self._high - self._low).isfinite().all()) if self.dtype.is_floating_point else True
+        one = once(self._low).numel() == once(self._high).numel() == 1
+        self._finite = (
+            bool((once(self._high) - once(self._low)).isfinite().all()) if self.dtype.is_floating_point else True
+        )
         self._everywhere = (self._low.flatten()[0].item(), self._high.flatten()[0].item()) if one else None
 
     @property
@@ -197,13 +200,14 @@ def _whole(bound: Tensor, rounded: Callable[[Tensor], Tensor], least: int, great
 
 def _pressed(bound: Tensor) -> Tensor:
     """Keep a bound that is the same everywhere as one number."""
-    first = bound.reshape(-1)[:1]
-    return (
-        first[0].clone().expand(bound.shape) if first.numel() and bool((bound == first).all()) else bound.contiguous()
-    )
+    core = once(bound)
+    first = core.reshape(-1)[:1]
+    if first.numel() and bool((core == first).all()):
+        core = first[0]
+    return core.clone().expand(bound.shape)
 
 
 def _shown(bound: Tensor) -> str:
-    if not any(bound.stride()) and bound.numel():
+    if once(bound).numel() == 1:
         return str(bound.flatten()[0].item())
     return str(bound.tolist()) if bound.numel() <= 8 else f"[{bound.min().item()} .. {bound.max().item()}]"

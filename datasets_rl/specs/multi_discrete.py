@@ -151,7 +151,8 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         nvec, mask = entry.tensor("nvec", torch.int64), cls._read_mask(entry)
         if nvec is None or not entry.sound:
             return None
-        nvec = nvec.expand(*nvec.shape[:-1], *shape[-1:]) if nvec.ndim else nvec.expand(shape[-1:])
+        if nvec.shape[-1:] in {(), (1,)}:
+            nvec = nvec.expand((*nvec.shape[:-1], *shape[-1:]))
         return cls(nvec, shape, dtype=dtype, mask=mask)
 
     def _facts(self) -> list[str]:
