@@ -183,11 +183,11 @@ class CompositeSpec(TensorSpec):
         return found
 
     def __delitem__(self, key: str | Sequence[Any]) -> None:
-        *path, last = _path(key)
-        parent = self._at(tuple(path)) if path else self
+        path = _path(key)
+        self._at(path)
+        parent = self._at(path[:-1])
         parent._expect_unlocked()  # noqa: SLF001  # of its own kind
-        self._at(_path(key))
-        parent._remove(last)  # noqa: SLF001  # of its own kind
+        parent._remove(path[-1])  # noqa: SLF001  # of its own kind
 
     def _remove(self, name: str) -> None:
         del self._specs[name]

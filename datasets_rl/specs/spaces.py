@@ -141,6 +141,8 @@ def _dtype(space: Mapping[str, Any], default: str) -> torch.dtype:
 def _box(space: Mapping[str, Any]) -> LeafSpec:
     dtype, shape = _dtype(space, "float32"), tuple(space["shape"])
     low, high = (np.asarray(space[name], np.float64 if dtype.is_floating_point else None) for name in ("low", "high"))
+    if low.shape != shape or high.shape != shape:
+        raise BadArgument(f"low and high have shapes {low.shape} and {high.shape}; expected {shape}")
     if dtype.is_floating_point and np.isneginf(low).all() and np.isposinf(high).all():
         return Unbounded(shape, dtype=dtype)
     return BoundedTensorSpec(low, high, shape, dtype=dtype)
@@ -224,7 +226,7 @@ def _finite_space(spaces: Any, spec: FiniteSpec) -> Any:
     if isinstance(spec, OneHotDiscreteTensorSpec):
         return _finite_space(spaces, spec.to_categorical_spec())
     if isinstance(spec, BinaryDiscreteTensorSpec):
-        return spaces.MultiBinary(tuple(spec.shape))
+        return spaces.MultiBinary(spec.shape[0] if spec.ndim == 1 else tuple(spec.shape))
     dtype = (
         torch.zeros((), dtype=spec.dtype).numpy().dtype if spec.dtype not in {torch.bool, torch.bfloat16} else np.int64
     )

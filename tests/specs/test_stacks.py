@@ -1,0 +1,253 @@
+"""Stacks of unlike specs, and the keys that only some composites have."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import LazyStackedTensorDict
+
+from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.specs import (
+    BoundedTensorSpec,
+    CompositeSpec,
+    DiscreteTensorSpec,
+    LazyStackedCompositeSpec,
+    LazyStackedTensorSpec,
+    OneHotDiscreteTensorSpec,
+    UnboundedContinuousTensorSpec,
+    check_no_exclusive_keys,
+    consolidate_spec,
+    contains_lazy_spec,
+)
+
+nested_tensors = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+
+
+def boxes(*greatest, dim=0, shape=(3, 4)):
+    return torch.stack([BoundedTensorSpec(0, high, shape) for high in greatest], dim)
+
+
+def test_equal_specs_are_one_and_unlike_ones_are_not():
+    assert boxes(1, 1) == BoundedTensorSpec(0, 1, (2, 3, 4))
+    assert boxes(1, 1, dim=-1).shape == (3, 4, 2)
+    assert isinstance(boxes(1, 2), LazyStackedTensorSpec)
+    assert isinstance(torch.stack([CompositeSpec(), CompositeSpec(a=None)]), LazyStackedCompositeSpec)
+    assert boxes(1, 2) != boxes(1, 2, dim=1)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1])
+def test_each_part_is_held_to_its_own_spec(dim):
+    spec = boxes(1, 5, dim=dim)
+    axis = dim % 3
+    assert spec.stack_dim == axis
+    drawn = spec.rand((200,))
+
+    assert drawn.shape == (200, *spec.shape)
+    assert float(drawn.select(axis + 1, 0).max()) <= 1 < float(drawn.select(axis + 1, 1).max())
+    assert spec.is_in(drawn)
+    assert not spec.is_in(drawn.flip(axis + 1))
+    near = spec.project(drawn.flip(axis + 1))
+    assert spec.is_in(near)
+    assert torch.equal(near.select(axis + 1, 1), drawn.select(axis + 1, 0))
+    assert "value[0] is" in spec.misfits(drawn.flip(axis + 1))[0]
+
+
+INDICES = [0, -1, slice(1, None), slice(None, None, 2), torch.tensor([1, 0]), [1], torch.tensor([True, False, True])]
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_an_index_along_the_stack_is_that_of_a_list(index):
+    spec = boxes(1, 2, 3)
+    highs = torch.tensor([1.0, 2.0, 3.0])[index]
+    part = spec[index]
+
+    if highs.ndim == 0:
+        assert part == BoundedTensorSpec(0, highs, (3, 4))
+    else:
+        assert [one.high[0, 0].item() for one in part.unbind(0)] == highs.tolist()
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        (slice(None), 0),
+        (0, 1),
+        (..., 2),
+        (slice(None), slice(1, 3), 1),
+        (None, 1),
+        (1, None, 2),
+        (slice(None), ..., None),
+        (0, 0, 0),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_other_axes_are_indexed_as_those_of_tensors(index, dim):
+    spec = boxes(1, 2, 3, dim=dim, shape=(3, 4))
+    value = torch.stack([torch.full((3, 4), high) for high in (1.0, 2.0, 3.0)], dim)
+
+    assert tuple(spec[index].shape) == tuple(value[index].shape)
+    assert spec[index].is_in(value[index])
+    assert not spec[index].is_in(value[index] + 1)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_axes_come_and_go_beside_the_stack(dim):
+    spec = boxes(1, 2, dim=dim)
+    value = torch.stack([torch.full((3, 4), high) for high in (1.0, 2.0)], dim)
+    for move in (
+        lambda it: it.unsqueeze(0),
+        lambda it: it.unsqueeze(-1),
+        lambda it: it.unsqueeze(1).squeeze(1),
+        lambda it: it.unsqueeze(2).squeeze(),
+        lambda it: it.expand(5, *it.shape),
+        lambda it: it.unbind((dim + 1) % 3)[1],
+        lambda it: it.unflatten(dim - 1, (2, -1) if it.shape[dim - 1] == 4 else (1, 3)),
+        lambda it: torch.index_select(it, dim, torch.tensor([1])),
+    ):
+        assert tuple(move(spec).shape) == tuple(move(value).shape)
+        assert move(spec).is_in(move(value))
+
+
+def test_a_stack_of_one_leaves_the_spec():
+    only = BoundedTensorSpec(0, 1, (2,))
+
+    assert LazyStackedTensorSpec(only).squeeze(0) is only
+    assert LazyStackedTensorSpec(only, dim=1).squeeze() == only
+
+
+@nested_tensors
+def test_unlike_shapes_give_nested_tensors_along_the_first_axis_only():
+    spec = torch.stack([BoundedTensorSpec(0, 1, (2, 3)), BoundedTensorSpec(0, 1, (2, 5))])
+
+    assert spec.shape == (2, 2, -1)
+    assert spec.rand().is_nested
+    assert spec.numel() == 16
+    assert spec.is_in(spec.rand())
+    assert spec.is_in([torch.zeros(2, 3), torch.ones(2, 5)])
+    assert not spec.is_in([torch.zeros(2, 3), torch.ones(2, 3)])
+    assert not spec.is_in([torch.zeros(2, 3)])
+    with pytest.raises(BadArgument, match="first axis only"):
+        spec.rand((4,))
+    with pytest.raises(BadArgument, match="differs along axis 2"):
+        spec.unbind(2)
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        [],
+        [BoundedTensorSpec(0, 1, (2,)), BoundedTensorSpec(0, 1, (2, 2))],
+        [BoundedTensorSpec(0, 1, (2,)), BoundedTensorSpec(0, 1, (2,), dtype=torch.int64)],
+        [DiscreteTensorSpec(2), DiscreteTensorSpec(3, device="meta")],
+        [BoundedTensorSpec(0, 1, (2,)), CompositeSpec(shape=(2,))],
+        [CompositeSpec(shape=(2,)), BoundedTensorSpec(0, 1, (2,))],
+        [CompositeSpec(shape=(2,)), CompositeSpec(shape=(3,))],
+    ],
+    ids=len,
+)
+def test_what_has_nothing_in_common_is_not_stacked(specs):
+    with pytest.raises((BadArgument, TypeError, RuntimeError)):
+        torch.stack(specs)
+    with pytest.raises(BadArgument):
+        LazyStackedTensorSpec(*specs)
+
+
+def pair():
+    return torch.stack(
+        [
+            CompositeSpec(a=UnboundedContinuousTensorSpec((3,)), b=OneHotDiscreteTensorSpec(4)),
+            CompositeSpec(a=UnboundedContinuousTensorSpec((5,)), c=CompositeSpec(d=DiscreteTensorSpec(2))),
+        ]
+    )
+
+
+def test_a_stack_of_composites_has_the_keys_of_all():
+    spec = pair()
+
+    assert list(spec.keys()) == ["a"]
+    assert "a" in spec
+    assert "b" not in spec
+    assert spec["a"].shape == (2, -1)
+    assert spec.get("b", 5) == 5
+    with pytest.raises(UnknownKey):
+        _ = spec["b"]
+    drawn = spec.rand((3,))
+    assert isinstance(drawn, LazyStackedTensorDict)
+    assert tuple(drawn.batch_size) == (3, 2)
+    assert spec.is_in(drawn)
+    assert spec[1]["c", "d"] == DiscreteTensorSpec(2)
+
+
+def test_entries_are_set_along_the_stack_and_removed_where_they_are():
+    spec = pair()
+    spec["e"] = boxes(1, 2)
+    spec["f", "g"] = DiscreteTensorSpec(3, (2,))
+    spec.update({"a": UnboundedContinuousTensorSpec((2, 1)), "n": None})
+
+    assert spec[1]["e"] == BoundedTensorSpec(0, 2, (3, 4))
+    assert spec["f", "g"] == DiscreteTensorSpec(3, (2,))
+    assert spec["a"].shape == (2, 1)
+    assert spec["n"] is None
+    del spec["b"]
+    assert "b" not in spec[0]
+    with pytest.raises(UnknownKey):
+        del spec["b"]
+    with pytest.raises(BadArgument, match="has 3 specs along axis 0"):
+        spec["e"] = boxes(1, 2, 3)
+    assert spec.pop("e") == boxes(1, 2)
+
+
+def test_locks_reach_the_composites_of_a_stack():
+    spec = pair().lock_()
+
+    assert spec.is_locked
+    assert spec[0].is_locked
+    with pytest.raises(BadArgument, match="locked"):
+        spec["e"] = boxes(1, 2)
+    assert not spec.clone().is_locked
+    assert spec.unlock_().empty().is_empty()
+
+
+def test_keys_that_some_lack_become_specs_of_no_numbers():
+    spec = pair()
+    same = consolidate_spec(spec)
+
+    assert not check_no_exclusive_keys(spec)
+    assert check_no_exclusive_keys(same)
+    assert set(same.keys()) == {"a", "b", "c"}
+    assert same[1]["b"].shape == (0,)
+    assert same[0]["c"].is_empty() or same[0]["c", "d"].numel() == 0
+    assert list(spec.keys()) == ["a"]
+    assert same.is_in(same.rand())
+
+
+def test_only_the_axes_that_differ_are_emptied():
+    spec = torch.stack(
+        [
+            CompositeSpec(a=UnboundedContinuousTensorSpec((3, 4))),
+            CompositeSpec(a=UnboundedContinuousTensorSpec((5, 4))),
+            CompositeSpec(),
+        ]
+    )
+
+    assert consolidate_spec(spec)[2]["a"].shape == (0, 4)
+
+
+def test_different_kinds_under_one_key_are_refused():
+    spec = torch.stack([CompositeSpec(a=DiscreteTensorSpec(2)), CompositeSpec(a=CompositeSpec()), CompositeSpec()])
+
+    with pytest.raises(BadArgument, match="a is CompositeSpec, DiscreteTensorSpec"):
+        consolidate_spec(spec)
+
+
+def test_stacks_are_found_inside():
+    inside = CompositeSpec(x=pair(), shape=(2,))
+
+    assert contains_lazy_spec(inside)
+    assert contains_lazy_spec(boxes(1, 2))
+    assert not contains_lazy_spec(CompositeSpec(a=None, b=DiscreteTensorSpec(2)))
+    assert not check_no_exclusive_keys(inside)
+    assert check_no_exclusive_keys(inside, recurse=False)
+    assert check_no_exclusive_keys(consolidate_spec(inside))
+    assert not check_no_exclusive_keys(consolidate_spec(inside, recurse_through_entries=False))
