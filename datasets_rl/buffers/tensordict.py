@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import is_tensor_collection, lazy_stack
+from tensordict import TensorDict, is_tensor_collection, lazy_stack
 from tensordict.utils import expand_as_right
 from torch import Tensor
 
@@ -120,12 +120,13 @@ class TensorDictReplayBuffer(ReplayBuffer):
             return super()._finish(data, info, collate=collate)
         if collate and self._collate_fn is not None:
             data = self._collate_fn(data)
-        noted = {key: _fitting(value, data) for key, value in info.items()}
-        data = super()._finish(_noting(data, noted), {}, collate=False)
-        # Transforms see what is known of the choice; one that selects keys does not take the index away.
+        noted = _fitting(info, data)
+        _note(data, noted)
+        data = super()._finish(data, {}, collate=False)
         if self._transforms:
+            # Transforms see what is known of the choice; one that selects keys does not take the index away.
             kept = data.keys(include_nested=True)
-            data = _noting(data, {key: value for key, value in noted.items() if key not in kept})
+            _note(data, _fitting({key: value for key, value in noted.items() if key not in kept}, data))
         return data
 
 
@@ -138,14 +139,27 @@ def _without_index(data: Any) -> Any:
     return data.exclude(_INDEX) if _INDEX in data.keys() else data  # noqa: SIM118 - a TensorDict iterates over its steps
 
 
-def _fitting(value: Any, data: Any) -> Tensor:
-    value = torch.stack(value, -1) if isinstance(value, tuple) else value
-    # What is known of an element holds for each of its steps, where elements are whole trajectories.
-    return expand_as_right(value, data).contiguous() if data.ndim > value.ndim else value
+def _fitting(info: dict[Any, Any], data: Any) -> dict[Any, Tensor]:
+    """Return what is said of each element of a batch as entries of it; other things that are said are left out."""
+    shape, device = data.shape, data.device
+    noted: dict[Any, Tensor] = {}
+    for key, said in info.items():
+        value = torch.stack(said, -1) if isinstance(said, tuple) else said
+        if value.ndim < len(shape):
+            # What is known of an element holds for each of its steps, where elements are whole trajectories.
+            value = expand_as_right(value, data).contiguous()
+        if value.shape[: len(shape)] == shape:
+            noted[key] = value if device is None or device == value.device else value.to(device, non_blocking=True)
+    return noted
 
 
-def _noting(data: Any, noted: dict[Any, Tensor]) -> Any:
+def _note(data: Any, noted: dict[Any, Tensor]) -> None:
     for key, value in noted.items():
-        if value.shape[: data.ndim] == data.shape:
-            data.set(key, value if data.device is None else value.to(data.device, non_blocking=True))
-    return data
+        *path, name = (key,) if isinstance(key, str) else key
+        node = data
+        for part in path:
+            node = node.get(part, None)
+        if type(node) is TensorDict and not node.is_locked:
+            node._tensordict[name] = value  # noqa: SLF001 - the checks of `set` cost more than the choice itself
+        else:
+            data.set(key, value)

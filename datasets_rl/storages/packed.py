@@ -67,8 +67,10 @@ class _Group:
     dtype: torch.dtype
     sizes: tuple[int, ...]
     """Elements of each piece, gaps between leaves included; they add up to the window."""
-    leaves: tuple[tuple[int, Any, tuple[int, ...], torch.dtype | None], ...]
-    """Number of the piece, name, shape of one step, dtype in memory where it differs."""
+    leaves: tuple[tuple[int, Any, tuple[int, ...] | None, torch.dtype | None], ...]
+    """Number of the piece, name, shape of one step where it has not one axis, dtype in memory where it differs."""
+    scalars: tuple[tuple[int, Any, torch.dtype | None], ...]
+    """Element, name, dtype in memory where it differs, of leaves that are one number a step."""
 
 
 class RowViews:
@@ -93,27 +95,32 @@ class RowViews:
             leaves: Takes the views, [..., *shape], by name: a dict or a list.
         """
         for group in self._groups:
-            pieces = windows.view(group.dtype).split_with_sizes(group.sizes, -1)
+            items = windows if windows.dtype is group.dtype else windows.view(group.dtype)
+            pieces = items.split_with_sizes(group.sizes, -1) if group.leaves else ()
             for number, name, shape, read_as in group.leaves:
                 piece = pieces[number]
-                if len(shape) != 1:
-                    piece = piece.view(*piece.shape[:-1], *shape) if shape else piece.squeeze(-1)
+                if shape is not None:
+                    piece = piece.view(*piece.shape[:-1], *shape)
+                leaves[name] = piece if read_as is None else piece.to(read_as)
+            for at, name, read_as in group.scalars:
+                piece = items.select(-1, at)
                 leaves[name] = piece if read_as is None else piece.to(read_as)
 
 
 def _group(dtype: torch.dtype, spots: Sequence[Spot], window_bytes: int) -> _Group:
     sizes: list[int] = []
-    leaves: list[tuple[int, Any, tuple[int, ...], torch.dtype | None]] = []
+    leaves: list[tuple[int, Any, tuple[int, ...] | None, torch.dtype | None]] = []
     at = 0
-    for spot in sorted(spots, key=lambda spot: spot.offset):
+    for spot in sorted((spot for spot in spots if spot.shape), key=lambda spot: spot.offset):
         gap = spot.offset // dtype.itemsize - at
         if gap:
             sizes.append(gap)
-        leaves.append((len(sizes), spot.name, spot.shape, spot.read_as))
+        leaves.append((len(sizes), spot.name, None if len(spot.shape) == 1 else spot.shape, spot.read_as))
         sizes.append(math.prod(spot.shape))
         at = spot.offset // dtype.itemsize + sizes[-1]
     rest = window_bytes // dtype.itemsize - at
-    return _Group(dtype, tuple(sizes + [rest] * bool(rest)), tuple(leaves))
+    scalars = tuple((spot.offset // dtype.itemsize, spot.name, spot.read_as) for spot in spots if not spot.shape)
+    return _Group(dtype, tuple(sizes + [rest] * bool(rest)), tuple(leaves), scalars)
 
 
 def nest(leaves: dict[Key, Tensor], batch_size: torch.Size) -> TensorDict:
