@@ -138,5 +138,6 @@ def named_so(node: ast.expr) -> bool:
 
 @pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize("program", [text for text in PROGRAMS if "demo/pendulum" in text])
-def test_programs_on_built_in_data_run(program):
+def test_programs_on_built_in_data_run(program, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     exec(compile(program, "README.md", "exec"), {})

@@ -1,0 +1,31 @@
+"""What the documentation shows runs as it is printed, and what it names is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import datasets_rl
+
+PAGES = sorted((Path(datasets_rl.__file__).parents[1] / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_programs_of_a_page_run_one_after_the_other(page):
+    programs = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    names: dict[str, object] = {}
+    for program in programs:
+        exec(program, names)
+
+    assert programs
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_classes_of_a_page_are_public_names(page):
+    named = set(
+        re.findall(r"`([A-Z]\w+(?:Storage|Sampler|Writer|Buffer|Ensemble|Batches))\b", page.read_text(encoding="utf-8"))
+    )
+
+    assert named <= set(datasets_rl.__all__)
