@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import uuid
 import weakref
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from datasets_rl.disk import FileLock
 
@@ -30,14 +33,17 @@ class Gate:
 
     def __init__(self) -> None:
         self._path: Path | None = None
+        self.name = uuid.uuid4().hex
+        """The same in all processes."""
         self._start()
 
-    def _start(self) -> None:
-        self._process = os.getpid()
+    def _start(self, *, forked: bool = False) -> None:
+        self._forked = forked
         self._inside = threading.Condition(threading.RLock())
         self._depth = 0
         self._reads = 0
         self._file = FileLock(self._path) if self._path is not None else None
+        _gates.add(self)
 
     @property
     def shared(self) -> bool:
@@ -57,9 +63,11 @@ class Gate:
                     self._file.acquire()
 
     def __enter__(self) -> None:
-        if self._process != os.getpid():
-            # The threads of the parent that were inside do not exist here.
-            self._start()
+        if self._forked:
+            # The threads with which the parent computes do not exist here, and torch waits for them for ever as soon as
+            # something is large enough to be split (from 32,768 elements).
+            torch.set_num_threads(1)
+            self._forked = False
         self._inside.acquire()
         self._depth += 1
         if self._file is not None and self._depth == 1:
@@ -92,22 +100,23 @@ class Gate:
             self._inside.wait()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_path": self._path}
+        return {"_path": self._path, "name": self.name}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._path = state["_path"]
+        self.__dict__.update(state)
         self._start()
 
 
 class GateChain:
-    """The gates of several buffers, entered together; always in the same order, so that nobody waits in a ring.
+    """The gates of several buffers, entered together; in the same order everywhere, so that nobody waits in a ring.
 
     Args:
         gates: The gates; one may be there several times.
     """
 
-    def __init__(self, gates: Iterable[Gate | GateChain]) -> None:
-        self._gates = sorted(set(gates), key=id)
+    def __init__(self, gates: Iterable[Gate]) -> None:
+        # A copy of a gate has its name.
+        self._gates = sorted(set(gates), key=lambda gate: (gate.name, id(gate)))
 
     @property
     def shared(self) -> bool:
@@ -144,6 +153,19 @@ class GateChain:
         """Wait until every announced reading has ended; called inside, by who is going to write."""
         for gate in self._gates:
             gate.wait_for_reads()
+
+
+_gates: weakref.WeakSet[Gate] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Free every gate in a forked process: the threads of its parent that were inside do not exist here."""
+    for gate in list(_gates):
+        gate._start(forked=True)  # noqa: SLF001 - of this file
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _remove(path: Path, owner: int) -> None:

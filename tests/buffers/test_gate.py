@@ -10,8 +10,9 @@ import threading
 import time
 
 import pytest
+import torch
 
-from datasets_rl.buffers.gate import Gate
+from datasets_rl.buffers.gate import Gate, GateChain
 
 
 def test_a_writer_waits_until_what_was_announced_has_been_read():
@@ -111,6 +112,34 @@ def test_a_process_that_is_forked_while_a_thread_is_inside_gets_an_open_gate():
     thread.join(10)
 
     assert process.exitcode == 0
+
+
+def copy_much(gate, queue):
+    with gate:
+        queue.put(int(torch.ones(1_000_000).clone().sum()))
+
+
+def test_a_forked_process_copies_much_after_its_parent_has_computed_with_threads():
+    """Torch would wait there for the parent's threads, for ever."""
+    gate, context = Gate(), multiprocessing.get_context("fork")
+    torch.rand(4_000_000).add(1)
+    queue = context.SimpleQueue()
+    process = context.Process(target=copy_much, args=(gate, queue))
+    process.start()
+    process.join(20)
+    process.kill()
+    process.join(10)
+
+    assert process.exitcode == 0
+    assert queue.get() == 1_000_000
+
+
+def test_several_gates_are_entered_in_one_order_wherever_they_are_unpickled():
+    """By their place in the memory, two processes would wait for each other."""
+    gates = [Gate() for _ in range(6)]
+    copies = pickle.loads(pickle.dumps(gates[::-1]))
+
+    assert [gate.name for gate in GateChain(gates)._gates] == [gate.name for gate in GateChain(copies)._gates]
 
 
 def test_the_file_of_a_shared_gate_goes_with_it():
