@@ -116,7 +116,7 @@ class PrioritizedSampler(Sampler):
         faults = self._priority_faults(self.priorities, alpha, self._eps)
         _refuse([*faults, *self._mass_faults(alpha, self._eps, self._highest)])
         self._alpha = alpha
-        self._write(torch.arange(self._held), self.priorities.clone())
+        self._write(np.arange(self._held), self.priorities.numpy().copy())
 
     @property
     def beta(self) -> float:
@@ -183,11 +183,10 @@ class PrioritizedSampler(Sampler):
         if not held:
             raise BadArgument("the storage holds no step to sample", hint="extend the buffer first")
         if held < self._held:
-            kept = self.priorities[:held].clone()
-            highest = self._highest
+            kept, highest = self.priorities[:held].numpy(), self._highest
             self.empty()
             self._held, self._highest = held, highest
-            self._write(torch.arange(held), kept)
+            self._write(np.arange(held), kept)
         self._grow(held)
         if not self._tree.total:
             raise BadArgument(
@@ -197,22 +196,22 @@ class PrioritizedSampler(Sampler):
 
     def _grow(self, held: int) -> None:
         if held > self._held:
-            rows = torch.arange(self._held, held)
+            rows = np.arange(self._held, held)
             self._held = held
-            self._write(rows, torch.tensor([self.default_priority], dtype=torch.float64))
+            self._write(rows, np.array([self.default_priority]))
 
     def extend(self, index: Tensor) -> None:
         """Give rows that were written the default priority."""
         if not len(index):
             return
         stop = int(index.max()) + 1
-        _refuse(_row_faults(index, self._capacity))
-        before = index[index < self._held]
+        _refuse(_row_faults(index, 0, self._capacity))
+        before = index[index < self._held].numpy()
         if len(before):
             if self._within:
                 # What was replaced has no part in the default of what replaces it.
-                self._tree.write(before.numpy(), np.zeros(1), self._eps, self._alpha)
-            self._write(before, torch.tensor([self.default_priority], dtype=torch.float64))
+                self._tree.write(before, np.zeros(1), self._eps, self._alpha)
+            self._write(before, np.array([self.default_priority]))
         self._grow(stop)
 
     def update_priority(self, index: Any, priority: Any, *, storage: Storage | None = None) -> None:
@@ -220,7 +219,7 @@ class PrioritizedSampler(Sampler):
 
         Args:
             index: Rows, int64 [...]; where the storage has several axes, an index as its `ravel` takes it does as well.
-                The last wins where a row comes twice.
+                The last wins where a row comes twice. A row of -1 was not kept by the writer: its priority has no use.
             priority: One for all, or one for each row, [...]; with further axes, those are reduced to one (see
                 `reduction`). On any device, or as an array or list.
             storage: Holds the rows.
@@ -231,15 +230,25 @@ class PrioritizedSampler(Sampler):
         """
         rows = _rows(index, storage)
         priorities = self._reduced(priority, rows.shape)
-        rows = rows.reshape(-1).contiguous()
-        if not len(rows):
+        if rows.ndim != 1:
+            rows = rows.reshape(-1)
+        where, values = rows.contiguous().numpy(), priorities.numpy()
+        if not len(where):
             return
         limit = self._capacity if storage is None else min(len(storage), self._capacity)
-        if not self._tree.takes(rows.numpy(), priorities.numpy(), limit, self._largest(self._alpha, self._eps)):
-            _refuse([*_row_faults(rows, limit), *self._priority_faults(priorities, self._alpha, self._eps)])
+        if not self._tree.takes(where, values, limit, self._largest(self._alpha, self._eps)):
+            _refuse([*_row_faults(rows, -1, limit), *self._priority_faults(priorities, self._alpha, self._eps)])
+            kept = where >= 0
+            where, values = where[kept], values if len(values) == 1 else values[kept]
+            if not len(where):
+                return
         if limit > self._held:
-            self._grow(int(rows.max()) + 1)
-        self._write(rows, priorities)
+            self._grow(int(where.max()) + 1)
+        self._write(where, values)
+
+    def expect_priority(self, priority: Tensor) -> None:
+        """Refuse priorities, [n, ...], that are no finite numbers from 0, or too large for alpha."""
+        _refuse(self._priority_faults(self._reduced(priority, priority.shape[:1]), self._alpha, self._eps))
 
     def _reduced(self, priority: Any, shape: torch.Size) -> Tensor:
         values = _tensor("priority", priority)
@@ -252,12 +261,12 @@ class PrioritizedSampler(Sampler):
             raise BadArgument(
                 f"priority has shape {list(values.shape)}; expected one number, or {list(shape)} as the index has"
             )
-        if values.shape == shape:
+        if len(values.shape) == len(shape):
             return values.reshape(-1).contiguous()
         return _REDUCTIONS[self.reduction](values.reshape(shape.numel(), -1))
 
-    def _write(self, rows: Tensor, priorities: Tensor) -> None:
-        highest = self._tree.write(rows.numpy(), priorities.numpy(), self._eps, self._alpha)
+    def _write(self, rows: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
+        highest = self._tree.write(rows, priorities, self._eps, self._alpha)
         self._highest = max(self._highest, highest)
 
     def _largest(self, alpha: float, eps: float) -> float:
@@ -320,7 +329,7 @@ class PrioritizedSampler(Sampler):
         priorities = state_dict["priorities"].cpu().contiguous()
         self._held = len(priorities)
         if self._held:
-            self._write(torch.arange(self._held), priorities)
+            self._write(np.arange(self._held), priorities.numpy())
         self._highest = float(state_dict["highest"])
 
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
@@ -372,9 +381,10 @@ def _rows(index: Any, storage: Storage | None) -> Tensor:
     return rows.to("cpu", torch.int64)
 
 
-def _row_faults(rows: Tensor, count: int) -> list[str]:
-    if int(rows.min()) >= 0 and int(rows.max()) < count:
+def _row_faults(rows: Tensor, least: int, stop: int) -> list[str]:
+    if int(rows.min()) >= least and int(rows.max()) < stop:
         return []
-    wrong = ((rows < 0) | (rows >= count)).nonzero().flatten()
+    rows = rows.reshape(-1)
+    wrong = ((rows < least) | (rows >= stop)).nonzero().flatten()
     first = int(wrong[0])
-    return [f"index {first} of {len(rows)} is {int(rows[first])}, one of {len(wrong)} outside the {count:,} rows"]
+    return [f"index {first} of {len(rows)} is {int(rows[first])}, one of {len(wrong)} outside the {stop:,} rows"]

@@ -12,16 +12,21 @@ __all__ = ["SumTree"]
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
+_DENSE = 2
+"""A level with fewer nodes than that for each row that is written is computed as a whole."""
+
 
 class SumTree:
     """The mass of each row, where mass = (priority + eps) ** alpha, and of all rows together.
 
-    A binary tree in one array: node 1 is the root, and the children of node i are 2i and 2i + 1. An inner node is
-    always computed from its two children, never corrected by a difference, so that no error adds up.
+    A binary tree over blocks of 8 rows, in one array: node 1 is the root, and the children of node i are 2i and 2i + 1.
+    An inner node is always computed from its two children, never corrected by a difference, so that no error adds up.
+    The three levels inside a block are added up when they are asked for: its masses lie in one or two cache lines, and
+    writes take half the time.
 
-                   1                  capacity 3, leaves 4
-              2         3             row      0  1  2
-            4   5     6   7           node     4  5  6
+                   1                  capacity 26, blocks 4
+              2         3             rows     0-7  8-15  16-23  24-31
+            4   5     6   7           node      4     5      6      7
 
     Args:
         capacity: Rows that fit.
@@ -29,11 +34,12 @@ class SumTree:
     """
 
     def __init__(self, capacity: int, *, ranked: bool = False) -> None:
-        leaves = 1 << (capacity - 1).bit_length()
+        blocks = 1 << ((capacity - 1) // 8).bit_length()
         # Zeros come from the system unwritten: what a large capacity does not use takes no memory.
-        self._sums, self._highs = np.zeros((2, 2 * leaves))
+        self._sums, self._highs = np.zeros((2, 2 * blocks))
+        self._masses, self._priorities = np.zeros((2, 8 * blocks))
         self._low = np.array([np.inf, 0.0])
-        self._leaves = leaves
+        self._capacity = capacity
         self._ranked = ranked
 
     @property
@@ -47,7 +53,7 @@ class SumTree:
         # A tree of minima would make writes half as slow again. Rows are looked through when the last one of the
         # smallest mass got a larger one: of all rows that is the one drawn, and so updated, most seldom.
         if not self._low[1]:
-            _look_for_lowest(self.masses, self._low)
+            _look_for_lowest(self._masses, self._low)
         return float(self._low[0])
 
     @property
@@ -57,13 +63,13 @@ class SumTree:
 
     @property
     def priorities(self) -> Floats:
-        """The priority of each row, [leaves]; a view."""
-        return self._highs[self._leaves :]
+        """The priority of each row, [capacity]; a view."""
+        return self._priorities[: self._capacity]
 
     @property
     def masses(self) -> Floats:
-        """The mass of each row, [leaves]; a view."""
-        return self._sums[self._leaves :]
+        """The mass of each row, [capacity]; a view."""
+        return self._masses[: self._capacity]
 
     @staticmethod
     def takes(rows: Rows, priorities: Floats, count: int, largest: float) -> bool:
@@ -82,7 +88,11 @@ class SumTree:
         Returns:
             The largest of the priorities.
         """
-        return _write(self._sums, self._highs, self._low, rows, priorities, eps, alpha, self._ranked)
+        # Here and not in the loop, because numpy has a fast power on many machines.
+        masses = np.power(priorities + eps, alpha)
+        return _write(
+            self._sums, self._masses, self._highs, self._priorities, self._low, rows, priorities, masses, self._ranked
+        )
 
     def draw(self, points: Floats) -> tuple[Rows, Floats]:
         """Draw a row for each of the points, with a chance in proportion to its mass; never one of mass 0.
@@ -94,7 +104,7 @@ class SumTree:
             The rows and their masses, [B] each.
         """
         rows, masses = np.empty(len(points), np.int64), np.empty(len(points))
-        _draw(self._sums, points, rows, masses)
+        _draw(self._sums, self._masses, points, rows, masses)
         return rows, masses
 
 
@@ -118,49 +128,68 @@ def _look_for_lowest(masses: Floats, low: Floats) -> None:
     low[0], low[1] = lowest, count
 
 
-@compiled("float64(float64[::1], float64[::1], float64[::1], int64[::1], float64[::1], float64, float64, boolean)")
+@compiled(
+    "float64(float64[::1], float64[::1], float64[::1], float64[::1], float64[::1], int64[::1], float64[::1],"
+    "float64[::1], boolean)"
+)
 def _write(
-    sums: Floats, highs: Floats, low: Floats, rows: Rows, priorities: Floats, eps: float, alpha: float, ranked: bool
+    sums: Floats,
+    masses: Floats,
+    highs: Floats,
+    priorities: Floats,
+    low: Floats,
+    rows: Rows,
+    new_priorities: Floats,
+    new_masses: Floats,
+    ranked: bool,
 ) -> float:
-    leaves, count, one = len(sums) // 2, len(rows), len(priorities) == 1
-    first, last = 2 * leaves, 1
-    mass = highest = 0.0
+    blocks, count, one = len(sums) // 2, len(rows), len(new_priorities) == 1
+    first, last = 2 * blocks, 1
+    highest = 0.0
     lowest, lowest_count = low
     for i in range(count):
-        node = leaves + rows[i]
-        priority = priorities[0 if one else i]
-        if i == 0 or not one:
-            mass = (priority + eps) ** alpha
+        row, at = rows[i], 0 if one else i
+        mass, priority = new_masses[at], new_priorities[at]
         # Without a row of the lowest mass all others are above it: one that is not above is the lowest.
-        if sums[node] == lowest:
+        if masses[row] == lowest:
             lowest_count -= 1
         if 0 < mass < lowest:
             lowest, lowest_count = mass, 1.0
         elif mass == lowest:
             lowest_count += 1
-        sums[node] = mass
-        highs[node] = priority
+        masses[row] = mass
+        priorities[row] = priority
         highest = max(highest, priority)
+        node = blocks + (row >> 3)
         first, last = min(first, node), max(last, node)
     low[0], low[1] = lowest, lowest_count
-    depth = 0
+    whole = last - first < count
+    for i in range(last - first + 1 if whole else count):
+        node = first + i if whole else blocks + (rows[i] >> 3)
+        m = 8 * (node - blocks)
+        sums[node] = (masses[m] + masses[m + 1] + (masses[m + 2] + masses[m + 3])) + (
+            masses[m + 4] + masses[m + 5] + (masses[m + 6] + masses[m + 7])
+        )
+        if ranked:
+            highs[node] = priorities[m : m + 8].max()
+    depth = 3
     while first > 1:
         depth += 1
         first >>= 1
         last >>= 1
-        # Near the root, and for rows that lie together, a level has fewer nodes than there are rows.
-        whole = last - first < count
+        # Near the root, and for rows that lie together, a level has few nodes for each row.
+        whole = last - first < _DENSE * count
         for i in range(last - first + 1 if whole else count):
-            node = first + i if whole else (leaves + rows[i]) >> depth
+            node = first + i if whole else (8 * blocks + rows[i]) >> depth
             sums[node] = sums[2 * node] + sums[2 * node + 1]
             if ranked:
                 highs[node] = max(highs[2 * node], highs[2 * node + 1])
     return highest
 
 
-@compiled("void(float64[::1], float64[::1], int64[::1], float64[::1])")
-def _draw(sums: Floats, points: Floats, rows: Rows, masses: Floats) -> None:
-    leaves, count = len(sums) // 2, len(points)
+@compiled("void(float64[::1], float64[::1], float64[::1], int64[::1], float64[::1])")
+def _draw(sums: Floats, masses: Floats, points: Floats, rows: Rows, drawn: Floats) -> None:
+    blocks, count = len(sums) // 2, len(points)
     for i in range(count):
         points[i] *= sums[1]
         rows[i] = 1
@@ -168,7 +197,7 @@ def _draw(sums: Floats, points: Floats, rows: Rows, masses: Floats) -> None:
     # million rows this is 15 times faster than point by point, and at least twice as fast as with nodes of 4 to 32
     # children, whose choice is less simple.
     size = 1
-    while size < leaves:
+    while size < blocks:
         for i in range(count):
             left = 2 * rows[i]
             right = points[i] >= sums[left]
@@ -176,8 +205,22 @@ def _draw(sums: Floats, points: Floats, rows: Rows, masses: Floats) -> None:
             rows[i] = left + 1 if right else left
         size *= 2
     for i in range(count):
+        row = 8 * (rows[i] - blocks)
+        left_mass = masses[row] + masses[row + 1] + (masses[row + 2] + masses[row + 3])
+        right = points[i] >= left_mass
+        points[i] = points[i] - left_mass if right else points[i]
+        rows[i] = row + 4 if right else row
+    for i in range(count):
+        row = rows[i]
+        left_mass = masses[row] + masses[row + 1]
+        right = points[i] >= left_mass
+        points[i] = points[i] - left_mass if right else points[i]
+        rows[i] = row + 2 if right else row
+    for i in range(count):
+        row = rows[i]
+        row = row + 1 if points[i] >= masses[row] else row
         # A point that rounding has put behind the last mass belongs to that mass.
-        while sums[rows[i]] == 0:
-            rows[i] -= 1
-        masses[i] = sums[rows[i]]
-        rows[i] -= leaves
+        while masses[row] == 0:
+            row -= 1
+        drawn[i] = masses[row]
+        rows[i] = row

@@ -61,8 +61,8 @@ def steps_of_training(sample, update, *, repeat):
 
 @pytest.mark.parametrize("batch_size", [256, 4096])
 def test_training_by_priorities_takes_less_than_half_of_the_time_of_cpprb(prioritised, cpprb_buffer, batch_size, show):
-    rows, values = torch.randint(len(prioritised), (64, batch_size)), torch.rand(64, batch_size)
-    indices, priorities = rows.numpy(), values.numpy()
+    rows, values = list(torch.randint(len(prioritised), (64, batch_size))), list(torch.rand(64, batch_size))
+    indices, priorities = [one.numpy() for one in rows], [one.numpy() for one in values]
     calls = {
         "ours": (
             lambda: prioritised.sample(batch_size),

@@ -258,7 +258,7 @@ class TestWhatIsRefused:
             ([0, 1], [1.0, 2.0, 3.0], r"shape \[3\]; expected one number, or \[2\]"),
             ([0, 1], [[1.0, 2.0]], r"shape \[1, 2\]"),
             ([0, 3], 1.0, "index 1 of 2 is 3, one of 1 outside the 3 rows"),
-            ([-1, 0], 1.0, "index 0 of 2 is -1"),
+            ([-2, 0], 1.0, "index 0 of 2 is -2"),
             ([0, 9], [NAN, 1.0], "outside the 3 rows; priority 0 of 2 is nan"),
             ([0.5], 1.0, "index is torch.float64"),
             ([True, False, True], 1.0, "index is torch.bool"),
@@ -354,6 +354,16 @@ class TestWhatIsTaken:
         sampler.update_priority([0, 1, 0], [5.0, 6.0, 7.0])
 
         assert sampler.priorities.tolist() == [7.0, 6.0]
+
+    def test_what_a_writer_did_not_keep_has_no_priority(self):
+        """Its row is -1 in what `extend` returned, which goes into `update_priority` as it is."""
+        sampler, storage = with_priorities([1.0, 1.0])
+        sampler.update_priority([-1, 1, -1], [5.0, 6.0, 7.0], storage=storage)
+        sampler.update_priority([-1, 0], 4.0, storage=storage)
+        sampler.update_priority([-1, -1], [8.0, 9.0], storage=storage)
+
+        assert sampler.priorities.tolist() == [4.0, 6.0]
+        assert sampler.default_priority == 6.0
 
     def test_no_rows_are_no_fault(self):
         sampler, _ = with_priorities([1.0])
