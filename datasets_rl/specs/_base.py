@@ -599,6 +599,7 @@ def without_ellipsis(index: Any, ndim: int) -> tuple[Any, ...]:
     """Return an index as a tuple with slices in place of an ellipsis, so that it means the same before further axes."""
     entries = index if isinstance(index, tuple) else (index,)
     entries = tuple(torch.as_tensor(one) if isinstance(one, (list, range, np.ndarray)) else one for one in entries)
+    entries = tuple(int(one) if isinstance(one, np.integer) else one for one in entries)
     dots = [number for number, one in enumerate(entries) if one is Ellipsis]
     if len(dots) > 1:
         raise IndexError("an index has one ellipsis at most")

@@ -166,36 +166,46 @@ class _Stacked(TensorSpec):
     # --- shapes
 
     def moved(self, move: Move) -> Any:
-        """Refuse: the specs have no shape in common that could be moved as a whole.
+        """Do to the stack what `move` does to tensors of its shape: a stack has the methods that it calls."""
+        return move(self)
 
-        Raises:
-            BadArgument: Always.
-        """
-        del move
-        raise BadArgument(f"{self._named()} cannot be reshaped", hint="`unbind` it, and reshape the specs")
+    def _refused(self) -> BadArgument:
+        return BadArgument(f"{self._named()} cannot be reshaped", hint="`unbind` it, and reshape the specs")
 
     def _inner(self, axis: int) -> int:
         """Return which axis of a spec an axis of the stack is."""
         return axis - (axis > self.dim)
 
     def reshape(self, *shape: Any) -> Any:
-        """Return the spec itself for its own shape; no other can be had.
+        """Arrange the axes before that of the stack in another shape.
 
         Raises:
-            BadArgument: If it is another.
+            BadArgument: If the others do not stay as they are.
         """
-        return self if sizes(*shape) == self.shape else self.moved(lambda tensor: tensor)
+        wanted, kept = sizes(*shape), self.ndim - self.dim
+        dim = len(wanted) - kept
+        if dim < 0 or wanted[dim:] != self.shape[self.dim :] or -1 in wanted[:dim]:
+            raise self._refused()
+        members = [spec.reshape((*wanted[:dim], *spec.shape[self.dim :])) for spec in self._members]
+        return type(self)(*members, dim=dim)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Any:
-        """Refuse to make one axis of several."""
-        del start_dim, end_dim
-        return self.moved(lambda tensor: tensor)
+        """Make one axis of several before that of the stack.
+
+        Raises:
+            BadArgument: If they are not all before it.
+        """
+        start, end = self._axis(start_dim), self._axis(end_dim)
+        if not start <= end < self.dim:
+            raise self._refused()
+        members = [spec.flatten(start, end) for spec in self._members]
+        return type(self)(*members, dim=self.dim - (end - start))
 
     def unflatten(self, dim: int, sizes: Sequence[int]) -> Any:
         """Make several axes of one that is not that of the stack."""
         axis = self._axis(dim)
         if axis == self.dim:
-            return self.moved(lambda tensor: tensor)
+            raise self._refused()
         members = [spec.unflatten(self._inner(axis), sizes) for spec in self._members]
         return type(self)(*members, dim=self.dim + (axis < self.dim) * (len(sizes) - 1))
 
@@ -267,6 +277,10 @@ class _Stacked(TensorSpec):
                 f"{self._named()} cannot be indexed with {index!r}: only its axis {self.dim} takes tensors"
             )
         inner = (*before, *after)
+        while inner and inner[-1] == slice(None):  # which the last axis of a one-hot spec does not take either
+            inner = inner[:-1]
+        if isinstance(own, Tensor) and not own.ndim and own.dtype != torch.bool:
+            own = int(own)
         if isinstance(own, int):
             return self._members[own][inner] if inner else self._members[own]
         chosen = (

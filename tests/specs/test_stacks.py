@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from tensordict import LazyStackedTensorDict
@@ -251,3 +252,54 @@ def test_stacks_are_found_inside():
     assert check_no_exclusive_keys(inside, recurse=False)
     assert check_no_exclusive_keys(consolidate_spec(inside))
     assert not check_no_exclusive_keys(consolidate_spec(inside, recurse_through_entries=False))
+
+
+@nested_tensors
+def test_a_composite_takes_its_stacks_along():
+    spec = CompositeSpec(x=pair(), y=boxes(1, 2), shape=(2,))
+
+    assert spec[0]["x"] == pair()[0]
+    assert spec[torch.tensor(1)]["y"] == BoundedTensorSpec(0, 2, (3, 4))
+    assert spec[np.int64(1)]["x", "c", "d"] == DiscreteTensorSpec(2)
+    assert spec.unsqueeze(0)["x"].shape == (1, 2)
+    assert spec.unsqueeze(0)[0] == spec
+    assert spec.expand(6, 2)["y"].shape == (6, 2, 3, 4)
+    assert spec.expand(6, 2).reshape(3, 2, 2)["y"].shape == (3, 2, 2, 3, 4)
+    assert spec.expand(6, 2).reshape(3, 2, 2)[0, 1] == spec
+    assert spec.expand(3, 4, 2)["x"].flatten(0, 1).shape == (12, 2)
+    assert torch.stack([spec, spec])[1] == spec
+    assert spec.is_in(spec.rand())
+    with pytest.raises(BadArgument, match="cannot be reshaped"):
+        spec.reshape(2, 1)
+
+
+def test_a_stack_of_one_hot_specs_is_indexed_along_the_stack():
+    masks = torch.tensor([[True, False, True], [True, True, True]])
+    spec = torch.stack([OneHotDiscreteTensorSpec(3, mask=one) for one in masks])
+
+    assert spec[0, ...] == OneHotDiscreteTensorSpec(3, mask=masks[0])
+    assert spec[..., :] == spec
+
+
+def test_what_does_not_fit_a_stack_is_told():
+    spec = boxes(1, 2)
+
+    assert spec.misfits(torch.zeros(3, 3, 4)) == ["value is of shape [3, 3, 4]; expected 2 parts along axis 0"]
+    assert spec.misfits(5) == ["value is a int; expected 2 parts along axis 0"]
+    assert spec.domain == "continuous"
+    spec.type_check(torch.zeros(2, 3, 4))
+    for call in (
+        lambda: spec.project(torch.zeros(3, 3, 4)),
+        lambda: spec.type_check(torch.zeros(2, 3, 4, dtype=torch.int64)),
+        lambda: spec.expand(3, 3, 4),
+        lambda: spec.unflatten(0, (1, 2)),
+        lambda: setattr(pair(), "shape", (3,)),
+        lambda: torch.stack([DiscreteTensorSpec(2), DiscreteTensorSpec(3)]).enumerate(),
+        lambda: torch.stack([DiscreteTensorSpec(2), DiscreteTensorSpec(3)]).cardinality(),
+        lambda: consolidate_spec(torch.stack([CompositeSpec(a=boxes(1, 2), shape=(2,)), CompositeSpec(shape=(2,))])),
+    ):
+        with pytest.raises(BadArgument):
+            call()
+    for index in ((0, torch.tensor([1])), torch.tensor([[0, 1]]), slice(0, 0), (0, 0, 0, 0)):
+        with pytest.raises(IndexError):
+            _ = spec[index]
