@@ -50,17 +50,20 @@ class Prefetch(Generic[Draw, Batch]):
         self._threads: ThreadPoolExecutor | None = None
         self._under_way: deque[tuple[Draw, Future[Batch]]] = deque()
 
-    def next(self) -> Batch:
-        """Return the oldest batch under way, and start new ones behind it."""
+    def next(self) -> tuple[Draw, Batch]:
+        """Return the oldest batch under way with what was drawn for it, and start new ones behind it."""
         with self._gate:
-            if self._process != os.getpid():
-                # Threads do not come along into a forked process: what they had under way never comes.
-                self._threads, self._process = None, os.getpid()
-                self._under_way.clear()
+            self._leave_parent()
             while len(self._under_way) <= self.depth:
                 self.start(self._draw())
-            batch = self._under_way.popleft()[1]
-        return batch.result()
+            drawn, batch = self._under_way.popleft()
+        return drawn, batch.result()
+
+    def _leave_parent(self) -> None:
+        """Forget, in a forked process, what is under way in its parent: threads do not come along."""
+        if self._process != os.getpid():
+            self._threads, self._process = None, os.getpid()
+            self._under_way.clear()
 
     def start(self, drawn: Draw) -> None:
         """Have a batch made of what was drawn, behind those under way."""
@@ -75,6 +78,7 @@ class Prefetch(Generic[Draw, Batch]):
 
     def drain(self) -> None:
         """Forget the batches under way: what they were drawn from has changed."""
+        self._leave_parent()
         while self._under_way:
             drawn, batch = self._under_way.popleft()
             if batch.cancel():

@@ -27,6 +27,7 @@ from datasets_rl.samplers.random import RandomSampler
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.ted.keys import Key
+from datasets_rl.transforms._base import gathered
 from datasets_rl.writers._base import Writer
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
 from datasets_rl.writers.round_robin import RoundRobinWriter
@@ -42,13 +43,15 @@ _ROOT = "_data"
 
 
 @dataclass(slots=True)
-class _Drawn:
+class Drawn:
     """A batch that was chosen."""
 
     storage: Storage
     index: Any
     info: dict[Any, Any]
     data: Any = _UNREAD
+    last: bool = False
+    """Whether the sampler has run out with it."""
     announced: bool = False
     """Whether the gate was told that it will be read outside."""
 
@@ -127,6 +130,8 @@ class ReplayBuffer(Stateful):
         self._pin_memory = pin_memory and torch.accelerator.is_available()
         self._dim_extend = dim_extend
         self.batch_size = batch_size
+        self._ran_out = False
+        """Whether the last batch was the last of an epoch."""
         self._gate: Gate | GateChain = Gate()
         if shared:
             self.share()
@@ -242,12 +247,14 @@ class ReplayBuffer(Stateful):
                 return None
             data = data.squeeze(0) if batched else data
         with self._writing():
+            priority = self._priority_of(data, self._storage.ndim - 1)
             index = self._writer.add(data)
             if index is None:
                 return None
             rows = index if isinstance(index, Tensor) else torch.tensor([index])
             self._sampler.add(rows)
-            self._wrote(rows, data)
+            if priority is not None:
+                self._sampler.update_priority(rows, priority, storage=self._storage)
         return index if self._storage.ndim == 1 else self._indices(rows)
 
     def extend(self, data: Any, *, update_priority: bool = True) -> Tensor:
@@ -267,15 +274,29 @@ class ReplayBuffer(Stateful):
         if self.dim_extend > 0 and not isinstance(data, list):
             data = time_first(data, self.dim_extend)
         with self._writing():
+            priority = self._priority_of(data, self._storage.ndim) if update_priority else None
             rows = self._writer.extend(data)
-            kept = rows if not rows.numel() or rows.min() >= 0 else rows[rows >= 0]
+            if rows.numel() and rows.min() < 0:
+                stays = rows >= 0
+                kept, priority = rows[stays], None if priority is None else priority[stays]
+            else:
+                kept = rows
             self._sampler.extend(kept)
-            if update_priority:
-                self._wrote(rows, data)
+            if priority is not None:
+                self._sampler.update_priority(kept, priority, storage=self._storage)
         return rows if self._storage.ndim == 1 else self._indices(rows)
 
-    def _wrote(self, rows: Tensor, data: Any) -> None:
-        """Be told what was written where, inside the gate."""
+    def _priority_of(self, data: Any, axes: int) -> Any:
+        """Return the priorities, [rows, ...], that come with what is to be written; None if there are none.
+
+        Args:
+            data: What is to be written.
+            axes: How many of its axes count rows.
+
+        Raises:
+            BadArgument: If the sampler could not take them over.
+        """
+        del data, axes
 
     def _indices(self, rows: Tensor) -> Tensor:
         return torch.stack(self._storage.unravel(rows), -1).masked_fill_((rows < 0).unsqueeze(-1), -1)
@@ -315,12 +336,14 @@ class ReplayBuffer(Stateful):
             BadArgument: If no batch size is given anywhere, or the buffer is empty.
         """
         if self._prefetch is not None and batch_size in {None, self.batch_size}:
-            batch, info = self._prefetch.next()
+            drawn, (batch, info) = self._prefetch.next()
         else:
-            batch, info = self._make(self._draw(batch_size))
+            drawn = self._draw(batch_size)
+            batch, info = self._make(drawn)
+        self._ran_out = drawn.last
         return (batch, info) if return_info else batch
 
-    def _draw(self, batch_size: int | None, *, ahead: bool = False) -> _Drawn:
+    def _draw(self, batch_size: int | None, *, ahead: bool = False) -> Drawn:
         size = batch_size if batch_size is not None else self.batch_size
         if size is None:
             raise BadArgument("no batch size", hint="give batch_size to the constructor, or to sample()")
@@ -331,7 +354,7 @@ class ReplayBuffer(Stateful):
         gate, storage = self._gate, self._storage
         with gate:
             index, info = self._sampler.sample(storage, size)
-            drawn = _Drawn(storage, index, info)
+            drawn = Drawn(storage, index, info, last=self._sampler.ran_out)
             if ahead and not storage.read_only and not gate.shared:
                 drawn.announced = True
                 gate.begin_read()
@@ -339,7 +362,7 @@ class ReplayBuffer(Stateful):
                 drawn.data = self._taken(drawn)
         return drawn
 
-    def _make(self, drawn: _Drawn) -> tuple[Any, dict[Any, Any]]:
+    def _make(self, drawn: Drawn) -> tuple[Any, dict[Any, Any]]:
         data, info = drawn.data, drawn.info
         if data is _UNREAD:
             try:
@@ -349,17 +372,14 @@ class ReplayBuffer(Stateful):
         info["index"] = drawn.index if drawn.storage.ndim == 1 else drawn.storage.unravel(drawn.index)
         return self._finish(data, info), info
 
-    def _taken(self, drawn: _Drawn) -> Any:
+    def _taken(self, drawn: Drawn) -> Any:
         storage, index = drawn.storage, drawn.index
         # A sampler may also say where by an index for each axis.
-        data = storage.take(index) if isinstance(index, Tensor) else storage.get(index)
-        for transform in self._transforms:
-            gather = getattr(transform, "gather", None)
-            if gather is not None:
-                data = gather(storage, index, data)
-        return data
+        if isinstance(index, Tensor):
+            return gathered(self._transforms, storage, index, storage.take(index))
+        return gathered(self._transforms, storage, storage.ravel(index), storage.get(index))
 
-    def _forget(self, drawn: _Drawn) -> None:
+    def _forget(self, drawn: Drawn) -> None:
         if drawn.announced:
             self._gate.end_read()
 
@@ -371,7 +391,7 @@ class ReplayBuffer(Stateful):
             data = transform(data)
         return pinned(data) if self._pin_memory else data
 
-    def _ahead(self, depth: int | None) -> Prefetch[_Drawn, tuple[Any, dict[Any, Any]]] | None:
+    def _ahead(self, depth: int | None) -> Prefetch[Drawn, tuple[Any, dict[Any, Any]]] | None:
         if depth is None:
             return None
         return Prefetch(depth, lambda: self._draw(self.batch_size, ahead=True), self._make, self._forget, self._gate)
@@ -397,10 +417,14 @@ class ReplayBuffer(Stateful):
     def _changing(self) -> Iterator[None]:
         """Hold the gate with nothing under way: what was chosen ahead is no longer true afterwards."""
         with self._gate:
-            if self._prefetch is not None:
-                self._prefetch.drain()
+            self._drain()
             self._gate.wait_for_reads()
+            self._drain()  # who waits lets other threads in, and they may have sampled
             yield
+
+    def _drain(self) -> None:
+        if self._prefetch is not None:
+            self._prefetch.drain()
 
     def __getitem__(self, index: Any) -> Any:
         key = _key(index)
@@ -411,7 +435,18 @@ class ReplayBuffer(Stateful):
             if self._transforms and not self._storage.read_only:
                 # A transform that works in place would change the buffer.
                 data = tree_map(_cloned, data)
+            if self._transforms and is_tensor_collection(data):
+                data = self._gathered_at(index, data)
         return self._finish(data, {}, collate=not isinstance(index, (int, np.integer)))
+
+    def _gathered_at(self, index: Any, data: Any) -> Any:
+        """Let transforms read further rows for what stands at an index, as for a batch of the same rows."""
+        storage = self._storage
+        lanes = storage.get(slice(0, 0)).batch_size[1 : storage.ndim]
+        rows = torch.arange(len(storage)).reshape(-1, *lanes)[index]
+        if rows.ndim != data.ndim:
+            return data
+        return gathered(self._transforms, storage, rows.reshape(-1), data.reshape(-1)).reshape(rows.shape)
 
     def _field(self, key: Key) -> Any:
         if key[0] == _ROOT and len(key) > 1:
@@ -447,9 +482,12 @@ class ReplayBuffer(Stateful):
         """Yield batches of the batch size of the constructor, until the sampler has run out; most never do."""
         if self.batch_size is None:
             raise BadArgument("iterating needs a batch size", hint="give batch_size to the constructor")
-        self._sampler.ran_out = False
-        while not self._sampler.ran_out:
-            yield self.sample()
+        ran_out = False
+        while not ran_out:
+            batch = self.sample()
+            # The sampler itself may be batches ahead.
+            ran_out = self._ran_out
+            yield batch
 
     def share(self) -> ReplayBuffer:
         """Let processes that get this buffer from now on read and write the same memory.
@@ -503,7 +541,7 @@ class ReplayBuffer(Stateful):
                 part.load_state_dict(state_dict[name]["state"])
             if self._prefetch is not None:
                 for one in state_dict.get("ahead", ()):
-                    drawn = _Drawn(self._storage, one["index"], {_as_given(key): value for key, value in one["info"]})
+                    drawn = Drawn(self._storage, one["index"], {_as_given(key): value for key, value in one["info"]})
                     if not self._storage.read_only:
                         drawn.data = self._taken(drawn)
                     self._prefetch.start(drawn)

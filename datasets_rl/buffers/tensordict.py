@@ -62,12 +62,16 @@ class TensorDictReplayBuffer(ReplayBuffer):
         data = [*map(_without_index, data)] if isinstance(data, list) else _without_index(data)
         return super().extend(data, update_priority=update_priority)
 
-    def _wrote(self, rows: Tensor, data: Any) -> None:
-        priority = (lazy_stack(data) if isinstance(data, list) and data else data).get(self.priority_key, None)
-        if priority is not None:
-            kept = rows >= 0
-            priority = priority.reshape(rows.shape[0], -1)
-            self._sampler.update_priority(rows[kept], priority[kept], storage=self._storage)
+    def _priority_of(self, data: Any, axes: int) -> Tensor | None:
+        if isinstance(data, list):
+            data = lazy_stack(data) if data else TensorDict(batch_size=[0])
+        rows = data.shape[:axes].numel()
+        priority: Tensor | None = data.get(self.priority_key, None)
+        if priority is None or not rows:
+            return None
+        priority = priority.reshape(rows, -1)
+        self._sampler.expect_priority(priority)
+        return priority
 
     def update_tensordict_priority(self, data: Any) -> None:
         """Take over the priorities of a batch that was sampled.

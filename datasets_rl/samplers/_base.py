@@ -70,6 +70,13 @@ class Sampler(Stateful, ABC):
             BadArgument: If a priority is no finite number from 0, or the shapes differ; nothing has changed then.
         """
 
+    def expect_priority(self, priority: Tensor) -> None:
+        """Be asked, before rows are written, whether their priorities [n, ...] could be taken over.
+
+        Raises:
+            BadArgument: If not.
+        """
+
     def empty(self) -> None:
         """Be told that the storage was emptied."""
 

@@ -270,7 +270,9 @@ def leading(data: Any, axes: int) -> tuple[int, tuple[int, ...]]:
         BadArgument: If there is nothing, or there are fewer axes.
     """
     is_list = type(data) is list
-    found, _ = _parts(data[0] if is_list and data else data)
+    if is_list and not data:
+        return 0, (1,) * (axes - 1)
+    found, _ = _parts(data[0] if is_list else data)
     shape = tuple(getattr(found[0][1], "shape", ())) if found else ()
     shape = (len(data), *shape) if is_list else shape
     if len(shape) < axes or not found:

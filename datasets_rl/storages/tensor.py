@@ -201,7 +201,7 @@ class TensorStorage(Storage):
             BadArgument: If it has fewer axes than count positions, or one slot is more than fits.
         """
         count, lane_shape = leading(data, self.ndim)
-        if not self.initialized:
+        if count and not self.initialized:
             self._slots_for(lane_shape)
             self._lane_shape = lane_shape
         return count

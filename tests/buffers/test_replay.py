@@ -14,8 +14,8 @@ from stored_data import trajectory, write_dataset
 
 from datasets_rl.buffers import ReplayBuffer, TensorDictReplayBuffer
 from datasets_rl.errors import BadArgument
-from datasets_rl.samplers import RandomSampler
-from datasets_rl.storages import DatasetStorage
+from datasets_rl.samplers import RandomSampler, SamplerWithoutReplacement
+from datasets_rl.storages import DatasetStorage, TensorStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
 
 PRINTED = [[4, 9, 3, 0, 3], [9, 7, 3], [7, 3, 1, 6, 6], [9, 8, 6, 6, 8], [4, 3, 6, 9, 1], [4, 4, 1, 9, 9]]
@@ -244,6 +244,15 @@ def test_many_threads_may_sample_at_once(buffer):
     assert len(seen) == 200
 
 
+@pytest.mark.parametrize("prefetch", [None, 1, 3])
+@pytest.mark.parametrize("size", [5, 4])
+def test_iterating_ends_with_the_last_batch_of_an_epoch_however_many_are_drawn_ahead(buffer, prefetch, size):
+    made = buffer(sampler=SamplerWithoutReplacement(), prefetch=prefetch, batch_size=size)
+
+    for _ in range(3):
+        assert sorted(step for batch in made for step in rows(batch)) == list(range(10))
+
+
 @pytest.mark.parametrize("prefetch", [None, 2])
 def test_a_pickled_buffer_samples_the_same(buffer, prefetch):
     made = buffer(prefetch=prefetch)
@@ -279,6 +288,40 @@ def test_a_forked_process_has_threads_of_its_own(buffer):
     process.kill()
 
     assert got == 5
+
+
+def change_elsewhere(made, queue):
+    made.set_sampler(RandomSampler())
+    queue.put(len(made.sample()))
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here")
+def test_a_forked_process_drops_what_its_parent_has_under_way():
+    """Otherwise it would count the parent's batches as read, and wait for ever for the others."""
+    context = multiprocessing.get_context("fork")
+    leave = context.Event()
+    made = ReplayBuffer(
+        storage=TensorStorage(torch.arange(10)),
+        batch_size=5,
+        prefetch=2,
+        transform=lambda data: (leave.wait(20), data)[1],
+    )
+    sampling = threading.Thread(target=made.sample)
+    sampling.start()
+    time.sleep(0.1)
+    queue = context.SimpleQueue()
+    process = context.Process(target=change_elsewhere, args=(made, queue))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+    leave.set()
+    sampling.join(20)
+    made._prefetch.close()
+    process.join(10)
+    process.kill()
+    process.join(10)
+
+    assert process.exitcode == 0
 
 
 def test_a_batch_may_be_written_to(buffer):

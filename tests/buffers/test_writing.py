@@ -191,6 +191,32 @@ def test_a_new_writer_goes_on_where_the_ring_is(buffer):
     assert numbers(made[:]) == [0, 1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("priority", [float("nan"), -1.0, float("inf")])
+def test_steps_whose_priority_is_none_are_not_written(buffer, priority):
+    made = buffer(kind=TensorDictReplayBuffer, sampler=PrioritizedSampler(10, 0.7, 0.9))
+    made.extend(steps(0, 2))
+    before = made.sampler.state_dict()
+    with pytest.raises(BadArgument, match="priority"):
+        made.extend(steps(2, 3).set("td_error", torch.tensor([1.0, priority, 1.0])))
+    with pytest.raises(BadArgument, match="priority"):
+        made.add(steps(2, 1)[0].set("td_error", torch.tensor(priority)))
+
+    assert numbers(made[:]) == [0, 1]
+    assert made.write_count == 2
+    assert made.sampler.state_dict()["priorities"].tolist() == before["priorities"].tolist()
+
+
+@pytest.mark.parametrize("storage", [ListStorage, LazyTensorStorage])
+def test_nothing_is_written_of_nothing(storage):
+    made = TensorDictReplayBuffer(storage=storage(5))
+    assert made.extend([]).tolist() == []
+    assert made.extend(steps(0, 0).set("td_error", torch.zeros(0))).tolist() == []
+    made.extend(steps(0, 2))
+
+    assert made.extend([]).tolist() == []
+    assert len(made) == 2
+
+
 def test_an_emptied_buffer_starts_again(buffer):
     made = buffer(batch_size=4, prefetch=1)
     made.extend(steps(0, 8))
