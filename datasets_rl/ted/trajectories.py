@@ -126,6 +126,29 @@ class Trajectories:
         by_place, firsts = self._by_place
         return by_place[firsts.searchsorted(places, "right") - 1], places
 
+    def around(self, rows: Index, before: int, after: int) -> tuple[Index, Mask]:
+        """Return the rows from `before` steps before these to `after` steps after them, within their trajectories.
+
+        The first and the last step of a trajectory stand in for what would lie outside.
+
+            trajectory                   0 1 2 3 | 4 5 6        outside
+            row 1, before 2, after 1     0 0 1 2                x . . .
+            row 6, before 2, after 1               4 5 6 6      . . . x
+
+        Args:
+            rows: Of some steps, [n].
+            before: Steps before each, from 0.
+            after: Steps after it, from 0.
+
+        Returns:
+            Rows, int64 [n, before + 1 + after], and whether another one stands in, in the same shape.
+        """
+        owner, places = self.locate(rows)
+        wanted = places[:, None] + np.arange(-before, after + 1)
+        firsts = self.firsts[owner]
+        there = np.clip(wanted, firsts[:, None], (firsts + self.lengths[owner] - 1)[:, None])
+        return self.rows(there), there != wanted
+
     @cached_property
     def _by_place(self) -> tuple[Index, Index]:
         by_place = np.argsort(self.firsts, kind="stable")

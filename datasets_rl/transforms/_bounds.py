@@ -1,0 +1,46 @@
+"""What becomes of the bounds of a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from datasets_rl.specs import TensorSpec
+from datasets_rl.specs.bounded import BoundedTensorSpec
+from datasets_rl.specs.unbounded import Unbounded
+from datasets_rl.transforms._base import any_like
+
+__all__ = ["between", "bounds_of", "dtype_of", "mapped"]
+
+
+def bounds_of(spec: TensorSpec) -> tuple[Tensor, Tensor] | None:
+    """Return the least and the greatest values, each in the shape of the spec; None if it has no bounds."""
+    if isinstance(spec, BoundedTensorSpec):
+        return spec.low, spec.high
+    if isinstance(spec, Unbounded) and not spec.dtype.is_floating_point:
+        return spec.space.low, spec.space.high
+    return None
+
+
+def dtype_of(spec: TensorSpec) -> torch.dtype:
+    """Return the dtype of the values of a spec."""
+    dtype: torch.dtype = spec.zero().dtype
+    return dtype
+
+
+def between(one: Tensor, other: Tensor) -> TensorSpec:
+    """Return the spec of all values between two, in their shape and dtype; any value where that says nothing."""
+    low, high = torch.minimum(one, other), torch.maximum(one, other)
+    if low.isnan().any() or high.isnan().any():
+        return any_like(low)
+    return BoundedTensorSpec(low, high, low.shape, low.device, low.dtype)
+
+
+def mapped(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec:
+    """Return what becomes of a spec under a function that rises or falls in each number alone."""
+    bounds = bounds_of(spec)
+    if bounds is None:
+        return any_like(function(spec.zero()))
+    return between(function(bounds[0]), function(bounds[1]))
