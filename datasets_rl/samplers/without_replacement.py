@@ -77,13 +77,12 @@ class SamplerWithoutReplacement(Sampler):
             )
         least = batch_size if self.drop_last else 1
         if self._stop - self._at < least or held < self._held:
-            # Before a random order comes the same one always, so that the seed alone says what follows.
-            self._deck = self._epoch(storage)
+            self._deck = self._epoch(storage, count)
             self._at, self._stop = 0, count
         elif held > self._held:
             self._join(self._rows(self._held, held))
         self._held, self._lanes = held, storage.lanes
-        rows = self._draw(min(batch_size, self._stop - self._at))
+        rows = self._left()[:batch_size].clone()
         self._at += len(rows)
         self.ran_out = self._stop - self._at < least
         if self.ran_out:
@@ -102,30 +101,46 @@ class SamplerWithoutReplacement(Sampler):
         else:
             self._deck[self._stop : stop] = rows
             self._stop = stop
+        if self.shuffle:
+            self._mix(len(rows))
 
-    def _draw(self, count: int) -> Tensor:
-        if not self.shuffle:
-            return self._left()[:count].clone()
-        from datasets_rl.samplers.deal import deal  # numba loads with it
+    def _mix(self, count: int) -> None:
+        """Bring the last rows to random places, so that every order of all that are left is equally likely.
 
-        rows = torch.empty(count, dtype=torch.int64)
-        points = torch.rand(count, dtype=torch.float64, generator=self.generator)
-        deal(self._left().numpy(), points.numpy(), rows.numpy())
-        return rows
+        What lay there takes their places; the rest stays, because it is in random order already.
 
-    def _epoch(self, storage: Storage) -> Tensor:
-        rows = self._rows(0, len(storage))
+            left   d b c a | e f        places 1 and 5        left   d f c a b e
+        """
+        left = self._left()
+        start = len(left) - count
+        if start < 4 * count:
+            left.copy_(left[torch.randperm(len(left), generator=self.generator)])
+            return
+        places = torch.empty(0, dtype=torch.int64)
+        while len(places) < count:
+            more = torch.randint(len(left), (count - len(places),), generator=self.generator)
+            places = torch.cat([places, more]).unique()
+        fresh = left[start:][torch.randperm(count, generator=self.generator)]
+        free = torch.ones(count, dtype=torch.bool)
+        free[places[places >= start] - start] = False
+        left[start:][free] = left[places[places < start]]
+        left[places] = fresh
+
+    def _epoch(self, storage: Storage, count: int) -> Tensor:
+        if self.shuffle:
+            return self._share.rows(torch.randperm(count, generator=self.generator))
         oldest = storage.written % storage.slots * storage.lanes
-        return rows if self.shuffle else rows.roll(-self._share.size(oldest))
+        return self._rows(0, len(storage)).roll(-self._share.size(oldest))
 
     def _rows(self, start: int, stop: int) -> Tensor:
         return self._share.rows(torch.arange(self._share.size(start), self._share.size(stop)))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is left of the epoch."""
+        """Return what is left of the epoch, and which rows join it when the state is taken over."""
         return {
             **super().state_dict(),
             "left": self._left().clone(),
+            "joining": self._deck[:0].clone(),
             "held": self._held,
             "lanes": self._lanes,
             "ran_out": self.ran_out,
@@ -137,11 +152,12 @@ class SamplerWithoutReplacement(Sampler):
         for name in ("held", "lanes", "ran_out"):
             if not isinstance(state_dict.get(name), int):
                 reasons.append(f"{name} is {state_dict.get(name)!r}")
-        left = state_dict.get("left")
-        if not isinstance(left, Tensor) or left.dtype != torch.int64 or left.ndim != 1:
-            reasons.append("left is not rows, int64 [n]")
-        elif not reasons and len(left) and not 0 <= int(left.min()) <= int(left.max()) < state_dict["held"]:
-            reasons.append(f"left has rows from {left.min()} to {left.max()}; {state_dict['held']} were held")
+        for name in ("left", "joining"):
+            rows = state_dict.get(name)
+            if not isinstance(rows, Tensor) or rows.dtype != torch.int64 or rows.ndim != 1:
+                reasons.append(f"{name} is not rows, int64 [n]")
+            elif not reasons and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < state_dict["held"]:
+                reasons.append(f"{name} has rows from {rows.min()} to {rows.max()}; {state_dict['held']} were held")
         return reasons
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -151,14 +167,16 @@ class SamplerWithoutReplacement(Sampler):
         self._at, self._stop = 0, len(self._deck)
         self._held, self._lanes = state_dict["held"], state_dict["lanes"]
         self.ran_out = state_dict["ran_out"]
+        if len(state_dict["joining"]):
+            self._join(state_dict["joining"])
 
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
         """Follow the rows that are left to their new places."""
-        lanes = state_dict["lanes"]
-        left, held = state_dict["left"], slots * lanes
-        if len(left):
-            left = torch.cat([left, self._rows(state_dict["held"], held)])
-        return {**state_dict, "left": (left - shift * lanes) % held, "held": held}
+        lanes, left, held = state_dict["lanes"], state_dict["left"], slots * state_dict["lanes"]
+        # Between two epochs nothing is left to join.
+        since = self._rows(state_dict["held"], held) if len(left) else left
+        moved = {"left": left, "joining": torch.cat([state_dict["joining"], since])}
+        return {**state_dict, **{name: (rows - shift * lanes) % held for name, rows in moved.items()}, "held": held}
 
     def __repr__(self) -> str:
         share = f", {self._share}" if self._share else ""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
+from collections import Counter
 
 import pytest
 import torch
@@ -68,6 +71,46 @@ def test_every_order_is_equally_likely():
         counts[tuple(itertools.chain(*epoch(sampler, storage, 3)))] += 1
 
     assert sum((count - 500) ** 2 / 500 for count in counts.values()) < 49.7
+
+
+@pytest.mark.parametrize(
+    ("before", "come", "orders", "limit"),
+    # The limits of chi-square that are passed once in a thousand runs; these are seeded.
+    [(2, 2, 24, 49.7), (4, 1, 120, 172.0), (8, 2, 90, 135.9)],
+    ids=["as many again", "one more", "some more"],
+)
+def test_what_joins_an_epoch_may_come_at_any_time(before, come, orders, limit):
+    """Of many rows only the places of those that joined are counted."""
+    generator = torch.Generator().manual_seed(0)
+    storage, counts = filled(before + 1, 20), Counter()
+    grown = filled(before + 1 + come, 20)
+    for _ in range(50 * orders):
+        sampler = SamplerWithoutReplacement(generator=generator)
+        first = sampler.sample(storage, 1)[0].item()
+        rows = sampler.sample(grown, 20)[0].tolist()
+        rows = [(row - first) % (before + 1) if row <= before else row for row in rows]
+        counts[tuple(map(rows.index, range(before + 1, before + 1 + come))) if before > 4 else tuple(rows)] += 1
+
+    assert len(counts) == orders
+    assert sum((count - 50) ** 2 / 50 for count in counts.values()) < limit
+
+
+def test_an_epoch_needs_no_compiler():
+    """It takes a second to load, and is there for priorities."""
+    code = """
+import sys, torch
+from datasets_rl import LazyTensorStorage, RandomSampler, ReplayBuffer, SamplerWithoutReplacement, SliceSampler
+for sampler in (RandomSampler(), SamplerWithoutReplacement(), SamplerWithoutReplacement(shuffle=False)):
+    rb = ReplayBuffer(storage=LazyTensorStorage(10), sampler=sampler, batch_size=4)
+    rb.extend(torch.arange(6))
+    rb.sample()
+    rb.extend(torch.arange(2))
+    rb.sample()
+print(sorted(name for name in sys.modules if name.split(".")[0] in {"numba", "llvmlite"}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
 
 
 def test_without_shuffling_the_order_is_that_of_the_storage():
@@ -140,6 +183,11 @@ def test_what_the_caller_does_with_a_batch_does_not_reach_the_sampler():
         assert sorted(kept + sampler.sample(storage, 3)[0].tolist()) == list(range(6))
 
 
+def state(*, left=(), held, joining=(), lanes=1):
+    rows = {name: torch.tensor(rows, dtype=torch.int64) for name, rows in {"left": left, "joining": joining}.items()}
+    return {**rows, "held": held, "lanes": lanes, "ran_out": False}
+
+
 class TestState:
     @pytest.mark.parametrize("shuffle", [True, False])
     @pytest.mark.parametrize("drawn", [0, 1, 2, 3, 4])
@@ -160,8 +208,7 @@ class TestState:
     def test_what_is_left_follows_its_rows_into_a_larger_ring(self):
         """Slots 2 3 0 1 by age; rows 3 and 0 are left, and come to slots 1 and 2."""
         sampler = SamplerWithoutReplacement()
-        state = {"left": torch.tensor([3, 0]), "held": 4, "lanes": 1, "ran_out": False}
-        new = sampler.renumbered(state, 2, 4)
+        new = sampler.renumbered(state(left=[3, 0], held=4), 2, 4)
         sampler.load_state_dict(new)
 
         assert new["left"].tolist() == [1, 2]
@@ -169,25 +216,37 @@ class TestState:
 
     def test_with_lanes_and_rows_that_it_was_not_told_of(self):
         """3 slots of 2 lanes, the oldest slot 1; rows 4 and 5 came after the last sample."""
-        state = {"left": torch.tensor([1]), "held": 4, "lanes": 2, "ran_out": False}
-        new = SamplerWithoutReplacement().renumbered(state, 1, 3)
+        sampler = SamplerWithoutReplacement(shuffle=False)
+        new = sampler.renumbered(state(left=[1], held=4, lanes=2), 1, 3)
+        sampler.load_state_dict(new)
 
-        assert new["left"].tolist() == [5, 2, 3]
         assert new["held"] == 6
+        assert sampler.sample(filled(6), 6)[0].tolist() == [5, 2, 3]
+
+    def test_rows_that_it_was_not_told_of_come_at_any_time(self):
+        """Not after those that were left."""
+        torch.manual_seed(0)
+        sampler, first = SamplerWithoutReplacement(), Counter()
+        for _ in range(3000):
+            sampler.load_state_dict(sampler.renumbered(state(left=[0, 1], held=2), 0, 3))
+            first[sampler.sample(filled(3), 3)[0].tolist().index(2)] += 1
+
+        assert all(900 < first[place] < 1100 for place in range(3))
 
     def test_an_epoch_that_is_over_stays_over(self):
-        state = {"left": torch.empty(0, dtype=torch.int64), "held": 4, "lanes": 1, "ran_out": True}
+        new = SamplerWithoutReplacement().renumbered(state(left=[], held=4) | {"ran_out": True}, 2, 4)
 
-        assert SamplerWithoutReplacement().renumbered(state, 2, 4)["left"].tolist() == []
+        assert new["left"].tolist() == new["joining"].tolist() == []
 
     @pytest.mark.parametrize(
         ("state", "message"),
         [
-            ({}, "held is None.*lanes is None.*left is not rows"),
-            ({"left": torch.tensor([0.5]), "held": 4, "lanes": 1, "ran_out": False}, "left is not rows"),
-            ({"left": torch.tensor([4]), "held": 4, "lanes": 1, "ran_out": False}, "rows from 4 to 4; 4 were held"),
+            ({}, "held is None.*lanes is None.*left is not rows.*joining is not rows"),
+            (state(held=4) | {"left": torch.tensor([0.5])}, "left is not rows"),
+            (state(left=[4], held=4), "left has rows from 4 to 4; 4 were held"),
+            (state(left=[0], held=4, joining=[-1]), "joining has rows from -1 to -1"),
         ],
-        ids=["nothing", "floats", "outside"],
+        ids=["nothing", "floats", "outside", "below"],
     )
     def test_a_state_that_is_none_is_refused(self, state, message):
         with pytest.raises(BadArgument, match=message):
