@@ -11,11 +11,12 @@ from torch import Tensor
 
 from datasets_rl.buffers.batch import pinned, stacked
 from datasets_rl.buffers.gate import GateChain
-from datasets_rl.buffers.replay import ReplayBuffer
+from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.errors import BadArgument
 from datasets_rl.samplers.ensemble import SamplerEnsemble
 from datasets_rl.storages.ensemble import StorageEnsemble
 from datasets_rl.ted.keys import Key, as_key, dotted
+from datasets_rl.transforms._base import gathered
 from datasets_rl.writers.ensemble import WriterEnsemble
 
 __all__ = ["ReplayBufferEnsemble"]
@@ -105,6 +106,16 @@ class ReplayBufferEnsemble(ReplayBuffer):
         """The samplers of the buffers, and their chances."""
         samplers: SamplerEnsemble = self._sampler  # type: ignore[assignment]  # the constructor takes no other
         return samplers
+
+    def _taken(self, drawn: Drawn) -> Any:
+        index, storage = drawn.index, drawn.storage
+        # A transform of the ensemble that wants to read further rows refuses here: rows are those of the buffers.
+        parts = gathered(self._transforms, storage, index.get(_INDEX), storage.get(index))
+        members = [self._members[number] for number, _ in parts]
+        return [
+            (number, gathered(member.transforms, member.storage, rows, part))
+            for member, rows, (number, part) in zip(members, index.get(_INDEX), parts, strict=True)
+        ]
 
     def _finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
         said = {key: value for key, value in info.items() if key not in {_INDEX, _SOURCE}}
