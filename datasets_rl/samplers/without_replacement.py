@@ -67,6 +67,17 @@ class SamplerWithoutReplacement(Sampler):
             BadArgument: If the storage holds no step, or with `drop_last` less than a batch.
         """
         held = len(storage)
+        if held != self._held or self._stop - self._at < batch_size:
+            self._prepare(storage, held, batch_size)
+        rows = self._deck[self._at : min(self._at + batch_size, self._stop)].clone()
+        self._at += len(rows)
+        self.ran_out = self._stop - self._at < (batch_size if self.drop_last else 1)
+        if self.ran_out:
+            self._at = self._stop
+        return rows, {}
+
+    def _prepare(self, storage: Storage, held: int, batch_size: int) -> None:
+        """Take in what was written, and begin an epoch if one is over."""
         count = self._share.size(held)
         if not count:
             raise BadArgument("the storage holds no step to sample", hint="extend the buffer first")
@@ -75,19 +86,11 @@ class SamplerWithoutReplacement(Sampler):
                 f"the batch size is {batch_size}, and there are {count} steps to sample: every batch would be dropped",
                 hint="take a smaller batch, or drop_last=False",
             )
-        least = batch_size if self.drop_last else 1
-        if self._stop - self._at < least or held < self._held:
-            self._deck = self._epoch(storage, count)
-            self._at, self._stop = 0, count
+        if self._stop - self._at < (batch_size if self.drop_last else 1) or held < self._held:
+            self._begin(storage, count)
         elif held > self._held:
             self._join(self._rows(self._held, held))
         self._held, self._lanes = held, storage.lanes
-        rows = self._left()[:batch_size].clone()
-        self._at += len(rows)
-        self.ran_out = self._stop - self._at < least
-        if self.ran_out:
-            self._at = self._stop
-        return rows, {}
 
     def _left(self) -> Tensor:
         return self._deck[self._at : self._stop]
@@ -119,18 +122,23 @@ class SamplerWithoutReplacement(Sampler):
         places = torch.empty(0, dtype=torch.int64)
         while len(places) < count:
             more = torch.randint(len(left), (count - len(places),), generator=self.generator)
-            places = torch.cat([places, more]).unique()
+            places = torch.unique(torch.cat([places, more]))
         fresh = left[start:][torch.randperm(count, generator=self.generator)]
         free = torch.ones(count, dtype=torch.bool)
         free[places[places >= start] - start] = False
         left[start:][free] = left[places[places < start]]
         left[places] = fresh
 
-    def _epoch(self, storage: Storage, count: int) -> Tensor:
+    def _begin(self, storage: Storage, count: int) -> None:
+        if len(self._deck) < count:
+            self._deck = torch.empty(count, dtype=torch.int64)
+        self._at, self._stop = 0, count
         if self.shuffle:
-            return self._share.rows(torch.randperm(count, generator=self.generator))
-        oldest = storage.written % storage.slots * storage.lanes
-        return self._rows(0, len(storage)).roll(-self._share.size(oldest))
+            # Into the memory of the last epoch: new pages would take most of the time.
+            self._share.rows(torch.randperm(count, generator=self.generator, out=self._left()))
+        else:
+            oldest = storage.written % storage.slots * storage.lanes
+            self._left().copy_(self._rows(0, len(storage)).roll(-self._share.size(oldest)))
 
     def _rows(self, start: int, stop: int) -> Tensor:
         return self._share.rows(torch.arange(self._share.size(start), self._share.size(stop)))
