@@ -106,9 +106,8 @@ class MultiStepTransform(OverTime):
         def ahead(key: NestedKey) -> Tensor:
             return axis.back(axis.flat(taken(batch, key))[there])
 
-        return self._found(
-            ahead, axis.back(outside), batch.get(NEXT).apply(lambda leaf: axis.back(axis.flat(leaf)[there[:, -1]]))
-        )
+        last = taken(batch, NEXT).apply(lambda leaf: axis.back(axis.flat(leaf)[there[:, -1]]))
+        return self._found(ahead, axis.back(outside), last)
 
     def _found(self, ahead: Any, outside: Tensor, last: Any) -> dict[str, Any]:
         found = {"steps": (~outside).sum(-1, keepdim=True), "next": last}

@@ -1,0 +1,384 @@
+"""What every transform keeps, over every one there is."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from datasets_rl import transforms
+from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.specs import (
+    BoundedTensorSpec,
+    CompositeSpec,
+    DiscreteTensorSpec,
+    UnboundedContinuousTensorSpec,
+)
+from datasets_rl.transforms import (
+    ActionChunkTransform,
+    BinarizeReward,
+    BurnInTransform,
+    CatFrames,
+    CatTensors,
+    CenterCrop,
+    Compose,
+    Crop,
+    DeviceCastTransform,
+    DoubleToFloat,
+    DTypeCastTransform,
+    ExcludeTransform,
+    FlattenObservation,
+    GrayScale,
+    Hash,
+    MultiStep,
+    MultiStepTransform,
+    ObservationNorm,
+    PermuteTransform,
+    PinMemoryTransform,
+    RandomCropTensorDict,
+    RenameTransform,
+    Resize,
+    Reward2GoTransform,
+    RewardClipping,
+    RewardScaling,
+    RewardSum,
+    SelectTransform,
+    SignTransform,
+    SqueezeTransform,
+    StepCounter,
+    TargetReturn,
+    Tokenizer,
+    ToTensorImage,
+    Transform,
+    UnaryTransform,
+    UnsqueezeTransform,
+    VecNorm,
+)
+
+NEXT_REWARD = ("next", "reward")
+BOTH = ["observation", ("next", "observation")]
+
+
+def spec_of_steps(*batch: int) -> CompositeSpec:
+    """Steps as an environment with a camera gives them."""
+
+    def bounded(low, high, *shape, dtype=torch.float32):
+        return BoundedTensorSpec(low, high, (*batch, *shape), dtype=dtype)
+
+    flag = DiscreteTensorSpec(2, (*batch, 1), dtype=torch.bool)
+    return CompositeSpec(
+        {
+            "observation": bounded(-3, 2, 3),
+            "free": UnboundedContinuousTensorSpec((*batch, 3)),
+            "wide": bounded(-1, 1, 2, dtype=torch.float64),
+            "action": bounded(-1, 1, 2),
+            "single": bounded(0, 1, 1),
+            "bytes": bounded(0, 255, 8, 6, 3, dtype=torch.uint8),
+            "pixels": bounded(0, 255, 3, 8, 6, dtype=torch.uint8),
+            "picture": bounded(0, 1, 3, 8, 6),
+            "done": flag,
+            "next": {"observation": bounded(-3, 4, 3), "reward": bounded(-5, 5, 1), "done": flag, "terminated": flag},
+        },
+        shape=batch,
+    )
+
+
+def length_of(value: torch.Tensor) -> torch.Tensor:
+    return value.norm(dim=-1, keepdim=True)
+
+
+def double(value: torch.Tensor) -> torch.Tensor:
+    return value * 2
+
+
+def half(value: torch.Tensor) -> torch.Tensor:
+    return value / 2
+
+
+def with_length(batch: Any) -> Any:
+    return batch.set("length", length_of(batch["observation"]))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A transform, and what it is like."""
+
+    make: Callable[[], Transform]
+    over_time: bool = False
+    """Whether it looks at other steps."""
+    inverts: tuple[Any, ...] = ()
+    """Keys that are as before after `inv`."""
+    missing: bool = True
+    """Whether keys that are not there are refused."""
+    axes: bool = False
+    """Whether it changes the batch size, and needs [B, T]."""
+    writes: bool = False
+    """Whether it works on what is written, and leaves what is sampled alone."""
+
+
+CASES = {
+    "rename": Case(lambda: RenameTransform(["free", NEXT_REWARD], ["open", ("next", "r")])),
+    "rename, copies": Case(lambda: RenameTransform(["free"], ["open"], create_copy=True)),
+    "rename, exchanged": Case(lambda: RenameTransform(["free", "observation"], ["observation", "free"])),
+    "rename, back": Case(
+        lambda: RenameTransform(["free"], ["open"], ["free"], ["open"]), inverts=("free", "observation")
+    ),
+    "select": Case(lambda: SelectTransform("free", ("next", "observation")), missing=False),
+    "select, nothing else": Case(
+        lambda: SelectTransform("free", "next", keep_rewards=False, keep_dones=False), missing=False
+    ),
+    "exclude": Case(lambda: ExcludeTransform("free", NEXT_REWARD, "nothing"), missing=False),
+    "exclude, inverse": Case(lambda: ExcludeTransform("free", inverse=True), missing=False),
+    "cat": Case(lambda: CatTensors(["observation", "action"])),
+    "cat, unsorted": Case(lambda: CatTensors(["observation", "action"], "all", sort=False, del_keys=False)),
+    "cat, unbounded": Case(lambda: CatTensors(["observation", "free"], ("deep", "all"))),
+    "unsqueeze": Case(lambda: UnsqueezeTransform(-2, in_keys=BOTH, in_keys_inv=BOTH), inverts=tuple(BOTH)),
+    "unsqueeze, flags": Case(lambda: UnsqueezeTransform(-1, in_keys=["done"])),
+    "squeeze": Case(
+        lambda: SqueezeTransform(-1, in_keys=["single", "done"], in_keys_inv=["single", "done"]),
+        inverts=("single", "done"),
+    ),
+    "permute": Case(
+        lambda: PermuteTransform((-1, -3, -2), in_keys=["bytes"], in_keys_inv=["bytes"]), inverts=("bytes",)
+    ),
+    "flatten": Case(lambda: FlattenObservation(-3, -1, in_keys=["pixels"], out_keys=["flat"])),
+    "cast": Case(lambda: DTypeCastTransform(torch.float32, torch.float64, BOTH, in_keys_inv=BOTH), inverts=tuple(BOTH)),
+    "cast, all": Case(lambda: DTypeCastTransform(torch.float32, torch.float64), missing=False),
+    "double to float": Case(DoubleToFloat, missing=False),
+    "double to float, keys": Case(lambda: DoubleToFloat(["wide"], in_keys_inv=["wide"])),
+    "device": Case(lambda: DeviceCastTransform("cpu", "cpu"), missing=False),
+    "device, keys": Case(lambda: DeviceCastTransform("cpu", "cpu", in_keys=["free"], in_keys_inv=["free"])),
+    "pin": Case(PinMemoryTransform, missing=False),
+    "to tensor": Case(lambda: ToTensorImage(in_keys=["bytes"])),
+    "to tensor, fractions": Case(lambda: ToTensorImage(in_keys=["picture"], shape_tolerant=True, dtype=torch.float64)),
+    "to tensor, whole": Case(lambda: ToTensorImage(from_int=False, in_keys=["bytes"], out_keys=["p"])),
+    "resize": Case(lambda: Resize(4, 5, in_keys=["picture"])),
+    "resize, bytes": Case(lambda: Resize((4, 5))),
+    "resize, bytes, bicubic": Case(lambda: Resize(12, interpolation="bicubic")),
+    "resize, nearest": Case(lambda: Resize(9, interpolation="nearest", in_keys=["picture"])),
+    "center crop": Case(lambda: CenterCrop(4, 5)),
+    "center crop, larger": Case(lambda: CenterCrop(11, in_keys=["picture"])),
+    "crop": Case(lambda: Crop(4, 2, top=1, left=3)),
+    "crop, outside": Case(lambda: Crop(6, top=-1, left=3, in_keys=["picture"])),
+    "gray": Case(lambda: GrayScale(in_keys=["picture"])),
+    "gray, bytes": Case(lambda: GrayScale(out_keys=["gray"])),
+    "random crop": Case(lambda: RandomCropTensorDict(3), axes=True, missing=False),
+    "observation norm": Case(
+        lambda: ObservationNorm(1.5, torch.tensor([2.0, -1.0, 0.5]), BOTH, in_keys_inv=BOTH), inverts=tuple(BOTH)
+    ),
+    "observation norm, standard": Case(
+        lambda: ObservationNorm(1.5, 3.0, ["pixels", "free"], ["normal", "free"], standard_normal=True)
+    ),
+    "vec norm": Case(lambda: VecNorm(["observation", "pixels"]).fit(spec_of_steps().rand([64]))),
+    "reward scaling": Case(lambda: RewardScaling(-1.0, 0.1)),
+    "reward clipping": Case(lambda: RewardClipping(-1, 1)),
+    "reward clipping, one side": Case(lambda: RewardClipping(clamp_max=1, in_keys=["free"])),
+    "binarize": Case(BinarizeReward),
+    "sign": Case(lambda: SignTransform([NEXT_REWARD, "free"])),
+    "reward to go": Case(
+        lambda: Reward2GoTransform(0.9, out_keys=[("next", "to_go")]), over_time=True, missing=False, writes=True
+    ),
+    "target return": Case(lambda: TargetReturn(10.0), over_time=True),
+    "target return, constant": Case(lambda: TargetReturn(10.0, "constant"), over_time=True),
+    "reward sum": Case(RewardSum, over_time=True),
+    "step counter": Case(lambda: StepCounter(max_steps=3), over_time=True, missing=False),
+    "frames": Case(lambda: CatFrames(3, -1, BOTH), over_time=True),
+    "frames, constant": Case(
+        lambda: CatFrames(3, -1, BOTH, padding="constant", padding_value=7, mask_key="padded"), over_time=True
+    ),
+    "frames, pictures": Case(lambda: CatFrames(2, -3), over_time=True),
+    "frames, new axis": Case(lambda: CatFrames(2, -4, ["pixels"], ["stack"], padding="zeros"), over_time=True),
+    "frames, future": Case(lambda: CatFrames(2, -2, BOTH, future=True), over_time=True),
+    "frames, as inverse": Case(lambda: CatFrames(2, -3, as_inverse=True), over_time=True, missing=False),
+    "multi step": Case(lambda: MultiStepTransform(3, 0.9), over_time=True),
+    "multi step, collector": Case(lambda: MultiStep(0.9, 3), over_time=True),
+    "chunks": Case(lambda: ActionChunkTransform(3), over_time=True),
+    "unary": Case(
+        lambda: UnaryTransform(["free"], ["free"], ["free"], ["free"], fn=double, inv_fn=half), inverts=("free",)
+    ),
+    "unary, other shape": Case(lambda: UnaryTransform(["observation"], ["length"], fn=length_of)),
+    "compose": Case(
+        lambda: Compose(
+            ToTensorImage(in_keys=["bytes"]),
+            Resize(4, in_keys=["bytes"]),
+            with_length,
+            ObservationNorm(1.0, 2.0, in_keys_inv=BOTH),
+            RenameTransform(["bytes"], ["image"]),
+        ),
+        inverts=tuple(BOTH),
+    ),
+    "compose, frames of frames": Case(
+        lambda: Compose(RewardClipping(-1, 1), CatFrames(2, -1, BOTH), Compose(MultiStepTransform(2, 0.5))),
+        over_time=True,
+    ),
+}
+ELSEWHERE = {Transform, Hash, Tokenizer, BurnInTransform}
+"""The contract itself; those of text have no draws, and that of networks no spec: see tests/transforms/."""
+
+
+@pytest.fixture(params=CASES.values(), ids=list(CASES))
+def case(request):
+    return request.param
+
+
+def only(wanted):
+    """Run a test with the cases of which this is true."""
+    chosen = {name: case for name, case in CASES.items() if wanted(case)}
+    return pytest.mark.parametrize("case", chosen.values(), ids=list(chosen))
+
+
+def drawn(spec: CompositeSpec, *batch: int) -> TensorDict:
+    """Steps of a spec; trajectories end where they should."""
+    data = spec.rand(batch)
+    data["next", "done"][..., -1, :] = True
+    return data
+
+
+def leaves(data: Any) -> dict[Any, torch.Tensor]:
+    return dict(data.items(include_nested=True, leaves_only=True))
+
+
+def alike(one: Any, other: Any) -> bool:
+    ones, others = leaves(one), leaves(other)
+    return ones.keys() == others.keys() and all(
+        value.dtype == others[key].dtype and torch.equal(value, others[key]) for key, value in ones.items()
+    )
+
+
+def test_every_transform_is_tried_here():
+    classes = {one for one in vars(transforms).values() if inspect.isclass(one) and issubclass(one, Transform)}
+    tried = {type(case.make()) for case in CASES.values()}
+
+    assert classes - tried == ELSEWHERE
+
+
+@pytest.mark.parametrize("batch", [(5,), (2, 4)], ids=["steps", "trajectories"])
+@pytest.mark.parametrize("axes", [0, 2], ids=["spec of a step", "spec of the batch"])
+def test_the_spec_says_what_comes_out(case, batch, axes):
+    """Networks and buffers are made from it."""
+    if case.axes and (axes or len(batch) == 1):
+        batch, axes = (2, 4), 2
+    spec = spec_of_steps(*batch) if axes else spec_of_steps()
+    out = case.make().transform_spec(spec)
+    for _ in range(3):
+        transform, data = case.make(), drawn(spec, *(() if axes else batch))
+        made = transform(transform.inv(data) if case.writes else data)
+        specs = dict(out.items(include_nested=True, leaves_only=True))
+
+        assert specs.keys() == leaves(made).keys()
+        assert out.is_in(made), out.misfits(made)
+        assert made.shape[len(made.shape) - out.ndim :] == out.shape
+
+
+def test_the_spec_that_is_given_stays(case):
+    spec = spec_of_steps(2, 4)
+    case.make().transform_spec(spec)
+
+    assert spec == spec_of_steps(2, 4)
+
+
+@pytest.mark.parametrize("batch", [(5,), (2, 4)], ids=["steps", "trajectories"])
+def test_what_is_given_is_left_as_it_is(case, batch):
+    """The entries of a buffer must not change because somebody looks at them."""
+    if case.axes:
+        batch = (2, 4)
+    data = drawn(spec_of_steps(), *batch)
+    before, copies = leaves(data), data.clone()
+    case.make()(data)
+    case.make().inv(data) if not case.inverts else None
+
+    assert alike(data, copies)
+    assert all(data.get(key) is value for key, value in before.items())
+
+
+@only(lambda case: not case.axes)
+def test_other_entries_pass_untouched(case):
+    transform = case.make()
+    data = spec_of_steps().rand([2, 4]).set("other", torch.randint(9, (2, 4, 7)))
+    made = transform(data)
+
+    assert "select" in repr(transform).lower() or made.get("other") is data.get("other")
+
+
+def test_a_pickled_one_does_the_same(case):
+    """Buffers go to other processes."""
+    transform = case.make()
+    data = spec_of_steps().rand([2, 4])
+    other = pickle.loads(pickle.dumps(transform))
+    torch.manual_seed(0)
+    expected = transform(data)
+    torch.manual_seed(0)
+
+    assert alike(other(data), expected)
+    assert repr(other) == repr(transform)
+
+
+@only(lambda case: case.inverts)
+def test_its_inverse_undoes_it(case):
+    transform, data = case.make(), spec_of_steps().rand([2, 4])
+    back = transform.inv(transform(data))
+
+    for key in case.inverts:
+        torch.testing.assert_close(back[key], data[key], atol=1e-5, rtol=1e-5)
+
+
+def test_a_state_goes_into_another_one(case):
+    transform, other = case.make(), case.make()
+    torch.manual_seed(1)
+    data = spec_of_steps().rand([2, 4])
+    other.load_state_dict(transform.state_dict())
+    torch.manual_seed(0)
+    expected = transform(data)
+    torch.manual_seed(0)
+
+    assert alike(other(data), expected)
+
+
+@only(lambda case: not case.axes)
+def test_part_of_a_batch_is_transformed_as_in_the_whole(case):
+    """Steps by themselves do not depend on their neighbours; trajectories not on other trajectories."""
+    transform, data = case.make(), spec_of_steps().rand([4, 3])
+    whole, part = transform(data), transform(data[1:3])
+    close = {
+        key: torch.allclose(value.double(), leaves(whole[1:3])[key].double()) for key, value in leaves(part).items()
+    }
+
+    assert close == dict.fromkeys(leaves(whole), True)
+    if not case.over_time:
+        flat = transform(data.reshape(-1)).reshape(4, 3)
+        assert all(torch.allclose(flat[key].double(), value.double()) for key, value in leaves(whole).items())
+
+
+@only(lambda case: case.missing)
+def test_a_missing_key_is_named(case):
+    with pytest.raises(UnknownKey, match="among something"):
+        case.make()(TensorDict({"something": torch.zeros(2, 3)}, [2, 3]))
+
+
+@only(lambda case: not isinstance(case.make(), Compose))
+def test_it_takes_tensordicts_only(case):
+    """Pytrees are what plain functions are for."""
+    with pytest.raises(BadArgument, match="was given a dict; expected a TensorDict"):
+        case.make()({"observation": torch.zeros(3)})
+
+
+def test_its_repr_names_it(case):
+    transform = case.make()
+
+    assert repr(transform).startswith(f"{type(transform).__name__}(")
+    assert "object at" not in repr(transform).replace("function", "")
+
+
+def test_modes_and_devices_are_taken_as_of_a_module(case):
+    """Code for TorchRL calls them."""
+    transform = case.make()
+
+    assert transform.eval() is transform
+    assert transform.train() is transform
+    assert transform.to("cpu") is transform
