@@ -27,8 +27,9 @@ def stacked(items: Any) -> Any:
         shapes = {tuple((key, leaf.shape) for key, leaf in item.items(True, True, sort=True)) for item in items}
         return lazy_stack(items) if len(shapes) > 1 else torch.stack(items)
     try:
-        return default_collate(items)
-    except (TypeError, RuntimeError) as error:
+        # Torch's own collate function makes lists of tuples.
+        return tree_map(lambda *leaves: default_collate(list(leaves)), *items)
+    except (TypeError, RuntimeError, ValueError) as error:
         kinds = ", ".join(sorted({type(item).__name__ for item in items}))
         raise BadArgument(
             f"a batch of {kinds} cannot be stacked: {error}",
@@ -37,12 +38,19 @@ def stacked(items: Any) -> Any:
 
 
 def time_first(data: Any, axis: int) -> Any:
-    """Turn an axis of every leaf to the front: [B, T, ...] becomes [T, B, ...] for axis 1."""
-    if isinstance(data, TensorDictBase):
-        return data.permute(axis, *(other for other in range(data.ndim) if other != axis))
+    """Turn an axis of every leaf to the front: [B, T, ...] becomes [T, B, ...] for axis 1.
+
+    Raises:
+        BadArgument: If something has no such axis.
+    """
+    if getattr(data, "ndim", axis + 1) <= axis:
+        raise BadArgument(
+            f"{type(data).__name__} of shape {list(data.shape)} was to be written along axis {axis}, which it lacks",
+            hint="a storage with ndim=2 takes [lanes, time, ...]: give one step of each lane to add, several to extend",
+        )
     if is_tensor_collection(data):
-        return data.transpose(0, axis) if axis == 1 else data.permute(axis, *(o for o in range(data.ndim) if o != axis))
-    return tree_map(lambda leaf: leaf.movedim(axis, 0), data)
+        return data.permute(axis, *(other for other in range(data.ndim) if other != axis))
+    return data.movedim(axis, 0) if isinstance(data, Tensor) else tree_map(lambda one: time_first(one, axis), data)
 
 
 def pinned(data: Any) -> Any:

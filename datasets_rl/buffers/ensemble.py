@@ -120,7 +120,9 @@ class ReplayBufferEnsemble(ReplayBuffer):
     def _finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
         said = {key: value for key, value in info.items() if key not in {_INDEX, _SOURCE}}
         parts = [
-            self._members[number]._finish(part, {key: value[place] for key, value in said.items()})  # noqa: SLF001 - a member is a buffer too
+            self._members[number]._finish(  # noqa: SLF001 - a member is a buffer too
+                part, {key: value[place] for key, value in said.items() if value[place] is not None}
+            )
             for place, (number, part) in enumerate(data)
         ]
         numbers = [number for number, _ in data]

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map
 from datasets_rl import checkpoint
 from datasets_rl.buffers.batch import pinned, stacked, time_first
 from datasets_rl.buffers.display import as_html, as_text
+from datasets_rl.buffers.fields import field_of, key_of, write_field
 from datasets_rl.buffers.gate import Gate, GateChain
 from datasets_rl.buffers.prefetch import Prefetch
 from datasets_rl.checkpoint import Stateful
@@ -26,6 +27,7 @@ from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.random import RandomSampler
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.list import ListStorage
+from datasets_rl.storages.positions import names_one
 from datasets_rl.ted.keys import Key
 from datasets_rl.transforms._base import gathered
 from datasets_rl.writers._base import Writer
@@ -38,8 +40,6 @@ Transform = Callable[[Any], Any]
 
 _UNREAD = object()
 _DEFAULT_SIZE = 1_000
-_ROOT = "_data"
-"""In TorchRL's older buffers the data lay below this key; it still names the root."""
 
 
 @dataclass(slots=True)
@@ -240,12 +240,9 @@ class ReplayBuffer(Stateful):
         Returns:
             Its index; int64 [lanes, ndim] with several lanes; None if the writer did not keep it.
         """
-        if self._inverses:
-            batched = is_tensor_collection(data)
-            data = self._inverted(data.unsqueeze(0) if batched else data)
-            if data is None:
-                return None
-            data = data.squeeze(0) if batched else data
+        data = self._inverted(self._accepted(data, one=True), one=True)
+        if data is None:
+            return None
         with self._writing():
             priority = self._priority_of(data, self._storage.ndim - 1)
             index = self._writer.add(data)
@@ -268,7 +265,7 @@ class ReplayBuffer(Stateful):
         Returns:
             Their indices, int64 [n], or [n * lanes, ndim] with several lanes; -1 where the writer did not keep one.
         """
-        data = self._inverted(data)
+        data = self._inverted(self._accepted(data, one=False), one=False)
         if data is None:
             return torch.zeros(0, dtype=torch.int64)
         if self.dim_extend > 0 and not isinstance(data, list):
@@ -401,11 +398,25 @@ class ReplayBuffer(Stateful):
         inverses = (getattr(transform, "inv", None) for transform in reversed(self._transforms))
         return [inverse for inverse in inverses if callable(inverse)]
 
-    def _inverted(self, data: Any) -> Any:
-        for inverse in self._inverses:
-            if data is not None:
-                data = inverse(data)
+    def _accepted(self, data: Any, *, one: bool) -> Any:
+        """Return what of data that came is to be written, as one step or several.
+
+        Raises:
+            BadArgument: If this buffer does not take such data.
+        """
+        del one
         return data
+
+    def _inverted(self, data: Any, *, one: bool) -> Any:
+        """Return what inverse transforms make of data; None if that is nothing."""
+        inverses = self._inverses
+        batched = one and bool(inverses) and is_tensor_collection(data)
+        data = data.unsqueeze(0) if batched else data
+        for inverse in inverses:
+            if data is None:
+                return None
+            data = inverse(data)
+        return data.squeeze(0) if batched and data is not None else data
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -427,7 +438,7 @@ class ReplayBuffer(Stateful):
             self._prefetch.drain()
 
     def __getitem__(self, index: Any) -> Any:
-        key = _key(index)
+        key = key_of(index)
         with self._gate:
             if key is not None:
                 return self._field(key)
@@ -437,7 +448,7 @@ class ReplayBuffer(Stateful):
                 data = tree_map(_cloned, data)
             if self._transforms and is_tensor_collection(data):
                 data = self._gathered_at(index, data)
-        return self._finish(data, {}, collate=not isinstance(index, (int, np.integer)))
+        return self._finish(data, {}, collate=not names_one(index))
 
     def _gathered_at(self, index: Any, data: Any) -> Any:
         """Let transforms read further rows for what stands at an index, as for a batch of the same rows."""
@@ -449,18 +460,26 @@ class ReplayBuffer(Stateful):
         return gathered(self._transforms, storage, rows.reshape(-1), data.reshape(-1)).reshape(rows.shape)
 
     def _field(self, key: Key) -> Any:
-        if key[0] == _ROOT and len(key) > 1:
-            key = key[1:]
-        return self[:][key] if self._transforms else self._storage.column(key)
+        storage = self._storage
+        if not key or self._transforms or storage.ndim > 1 or isinstance(storage, ListStorage):
+            return field_of(self[:], key)
+        return storage.column(key)
 
     def __setitem__(self, index: Any, data: Any) -> None:
-        key = _key(index)
+        """Write over steps that are held, or over one of their fields; inverse transforms see whole steps only."""
+        key = key_of(index)
         with self._writing():
-            if key is not None:
-                self._storage.column(key)[:] = data
+            if key:
+                column = self._storage.column(key)
+                if self._storage.ndim > 1:
+                    column = column.reshape(*getattr(self._storage, "shape", ()), *column.shape[1:])
+                write_field(column, data, key)
                 self._storage.changed()
-            else:
-                self._storage.replace(index, self._inverted(data))
+                return
+            one = names_one(index)
+            data = self._inverted(self._accepted(data, one=one), one=one)
+            if data is not None:
+                self._storage.replace(slice(None) if key is not None else index, data)
 
     def __getitems__(self, indices: list[int]) -> Any:
         """Return the steps of a list of indices: `torch.utils.data.DataLoader` reads a batch in one piece by it."""
@@ -638,12 +657,6 @@ def _transforms(transform: Any, problems: list[str]) -> list[Transform]:
     listed = [] if transform is None else [transform] if callable(transform) else list(transform)
     problems += [f"transform {one!r} is no callable" for one in listed if not callable(one)]
     return listed
-
-
-def _key(index: Any) -> Key | None:
-    if isinstance(index, str):
-        return (index,)
-    return index if isinstance(index, tuple) and index and all(isinstance(name, str) for name in index) else None
 
 
 def _cloned(leaf: Any) -> Any:

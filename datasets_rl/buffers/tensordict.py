@@ -24,7 +24,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
     What the sampler says of its choice, and the index of every step, stand in the batch: ``batch["index"]`` is int64
     [B], or [B, ndim] with a storage of several axes. The index is not stored: one that comes with what is written, as
-    in a batch that was sampled before, is left out.
+    in a batch that was sampled before, is left out. The priorities of what is written are taken from `priority_key`,
+    where it has them.
 
     Args:
         priority_key: Where a prioritised sampler finds the priorities of a batch, and of what is written.
@@ -38,29 +39,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def _default_writer(self) -> Writer:
         return TensorDictRoundRobinWriter()
 
-    def add(self, data: Any) -> Any:
-        """Write one step; its priority is taken from `priority_key`, if it has one.
-
-        Args:
-            data: A TensorDict without a batch axis; with a storage of several lanes, [lanes].
-
-        Returns:
-            Its index; int64 [lanes, ndim] with several lanes; None if the writer did not keep it.
-        """
-        return super().add(_without_index(data))
-
-    def extend(self, data: Any, *, update_priority: bool = True) -> Tensor:
-        """Write several steps; their priorities are taken from `priority_key`, if they have them.
-
-        Args:
-            data: A TensorDict with one batch axis more than a step, or a list of TensorDicts.
-            update_priority: False gives all of them the priority of new steps.
-
-        Returns:
-            Their indices, int64 [n], or [n * lanes, ndim] with several lanes; -1 where the writer did not keep one.
-        """
-        data = [*map(_without_index, data)] if isinstance(data, list) else _without_index(data)
-        return super().extend(data, update_priority=update_priority)
+    def _accepted(self, data: Any, *, one: bool) -> Any:
+        return [*map(_without_index, data)] if isinstance(data, list) and not one else _without_index(data)
 
     def _priority_of(self, data: Any, axes: int) -> Tensor | None:
         if isinstance(data, list):

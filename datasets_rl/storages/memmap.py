@@ -198,6 +198,14 @@ class LazyMemmapStorage(LazyTensorStorage):
         state = {name: value for name, value in self.__dict__.items() if name not in made}
         return {**state, "_form": self._structure or self._form, "_indices": {}}
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> LazyMemmapStorage:
+        """Copy the steps too, into a temporary folder: a pickle is for processes that share them, a copy is not."""
+        device = "auto" if self.device is None else self.device
+        copy = memo[id(self)] = type(self)(self.max_size, device=device, ndim=self.ndim)
+        copy._form = self._structure or self._form  # noqa: SLF001 - of this class
+        copy.load_state_dict(self.state_dict())
+        return copy
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._map_counts()

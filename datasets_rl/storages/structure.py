@@ -166,7 +166,8 @@ class Structure:
             len(sizes) != len(lead)
             or any(want not in {None, size} for want, size in zip(lead, sizes, strict=True))
             or not all(
-                value.shape == (*sizes, *leaf.shape) and (leaf.dtype is None or value.dtype is leaf.dtype)
+                value.shape == (*sizes, *leaf.shape)
+                and (leaf.dtype is None or (value.dtype is leaf.dtype and value.layout is torch.strided))
                 for value, leaf in zip(leaves, self.leaves, strict=True)
             )
         ):
@@ -335,6 +336,8 @@ def _node(data: Any, path: Path, leading: int, leaves: list[Leaf], faults: list[
     shape = tuple(data.shape)
     if len(shape) < leading:
         faults.append(f"{_shown(path)} has shape {list(shape)}; expected at least {leading} axes")
+    if isinstance(data, Tensor) and data.layout is not torch.strided:
+        faults.append(f"{_shown(path)} has layout {data.layout}; expected a dense tensor")
     if _is_object(data) or isinstance(data, Tensor):
         dtype = data.dtype if isinstance(data, Tensor) else None
         leaves.append(Leaf(path, dtype, shape[leading:]))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import is_tensor_collection
+from tensordict import is_tensor_collection, lazy_stack
 from torch import Tensor
 
 from datasets_rl.errors import BadArgument, UnknownKey
@@ -94,7 +94,9 @@ class TensorDictMaxValueWriter(Writer):
             BadArgument: If the data has no rank, or one is NaN; nothing has changed then.
         """
         if isinstance(data, list) and data:
-            data = torch.stack(data)
+            for element in data:
+                _expect_collection(element)
+            data = lazy_stack(data)
         rows = torch.full((len(data),), -1)
         if not len(data):
             return rows
@@ -134,7 +136,8 @@ class TensorDictMaxValueWriter(Writer):
             return
         self.empty()
         if storage.held:
-            self._ranks = self._ranks_of(storage.get(slice(0, storage.held)))
+            held = storage.get(slice(0, storage.held))
+            self._ranks = self._ranks_of(lazy_stack(held) if isinstance(held, list) else held)
             self._ages = np.arange(storage.held)
             self._arrived = storage.held
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorStack, TensorDict
 
 from datasets_rl import (
     BadArgument,
@@ -247,6 +248,124 @@ def test_the_older_name_of_the_root_is_understood(buffer, lead):
     made.extend(steps(0, 3))
 
     assert made[(*lead, "next", "reward")].tolist() == [0, 1, 2]
+
+
+def test_the_older_name_alone_is_all_data(buffer):
+    made = buffer()
+    made.extend(steps(0, 3))
+    made["_data"] = steps(5, 3)
+
+    assert numbers(made["_data"]) == numbers(made[:]) == [5, 6, 7]
+
+
+class TestFields:
+    @pytest.fixture(params=[1, 2, 3])
+    def lanes(self, request, buffer):
+        """Make a buffer of 4 slots with 0, 1 or 2 axes of lanes, [2, 3]; its steps are numbered."""
+        shape = (4, 2, 3)[: request.param]
+        storage = type(buffer().storage)(24, ndim=request.param)
+        made = TensorDictReplayBuffer(storage=storage, dim_extend=0)
+        number = torch.arange(math.prod(shape))
+        made.extend(TensorDict({"a": number.reshape(shape), "n": {"b": torch.zeros(*shape, 5)}}, shape))
+        return made
+
+    def test_a_field_has_the_axes_of_the_slots_and_lanes(self, lanes):
+        for key in ("a", ("_data", "a")):
+            assert lanes[key].shape == lanes.storage.shape
+            assert (lanes[key] == lanes[:]["a"]).all()
+        assert lanes["n", "b"].shape == (*lanes.storage.shape, 5)
+        assert lanes["n"].batch_size == lanes.storage.shape
+
+    def test_what_is_written_to_a_field_or_its_view_is_in_the_buffer(self, lanes):
+        new = torch.randint(9, lanes.storage.shape)
+        lanes["a"] = new
+        lanes["n", "b"][0] = 3
+        assert (lanes[:]["a"] == new).all()
+        assert (lanes[0]["n", "b"] == 3).all()
+        lanes["n"] = TensorDict({"b": torch.ones(*lanes.storage.shape, 5)}, lanes.storage.shape)
+        lanes["a"] = 4
+
+        assert (lanes[:]["n", "b"] == 1).all()
+        assert (lanes[:]["a"] == 4).all()
+
+    @pytest.mark.parametrize(
+        ("key", "value", "problem"),
+        [
+            ("a", torch.zeros(7, 7, 7, dtype=torch.int64), r"the value \[7, 7, 7\]"),
+            ("a", 0.5, "float32"),
+            ("n", torch.zeros(3), "expected a TensorDict"),
+            ("n", TensorDict({"b": torch.zeros(9)}), r"'n.b' has shape"),
+            ("n", TensorDict({"b": torch.zeros(4), "c": torch.zeros(4)}), "expected a TensorDict of these"),
+        ],
+    )
+    def test_what_does_not_fit_a_field_is_refused_and_nothing_changes(self, lanes, key, value, problem):
+        before = lanes[:].clone()
+        with pytest.raises(BadArgument, match=problem):
+            lanes[key] = value
+
+        assert (lanes[:] == before).all()
+
+    def test_fields_of_a_list_are_stacked(self):
+        made = TensorDictReplayBuffer()
+        made.extend(steps(0, 3))
+
+        assert made["next", "reward"].tolist() == [0, 1, 2]
+        with pytest.raises(UnknownKey, match="observation"):
+            made["nothing"]
+        with pytest.raises(BadArgument, match="no fields"):
+            made["observation"] = 1
+
+    def test_fields_of_a_pytree_are_found_through_transforms_too(self, buffer):
+        for transform in (None, lambda data: data):
+            made = buffer(kind=ReplayBuffer, transform=transform)
+            made.extend({"a": {"b": torch.arange(3)}})
+
+            assert made["a", "b"].tolist() == [0, 1, 2]
+
+    def test_objects_cannot_be_replaced_by_field(self):
+        made = TensorDictReplayBuffer(storage=LazyTensorStorage(4))
+        made.extend(steps(0, 2).set("text", NonTensorStack("a", "b")))
+
+        with pytest.raises(BadArgument, match="objects"):
+            made["text"] = "c"
+
+
+def test_a_batch_that_was_sampled_can_take_the_place_of_others(buffer):
+    made = buffer()
+    made.extend(steps(0, 5))
+    batch = made.sample(3)
+    made[:3] = batch
+
+    assert numbers(made[:]) == [*numbers(batch), 3, 4]
+
+
+def test_steps_that_are_replaced_go_through_the_inverse_transforms(buffer):
+    made = buffer(transform=Shift(10, []))
+    made.extend(steps(0, 3))
+    made[0] = steps(5, 1)[0]
+    made[1:] = steps(6, 2)
+
+    assert made[:]["observation"][:, 0].tolist() == [5, 6, 7]
+
+
+def test_what_has_no_axis_of_time_is_refused():
+    made = TensorDictReplayBuffer(storage=LazyTensorStorage(12, ndim=2), batch_size=4)
+    made.extend(TensorDict({"a": torch.zeros(2, 3)}, [2, 3]))
+
+    for buffer, data in ((made, made.sample()), (ReplayBuffer(storage=LazyTensorStorage(4, ndim=2)), torch.zeros(3))):
+        with pytest.raises(BadArgument, match="axis 1, which it lacks"):
+            buffer.extend(data)
+
+
+def test_items_of_a_list_keep_their_form_in_a_batch():
+    made = ReplayBuffer(storage=ListStorage(4))
+    made.extend([(torch.ones(2), [1, {"a": "x"}]), (torch.zeros(2), [2, {"a": "y"}])])
+    first, (numbers_, named) = made[:]
+
+    assert type(made[:]) is tuple
+    assert first.tolist() == [[1, 1], [0, 0]]
+    assert numbers_.tolist() == [1, 2]
+    assert named == {"a": ["x", "y"]}
 
 
 def test_all_faults_of_the_arguments_are_told_at_once():

@@ -250,3 +250,17 @@ class TestEnsemble:
     def test_as_many_transforms_as_storages(self):
         with pytest.raises(BadArgument, match="2 transforms were given for 1 storages"):
             StorageEnsemble(LazyTensorStorage(1), transforms=[None, None])
+
+
+@pytest.mark.parametrize("of", [0, 1])
+def test_a_tensor_that_is_not_dense_is_refused_and_nothing_is_written(of):
+    storage = LazyTensorStorage(10)
+    if of:
+        storage.set(range(3), {"a": torch.ones(3), "b": torch.ones(3, 3)})
+    with pytest.raises(BadArgument, match="expected a dense tensor"):
+        storage.set(range(of * 3), {"a": torch.zeros(3), "b": torch.eye(3).to_sparse()})
+
+    assert storage.held == of * 3
+    assert storage.initialized is bool(of)
+    if of:
+        assert storage.get(slice(None))["a"].tolist() == [1, 1, 1]

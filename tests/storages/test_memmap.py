@@ -1,5 +1,6 @@
 """The mapped storage: its folder, and the processes that share it."""
 
+import copy
 import gc
 import json
 import multiprocessing
@@ -36,6 +37,21 @@ def run(method, *storages):
     process.start()
     process.join(60)
     assert process.exitcode == 0
+
+
+def test_a_copy_has_files_and_steps_of_its_own():
+    """A pickle shares them, for it goes to another process; a copy stays here, and would be changed with the original."""
+    for held in (0, 3):
+        storage = LazyMemmapStorage(10)
+        if held:
+            storage.set(range(held), data(torch.arange(held)))
+        other = copy.deepcopy(storage)
+        other.set(range(held, held + 2), data(torch.arange(2)))
+
+        assert (storage.held, other.held) == (held, held + 2)
+        assert storage.scratch_dir != other.scratch_dir
+        if held:
+            assert (other.get(slice(0, held)) == storage.get(slice(None))).all()
 
 
 class TestFolder:

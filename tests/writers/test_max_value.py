@@ -262,3 +262,10 @@ class TestState:
 
         assert state["ranks"].tolist() == [11, 12, 13, 10]
         assert state["ages"].tolist() == [1, 2, 3, 0]
+
+    def test_what_is_changed_in_a_list_is_ranked_again(self):
+        writer = writing_to(ListStorage(3))
+        writer.extend([*data([1, 2, 3])])
+        writer._storage.replace(0, data([9])[0])
+
+        assert writer.extend(data([5, 4])).tolist() == [1, 2]
