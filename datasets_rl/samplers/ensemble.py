@@ -11,11 +11,16 @@ from torch import Generator, Tensor
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.prioritized import PRIORITY_WEIGHT
+from datasets_rl.samplers.slices import MASK_KEY, SLICE_ID
 
 if TYPE_CHECKING:
     from datasets_rl.storages._base import Storage
 
 __all__ = ["SamplerEnsemble"]
+
+_UNSAID: dict[Any, Any] = {PRIORITY_WEIGHT: 1, MASK_KEY: True, SLICE_ID: -1}
+"""What holds of steps whose sampler does not say it: they came as often as others, are none twice, and in no slice."""
 
 
 class SamplerEnsemble(Sampler):
@@ -111,8 +116,10 @@ class SamplerEnsemble(Sampler):
 
         Returns:
             A TensorDict [n] that says of every part which buffer it is from, ``"buffer_ids"`` int64 [n], and which
-            rows, ``"index"`` int64 [n, B / n]; and ``"buffer_ids"`` with all else that every part's sampler says,
-            [n, B / n, ...].
+            rows, ``"index"`` int64 [n, B / n]; and ``"buffer_ids"`` with all else that the samplers say, [n, B / n,
+            ...]. If a part's sampler says nothing of weights, slices or repetitions, its weights are 1, its
+            ``"slice_id"`` -1 and its mask True. Anything else that only some say, as marks in the data, comes as a list
+            with None where it is not said. The numbers of slices are made unique over all buffers.
 
         Raises:
             BadArgument: If n does not divide the batch size, or a buffer that was drawn has nothing to sample.
@@ -128,9 +135,11 @@ class SamplerEnsemble(Sampler):
         ]
         index = {"index": torch.stack([rows for rows, _ in parts]), "buffer_ids": numbers}
         infos = [info for _, info in parts]
-        keys = [key for key in infos[0] if all(key in info for info in infos)]
-        info = {key: torch.stack([one[key] for one in infos]) for key in keys}
-        return TensorDict(index, [count]), {**info, "buffer_ids": numbers}
+        for number, info in zip(numbers.tolist(), infos, strict=True):
+            if SLICE_ID in info:
+                info[SLICE_ID] = info[SLICE_ID] * len(self.samplers) + number
+        keys = dict.fromkeys(key for info in infos for key in info)
+        return TensorDict(index, [count]), {**{key: _together(key, infos) for key in keys}, "buffer_ids": numbers}
 
     def _draw(self, count: int) -> Tensor:
         if self.sample_from_all:
@@ -144,6 +153,11 @@ class SamplerEnsemble(Sampler):
         rows, info = sampler.sample(storage, size)
         self.ran_out |= sampler.ran_out
         while len(rows) < size:
+            if not sampler.ran_out:
+                raise BadArgument(
+                    f"{sampler!r} gave {len(rows)} steps of {size}; the parts of a batch are stacked, so all have the same",
+                    hint="fill short trajectories up (pad_output=True), or leave them out (strict_length=True)",
+                )
             more, said = sampler.sample(storage, size - len(rows))
             self.ran_out |= sampler.ran_out
             rows, info = torch.cat([rows, more]), {key: torch.cat([info[key], said[key]]) for key in info}
@@ -164,7 +178,9 @@ class SamplerEnsemble(Sampler):
 
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
         """Say why a state cannot be taken over: any of the samplers' reasons, or another number of them."""
-        states = state_dict.get("samplers", [])
+        states = state_dict.get("samplers")
+        if not isinstance(states, (list, tuple)) or not all(isinstance(state, dict) for state in states):
+            return [*super().misfits(state_dict), "samplers are not a list of states"]
         if len(states) != len(self.samplers):
             return [*super().misfits(state_dict), f"there were {len(states)} samplers and are {len(self.samplers)}"]
         return super().misfits(state_dict) + [
@@ -198,3 +214,12 @@ class SamplerEnsemble(Sampler):
 
     def __repr__(self) -> str:
         return f"SamplerEnsemble({', '.join(map(repr, self.samplers))})"
+
+
+def _together(key: Any, infos: list[dict[Any, Any]]) -> Tensor | list[Tensor | None]:
+    """Return what the parts say under a key, stacked, or as a list if some say nothing."""
+    said = [info.get(key) for info in infos]
+    one = next(value for value in said if value is not None)
+    if key in _UNSAID:
+        said = [torch.full_like(one, _UNSAID[key]) if value is None else value for value in said]
+    return said if any(value is None for value in said) else torch.stack(said)

@@ -334,6 +334,8 @@ class PrioritizedSampler(Sampler):
 
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
         """Move the priorities to the new places of their rows."""
+        if self.misfits(state_dict):
+            return state_dict  # to be refused as it is
         priorities = state_dict["priorities"]
         if len(priorities) % slots:
             # Rows that came through another process, and the first sample after would have taken in.

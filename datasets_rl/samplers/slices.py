@@ -20,7 +20,13 @@ from datasets_rl.ted.trajectories import Signs, Slices, Trajectories
 if TYPE_CHECKING:
     from datasets_rl.storages._base import Storage
 
-__all__ = ["SliceSampler"]
+__all__ = ["MASK_KEY", "SLICE_ID", "SliceSampler"]
+
+SLICE_ID = "slice_id"
+"""The key of the numbers of slices in a batch."""
+
+MASK_KEY = ("collector", "mask")
+"""The key under which repetitions are False in a batch."""
 
 AnyKey = str | tuple[Any, ...]
 Index = NDArray[np.int64]
@@ -282,10 +288,10 @@ class SliceSampler(Sampler):
         """Return the rows of slices that start at these places, and what the batch says of them."""
         rows = torch.from_numpy(slices.rows(starts, lengths, pad=self.pad_output))
         frame = self._frame(slices, len(starts), lengths)
-        info: dict[Any, Any] = {"slice_id": frame.numbers + self._drawn}
+        info: dict[Any, Any] = {SLICE_ID: frame.numbers + self._drawn}
         self._drawn += len(starts)
         if frame.mask is not None:
-            info["collector", "mask"] = frame.mask.clone()
+            info[MASK_KEY] = frame.mask.clone()
         if self._marks:
             self._mark_ends(storage, slices, rows, frame, info)
         if self.init_key is not None and (begun := self._read(storage, self.init_key, rows)) is not None:

@@ -180,6 +180,8 @@ class SamplerWithoutReplacement(Sampler):
 
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
         """Follow the rows that are left to their new places."""
+        if self.misfits(state_dict):
+            return state_dict  # to be refused as it is
         lanes, left, held = state_dict["lanes"], state_dict["left"], slots * state_dict["lanes"]
         # Between two epochs nothing is left to join.
         since = self._rows(state_dict["held"], held) if len(left) else left

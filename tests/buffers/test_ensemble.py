@@ -19,6 +19,7 @@ from datasets_rl import (
     RoundRobinWriter,
     SamplerEnsemble,
     SamplerWithoutReplacement,
+    SliceSampler,
     StorageEnsemble,
     TensorDictReplayBuffer,
     WriterEnsemble,
@@ -195,6 +196,19 @@ def test_contradictions_are_refused(options, problem):
 def test_a_batch_that_cannot_be_divided_is_refused(rb):
     with pytest.raises(BadArgument, match="multiple of"):
         rb.sample(5)
+
+
+def test_slices_stay_marked_beside_steps_that_are_none():
+    """Without the mark, what follows the last step of a slice is taken for the first of the next."""
+    flags = {"done": torch.zeros(20, 1, dtype=torch.bool), "truncated": torch.zeros(20, 1, dtype=torch.bool)}
+    slices = member(0, sampler=SliceSampler(slice_len=2, end_key=("next", "done")), next=TensorDict(flags, [20]))
+    steps = member(1, next=TensorDict(flags, [20]))
+    rb = ReplayBufferEnsemble(slices, steps, sample_from_all=True, missing="drop")
+
+    batch, info = rb.sample(8, return_info=True)
+    assert batch["next", "truncated"][..., 0].tolist() == [[False, True, False, True], [False] * 4]
+    assert info["next", "truncated"][1] is None
+    assert info["slice_id"].tolist() == [[0, 0, 2, 2], [-1] * 4]
 
 
 def test_priorities_go_to_the_samplers_of_their_buffers():

@@ -111,6 +111,13 @@ class SamplerContract:
         with pytest.raises(BadArgument, match="generator"):
             self.make().load_state_dict({**self.make().state_dict(), "generator": torch.zeros(3)})
 
+    def test_a_damaged_state_is_refused_on_the_way_into_a_larger_ring(self):
+        """A ring that has wrapped is brought into order first, and its sampler's state with it."""
+        state = self.make().state_dict()
+        damaged = {name: 7 for name in state} | {"generator": 7}
+        with pytest.raises(BadArgument, match="generator"):
+            self.make().load_state_dict(self.make().renumbered(damaged, 1, 4))
+
     def test_a_pickled_sampler_goes_on_where_it_was(self, storage):
         """Buffers go to other processes."""
         sampler = self.make(torch.Generator().manual_seed(1))

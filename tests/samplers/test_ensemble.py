@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tensordict import TensorDict
 
 from datasets_rl.errors import BadArgument
-from datasets_rl.samplers import PrioritizedSampler, RandomSampler, SamplerEnsemble, SamplerWithoutReplacement
+from datasets_rl.samplers import (
+    PrioritizedSampler,
+    RandomSampler,
+    SamplerEnsemble,
+    SamplerWithoutReplacement,
+    SliceSampler,
+)
 from datasets_rl.storages import LazyTensorStorage, StorageEnsemble
 
 
@@ -41,6 +48,49 @@ def test_the_index_reads_from_the_storages(storages):
     read = storages.get(index)
     assert [number for number, _ in read] == [0, 1, 2]
     assert [data.tolist() for _, data in read] == index["index"].tolist()
+
+
+def trajectories(count, length):
+    steps = torch.arange(count)
+    done = ((steps + 1) % length == 0).unsqueeze(1)
+    storage = LazyTensorStorage(count)
+    storage.set(range(count), TensorDict({"obs": steps, "next": {"done": done, "truncated": done}}, [count]))
+    return storage
+
+
+def test_what_only_some_samplers_say_is_not_lost():
+    """Steps that came as often as others have the weight 1; a mark stands where it was made."""
+    storages = StorageEnsemble(trajectories(8, 8), trajectories(8, 8), trajectories(8, 8))
+    by_priority = PrioritizedSampler(8, 1.0, 1.0)
+    by_priority.update_priority(range(8), range(1, 9))
+    slices = SliceSampler(slice_len=2, strict_length=False, pad_output=True)
+    sampler = SamplerEnsemble(RandomSampler(), by_priority, slices, sample_from_all=True)
+    index, info = sampler.sample(storages, 12)
+
+    weights, rows = info["priority_weight"], index["index"][1].double()
+    assert weights.dtype == torch.float32
+    assert weights[[0, 2]].tolist() == [[1.0] * 4] * 2
+    torch.testing.assert_close(weights[1].double(), 1 / (rows + 1), rtol=1e-6, atol=0)
+    assert info["slice_id"].tolist() == [[-1] * 4, [-1] * 4, [2, 2, 5, 5]]
+    assert info["collector", "mask"].tolist() == [[True] * 4] * 3
+    nothing, neither, marks = info["next", "truncated"]
+    assert nothing is neither is None
+    assert marks.squeeze(1).tolist() == [False, True, False, True]
+
+
+def test_two_buffers_give_no_slice_the_same_number():
+    storages = StorageEnsemble(trajectories(8, 4), trajectories(8, 4))
+    sampler = SamplerEnsemble(SliceSampler(slice_len=2), SliceSampler(slice_len=2), num_buffer_sampled=6)
+    drawn = [sampler.sample(storages, 24)[1]["slice_id"] for _ in range(3)]
+
+    assert len(torch.cat(drawn).unique()) == 3 * 12
+
+
+def test_a_part_that_cannot_be_filled_is_refused():
+    """Slices of another length would fill it, without a word."""
+    sampler = SamplerEnsemble(SliceSampler(num_slices=2, strict_length=False))
+    with pytest.raises(BadArgument, match="gave 6 steps of 8; .*have the same"):
+        sampler.sample(StorageEnsemble(trajectories(9, 3)), 8)
 
 
 def test_all_buffers_give_a_part_if_asked(storages):
@@ -106,13 +156,9 @@ def test_arguments_that_exclude_each_other_are_refused(storages):
 
 
 def test_what_the_samplers_say_comes_by_part(storages):
-    """What only some say has no place in a batch of all."""
     both = SamplerEnsemble(PrioritizedSampler(3, 1.0, 1.0), PrioritizedSampler(5, 1.0, 1.0), sample_from_all=True)
-    one = SamplerEnsemble(PrioritizedSampler(3, 1.0, 1.0), RandomSampler(), sample_from_all=True)
-    two = storages[:2]
 
-    assert both.sample(two, 8)[1]["priority_weight"].shape == (2, 4)
-    assert set(one.sample(two, 8)[1]) == {"buffer_ids"}
+    assert both.sample(storages[:2], 8)[1]["priority_weight"].shape == (2, 4)
 
 
 def test_a_part_at_the_end_of_an_epoch_is_filled_from_the_next(storages):
@@ -146,6 +192,12 @@ def test_generators_of_the_samplers_stay_their_own(storages):
     other.load_state_dict(state)
 
     assert [other.sample(storages, 6)[0]["index"].tolist() for _ in range(3)] == expected
+
+
+@pytest.mark.parametrize("samplers", [None, 3, [1, 2, 3]], ids=repr)
+def test_a_state_that_is_none_is_refused(samplers):
+    with pytest.raises(BadArgument, match="samplers are not a list of states"):
+        three().load_state_dict({"samplers": samplers})
 
 
 def test_a_state_of_other_samplers_is_refused_with_all_reasons():
