@@ -218,8 +218,10 @@ class SamplerEnsemble(Sampler):
 
 def _together(key: Any, infos: list[dict[Any, Any]]) -> Tensor | list[Tensor | None]:
     """Return what the parts say under a key, stacked, or as a list if some say nothing."""
-    said = [info.get(key) for info in infos]
-    one = next(value for value in said if value is not None)
-    if key in _UNSAID:
-        said = [torch.full_like(one, _UNSAID[key]) if value is None else value for value in said]
-    return said if any(value is None for value in said) else torch.stack(said)
+    said: list[Tensor | None] = [info.get(key) for info in infos]
+    there = [value for value in said if value is not None]
+    if len(there) == len(said):
+        return torch.stack(there)
+    if key not in _UNSAID:
+        return said
+    return torch.stack([torch.full_like(there[0], _UNSAID[key]) if value is None else value for value in said])

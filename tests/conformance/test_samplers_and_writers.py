@@ -114,7 +114,7 @@ class SamplerContract:
     def test_a_damaged_state_is_refused_on_the_way_into_a_larger_ring(self):
         """A ring that has wrapped is brought into order first, and its sampler's state with it."""
         state = self.make().state_dict()
-        damaged = {name: 7 for name in state} | {"generator": 7}
+        damaged = dict.fromkeys(state, 7) | {"generator": 7}
         with pytest.raises(BadArgument, match="generator"):
             self.make().load_state_dict(self.make().renumbered(damaged, 1, 4))
 

@@ -89,7 +89,7 @@ def test_two_buffers_give_no_slice_the_same_number():
 def test_a_part_that_cannot_be_filled_is_refused():
     """Slices of another length would fill it, without a word."""
     sampler = SamplerEnsemble(SliceSampler(num_slices=2, strict_length=False))
-    with pytest.raises(BadArgument, match="gave 6 steps of 8; .*have the same"):
+    with pytest.raises(BadArgument, match=r"gave 6 steps of 8; .*have the same"):
         sampler.sample(StorageEnsemble(trajectories(9, 3)), 8)
 
 
