@@ -21,7 +21,7 @@ def compiled(signature: str) -> Callable[[Function], Function]:
     def compile_now(function: Function) -> Function:
         try:
             made = numba.njit(signature, nogil=True, cache=True)(function)
-        except RuntimeError:  # neither the package's folder nor the user's cache can be written to
+        except (RuntimeError, OSError):  # nothing can be written beside the module or in the user's cache; no space
             made = numba.njit(signature, nogil=True)(function)
         return cast("Function", made)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import subprocess
 import sys
 
@@ -439,11 +440,20 @@ def test_numba_is_loaded_by_the_first_tree_only():
 
 
 @pytest.mark.slow
-def test_an_installation_that_cannot_be_written_to_compiles_for_itself(tmp_path):
-    """Neither beside the module nor in the user's cache: a container that runs as somebody else."""
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "c.CacheImpl._locator_classes = []",
+        "c.IndexDataCacheFile._save_data = lambda *_: open('/dev/full', 'wb', 0).write(b'a')",
+    ],
+    ids=["read-only", "disk full"],
+)
+def test_an_installation_that_cannot_be_written_to_compiles_for_itself(tmp_path, fault):
+    """A container that runs as somebody else; a home that is full."""
     code = (
-        "import numba.core.caching as c; c.CacheImpl._locator_classes = []\n"
+        f"import numba.core.caching as c; {fault}\n"
         "from datasets_rl.samplers import PrioritizedSampler\n"
         "PrioritizedSampler(3, 1., 1.).extend(__import__('torch').arange(3))"
     )
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=tmp_path)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=tmp_path, env=environment)
