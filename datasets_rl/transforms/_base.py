@@ -404,11 +404,11 @@ def reader(storage: Any, rows: Tensor) -> Callable[[NestedKey], Tensor | None]:
 
     def entry(key: NestedKey) -> Tensor | None:
         try:
-            column = storage.column((key,) if isinstance(key, str) else key)
+            column: Tensor = storage.column((key,) if isinstance(key, str) else key)
         except UnknownKey:
             return None
-        values: Tensor = column[rows.to(column.device)]
-        return values
+        # Several times as fast as indexing, also where the column is part of packed rows.
+        return column.index_select(0, rows.to(column.device))
 
     return entry
 

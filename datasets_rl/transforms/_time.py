@@ -146,6 +146,11 @@ class TimeAxis:
             value = value.movedim(self.place, self.last).flatten(0, self.last)
         return value
 
+    def at(self, value: Tensor, steps: Tensor) -> Tensor:
+        """Return an entry [*batch, ...] at numbers of flat steps, [M, W], as [*batch, W, ...]."""
+        found = self.flat(value).index_select(0, steps.reshape(-1).to(value.device))
+        return self.back(found.reshape(*steps.shape, *found.shape[1:]))
+
     def back(self, flat: Tensor) -> Tensor:
         """Undo `flat`."""
         if not self.last:

@@ -69,7 +69,7 @@ class ActionChunkTransform(OverTime):
         axis = TimeAxis(tuple(action.shape[: place + 1]), place)
         done = None if self.done_key is None else batch.get(under_next(self.done_key), None)
         there, outside = windows(axis.ends(done), 0, self.chunk_size - 1)
-        return {"chunk": axis.back(axis.flat(action)[there]), "outside": axis.back(outside)}
+        return {"chunk": axis.at(action, there), "outside": axis.back(outside)}
 
     def put(self, batch: Any, found: dict[str, Any]) -> Any:
         """Write the chunks."""

@@ -101,7 +101,7 @@ class CatFrames(OverTime):
 
         def frames(key: NestedKey) -> Tensor | None:
             value = batch.get(key, None)
-            return None if value is None else axis.back(axis.flat(value)[there.to(value.device)])
+            return None if value is None else axis.at(value, there)
 
         return self._found(frames, axis.back(outside), batch)
 

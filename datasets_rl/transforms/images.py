@@ -70,10 +70,9 @@ class ToTensorImage(_Picture):
             raise BadArgument(f"a picture has shape {list(value.shape)}; expected [..., H, W, C]")
         first = self.shape_tolerant and value.shape[-3] in {1, 3} and value.shape[-1] not in {1, 3}
         whole = not value.is_floating_point() if self.from_int is None else self.from_int
-        # One pass over the bytes: they are cast while they are put in order.
-        picture = (value if first else value.movedim(-1, -3)).to(self.dtype, memory_format=torch.contiguous_format)
-        if whole:
-            picture = picture.div_(255) if picture.data_ptr() != value.data_ptr() else picture / 255
+        picture = value if first else value.movedim(-1, -3)
+        # One pass over the bytes, which stay in their order: convolutions take channels that lie last as well.
+        picture = (picture / 255 if whole else picture).to(self.dtype)
         return picture.unsqueeze(0) if self.unsqueeze and picture.ndim == 3 else picture
 
 

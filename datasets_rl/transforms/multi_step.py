@@ -104,9 +104,9 @@ class MultiStepTransform(OverTime):
         there, outside = windows(ends, 0, self.n_steps - 1)
 
         def ahead(key: NestedKey) -> Tensor:
-            return axis.back(axis.flat(taken(batch, key))[there])
+            return axis.at(taken(batch, key), there)
 
-        last = taken(batch, NEXT).apply(lambda leaf: axis.back(axis.flat(leaf)[there[:, -1]]))
+        last = taken(batch, NEXT).apply(lambda leaf: axis.at(leaf, there[:, -1]))
         return self._found(ahead, axis.back(outside), last)
 
     def _found(self, ahead: Any, outside: Tensor, last: Any) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class _Sums(OverTime):
         known = self._known
         if known is None or known[0] is not origin or known[1] != state:
             self._known = known = (origin, state, self._all(storage))
-        return {name: sums[rows.to(sums.device)] for name, sums in known[2].items()}
+        return {name: sums.index_select(0, rows.to(sums.device)) for name, sums in known[2].items()}
 
     def _all(self, storage: Any) -> dict[str, Tensor]:
         trajectories = self.trajectories(storage)
@@ -56,7 +56,7 @@ class _Sums(OverTime):
         found = {}
         for place, key in enumerate(self.in_keys):
             rewards = storage.column((key,) if isinstance(key, str) else key)
-            sums = self.sums(rewards[order.to(rewards.device)], ends.to(rewards.device))
+            sums = self.sums(rewards.index_select(0, order.to(rewards.device)), ends.to(rewards.device))
             found[str(place)] = torch.empty_like(sums).index_copy_(0, order.to(sums.device), sums)
         return found
 

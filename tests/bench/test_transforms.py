@@ -1,0 +1,166 @@
+"""What transforms cost, against TorchRL's on the same batches."""
+
+import warnings
+
+import pytest
+import torch
+from bench_data import compare
+from tensordict import TensorDict
+
+from datasets_rl import LazyTensorStorage, SliceSampler, TensorDictReplayBuffer, transforms
+
+BATCH, LENGTH, STEPS = 256, 32, 100_000
+BOTH = ["observation", ("next", "observation")]
+IMAGES = 64
+NOISE = 1.2
+"""Where one kernel is all the work, both take the same time, and the machine is shared."""
+NAMES = [None, "time"]
+
+
+@pytest.fixture(scope="module")
+def torchrl():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("torchrl.envs.transforms", reason="pip install --no-deps torchrl hoptorch")
+
+
+def halfcheetah(*batch):
+    """HalfCheetah-shaped steps; every 100th ends an episode."""
+    flag = torch.zeros(*batch, 1, dtype=torch.bool)
+    done = flag.clone()
+    done.view(-1)[99::100] = True
+    done[..., -1, :] = True
+    return TensorDict(
+        {
+            "observation": torch.randn(*batch, 17),
+            "action": torch.randn(*batch, 6),
+            "done": flag,
+            "next": {
+                "observation": torch.randn(*batch, 17),
+                "reward": torch.randn(*batch, 1),
+                "done": done,
+                "terminated": flag.clone(),
+                "truncated": done.clone(),
+            },
+        },
+        batch,
+        names=NAMES[-len(batch) :],
+    )
+
+
+def atari(*batch):
+    return TensorDict(
+        {
+            "pixels": torch.randint(255, (*batch, 1, 84, 84), dtype=torch.uint8),
+            "next": {"done": torch.zeros(*batch, 1, dtype=torch.bool)},
+        },
+        batch,
+        names=NAMES[-len(batch) :],
+    )
+
+
+def five(module):
+    return module.Compose(
+        module.DTypeCastTransform(torch.float32, torch.float64, in_keys=["action"]),
+        module.ObservationNorm(0.5, 2.0, in_keys=BOTH),
+        module.RewardScaling(0.0, 0.1, in_keys=[("next", "reward")]),
+        module.RenameTransform(["action"], ["act"]),
+        module.CatTensors(["observation", "act"], "input", del_keys=False),
+    )
+
+
+CASES = {
+    "Compose of 5, 256 steps": (lambda: halfcheetah(BATCH), five),
+    "ObservationNorm, 256 steps": (
+        lambda: halfcheetah(BATCH),
+        lambda module: module.ObservationNorm(0.5, 2.0, in_keys=BOTH, standard_normal=True),
+    ),
+    "ObservationNorm, 64 pictures of 84 x 84": (
+        lambda: atari(IMAGES).apply(lambda leaf: leaf.float()),
+        lambda module: module.ObservationNorm(0.5, 2.0, in_keys=["pixels"]),
+    ),
+    "ToTensorImage, 64 pictures of 84 x 84 x 3": (
+        lambda: TensorDict({"pixels": torch.randint(255, (IMAGES, 84, 84, 3), dtype=torch.uint8)}, [IMAGES]),
+        lambda module: module.ToTensorImage(),
+    ),
+    "CatFrames of 4, 8 slices of 32 steps": (
+        lambda: halfcheetah(BATCH // LENGTH, LENGTH),
+        lambda module: module.CatFrames(4, -1, in_keys=BOTH),
+    ),
+    "CatFrames of 4, 8 slices of 32 pictures": (
+        lambda: atari(BATCH // LENGTH, LENGTH),
+        lambda module: module.CatFrames(4, -3, in_keys=["pixels"]),
+    ),
+    "ActionChunk of 8, 8 slices of 32 steps": (
+        lambda: halfcheetah(BATCH // LENGTH, LENGTH),
+        lambda module: module.ActionChunkTransform(8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_a_batch_is_transformed_at_least_as_fast_as_by_torchrl(name, torchrl, show):
+    make, build = CASES[name]
+    mine, others, ours, theirs = make(), make(), build(transforms), build(torchrl)
+    # TorchRL's write into the batch that they are given; ours are given it anew as well.
+    took = compare({"ours": lambda: ours(mine.copy()), "torchrl": lambda: theirs(others.copy())}, rounds=9, repeat=50)
+
+    report(show, name, took)
+    assert took["ours"] <= NOISE * took["torchrl"]
+
+
+@pytest.mark.parametrize("name", ["multi-step of 3", "reward to go"])
+def test_what_is_written_is_transformed_at_least_as_fast_as_by_torchrl(name, torchrl, show):
+    """100 rollouts of 1,000 steps. TorchRL's multi-step keeps a buffer of its own, so that each call is given a new one."""
+    data = halfcheetah(100, STEPS // 100)
+    if name == "reward to go":
+        ours, theirs = transforms.Reward2GoTransform(0.99), torchrl.Reward2GoTransform(0.99)
+        calls = {"ours": lambda: ours.inv(data), "torchrl": lambda: theirs.inv(data.copy())}
+    else:
+        calls = {
+            "ours": lambda: transforms.MultiStepTransform(3, 0.99)(data),
+            "torchrl": lambda: torchrl.MultiStepTransform(3, 0.99).inv(data.copy()),
+        }
+    took = compare(calls, rounds=5, repeat=3)
+
+    report(show, f"{name}, 100 x 1,000 steps", took)
+    assert took["ours"] <= NOISE * took["torchrl"]
+
+
+def test_stacks_and_targets_of_single_steps_against_slices(show):
+    """Read by their rows: no slices are needed, and a batch of 256 different episodes costs little more than one plain."""
+    data = halfcheetah(STEPS)
+
+    def buffer(*more, sampler=None):
+        rb = TensorDictReplayBuffer(
+            storage=LazyTensorStorage(STEPS), batch_size=BATCH, sampler=sampler, transform=transforms.Compose(*more)
+        )
+        rb.extend(data)
+        return rb.sample
+
+    took = compare(
+        {
+            "plain": buffer(),
+            "CatFrames(4)": buffer(transforms.CatFrames(4, -1, BOTH)),
+            "MultiStep(3)": buffer(transforms.MultiStepTransform(3, 0.99)),
+            "MultiStep(3) behind RewardClipping": buffer(
+                transforms.RewardClipping(-1, 1), transforms.MultiStepTransform(3, 0.99)
+            ),
+            "Chunks(8)": buffer(transforms.ActionChunkTransform(8)),
+            "StepCounter": buffer(transforms.StepCounter()),
+            "RewardSum": buffer(transforms.RewardSum()),
+            "1,024 steps in slices of 4": buffer(
+                transforms.UnaryTransform(["action"], fn=lambda value: value), sampler=SliceSampler(slice_len=4)
+            ),
+        },
+        rounds=9,
+        repeat=50,
+    )
+
+    show(f"\nsample(256): { {name: round(value * 1e6) for name, value in took.items()} } us")
+    assert took["MultiStep(3)"] < 10 * took["plain"]
+
+
+def report(show, name, took):
+    micro = {one: round(value * 1e6) for one, value in took.items()}
+    show(f"\n{name}: {micro} us, {took['torchrl'] / took['ours']:.1f} times faster")
