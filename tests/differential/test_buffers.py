@@ -1,0 +1,432 @@
+"""The same program against both libraries, for what the reference leaves open.
+
+Where they differ on purpose a test asserts both behaviours, and says why. Needs TorchRL: `make bench` installs it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import types
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+import datasets_rl as ours
+
+os.environ.setdefault("RL_LOGGING_LEVEL", "ERROR")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    theirs = pytest.importorskip("torchrl.data", reason="pip install --no-deps torchrl hoptorch")
+    from torchrl.data.replay_buffers import samplers as _samplers
+    from torchrl.data.replay_buffers.samplers import prioritized as _prioritized
+
+LIBRARIES = {
+    "ours": ours,
+    "theirs": types.SimpleNamespace(**(vars(_samplers) | vars(theirs))),
+}
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # TorchRL's
+
+
+@pytest.fixture(params=[*LIBRARIES.values()], ids=[*LIBRARIES])
+def library(request):
+    return request.param
+
+
+def both(program):
+    """What a program does with each library, under the same seed."""
+    results = []
+    for library in LIBRARIES.values():
+        torch.manual_seed(0)
+        results.append(program(library))
+    return results
+
+
+def steps(count, *, episode=5, terminated=False, start=0):
+    """Steps whose observation is their number; every `episode` of them end one."""
+    number = torch.arange(start, start + count)
+    last = ((number + 1) % episode == 0).unsqueeze(1)
+    flags = {"done": last, "terminated": last & terminated, "truncated": last & (not terminated)}
+    tree = {"obs": number.float(), "episode": number // episode, "next": {"reward": number.float()[:, None], **flags}}
+    return TensorDict({**tree, "done": torch.zeros_like(last)}, [count])
+
+
+def ring(library, size=20, ndim=1, **kwargs):
+    return library.TensorDictReplayBuffer(storage=library.LazyTensorStorage(size, ndim=ndim), **kwargs)
+
+
+def rejected(call):
+    """Whether a call is refused; how, is each library's own affair."""
+    try:
+        call()
+    except (ValueError, RuntimeError, TypeError, ours.BadArgument):
+        return True
+    return False
+
+
+class TestRandomness:
+    def test_uniform_draws_are_the_same_under_a_seed(self):
+        def program(library):
+            rb = ring(library, sampler=library.RandomSampler(), batch_size=7)
+            rb.extend(steps(13))
+            return [rb.sample()["obs"].tolist() for _ in range(5)]
+
+        assert program(ours) != program(ours)
+        assert len({str(result) for result in both(program)}) == 1
+
+    @pytest.mark.parametrize("batch_size", [4, 5, 20])
+    def test_an_epoch_is_the_same_under_a_seed(self, batch_size):
+        def program(library):
+            rb = ring(library, sampler=library.SamplerWithoutReplacement(), batch_size=batch_size)
+            rb.extend(steps(20))
+            return [rb.sample()["obs"].tolist() for _ in range(20 // batch_size)]
+
+        mine, other = both(program)
+        assert mine == other
+
+    def test_their_next_epoch_is_drawn_with_the_last_batch_and_ours_before_the_first(self):
+        """Ours leaves the generator alone until somebody asks; both have every step once."""
+
+        def program(library):
+            rb = ring(library, sampler=library.SamplerWithoutReplacement(), batch_size=20)
+            rb.extend(steps(20))
+            rb.sample()
+            following = torch.rand(1).item()
+            return sorted(rb.sample()["obs"].tolist()), following
+
+        (mine, ahead), (other, behind) = both(program)
+        assert mine == other == list(range(20))
+        assert ahead != behind
+
+    @pytest.mark.parametrize(("drop_last", "sizes"), [(False, [6, 6, 1]), (True, [6, 6])])
+    def test_epochs_end_alike(self, library, drop_last, sizes):
+        rb = ring(library, sampler=library.SamplerWithoutReplacement(drop_last=drop_last), batch_size=6)
+        rb.extend(steps(13))
+
+        for _ in range(2):
+            assert [len(batch) for batch in rb] == sizes
+
+    def test_steps_that_come_in_an_epoch_join_ours_and_begin_theirs_anew(self):
+        """A buffer that is written to as it is sampled never ends an epoch of theirs."""
+
+        def program(library):
+            rb = ring(library, sampler=library.SamplerWithoutReplacement(), batch_size=5)
+            rb.extend(steps(10))
+            seen = rb.sample()["obs"].tolist()
+            rb.extend(steps(5, start=10))
+            return seen + rb.sample()["obs"].tolist() + rb.sample()["obs"].tolist()
+
+        mine, other = both(program)
+        assert sorted(mine) == list(range(15))
+        assert len(set(other[5:])) == 10
+        assert len(set(other)) < 15
+
+
+SLICES = {
+    "length": {"slice_len": 3},
+    "number": {"num_slices": 4},
+    "by number of the episode": {"slice_len": 3, "traj_key": "episode"},
+    "by flag": {"slice_len": 3, "end_key": ("next", "done")},
+}
+
+
+class TestSlices:
+    @pytest.mark.parametrize("kwargs", [*SLICES.values()], ids=[*SLICES])
+    @pytest.mark.parametrize("without", [False, True], ids=["with replacement", "without"])
+    def test_slices_are_consecutive_and_flat_and_marked_at_their_ends(self, library, kwargs, without):
+        kind = library.SliceSamplerWithoutReplacement if without else library.SliceSampler
+        rb = ring(library, 40, sampler=kind(**kwargs), batch_size=12)
+        rb.extend(steps(40))
+        batch = rb.sample()
+
+        assert batch.shape == (12,)
+        rows = batch["obs"].view(4, 3)
+        assert (rows.diff(dim=1) == 1).all()
+        assert (rows // 5 == rows[:, :1] // 5).all()
+        ends = torch.tensor([[False, False, True]] * 4)
+        assert torch.equal(batch["next", "truncated"].view(4, 3), ends)
+        assert torch.equal(batch["next", "done"].view(4, 3), ends)
+        assert not batch["next", "terminated"].any()
+        assert batch["next", "done"].shape == (12, 1)
+        # Theirs has an axis for the one axis of the storage, here and with no other sampler.
+        assert batch["index"].shape == ((12,) if library is ours else (12, 1))
+        assert torch.equal(batch["index"].flatten(), batch["obs"].long())
+
+    def test_terminated_stays_as_it_is_in_the_data(self, library):
+        rb = ring(library, 10, sampler=library.SliceSampler(slice_len=5), batch_size=10)
+        rb.extend(steps(10, terminated=True))
+
+        assert rb.sample()["next", "terminated"].view(2, 5).tolist() == [[False] * 4 + [True]] * 2
+
+    def test_nothing_is_marked_without_a_key(self, library):
+        rb = ring(library, 10, sampler=library.SliceSampler(slice_len=2, truncated_key=None), batch_size=20)
+        rb.extend(steps(10))
+        batch = rb.sample()
+
+        assert torch.equal(batch["next", "truncated"].squeeze(1), batch["obs"] % 5 == 4)
+
+    def test_trajectories_too_short_are_left_out_or_taken_whole(self, library):
+        def drawn(strict):
+            rb = ring(library, 20, sampler=library.SliceSampler(slice_len=4, strict_length=strict), batch_size=80)
+            rb.extend(torch.cat([steps(2, episode=2), steps(8, episode=8, start=8)]))
+            return rb.sample()
+
+        assert set(drawn(strict=True)["obs"].tolist()) == set(range(8, 16))
+        batch = drawn(strict=False)
+        ends = batch["next", "truncated"].squeeze(1).nonzero().squeeze(1)
+        assert set(ends.diff().tolist()) == {2, 4}
+        assert len(batch) < 80
+
+    def test_no_trajectory_long_enough_is_refused(self, library):
+        rb = ring(library, 20, sampler=library.SliceSampler(slice_len=6), batch_size=12)
+        rb.extend(steps(20))
+
+        assert rejected(rb.sample)
+
+    def test_a_batch_that_cannot_be_divided_is_refused(self, library):
+        rb = ring(library, 20, sampler=library.SliceSampler(slice_len=4), batch_size=10)
+        rb.extend(steps(20))
+
+        assert rejected(rb.sample)
+
+    @pytest.mark.parametrize(
+        "kwargs",
+        [
+            {},
+            {"slice_len": 2, "num_slices": 2},
+            {"slice_len": 2, "end_key": "a", "ends": torch.ones(3, dtype=torch.bool)},
+            {"slice_len": 2, "traj_key": "a", "trajectories": torch.ones(3)},
+            {"slice_len": 2, "span": (2, 1)},
+        ],
+        ids=["none", "both sizes", "ends and key", "trajectories and key", "span"],
+    )
+    def test_arguments_that_exclude_each_other_are_refused(self, kwargs):
+        assert rejected(lambda: ours.SliceSampler(**kwargs))
+        # Their span may be as long as the slice, which then is empty.
+        assert rejected(lambda: LIBRARIES["theirs"].SliceSampler(**kwargs)) == ("span" not in kwargs)
+
+    def test_the_slices_that_may_come_are_the_same(self):
+        """Not how often: theirs draws the trajectory first, so a step of a short one comes more often."""
+
+        def program(library):
+            rb = ring(library, 20, sampler=library.SliceSampler(slice_len=3), batch_size=3000)
+            rb.extend(torch.cat([steps(4, episode=4), steps(12, episode=12, start=12)]))
+            rows, counts = rb.sample()["obs"].view(-1, 3)[:, 0].unique(return_counts=True)
+            return rows.tolist(), (counts[:2].sum() / counts.sum()).item()
+
+        (mine, share), (other, more) = both(program)
+        assert mine == other == [0, 1, *range(12, 22)]
+        assert abs(share - 2 / 12) < 0.05
+        assert abs(more - 1 / 2) < 0.05
+
+    @pytest.mark.parametrize("span", [(False, True), (False, 1), (False, 2), (2, False), (1, 1), (1, 2), True], ids=str)
+    def test_slices_that_reach_over_the_ends_are_cut_there(self, span):
+        def program(library):
+            sampler = library.SliceSampler(slice_len=3, span=span, traj_key="episode")
+            rb = ring(library, 20, sampler=sampler, batch_size=3000)
+            rb.extend(steps(10))
+            batch = rb.sample()
+            rows, ends = batch["obs"].long().tolist(), batch["next", "truncated"].squeeze(1).nonzero().squeeze(1)
+            starts = [0, *(ends[:-1] + 1).tolist()]
+            return {tuple(rows[first : last + 1]) for first, last in zip(starts, ends.tolist(), strict=True)}
+
+        mine, other = both(program)
+        # "At least slice_len - i steps" is what the reference promises; at the end theirs keeps at least i.
+        short = {(3, 4), (4,), (8, 9), (9,)} if isinstance(span, tuple) and span[1] == 2 else set()
+        assert mine - short == other
+        assert short <= mine
+
+    def test_a_ring_that_has_wrapped_joins_no_steps_over_its_seam(self, library):
+        rb = ring(library, 20, sampler=library.SliceSampler(slice_len=2, end_key=("next", "done")), batch_size=1000)
+        rb.extend(steps(33, episode=100))
+        rows = rb.sample()["obs"].view(-1, 2)
+
+        assert (rows[:, 1] - rows[:, 0] == 1).all()
+        assert set(rows[:, 0].tolist()) == set(range(13, 32))
+
+    def test_an_epoch_has_a_slice_of_every_trajectory(self, library):
+        rb = ring(library, 20, sampler=library.SliceSamplerWithoutReplacement(slice_len=3), batch_size=6)
+        rb.extend(steps(20))
+
+        epoch = torch.cat([rb.sample()["obs"].view(-1, 3)[:, 0] // 5 for _ in range(2)])
+        assert sorted(epoch.tolist()) == [0, 1, 2, 3]
+
+
+class TestLayouts:
+    def test_environments_lie_side_by_side(self, library):
+        """The reference prints time first; theirs has turned it back since."""
+        rb = ring(library, 12, ndim=2, batch_size=4)
+        rb.extend(torch.stack([steps(3), steps(3, start=100)]))
+        held = rb[:]["obs"] if library is ours else rb[:]["obs"].T
+
+        assert held.tolist() == [[0, 100], [1, 101], [2, 102]]
+        assert rb.sample().shape == (4,)
+        assert len(rb) == 6
+
+    def test_slices_of_several_environments_keep_to_one(self, library):
+        rb = ring(library, 40, ndim=2, sampler=library.SliceSampler(slice_len=3), batch_size=300)
+        rb.extend(torch.stack([steps(10), steps(10, start=100)]))
+        rows = rb.sample()["obs"].view(-1, 3)
+
+        assert (rows.diff(dim=1) == 1).all()
+        assert len(rows[:, 0].unique()) == 12
+
+    def test_a_tuple_is_a_pytree_and_a_list_is_steps(self, library):
+        rb = library.ReplayBuffer(storage=library.LazyTensorStorage(10), batch_size=3)
+        rb.extend((torch.arange(4), {"a": torch.arange(4.0)}))
+        batch = rb.sample()
+        listed = library.ReplayBuffer(storage=library.ListStorage(10), batch_size=3)
+        listed.extend([torch.zeros(2), torch.ones(2)])
+
+        assert len(rb) == 4
+        assert torch.equal(batch[0].float(), batch[1]["a"])
+        assert len(listed) == 2
+        assert listed.sample().shape == (3, 2)
+
+    def test_what_wraps_lies_where_it_lies(self):
+        def program(library):
+            rb = ring(library, 5)
+            indices = [rb.extend(steps(count, start=start)).tolist() for count, start in [(3, 0), (4, 3), (2, 7)]]
+            added = rb.add(steps(1, start=9)[0])
+            return indices, added, rb[:]["obs"].tolist(), len(rb)
+
+        mine, other = both(program)
+        assert mine == other
+
+    def test_of_more_than_fits_ours_says_what_did_not_stay(self):
+        """Theirs names the same slot twice, the earlier of which has gone."""
+
+        def program(library):
+            rb = ring(library, 4)
+            return rb.extend(steps(6)).tolist(), rb[:]["obs"].tolist()
+
+        (mine, here), (other, there) = both(program)
+        assert mine == [-1, -1, 2, 3, 0, 1]
+        assert other == [0, 1, 2, 3, 0, 1]
+        assert here == there == [4, 5, 2, 3]
+
+    def test_of_the_best_the_same_stay(self):
+        def program(library):
+            rb = ring(library, 4, writer=library.TensorDictMaxValueWriter(rank_key=("next", "reward")))
+            for start in (0, 20, 5):
+                rb.extend(steps(6, start=start))
+            return sorted(rb[:]["obs"].tolist()), rb.add(steps(1, start=1)[0]), len(rb)
+
+        mine, other = both(program)
+        assert mine == other == ([22, 23, 24, 25], None, 4)
+
+
+class FakeTree(list):
+    """What their compiled tree does, which may not load."""
+
+    def __init__(self, combine, neutral, size):
+        super().__init__([neutral] * size)
+        self.combine = combine
+
+    def query(self, start, stop):
+        return float(self.combine(list.__getitem__(self, slice(start, stop))))
+
+    def __getitem__(self, index):
+        return torch.tensor([list.__getitem__(self, one) for one in torch.as_tensor(index).reshape(-1).tolist()])
+
+    def __setitem__(self, index, value):
+        index = torch.as_tensor(index).reshape(-1)
+        for one, mass in zip(index.tolist(), torch.as_tensor(value).expand(index.shape).tolist(), strict=True):
+            list.__setitem__(self, one, mass)
+
+    def update(self, index, value):
+        self[index] = value
+
+    def scan_lower_bound(self, mass):
+        sums = list(itertools.accumulate(list.__iter__(self)))
+        return np.searchsorted(sums, mass)
+
+
+@pytest.fixture
+def fake_trees(monkeypatch):
+    for name in ("Fp32", "Fp64"):
+        monkeypatch.setattr(_prioritized, f"SumSegmentTree{name}", lambda size: FakeTree(sum, 0.0, size))
+        monkeypatch.setattr(_prioritized, f"MinSegmentTree{name}", lambda size: FakeTree(min, float("inf"), size))
+
+
+@pytest.mark.usefixtures("fake_trees")
+class TestPriorities:
+    @pytest.mark.parametrize(("alpha", "beta"), [(0.7, 0.9), (1.0, 1.0), (0.0, 0.5), (0.5, 0.0)], ids=str)
+    def test_weights_are_the_same(self, alpha, beta):
+        def program(library):
+            sampler = library.PrioritizedSampler(20, alpha=alpha, beta=beta)
+            rb = ring(library, 20, sampler=sampler, batch_size=400)
+            rb.extend(steps(10))
+            rb.update_priority(torch.arange(10), torch.arange(1.0, 11.0))
+            batch = rb.sample()
+            rows, places = np.unique(batch["index"].numpy(), return_index=True)
+            return rows.tolist(), batch["priority_weight"][places]
+
+        (mine, weights), (other, expected) = both(program)
+        assert mine == other == list(range(10))
+        assert weights.dtype == expected.dtype == torch.float32
+        torch.testing.assert_close(weights, expected)
+
+    def test_new_steps_have_the_largest_priority_so_far(self):
+        def program(library):
+            rb = ring(library, 4, sampler=library.PrioritizedSampler(4, alpha=1.0, beta=1.0), batch_size=400)
+            rb.extend(steps(2))
+            rb.update_priority(torch.arange(2), torch.tensor([1.0, 4.0]))
+            rb.extend(steps(1, start=2))
+            batch = rb.sample()
+            return {
+                int(row): weight.item() for row, weight in zip(batch["index"], batch["priority_weight"], strict=True)
+            }
+
+        mine, other = both(program)
+        assert mine == pytest.approx(other)
+        assert mine == pytest.approx({0: 1.0, 1: 0.25, 2: 0.25})
+
+    def test_rows_that_were_not_kept_are_passed_over(self):
+        def program(library):
+            sampler = library.PrioritizedSampler(4, alpha=1.0, beta=1.0)
+            rb = ring(library, 4, sampler=sampler, batch_size=400)
+            rb.extend(steps(2))
+            rb.update_priority(torch.tensor([-1, 1]), torch.tensor([9.0, 3.0]))
+            return {round(weight, 4) for weight in rb.sample()["priority_weight"].tolist()}
+
+        mine, other = both(program)
+        assert mine == other == {1.0, 0.3333}
+
+    def test_bad_priorities_are_refused_by_ours_before_they_spoil_anything(self):
+        sampler = ours.PrioritizedSampler(4, alpha=1.0, beta=1.0)
+        rb = ring(ours, 4, sampler=sampler, batch_size=4)
+        rb.extend(steps(4))
+
+        assert rejected(lambda: rb.update_priority(torch.arange(4), torch.tensor([1.0, float("nan"), 1.0, 1.0])))
+        assert rb.sample()["priority_weight"].tolist() == [1.0] * 4
+
+
+class TestEnsembles:
+    def test_batches_are_parts_that_say_where_they_are_from(self, library):
+        buffers = [ring(library, batch_size=4) for _ in range(3)]
+        for number, rb in enumerate(buffers):
+            rb.extend(steps(10, start=100 * number))
+        rb = library.ReplayBufferEnsemble(*buffers, sample_from_all=True, batch_size=12)
+        batch, info = rb.sample(return_info=True)
+
+        assert batch.shape == (3, 4)
+        assert (batch["obs"] // 100).tolist() == [[0.0] * 4, [1.0] * 4, [2.0] * 4]
+        assert batch["index", "buffer_ids"].tolist() == [[0] * 4, [1] * 4, [2] * 4]
+        assert torch.equal(batch["index", "index"], (batch["obs"] % 100).long())
+        # The reference says dict; theirs is a TensorDict, and has the two under "index" only.
+        assert ("buffer_ids" in info) == (library is ours)
+
+    def test_buffers_are_drawn_for_parts(self, library):
+        buffers = [ring(library, batch_size=4) for _ in range(3)]
+        for number, rb in enumerate(buffers):
+            rb.extend(steps(10, start=100 * number))
+        rb = library.ReplayBufferEnsemble(*buffers, p=[0.0, 1.0, 0.0], num_buffer_sampled=2, batch_size=12)
+        batch = rb.sample()
+
+        assert batch.shape == (2, 6)
+        assert (batch["obs"] // 100 == 1).all()
