@@ -46,7 +46,8 @@ def _parts(buffer: ReplayBuffer) -> Iterator[tuple[str, str]]:
 
 
 def _fields(buffer: ReplayBuffer) -> Iterator[tuple[str, str]]:
-    first: Any = buffer.storage.get(0) if len(buffer) else None
+    storages = getattr(buffer.storage, "storages", (buffer.storage,))
+    first: Any = storages[0].get(0) if len(storages[0]) else None
     if isinstance(first, TensorDictBase):
         for key, leaf in first.items(include_nested=True, leaves_only=True):
             dtype = str(getattr(leaf, "dtype", type(leaf).__name__)).removeprefix("torch.")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tensordict.utils import expand_as_right
 from torch import Tensor
 
 from datasets_rl.buffers.batch import pinned, stacked
-from datasets_rl.buffers.gate import GateChain
+from datasets_rl.buffers.gate import Gate, GateChain
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.errors import BadArgument
 from datasets_rl.samplers.ensemble import SamplerEnsemble
@@ -78,6 +80,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             raise BadArgument(f"missing is {missing!r}; expected 'refuse', 'drop' or 'zero'")
         if rbs:
             _expect_alone(storages=storages, samplers=samplers, writers=writers, collate_fns=collate_fns)
+            _expect_flat(rbs)
             samplers = SamplerEnsemble(
                 *(rb.sampler for rb in rbs),
                 p=p,
@@ -99,7 +102,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
             collate_fn=collate_fn,
             **kwargs,
         )
-        self._gate = GateChain([member._gate for member in rbs])  # noqa: SLF001 - a member is a buffer too
+        gates = [member._gate for member in rbs]  # noqa: SLF001 - a member is a buffer too
+        self._gate = GateChain([gate for gate in gates if isinstance(gate, Gate)])
 
     @property
     def sampler(self) -> SamplerEnsemble:
@@ -144,13 +148,77 @@ class ReplayBufferEnsemble(ReplayBuffer):
                 hint="give the buffers transforms that make them alike",
             ) from error
 
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with super()._changing(), ExitStack() as members:
+            for member in self._members:
+                members.enter_context(member._changing())  # noqa: SLF001 - a member is a buffer too
+            yield
+
+    def share(self) -> ReplayBufferEnsemble:
+        """Let processes that get this ensemble, or its buffers, from now on read and write the same memory."""
+        for member in self._members:
+            member.share()
+        return self
+
+    def set_storage(self, storage: Any, collate_fn: Any = None) -> Any:
+        """Refuse: an ensemble has the parts that its buffers had when it was made."""
+        del collate_fn
+        raise _refused(storage)
+
+    def set_sampler(self, sampler: Any) -> Any:
+        """Refuse: an ensemble has the parts that its buffers had when it was made; their chances are `sampler.p`."""
+        raise _refused(sampler)
+
+    def set_writer(self, writer: Any) -> Any:
+        """Refuse: an ensemble has the parts that its buffers had when it was made."""
+        raise _refused(writer)
+
+    def _turned(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        names = {"storage": "storages", "sampler": "samplers", "writer": "writers"}
+        parts = {name: state_dict[name]["state"].get(several, []) for name, several in names.items()}
+        if any(len(states) != len(self._members) for states in parts.values()):
+            return state_dict
+        each = [
+            {name: {"state": states[number]} for name, states in parts.items()} for number in range(len(self._members))
+        ]
+        after = [member._turned(one) for member, one in zip(self._members, each, strict=True)]  # noqa: SLF001 - a member is a buffer too
+        if all(new is old for new, old in zip(after, each, strict=True)):
+            return state_dict
+        result = {**state_dict, "ahead": []}
+        for name, several in names.items():
+            states = [one[name]["state"] for one in after]
+            result[name] = {**state_dict[name], "state": {**state_dict[name]["state"], several: states}}
+        return result
+
+    def update_priority(self, index: Any, priority: Any) -> None:
+        """Tell the buffers' samplers how much steps matter.
+
+        Args:
+            index: As a batch gives it: ``batch["index"]``, with ``"buffer_ids"`` and ``"index"``.
+            priority: A number, or one for each step.
+        """
+        rows = index[_INDEX]
+        numbers = expand_as_right(index[_SOURCE], rows)
+        for number, member in enumerate(self._members):
+            mine = numbers == number
+            if mine.any():
+                some = priority[mine] if isinstance(priority, Tensor) and priority.ndim else priority
+                with member._gate:  # noqa: SLF001 - a member is a buffer too
+                    member.sampler.update_priority(rows[mine], some, storage=member.storage)
+
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
         """Take over the priorities of a batch that was sampled: each buffer's sampler gets those of its steps.
 
         Args:
             data: A batch with its ``"index"``, and with the priorities where the buffers look for them.
+
+        Raises:
+            BadArgument: If there is no index, or a priority is no finite number from 0.
         """
-        index = data.get(_INDEX)
+        index = data.get(_INDEX, None)
+        if index is None:
+            raise BadArgument(f"the batch has no {_INDEX!r}; expected one that sample() returned, with its index")
         for number, member in enumerate(self._members):
             mine = index[_SOURCE] == number
             priority = data.get(getattr(member, "priority_key", "td_error"), None)
@@ -166,6 +234,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
             if isinstance(numbers, int):
                 return self._members[numbers][rest]
             return self._stacked([self._members[number][rest] for number in numbers], numbers)
+        if isinstance(index, str):
+            raise BadArgument(f"rb[{index!r}] names no buffer", hint=f"ask for the field of some: rb[:, {index!r}]")
         numbers = self._numbers(index)
         if isinstance(numbers, int):
             return self._members[numbers]
@@ -197,10 +267,26 @@ class ReplayBufferEnsemble(ReplayBuffer):
         self._members[index[0]][index[1]] = data
 
 
+def _expect_flat(rbs: Sequence[ReplayBuffer]) -> None:
+    nested = [number for number, rb in enumerate(rbs) if isinstance(rb, ReplayBufferEnsemble)]
+    if nested:
+        raise BadArgument(
+            f"buffers {nested} are ensembles themselves; their batches have parts already",
+            hint="give their buffers: ReplayBufferEnsemble(*(inner[i] for i in range(len(inner))), ...)",
+        )
+
+
 def _expect_alone(**parts: Any) -> None:
     given = [name for name, part in parts.items() if part is not None]
     if given:
         raise BadArgument(f"buffers were given, and {', '.join(given)} too: they exclude each other")
+
+
+def _refused(part: Any) -> BadArgument:
+    return BadArgument(
+        f"{type(part).__name__} cannot become a part of an ensemble: it has those that its buffers had",
+        hint="make an ensemble of the changed buffers; `rb.sampler.p` changes their chances",
+    )
 
 
 def _of_parts(

@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from tensordict import is_tensor_collection
 from torch import Generator, Tensor
 from torch.utils._pytree import tree_map
 
 from datasets_rl import checkpoint
+from datasets_rl.buffers.arguments import Inverted, Transform, part_of, size_faults, transforms_of
 from datasets_rl.buffers.batch import pinned, stacked, time_first
 from datasets_rl.buffers.display import as_html, as_text
 from datasets_rl.buffers.fields import field_of, key_of, write_field
 from datasets_rl.buffers.gate import Gate, GateChain
 from datasets_rl.buffers.prefetch import Prefetch
+from datasets_rl.buffers.state import form_faults, misfits_of, read_batch, saved_batch, saved_batch_faults, turned
 from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import BadArgument
 from datasets_rl.samplers._base import Sampler
@@ -35,8 +36,6 @@ from datasets_rl.writers.immutable import ImmutableDatasetWriter
 from datasets_rl.writers.round_robin import RoundRobinWriter
 
 __all__ = ["ReplayBuffer"]
-
-Transform = Callable[[Any], Any]
 
 _UNREAD = object()
 _DEFAULT_SIZE = 1_000
@@ -107,15 +106,15 @@ class ReplayBuffer(Stateful):
         generator: Generator | None = None,
         shared: bool = False,
     ) -> None:
-        problems = _size_faults(batch_size=batch_size, prefetch=prefetch)
+        problems = size_faults(batch_size=batch_size, prefetch=prefetch)
         if prefetch and batch_size is None:
             problems.append("prefetch makes batches before they are asked for: it needs batch_size")
-        self._storage: Storage = _made(storage, "get", problems, lambda: ListStorage(_DEFAULT_SIZE))
-        self._sampler: Sampler = _made(sampler, "sample", problems, RandomSampler)
+        self._storage: Storage = part_of(storage, "get", problems, lambda: ListStorage(_DEFAULT_SIZE))
+        self._sampler: Sampler = part_of(sampler, "sample", problems, RandomSampler)
         fixed = self._storage is not None and getattr(self._storage, "read_only", False)
         default_writer = ImmutableDatasetWriter if fixed else self._default_writer
-        self._writer: Writer = _made(writer, "extend", problems, default_writer)
-        self._transforms: list[Transform] = _transforms(transform, problems)
+        self._writer: Writer = part_of(writer, "extend", problems, default_writer)
+        self._transforms: list[Transform] = transforms_of(transform, problems)
         if dim_extend is not None and dim_extend < 0:
             problems.append(f"dim_extend is {dim_extend}; expected an axis from 0")
         if problems:
@@ -179,6 +178,7 @@ class ReplayBuffer(Stateful):
             storage: The new one; the writer writes to it from now on.
             collate_fn: Applied to what it returns; by default what suits it.
         """
+        _expect(storage, "get")
         with self._changing():
             self._sampler.attach(storage)
             before, self._storage = self._storage, storage
@@ -192,6 +192,7 @@ class ReplayBuffer(Stateful):
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
         """Put another sampler in place and return the one before."""
+        _expect(sampler, "sample")
         with self._changing():
             sampler.attach(self._storage)
             before, self._sampler = self._sampler, sampler
@@ -199,9 +200,10 @@ class ReplayBuffer(Stateful):
 
     def set_writer(self, writer: Writer) -> Writer:
         """Put another writer in place and return the one before."""
+        _expect(writer, "extend")
         with self._changing():
-            before, self._writer = self._writer, writer
             writer.register_storage(self._storage)
+            before, self._writer = self._writer, writer
         return before
 
     def set_rng(self, generator: Generator) -> None:
@@ -224,11 +226,11 @@ class ReplayBuffer(Stateful):
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> ReplayBuffer:
         """Apply a further callable at this place of the order, see `append_transform`."""
         problems: list[str] = []
-        transforms = _transforms(transform, problems)
+        transforms = transforms_of(transform, problems)
         if problems:
             raise BadArgument("; ".join(problems))
         with self._changing():
-            self._transforms[index:index] = map(_Inverted, transforms) if invert else transforms
+            self._transforms[index:index] = map(Inverted, transforms) if invert else transforms
         return self
 
     def add(self, data: Any) -> Any:
@@ -345,7 +347,7 @@ class ReplayBuffer(Stateful):
         if size is None:
             raise BadArgument("no batch size", hint="give batch_size to the constructor, or to sample()")
         if type(size) is not int or size < 1:
-            problems = _size_faults(batch_size=size)
+            problems = size_faults(batch_size=size)
             if problems:
                 raise BadArgument(problems[0])
         gate, storage = self._gate, self._storage
@@ -529,23 +531,29 @@ class ReplayBuffer(Stateful):
         """
         with self._gate:
             state: dict[str, Any] = {
-                name: {"kind": type(part).__name__, "state": part.state_dict()} for name, part in self._parts
+                name: {"kind": type(part).__name__, "state": part.state_dict()} for name, part in self._parts.items()
             }
             drawn = self._prefetch.drawn if self._prefetch is not None else []
-            state["ahead"] = [{"index": one.index, "info": _listed(one.info)} for one in drawn]
+            state["ahead"] = [saved_batch(one.index, dict(one.info), last=one.last) for one in drawn]
         return state
 
     @property
-    def _parts(self) -> tuple[tuple[str, Stateful], ...]:
-        return ("storage", self._storage), ("sampler", self._sampler), ("writer", self._writer)
+    def _parts(self) -> dict[str, Stateful]:
+        return {"storage": self._storage, "sampler": self._sampler, "writer": self._writer}
 
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
         """Say why a state cannot be taken over, all reasons at once; empty if it can."""
-        missing = [name for name, _ in self._parts if not isinstance(state_dict.get(name), dict)]
-        if missing:
-            return [f"it has no {', no '.join(missing)}; expected the state of a replay buffer"]
-        state_dict = self._fitted(state_dict)
-        return [f"{name}: {reason}" for name, part in self._parts for reason in _misfits(part, state_dict[name])]
+        parts = self._parts
+        reasons = form_faults([*parts], state_dict)
+        if reasons:
+            return reasons
+        ahead = state_dict.get("ahead", [])
+        if not misfits_of(self._storage, state_dict["storage"]):
+            state_dict = self._turned(state_dict)
+        ring = state_dict["storage"]["state"]
+        reasons = [f"{name}: {reason}" for name, part in parts.items() for reason in misfits_of(part, state_dict[name])]
+        steps = ring["held"] * math.prod(ring.get("lanes", ())) if "held" in ring else self._storage.max_size
+        return reasons or saved_batch_faults(ahead, steps)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state that `state_dict` returned; one of another capacity too, if its steps fit.
@@ -555,30 +563,19 @@ class ReplayBuffer(Stateful):
         """
         with self._changing():
             checkpoint.refuse(self.misfits(state_dict))
-            state_dict = self._fitted(state_dict)
-            for name, part in self._parts:
+            state_dict = self._turned(state_dict)
+            for name, part in self._parts.items():
                 part.load_state_dict(state_dict[name]["state"])
             if self._prefetch is not None:
                 for one in state_dict.get("ahead", ()):
-                    drawn = Drawn(self._storage, one["index"], {_as_given(key): value for key, value in one["info"]})
+                    index, info, last = read_batch(one)
+                    drawn = Drawn(self._storage, index, info, last=last)
                     if not self._storage.read_only:
                         drawn.data = self._taken(drawn)
                     self._prefetch.start(drawn)
 
-    def _fitted(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Put a ring that has wrapped into chronological order if it comes into a larger one."""
-        ring = state_dict["storage"].get("state") or {}
-        slots, written = ring.get("slots"), ring.get("written")
-        if slots is None or written is None or written < slots:
-            return state_dict
-        # An empty storage does not know its lanes yet.
-        if slots == self._storage.max_size // math.prod(ring.get("lanes", ())):
-            return state_dict
-        turned = dict(state_dict)
-        for name, part in self._parts:
-            saved = state_dict[name]
-            turned[name] = saved | {"state": part.renumbered(saved["state"], written % slots, slots)}
-        return turned | {"ahead": []}
+    def _turned(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        return turned(self._parts, state_dict, self._storage.max_size)
 
     def dumps(self, path: Path | str) -> None:
         """Write the state into a folder, see `state_dict` and `Stateful.dumps`; nobody writes to the buffer meanwhile."""
@@ -608,75 +605,14 @@ class ReplayBuffer(Stateful):
         return as_html(self)
 
 
-class _Inverted:
-    """A transform with its two directions exchanged."""
-
-    def __init__(self, transform: Transform) -> None:
-        self.inv = transform
-        self._forward = getattr(transform, "inv", None)
-
-    def __call__(self, data: Any) -> Any:
-        return data if self._forward is None else self._forward(data)
-
-    def __repr__(self) -> str:
-        return f"inverted {self.inv!r}"
+def _expect(part: Any, verb: str) -> None:
+    if isinstance(part, type) or not callable(getattr(part, verb, None)):
+        raise BadArgument(f"{part!r} has no method {verb}; expected an instance of a class that has")
 
 
 def _collate_of(storage: Storage) -> Callable[[Any], Any] | None:
     return stacked if isinstance(storage, ListStorage) else None
 
 
-def _size_faults(**sizes: Any) -> list[str]:
-    return [
-        f"{name} is {size!r}; expected a whole number from 1"
-        for name, size in sizes.items()
-        if size is not None and (not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1)
-    ]
-
-
-def _made(part: Any, verb: str, problems: list[str], default: Callable[[], Any]) -> Any:
-    """Return a part that was given as such, as its class, as a factory, or not at all."""
-    if part is None:
-        return default()
-    if not isinstance(part, type) and callable(getattr(part, verb, None)):
-        return part
-    try:
-        made = part() if callable(part) else None
-    except TypeError as error:
-        problems.append(f"{part!r} cannot be called without arguments: {error}")
-        return None
-    if not callable(getattr(made, verb, None)):
-        problems.append(f"{part!r} has no method {verb}; expected an instance of a class that has")
-    return made
-
-
-def _transforms(transform: Any, problems: list[str]) -> list[Transform]:
-    if transform is not None and not callable(transform) and not isinstance(transform, Sequence):
-        problems.append(f"transform {transform!r} is no callable, and no sequence of callables")
-        return []
-    listed = [] if transform is None else [transform] if callable(transform) else list(transform)
-    problems += [f"transform {one!r} is no callable" for one in listed if not callable(one)]
-    return listed
-
-
 def _cloned(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, Tensor) or is_tensor_collection(leaf) else leaf
-
-
-def _misfits(part: Stateful, saved: dict[str, Any]) -> list[str]:
-    kind, state = saved.get("kind"), saved.get("state")
-    if not isinstance(state, dict):
-        return [f"no state of a {type(part).__name__} was saved"]
-    reasons = part.misfits(state)
-    if state and kind != type(part).__name__ and not isinstance(part, Storage):
-        return [f"a {kind} was saved, and there is a {type(part).__name__} here", *reasons]
-    return reasons
-
-
-def _listed(info: dict[Any, Any]) -> list[list[Any]]:
-    """Write what a sampler says as a list: its keys may be tuples, which a state has no room for."""
-    return [[list(key) if isinstance(key, tuple) else key, value] for key, value in info.items()]
-
-
-def _as_given(key: Any) -> Any:
-    return tuple(key) if isinstance(key, list) else key

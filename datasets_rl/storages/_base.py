@@ -38,10 +38,14 @@ class Storage(Stateful, ABC):
     """
 
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:
-        if max_size < 1:
-            raise BadArgument(f"max_size is {max_size}; expected at least 1")
-        if ndim < 1:
-            raise BadArgument(f"ndim is {ndim}; expected at least 1")
+        sizes: dict[str, Any] = {"max_size": max_size, "ndim": ndim}
+        faults = [
+            f"{name} is {size!r}; expected a whole number from 1"
+            for name, size in sizes.items()
+            if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1
+        ]
+        if faults:
+            raise BadArgument("; ".join(faults))
         self.max_size = int(max_size)
         self.ndim = int(ndim)
         self._indices: dict[tuple[EndKey | None, Key | None, Key | None], TrajectoryIndex] = {}

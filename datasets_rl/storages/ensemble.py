@@ -28,6 +28,8 @@ class StorageEnsemble(Storage):
     def __init__(self, *storages: Storage, transforms: Sequence[Callable[[Any], Any] | None] | None = None) -> None:
         if transforms is not None and len(transforms) != len(storages):
             raise BadArgument(f"{len(transforms)} transforms were given for {len(storages)} storages")
+        if not storages:
+            raise BadArgument("there is no storage; expected at least one")
         super().__init__(sum(storage.max_size for storage in storages))
         self.storages = storages
         self.transforms = tuple(transforms) if transforms is not None else (None,) * len(storages)
@@ -36,6 +38,11 @@ class StorageEnsemble(Storage):
     def held(self) -> int:
         """Steps that all storages hold."""
         return sum(len(storage) for storage in self.storages)
+
+    @property
+    def written(self) -> int:
+        """Slots that were written in all storages."""
+        return sum(storage.written for storage in self.storages)
 
     @property
     def read_only(self) -> bool:

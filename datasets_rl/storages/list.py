@@ -106,9 +106,13 @@ class ListStorage(Storage):
 
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
         """Say why a state cannot be taken over, all reasons at once; empty if it can."""
-        items, written = state_dict.get("items"), state_dict.get("written")
-        if not isinstance(items, list) or not isinstance(written, int) or written < len(items):
-            return ["it is no state of a list: expected `items` and how many were `written`"]
+        items = state_dict.get("items")
+        counts: list[Any] = [state_dict.get(name) for name in ("held", "slots", "written")]
+        if not isinstance(items, list) or any(type(count) is not int for count in counts):
+            return ["it is no state of a list: expected `items`, and how many are `held` and were `written`"]
+        held, slots, written = counts
+        if held != len(items) or (written != held and not 0 < held == slots < written):
+            return [f"it has {len(items):,} items, and says that {held} of {slots} are held and {written} were written"]
         if len(items) > self.slots:
             return [f"it holds {len(items):,} elements; {self.slots:,} fit"]
         try:

@@ -403,8 +403,8 @@ def _faults(state: Mapping[str, Any], layout: str, ndim: int) -> list[str]:
         ("layout", lambda value: value == layout, repr(layout)),
         ("ndim", lambda value: value == ndim, str(ndim)),
         ("structure", lambda value: value is None or isinstance(value, Mapping), "a description of the data"),
-        ("lanes", lambda value: isinstance(value, list) and all(map(_is_count, value)), "a list of sizes"),
-        ("slots", _is_count, "a whole number"),
+        ("lanes", lambda value: isinstance(value, list) and all(map(_is_size, value)), "a list of sizes"),
+        ("slots", _is_size, "a whole number from 1"),
         ("held", _is_count, "a whole number"),
         ("written", _is_count, "a whole number"),
         ("tables", _are_tables, "lists of tensors"),
@@ -423,6 +423,10 @@ def _faults(state: Mapping[str, Any], layout: str, ndim: int) -> list[str]:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_size(value: Any) -> bool:
+    return _is_count(value) and value > 0
 
 
 def _are_tables(value: Any) -> bool:

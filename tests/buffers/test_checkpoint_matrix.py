@@ -214,3 +214,53 @@ def test_a_second_dump_of_the_same_takes_no_new_file(storage, tmp_path):
     buffer.dumps(tmp_path)
 
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.npy")} == before
+
+
+def change(**parts):
+    def apply(state):
+        for name, value in parts.items():
+            state[name] = {**state[name], "state": {**state[name]["state"], **value}}
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (change(storage={"lanes": [0]}), r"lanes is \[0\]"),
+        (change(storage={"slots": "x"}), "slots is 'x'"),
+        (change(storage={"slots": 0}), "slots is 0"),
+        (lambda state: state.update(sampler={"state": [1]}), "it has no sampler"),
+        (lambda state: state.update(ahead=[3]), "batch 0 that was chosen ahead of time is none"),
+        (lambda state: state["ahead"][0].update(index=torch.tensor([99])), "none of 20 steps"),
+        (lambda state: state["ahead"][0].update(info=[1]), "batch 0 that was chosen ahead"),
+    ],
+    ids=["lanes", "slots", "none fit", "sampler", "ahead", "outside", "said"],
+)
+def test_a_damaged_state_is_refused_and_nothing_changes(damage, reason):
+    original = ReplayBuffer(storage=LazyTensorStorage(SLOTS), batch_size=6, prefetch=1)
+    original.extend(steps(0, SLOTS + 4))
+    original.sample()
+    state = original.state_dict()
+    damage(state)
+    other = ReplayBuffer(storage=LazyTensorStorage(SLOTS + 1), batch_size=6)
+    other.extend(steps(50, 2))
+    with pytest.raises(BadArgument, match=reason):
+        other.load_state_dict(state)
+    original._prefetch.close()
+
+    assert other[:]["observation"][:, 0].tolist() == [50, 51]
+
+
+def test_something_else_is_no_state():
+    for state in ([1], {}, {"storage": {}}):
+        with pytest.raises(BadArgument, match="expected the state of a replay buffer"):
+            ReplayBuffer().load_state_dict(state)
+
+
+def test_a_list_is_not_taken_over_by_tensors_nor_they_by_a_list():
+    for kind, other in ((ListStorage, LazyTensorStorage), (LazyTensorStorage, ListStorage)):
+        buffer = ReplayBuffer(storage=kind(SLOTS))
+        buffer.extend(steps(0, SLOTS + 4))
+        with pytest.raises(BadArgument, match="storage:"):
+            ReplayBuffer(storage=other(SLOTS + 5)).load_state_dict(buffer.state_dict())

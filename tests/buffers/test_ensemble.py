@@ -26,9 +26,10 @@ from datasets_rl import (
 )
 
 
-def member(number, count=20, *, transform=None, sampler=None, **further):
+def member(number, count=20, *, transform=None, sampler=None, slots=None, **further):
     """A buffer whose data says that it is its own: tens of thousands of the buffer's number, and the row."""
-    rb = TensorDictReplayBuffer(storage=LazyMemmapStorage(count), transform=transform, sampler=sampler)
+    storage = LazyMemmapStorage(slots or count)
+    rb = TensorDictReplayBuffer(storage=storage, transform=transform, sampler=sampler)
     rb.extend(TensorDict({"value": number * 10_000 + torch.arange(count), **further}, [count]))
     return rb
 
@@ -285,3 +286,84 @@ def test_other_data_than_tensordicts_is_stacked_too():
     assert rb.sample().shape == (2, 2, 3)
     assert "ReplayBufferEnsemble(" in repr(rb)
     assert len(rb) == 2
+
+
+class TestAsABuffer:
+    def test_full_rings_and_their_priorities_come_in_order_into_larger_ones(self):
+        def made(slots):
+            members = [member(n, 0, sampler=PrioritizedSampler(slots, 1.0, 1.0), slots=slots) for n in range(2)]
+            return ReplayBufferEnsemble(*members, batch_size=4)
+
+        original = made(6)
+        for one in (original[0], original[1]):
+            one.extend(TensorDict({"value": torch.arange(9), "td_error": torch.arange(9.0)}, [9]))
+        larger = made(10)
+        larger.load_state_dict(original.state_dict())
+
+        for one in (larger[0], larger[1]):
+            assert one[:]["value"].tolist() == [3, 4, 5, 6, 7, 8]
+            assert one.sampler.priorities.tolist() == [3, 4, 5, 6, 7, 8]
+
+    def test_batches_that_were_chosen_ahead_are_saved_too(self, tmp_path):
+        original = ReplayBufferEnsemble(member(0), member(1), batch_size=4, prefetch=2)
+        original.sample()
+        original.dumps(tmp_path)
+        again = ReplayBufferEnsemble(member(0, 20), member(1, 20), batch_size=4, prefetch=2)
+        again.loads(tmp_path)
+
+        for _ in range(2):
+            (left, said), (right, known) = (rb.sample(return_info=True) for rb in (original, again))
+            assert (left == right).all()
+            assert (said["index"] == known["index"]).all()
+        for rb in (original, again):
+            rb._prefetch.close()
+
+    def test_ensembles_of_ensembles_are_refused(self, rb):
+        with pytest.raises(BadArgument, match=r"buffers \[0\] are ensembles themselves"):
+            ReplayBufferEnsemble(rb, member(2))
+
+    @pytest.mark.parametrize("part", [RandomSampler(), RoundRobinWriter(), LazyTensorStorage(3)])
+    def test_its_parts_cannot_be_exchanged(self, rb, part):
+        verb = {RandomSampler: "sampler", RoundRobinWriter: "writer", LazyTensorStorage: "storage"}[type(part)]
+        before = getattr(rb, verb)
+        with pytest.raises(BadArgument, match="cannot become a part of an ensemble"):
+            getattr(rb, f"set_{verb}")(part)
+
+        assert getattr(rb, verb) is before
+
+    def test_emptying_it_drops_what_its_buffers_have_under_way(self):
+        ahead = TensorDictReplayBuffer(storage=LazyTensorStorage(10), batch_size=4, prefetch=2)
+        ahead.extend(TensorDict({"value": torch.zeros(5)}, [5]))
+        ahead.sample()
+        rb = ReplayBufferEnsemble(ahead, batch_size=4)
+        rb.empty()
+        ahead.extend(TensorDict({"value": torch.ones(5)}, [5]))
+
+        assert ahead.sample()["value"].tolist() == [1] * 4
+        ahead._prefetch.close()
+
+    def test_priorities_go_by_the_index_of_a_batch(self):
+        rb = ReplayBufferEnsemble(
+            *(member(n, 20, sampler=PrioritizedSampler(20, 1.0, 1.0)) for n in range(2)), sample_from_all=True
+        )
+        batch, info = rb.sample(8, return_info=True)
+        for index in (batch["index"], info["index"]):
+            priority = torch.arange(1.0, 9.0).reshape(2, 4) + torch.rand(())
+            rb.update_priority(index, priority)
+            for n in range(2):
+                row = int(batch["index", "index"][n, 3])
+                assert rb[n].sampler.priorities[row] == pytest.approx(float(priority[n, 3]))
+
+    def test_it_counts_shares_and_shows_what_its_buffers_do(self, rb):
+        assert rb.write_count == 40
+        assert "value" in rb._repr_html_()
+        rb.share()
+        assert all(rb[number]._gate.shared for number in range(2))
+        with pytest.raises(BadArgument, match="names no buffer"):
+            rb["value"]
+
+    def test_one_buffer_may_be_in_it_twice(self):
+        one = member(0)
+        rb = ReplayBufferEnsemble(one, one, sample_from_all=True)
+
+        assert rb.sample(6)["index", "buffer_ids"].tolist() == [[0] * 3, [1] * 3]

@@ -183,6 +183,17 @@ def test_parts_are_exchanged_and_the_one_before_is_returned(buffer):
     assert len(storage) == 5
 
 
+def test_what_is_no_part_is_refused_and_nothing_changes(buffer):
+    made = buffer()
+    before = (made.storage, made.sampler, made.writer)
+    for change in (made.set_storage, made.set_sampler, made.set_writer):
+        for part in (3, RandomSampler):
+            with pytest.raises(BadArgument, match="has no method"):
+                change(part)
+
+    assert (made.storage, made.sampler, made.writer) == before
+
+
 def test_a_new_writer_goes_on_where_the_ring_is(buffer):
     made = buffer()
     made.extend(steps(0, 5))

@@ -1,5 +1,6 @@
 """What only the storages of packed rows have: records, other dtypes, objects, and the kinds of data they refuse."""
 
+import numpy as np
 import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict
@@ -264,3 +265,10 @@ def test_a_tensor_that_is_not_dense_is_refused_and_nothing_is_written(of):
     assert storage.initialized is bool(of)
     if of:
         assert storage.get(slice(None))["a"].tolist() == [1, 1, 1]
+
+
+def test_sizes_that_are_none_are_all_named():
+    for size in (0, -1, 3.5, "3", True):
+        with pytest.raises(BadArgument, match=r"max_size is .*; ndim is 0"):
+            LazyTensorStorage(size, ndim=0)
+    assert LazyTensorStorage(np.int64(3)).max_size == 3

@@ -1,0 +1,69 @@
+"""What the constructor and the setters of a buffer are given: sizes, parts, transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Inverted", "Transform", "part_of", "size_faults", "transforms_of"]
+
+Transform = Callable[[Any], Any]
+
+
+class Inverted:
+    """A transform with its two directions exchanged."""
+
+    def __init__(self, transform: Transform) -> None:
+        self.inv = transform
+        self._forward = getattr(transform, "inv", None)
+
+    def __call__(self, data: Any) -> Any:
+        """Apply the inverse, if there is one."""
+        return data if self._forward is None else self._forward(data)
+
+    def __repr__(self) -> str:
+        return f"inverted {self.inv!r}"
+
+
+def size_faults(**sizes: Any) -> list[str]:
+    """Say which sizes are no whole numbers from 1; None is no size."""
+    return [
+        f"{name} is {size!r}; expected a whole number from 1"
+        for name, size in sizes.items()
+        if size is not None and (not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1)
+    ]
+
+
+def part_of(part: Any, verb: str, problems: list[str], default: Callable[[], Any]) -> Any:
+    """Return a part that was given as such, as its class, as a factory, or not at all.
+
+    Args:
+        part: What was given.
+        verb: The method by which a part is known.
+        problems: Gets what is wrong.
+        default: Makes the part if none was given.
+    """
+    if part is None:
+        return default()
+    if not isinstance(part, type) and callable(getattr(part, verb, None)):
+        return part
+    try:
+        made = part() if callable(part) else None
+    except TypeError as error:
+        problems.append(f"{part!r} cannot be called without arguments: {error}")
+        return None
+    if not callable(getattr(made, verb, None)):
+        problems.append(f"{part!r} has no method {verb}; expected an instance of a class that has")
+    return made
+
+
+def transforms_of(transform: Any, problems: list[str]) -> list[Transform]:
+    """Return the transforms that were given: none, one, or a sequence; `problems` gets what is wrong."""
+    if transform is not None and not callable(transform) and not isinstance(transform, Sequence):
+        problems.append(f"transform {transform!r} is no callable, and no sequence of callables")
+        return []
+    listed = [] if transform is None else [transform] if callable(transform) else list(transform)
+    problems += [f"transform {one!r} is no callable" for one in listed if not callable(one)]
+    return listed
