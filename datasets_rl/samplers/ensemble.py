@@ -169,29 +169,41 @@ class SamplerEnsemble(Sampler):
             sampler.empty()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of the samplers; a generator that they share is in that of the ensemble alone."""
+        """Return the chances of the buffers and the states of the samplers.
+
+        A generator that they share is in that of the ensemble alone.
+        """
         states = [sampler.state_dict() for sampler in self.samplers]
         for sampler, state in zip(self.samplers, states, strict=True):
             if sampler.generator is self._generator:
                 state.pop("generator", None)
-        return {**super().state_dict(), "samplers": states}
+        return {**super().state_dict(), "p": self._p, "samplers": states}
 
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        """Say why a state cannot be taken over: any of the samplers' reasons, or another number of them."""
-        states = state_dict.get("samplers")
+        """Say why a state cannot be taken over: chances that are none, any of the samplers' reasons, or too few."""
+        reasons = super().misfits(state_dict)
+        p, states = state_dict.get("p"), state_dict.get("samplers")
+        try:
+            if p is not None:
+                self._chances(p)
+        except (BadArgument, TypeError, ValueError, RuntimeError) as error:
+            reasons.append(f"p: {error}")
         if not isinstance(states, (list, tuple)) or not all(isinstance(state, dict) for state in states):
-            return [*super().misfits(state_dict), "samplers are not a list of states"]
+            return [*reasons, "samplers are not a list of states"]
         if len(states) != len(self.samplers):
-            return [*super().misfits(state_dict), f"there were {len(states)} samplers and are {len(self.samplers)}"]
-        return super().misfits(state_dict) + [
+            return [*reasons, f"there were {len(states)} samplers and are {len(self.samplers)}"]
+        return reasons + [
             f"sampler {number}: {reason}"
             for number, (sampler, state) in enumerate(zip(self.samplers, states, strict=True))
             for reason in sampler.misfits(state)
         ]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the states of the samplers."""
+        """Take over the chances of the buffers and the states of the samplers."""
         super().load_state_dict(state_dict)
+        p = state_dict.get("p")
+        # Their sum is 1 already: to scale them again would round them again.
+        self._p = None if p is None else torch.as_tensor(p, dtype=torch.float64).clone()
         for sampler, state in zip(self.samplers, state_dict["samplers"], strict=True):
             if "generator" in state and sampler.generator is self._generator:
                 sampler.generator = None  # it had one of its own, and makes one

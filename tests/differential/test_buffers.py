@@ -181,6 +181,25 @@ class TestSlices:
         assert set(ends.diff().tolist()) == {2, 4}
         assert len(batch) < 80
 
+    def test_short_trajectories_are_filled_up_with_their_last_step(self, library):
+        sampler = library.SliceSampler(slice_len=4, strict_length=False, pad_output=True, end_key=("next", "done"))
+        rb = ring(library, 20, sampler=sampler, batch_size=80)
+        rb.extend(torch.cat([steps(2, episode=2), steps(8, episode=8, start=8)]))
+        batch = rb.sample()
+        slices = batch["obs"].view(20, 4)
+        short = slices[:, 0] == 0
+
+        assert short.any()
+        for name, key, rest, filled in [
+            ("steps", "obs", None, [0.0, 1.0, 1.0, 1.0]),
+            ("mask", ("collector", "mask"), [True] * 4, [True, True, False, False]),
+            ("truncated", ("next", "truncated"), [False] * 3 + [True], [False, True, False, False]),
+            ("done", ("next", "done"), [False] * 3 + [True], [False, True, True, True]),
+        ]:
+            values = batch[key].view(20, 4)
+            assert values[short].tolist() == [filled] * int(short.sum()), name
+            assert rest is None or values[~short].tolist() == [rest] * int((~short).sum()), name
+
     def test_no_trajectory_long_enough_is_refused(self, library):
         rb = ring(library, 20, sampler=library.SliceSampler(slice_len=6), batch_size=12)
         rb.extend(steps(20))

@@ -194,6 +194,21 @@ def test_generators_of_the_samplers_stay_their_own(storages):
     assert [other.sample(storages, 6)[0]["index"].tolist() for _ in range(3)] == expected
 
 
+def test_chances_that_were_changed_are_kept():
+    sampler = three()
+    sampler.p = [0, 1, 3]
+    other = three()
+    other.load_state_dict(sampler.state_dict())
+
+    assert other.p.tolist() == [0.0, 0.25, 0.75]
+    for p in ([1.0, 2.0], "a", [float("nan")] * 3):
+        with pytest.raises(BadArgument, match="p: "):
+            other.load_state_dict(sampler.state_dict() | {"p": p})
+    assert other.p.tolist() == [0.0, 0.25, 0.75]
+    other.load_state_dict(three().state_dict())
+    assert other.p is None
+
+
 @pytest.mark.parametrize("samplers", [None, 3, [1, 2, 3]], ids=repr)
 def test_a_state_that_is_none_is_refused(samplers):
     with pytest.raises(BadArgument, match="samplers are not a list of states"):
