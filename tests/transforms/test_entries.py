@@ -1,0 +1,551 @@
+"""Entries one by one: keys, axes, dtypes, numbers and text."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import pairwise
+
+import pytest
+import torch
+from stored_data import trajectory, write_dataset
+from tensordict import TensorDict
+from torch import nn
+
+from datasets_rl import (
+    BadArgument,
+    BurnInTransform,
+    CatTensors,
+    Compose,
+    DeviceCastTransform,
+    DoubleToFloat,
+    DTypeCastTransform,
+    ExcludeTransform,
+    FlattenObservation,
+    Hash,
+    LazyTensorStorage,
+    ListStorage,
+    ObservationNorm,
+    PermuteTransform,
+    RandomCropTensorDict,
+    RenameTransform,
+    ReplayBuffer,
+    RewardClipping,
+    RewardScaling,
+    SelectTransform,
+    SignTransform,
+    TensorDictReplayBuffer,
+    Tokenizer,
+    UnaryTransform,
+    UnknownKey,
+    UnsqueezeTransform,
+    VecNorm,
+    split_trajectories,
+    step_mdp,
+)
+from datasets_rl.specs import CompositeSpec, NonTensorSpec, UnboundedContinuousTensorSpec
+
+
+def one(**entries):
+    return TensorDict({key: torch.as_tensor(value) for key, value in entries.items()}, [])
+
+
+def keys(data):
+    return set(data.keys(include_nested=True, leaves_only=True))
+
+
+class TestKeys:
+    def test_two_entries_change_places(self):
+        made = RenameTransform(["a", "b"], ["b", "a"])(one(a=1, b=2))
+
+        assert (made["a"], made["b"]) == (2, 1)
+
+    def test_a_group_that_is_empty_goes_too(self):
+        """Or parts of an ensemble would not stack."""
+        made = RenameTransform([("some", "key")], ["renamed"])(TensorDict({("some", "key"): torch.ones(2)}, [2]))
+
+        assert set(made.keys()) == {"renamed"}
+
+    def test_names_on_the_way_into_a_buffer(self):
+        rb = TensorDictReplayBuffer(
+            storage=LazyTensorStorage(2), transform=RenameTransform(["inner"], ["outer"], ["inner"], ["outer"])
+        )
+        rb.extend(TensorDict({"outer": torch.ones(2)}, [2]))
+
+        assert set(rb.storage.get(slice(None)).keys()) == {"inner"}
+        assert keys(rb[:]) == {"outer"}
+
+    def test_rewards_and_flags_at_the_root_stay_unless_told(self):
+        data = one(a=1, b=2, done=True, reward=0.5)
+
+        assert keys(SelectTransform("a")(data)) == {"a", "done", "reward"}
+        assert keys(SelectTransform("a", keep_rewards=False, keep_dones=False)(data)) == {"a"}
+
+    def test_what_is_excluded_from_writing(self):
+        transform = ExcludeTransform("big", inverse=True)
+        rb = TensorDictReplayBuffer(storage=LazyTensorStorage(3), transform=transform)
+        rb.extend(TensorDict({"big": torch.ones(2, 9), "a": torch.ones(2)}, [2]))
+        rb.add(one(big=1, a=1.0))
+
+        assert set(rb[:].keys()) == {"a"}
+        assert len(rb) == 3
+
+    def test_as_many_keys_out_as_in(self):
+        with pytest.raises(BadArgument, match=r"in_keys are \['a'\] and out_keys are \['b', 'c'\]; expected as many"):
+            RenameTransform(["a"], ["b", "c"])
+
+
+class TestAxes:
+    def test_entries_are_concatenated_by_name(self):
+        data = TensorDict({"b": torch.ones(2, 1), "a": torch.zeros(2, 2)}, [2])
+
+        assert CatTensors(["b", "a"])(data)["observation_vector"].tolist() == [[0, 0, 1]] * 2
+        assert CatTensors(["b", "a"], sort=False)(data)["observation_vector"].tolist() == [[1, 0, 0]] * 2
+
+    def test_numbers_without_an_axis_get_one(self):
+        data = TensorDict({"a": torch.zeros(2, 2), "b": torch.ones(2)}, [2])
+
+        assert CatTensors(["a", "b"], unsqueeze_if_oor=True)(data)["observation_vector"].tolist() == [[0, 0, 1]] * 2
+        with pytest.raises(BadArgument, match=r"a \[2, 2\], b \[2\] cannot be concatenated along axis -1"):
+            CatTensors(["a", "b"])(data)
+
+    @pytest.mark.parametrize("make", [lambda: UnsqueezeTransform(0), lambda: FlattenObservation(1, -1)])
+    def test_axes_are_counted_from_the_end(self, make):
+        with pytest.raises(BadArgument, match="expected below 0: counted from the last axis"):
+            make()
+
+    def test_unless_told_otherwise(self):
+        data = TensorDict({"a": torch.zeros(2, 3, 4)}, [2])
+
+        assert UnsqueezeTransform(1, allow_positive_dim=True, in_keys=["a"])(data)["a"].shape == (2, 1, 3, 4)
+        assert FlattenObservation(1, 2, ["a"], allow_positive_dim=True)(data)["a"].shape == (2, 12)
+
+    def test_permutations_take_each_axis_once(self):
+        with pytest.raises(BadArgument, match=r"dims are \(-1, -3\); expected each of \[-2, -1\] once"):
+            PermuteTransform((-1, -3))
+
+    def test_inverses_of_one_axis(self):
+        data = TensorDict({"a": torch.arange(24).reshape(1, 2, 3, 4)}, [1])
+        there = PermuteTransform((-1, -3, -2), ["a"], None, ["a"])
+
+        assert there(data)["a"].shape == (1, 4, 2, 3)
+        assert torch.equal(there.inv(there(data))["a"], data["a"])
+
+
+class TestCasts:
+    def test_every_entry_of_the_dtype(self):
+        data = TensorDict({"a": torch.zeros(1).double(), "b": {"c": torch.zeros(1).double()}, "d": torch.zeros(1)}, [])
+        made = DoubleToFloat()(data)
+
+        assert {leaf.dtype for leaf in made.values(True, True)} == {torch.float32}
+
+    def test_what_is_written_is_cast_where_it_is_said(self):
+        transform = DTypeCastTransform(torch.float16, torch.float32, ["a"], None, ["a"])
+        rb = TensorDictReplayBuffer(storage=LazyTensorStorage(2), transform=transform, batch_size=2)
+        rb.extend(TensorDict({"a": torch.ones(2), "b": torch.ones(2)}, [2]))
+
+        assert rb.storage.get(0)["a"].dtype == torch.float16
+        assert rb.storage.get(0)["b"].dtype == torch.float32
+        assert rb.sample()["a"].dtype == torch.float32
+
+    def test_a_batch_says_its_device(self):
+        assert DeviceCastTransform("cpu")(one(a=1)).device == torch.device("cpu")
+        assert DeviceCastTransform("meta", in_keys=["a"])(one(a=1, b=2))["a"].device.type == "meta"
+
+    def test_what_is_written_comes_back(self):
+        transform = DeviceCastTransform("meta", "cpu")
+
+        assert [data["a"].device.type for data in transform.inv([one(a=1)])] == ["cpu"]
+        assert transform.inv(one(a=1)).device.type == "cpu"
+        assert DeviceCastTransform("meta").inv(one(a=1)).device is None
+
+
+class TestNorms:
+    def test_the_two_conventions(self):
+        data = one(observation=[1.0, 3.0])
+        affine = ObservationNorm(1.0, 2.0, ["observation"])
+        normal = ObservationNorm(1.0, 2.0, ["observation"], standard_normal=True)
+
+        assert affine(data)["observation"].tolist() == [3, 7]
+        assert normal(data)["observation"].tolist() == [0, 1]
+
+    def test_fractions_keep_their_dtype_and_bytes_become_fractions(self):
+        norm = ObservationNorm(torch.zeros(2).double(), 1.0, ["a"])
+
+        assert norm(one(a=torch.ones(2)))["a"].dtype == torch.float32
+        assert norm(one(a=torch.ones(2).double()))["a"].dtype == torch.float64
+        assert ObservationNorm(0.0, 1.0, ["a"])(one(a=torch.ones(2, dtype=torch.uint8)))["a"].dtype == torch.float32
+
+    def test_statistics_of_a_dataset_are_there_at_once(self, tmp_path):
+        stored = write_dataset(tmp_path, [trajectory(20), trajectory(30, seed=1)])
+        observations = torch.from_numpy(stored.column(("observation",)).copy())
+        norm = ObservationNorm(standard_normal=True).init_stats(stored)
+        other = ObservationNorm().init_stats(stored.manifest, key=("next", "observation"))
+        normal = norm.each(observations)
+
+        torch.testing.assert_close(normal.mean(0), torch.zeros(3), atol=1e-5, rtol=0)
+        torch.testing.assert_close(normal.std(0, correction=0), torch.ones(3), atol=1e-5, rtol=0)
+        torch.testing.assert_close(other.each(observations), normal, atol=1e-4, rtol=1e-4)
+        with pytest.raises(UnknownKey, match="no key 'nothing' among"):
+            norm.init_stats(stored, key="nothing")
+
+    def test_statistics_of_data(self):
+        data = TensorDict({"observation": torch.tensor([[1.0, 5.0], [3.0, 5.0]])}, [2])
+        norm = ObservationNorm(standard_normal=True, in_keys=["observation"]).init_stats(data)
+
+        assert norm(data)["observation"].tolist() == [[-1, 0], [1, 0]]
+        assert norm.init_stats(data["observation"], reduce_dim=(0, 1)).loc == 3.5
+        with pytest.raises(BadArgument, match="a dict has no statistics"):
+            norm.init_stats({})
+
+    def test_without_statistics_it_says_so(self):
+        with pytest.raises(BadArgument, match="has no loc and scale yet\ngive them"):
+            ObservationNorm(in_keys=["a"])(one(a=1.0))
+
+    def test_a_state_that_is_none_is_refused(self):
+        with pytest.raises(BadArgument, match="loc is 3; expected a tensor"):
+            ObservationNorm(0.0, 1.0).load_state_dict({"loc": 3, "scale": torch.ones(1)})
+
+    def test_rewards_stand_where_ted_has_them(self):
+        data = TensorDict({"next": {"reward": torch.tensor([1.0, 5.0])}}, [])
+
+        assert RewardScaling(1.0, 2.0)(data)["next", "reward"].tolist() == [3, 11]
+        assert RewardScaling(1.0, 2.0, standard_normal=True)(data)["next", "reward"].tolist() == [0, 2]
+        assert RewardClipping(2, 4)(data)["next", "reward"].tolist() == [2, 4]
+        with pytest.raises(BadArgument, match="expected at least one number"):
+            RewardClipping()
+
+    def test_signs_are_taken_of_what_is_written_too(self):
+        transform = SignTransform(in_keys_inv=["a"])
+
+        assert transform.inv(one(a=[-3.0, 0.0, 2.0]))["a"].tolist() == [-1, 0, 1]
+
+    def test_a_norm_learns_what_all_batches_together_are(self):
+        data = TensorDict({"a": torch.randn(90, 2, dtype=torch.float64) * 3 + 1e6}, [90])
+        learning = VecNorm(["a"], decay=1.0)
+        for piece in data.split([10, 50, 30]):
+            last = learning(piece)
+        fitted = VecNorm(["a"]).fit(data)
+
+        torch.testing.assert_close(fitted(data)["a"].mean(0), torch.zeros(2).double(), atol=1e-6, rtol=0)
+        torch.testing.assert_close(fitted(data)["a"].std(0, correction=0), torch.ones(2).double())
+        torch.testing.assert_close(last["a"], fitted(data[60:])["a"])
+
+    def test_old_batches_count_for_less(self):
+        norm = VecNorm(["a"], decay=0.5)
+        norm(TensorDict({"a": torch.zeros(2)}, [2]))
+        norm(TensorDict({"a": torch.ones(1)}, [1]))
+
+        # One step and one step: the mean is a half.
+        assert norm.to_observation_norm().loc == 0.5
+
+    def test_a_frozen_norm_learns_nothing(self):
+        norm = VecNorm(["a"]).fit(TensorDict({"a": torch.tensor([0.0, 2.0])}, [2]))
+        norm(TensorDict({"a": torch.full((5,), 9.0)}, [5]))
+        plain = norm.to_observation_norm("a")
+
+        assert plain(one(a=3.0))["a"] == norm(one(a=3.0))["a"] == 2
+        norm.unfreeze()(TensorDict({"a": torch.full((5,), 9.0)}, [5]))
+        assert norm.freeze()(one(a=3.0))["a"] < 2
+
+    def test_a_norm_that_has_seen_nothing_says_so(self):
+        with pytest.raises(BadArgument, match="has seen no data yet"):
+            VecNorm(["a"]).eval()(one(a=3.0))
+        with pytest.raises(BadArgument, match="has seen no data yet"):
+            VecNorm(["a"]).to_observation_norm()
+        with pytest.raises(BadArgument, match="decay is 0"):
+            VecNorm(["a"], decay=0)
+        with pytest.raises(BadArgument, match="expected 1, one for each entry"):
+            VecNorm(["a"]).load_state_dict(VecNorm(["a", "b"]).state_dict())
+
+
+class TestCompose:
+    @staticmethod
+    def plus(key):
+        return UnaryTransform([key], fn=lambda value: value + 1)
+
+    def test_it_is_a_list(self):
+        first, second, third = self.plus("a"), self.plus("a"), torch.clone
+        compose = Compose(first, third).insert(1, second).append(first)
+
+        assert list(compose) == [first, second, third, first]
+        assert (len(compose), compose[1], list(compose[1:3])) == (4, second, [second, third])
+        assert isinstance(compose[:2], Compose)
+        assert compose(one(a=1))["a"] == 4
+
+    def test_what_is_no_callable_is_refused(self):
+        with pytest.raises(BadArgument, match="3 is no callable"):
+            Compose(3)
+        with pytest.raises(BadArgument, match="3 is no callable"):
+            Compose().append(3)
+        with pytest.raises(BadArgument, match="index is 2; expected one from 0 to 0"):
+            Compose().insert(2, print)
+
+    def test_functions_take_any_pytree(self):
+        rb = ReplayBuffer(
+            storage=ListStorage(4), transform=Compose(lambda batch: batch["a"], lambda a: a * 2), batch_size=4
+        )
+        rb.extend([{"a": torch.tensor(3)}])
+
+        assert rb.sample().tolist() == [6] * 4
+
+    def test_inverses_run_backwards_and_may_refuse(self):
+        class Even:
+            def __call__(self, data):
+                return data
+
+            def inv(self, data):
+                return data if data["b"] % 2 == 0 else None
+
+        compose = Compose(Even(), RenameTransform(["b"], ["a"], ["b"], ["a"]), torch.clone)
+
+        assert compose.inv(one(a=2))["b"] == 2
+        assert compose.inv(one(a=3)) is None
+
+    def test_states_by_number(self):
+        compose = Compose(torch.clone, ObservationNorm(1.0, 2.0, ["a"]))
+        other = Compose(torch.clone, ObservationNorm(in_keys=["a"]))
+        other.load_state_dict(compose.state_dict())
+
+        assert other(one(a=1.0))["a"] == 3
+        with pytest.raises(BadArgument, match=r"transforms \['1'\] had a state, and here \[\] have one"):
+            Compose().load_state_dict(compose.state_dict())
+        with pytest.raises(BadArgument, match="transform 1: loc is 'odd'"):
+            other.load_state_dict({"1": {"loc": "odd", "scale": None}})
+
+    def test_modes_and_devices_reach_all(self):
+        norm = VecNorm(["a"])
+        compose = Compose(norm, torch.clone)
+
+        assert compose.eval().to("cpu") is compose
+        assert norm.frozen
+        compose.train()
+        assert not norm.frozen
+
+    def test_the_spec_of_a_function_is_what_it_makes_of_zeros(self):
+        spec = CompositeSpec({"a": UnboundedContinuousTensorSpec((3,)), "b": UnboundedContinuousTensorSpec((3,))})
+        made = Compose(lambda batch: batch.exclude("b").set("c", batch["a"][..., :2].long())).transform_spec(spec)
+
+        assert set(made.keys()) == {"a", "c"}
+        assert made["c"].shape == (2,)
+        assert made["c"].dtype == torch.int64
+
+
+class TestText:
+    def test_a_hash_is_the_same_everywhere(self):
+        """The first bytes of SHA-256 of "a", from its standard."""
+        made = Hash(["text"], ["hash"])(TensorDict({"text": ["a", "b"]}, [2]))
+
+        assert made["hash"].shape == (2, 32)
+        assert made["hash"][0, :4].tolist() == [0xCA, 0x97, 0x81, 0x12]
+        assert not torch.equal(Hash(["text"], ["hash"], seed=1)(TensorDict({"text": "a"}, []))["hash"], made["hash"][0])
+
+    def test_text_is_found_by_its_hash(self):
+        transform = Hash(["text"], ["hash"], ["text"], ["hash"])
+        data = transform(TensorDict({"text": [["a", "b"], ["c", "a"]]}, [2, 2]))
+        other = pickle.loads(pickle.dumps(transform))
+
+        assert other.inv(data.exclude("text"))["text"] == [["a", "b"], ["c", "a"]]
+        with pytest.raises(BadArgument, match="no text of the 0 that are known"):
+            Hash([], [], ["text"], ["hash"]).inv(data.exclude("text"))
+
+    def test_hashes_by_a_function(self):
+        transform = Hash(["text"], ["length"], hash_fn=len, repertoire={(7,): "seven"})
+        data = transform(TensorDict({"text": ["abc", "a"]}, [2]))
+
+        assert data["length"].tolist() == [3, 1]
+        assert transform.repertoire == {(7,): "seven", (3,): "abc", (1,): "a"}
+
+    def test_tokens_are_padded_and_marked(self):
+        transform = Tokenizer(["text"], [("in", "tokens")], tokenizer=lambda text: [ord(one) for one in text])
+        made = transform(TensorDict({"text": ["abc", "a"]}, [2]))
+
+        assert made["in", "tokens"].tolist() == [[97, 98, 99], [97, 0, 0]]
+        assert made["in", "attention_mask"].tolist() == [[True] * 3, [True, False, False]]
+
+    def test_tokens_of_a_given_length(self):
+        transform = Tokenizer(
+            ["text"], ["tokens"], tokenizer=lambda text: torch.arange(len(text)), max_length=2, padding=9
+        )
+        spec = CompositeSpec({"text": NonTensorSpec((2,)), "a": None}, shape=(2,))
+        made = transform(TensorDict({"text": ["abc", "a"]}, [2]))
+
+        assert made["tokens"].tolist() == [[0, 1], [0, 9]]
+        assert transform.transform_spec(spec)["tokens"].shape == (2, 2)
+        assert transform.transform_spec(spec)["attention_mask"].is_in(made["attention_mask"])
+        with pytest.raises(BadArgument, match="depends on its texts"):
+            Tokenizer(["text"], ["tokens"], tokenizer=len).transform_spec(spec)
+
+    def test_objects_that_encode_and_decode(self):
+        class Words:
+            """Like those of `tokenizers`: ids in an object."""
+
+            def encode(self, text, *, add_special_tokens):
+                ids = [len(word) for word in text.split()]
+                return type("Encoding", (), {"ids": [1, *ids] if add_special_tokens else ids})()
+
+            def decode(self, ids, *, skip_special_tokens):
+                return " ".join("x" * size for size in ids if not (skip_special_tokens and size == 1))
+
+        transform = Tokenizer(
+            ["text"],
+            ["tokens"],
+            ["text"],
+            ["tokens"],
+            tokenizer=Words(),
+            add_special_tokens=True,
+            return_attention_mask=False,
+        )
+        made = transform(TensorDict({"text": ["go on", "stop"]}, [2]))
+
+        assert made["tokens"].tolist() == [[1, 2, 2], [1, 4, 0]]
+        assert transform.inv(made.exclude("text"))["text"] == ["xx xx", "xxxx"]
+        assert set(made.keys()) == {"text", "tokens"}
+        with pytest.raises(BadArgument, match="tokenizer is 3"):
+            Tokenizer(["text"], tokenizer=3)
+
+    def test_any_function_of_text(self):
+        made = UnaryTransform(["text"], ["loud"], fn=str.upper)(TensorDict({"text": ["a", "b"]}, [2]))
+
+        assert made["loud"] == ["A", "B"]
+        with pytest.raises(BadArgument, match="there is no inv_fn"):
+            UnaryTransform(["text"], None, ["text"], fn=str.upper)
+
+
+class TestPieces:
+    def test_runs_start_anywhere_that_fits(self):
+        data = TensorDict({"a": torch.arange(20).reshape(4, 5)}, [4, 5])
+        torch.manual_seed(0)
+        made = torch.cat([RandomCropTensorDict(3)(data)["a"] for _ in range(50)])
+
+        assert made.shape == (200, 3)
+        assert ((made[:, 1:] - made[:, :-1]) == 1).all()
+        assert {start % 5 for start in made[:, 0].tolist()} == {0, 1, 2}
+
+    def test_runs_stay_within_the_mask(self):
+        mask = torch.tensor([[True, True, True, False], [True, True, True, True]])
+        data = TensorDict({"a": torch.arange(8).reshape(2, 4), "mask": mask}, [2, 4])
+        made = [RandomCropTensorDict(3, mask_key="mask")(data) for _ in range(20)]
+
+        assert all(one["mask"].all() for one in made)
+        assert {one["a"][1, 0].item() for one in made} == {4, 5}
+
+    def test_any_axis_may_be_time(self):
+        data = TensorDict({"a": torch.arange(10).reshape(5, 2)}, [5, 2])
+        made = RandomCropTensorDict(4, sample_dim=0)(data)["a"]
+
+        assert all((after == before + 2).all() for before, after in pairwise(made))
+
+    def test_trajectories_that_are_too_short_are_refused(self):
+        data = TensorDict({"a": torch.zeros(2, 3)}, [2, 3])
+
+        with pytest.raises(
+            BadArgument, match="a trajectory of the batch has 3 steps; expected at least sub_seq_len, 4"
+        ):
+            RandomCropTensorDict(4)(data)
+        with pytest.raises(BadArgument, match="sample_dim is 2, and the batch size"):
+            RandomCropTensorDict(1, sample_dim=2)(data)
+        with pytest.raises(BadArgument, match="sub_seq_len is 0"):
+            RandomCropTensorDict(0)
+
+    def test_first_steps_give_a_network_its_state(self):
+        class Sum(nn.Module):
+            """A recurrent network: its state is the sum of what it saw."""
+
+            out_keys = ("seen", ("next", "state"))
+
+            def forward(self, batch):
+                return batch.set(("next", "state"), batch["x"].cumsum(1))
+
+        data = TensorDict({"x": torch.ones(2, 5, 1), "next": {"y": torch.ones(2, 5)}}, [2, 5])
+        transform = BurnInTransform(Sum(), 3)
+        made = transform(data)
+
+        assert transform.out_keys == ["state"]
+        assert made.shape == (2, 2)
+        assert made["state"].squeeze(-1).tolist() == [[3, 0]] * 2
+        assert keys(data["next"]) == {"y"}
+        with pytest.raises(BadArgument, match=r"expected .* with T above 5"):
+            BurnInTransform([], 5)(data)
+        with pytest.raises(BadArgument, match="burn_in is -1"):
+            BurnInTransform([], -1)
+        with pytest.raises(BadArgument, match="not known"):
+            transform.transform_spec(CompositeSpec())
+
+    def test_context_and_rest_without_a_network(self):
+        data = TensorDict({"x": torch.arange(10).reshape(2, 5)}, [2, 5])
+        made = BurnInTransform([], 2, context_key="context")(data)
+
+        assert made.shape == (2,)
+        assert made["x"].tolist() == [[2, 3, 4], [7, 8, 9]]
+        assert made["context"].shape == (2, 2)
+        assert made["context", "x"].tolist() == [[0, 1], [5, 6]]
+
+    def test_a_state_that_was_stored_is_overwritten_at_the_first_step_only(self):
+        def module(batch):
+            return batch.set(("next", "h"), batch["x"] * 10)
+
+        data = TensorDict({"x": torch.arange(4.0).reshape(1, 4), "h": torch.full((1, 4), 7.0)}, [1, 4])
+        made = BurnInTransform([module], 2, ["h"])(data)
+
+        assert made["h"].tolist() == [[10, 7]]
+        assert data["h"].tolist() == [[7, 7, 7, 7]]
+
+
+class TestTrajectories:
+    @pytest.fixture
+    def flat(self):
+        done = torch.tensor([0, 0, 1, 0, 1], dtype=torch.bool).unsqueeze(1)
+        return TensorDict({"x": torch.arange(1, 6), "next": {"done": done}}, [5])
+
+    def test_by_flags(self, flat):
+        made = split_trajectories(flat)
+
+        assert made.shape == (2, 3)
+        assert made["x"].tolist() == [[1, 2, 3], [4, 5, 0]]
+        assert made["mask"].tolist() == [[True] * 3, [True, True, False]]
+        assert made["traj_ids"].tolist() == [[0, 0, 0], [1, 1, 1]]
+
+    def test_by_numbers(self, flat):
+        numbered = flat.exclude("next").set("episode", torch.tensor([4, 4, 9, 9, 9]))
+
+        assert split_trajectories(numbered)["x"].tolist() == [[1, 2, 0], [3, 4, 5]]
+        named = numbered.rename_key_("episode", "run")
+        assert split_trajectories(named, trajectory_key="run")["x"].tolist() == [[1, 2, 0], [3, 4, 5]]
+
+    def test_lines_of_a_batch_are_apart(self, flat):
+        assert split_trajectories(torch.stack([flat[:2], flat[3:]]))["x"].tolist() == [[1, 2], [4, 5]]
+
+    def test_something_must_say_it(self, flat):
+        with pytest.raises(BadArgument, match="nothing says where one ends"):
+            split_trajectories(flat.select("x"))
+        with pytest.raises(UnknownKey, match=r"next\.over"):
+            split_trajectories(flat, done_key="over")
+        with pytest.raises(UnknownKey, match="run"):
+            split_trajectories(flat, trajectory_key="run")
+
+    def test_the_next_step(self):
+        data = TensorDict(
+            {
+                "x": torch.zeros(2),
+                "action": torch.zeros(2),
+                "kept": torch.zeros(2),
+                "next": {"x": torch.ones(2), "reward": torch.ones(2), "done": torch.ones(2)},
+            },
+            [2],
+        )
+
+        assert keys(step_mdp(data)) == {"x", "kept", "done"}
+        assert step_mdp(data)["x"].tolist() == [1, 1]
+        assert keys(step_mdp(data, keep_other=False, exclude_done=True)) == {"x"}
+        assert keys(step_mdp(data, exclude_reward=False, exclude_action=False)) == {
+            "x",
+            "kept",
+            "done",
+            "reward",
+            "action",
+        }
+        target = TensorDict({"more": torch.zeros(2)}, [2])
+        assert step_mdp(data, target) is target
+        assert keys(target) == {"more", "x", "kept", "done"}
+        with pytest.raises(UnknownKey, match="no key 'next'"):
+            step_mdp(target)

@@ -1,0 +1,166 @@
+"""Pictures, pixel by pixel."""
+
+from __future__ import annotations
+
+from math import floor
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from datasets_rl import BadArgument, CenterCrop, Crop, GrayScale, Resize, ToTensorImage, UnaryTransform
+
+
+def picture(*shape, dtype=torch.float32):
+    """Numbers in a row."""
+    count = torch.Size(shape).numel()
+    return torch.arange(count).reshape(shape).to(dtype)
+
+
+def through(transform, value):
+    lead = value.shape[:-3]
+    return transform(TensorDict({"pixels": value}, lead))["pixels"]
+
+
+class TestToTensor:
+    def test_channels_come_first_and_bytes_become_fractions(self):
+        value = torch.tensor([[[0, 51, 255], [102, 0, 0]]], dtype=torch.uint8)
+        made = through(ToTensorImage(), value)
+
+        assert made.shape == (3, 1, 2)
+        torch.testing.assert_close(made, torch.tensor([[[0.0, 0.4]], [[0.2, 0.0]], [[1.0, 0.0]]]))
+
+    def test_fractions_are_left_as_they_are_unless_told(self):
+        value = torch.full((2, 2, 3), 51.0)
+
+        assert (through(ToTensorImage(), value) == 51).all()
+        torch.testing.assert_close(through(ToTensorImage(from_int=True), value), torch.full((3, 2, 2), 0.2))
+        assert (through(ToTensorImage(from_int=False), value.byte()) == 51).all()
+
+    def test_a_single_picture_may_get_an_axis(self):
+        value = torch.zeros(4, 5, 3, dtype=torch.uint8)
+
+        assert ToTensorImage(unsqueeze=True).each(value).shape == (1, 3, 4, 5)
+        assert ToTensorImage(unsqueeze=True).each(value.unsqueeze(0)).shape == (1, 3, 4, 5)
+
+    def test_channels_that_are_first_already_may_stay(self):
+        value = torch.zeros(3, 4, 5)
+
+        assert ToTensorImage(shape_tolerant=True).each(value).shape == (3, 4, 5)
+        assert ToTensorImage().each(value).shape == (5, 3, 4)
+
+    def test_less_than_three_axes_are_no_picture(self):
+        with pytest.raises(BadArgument, match=r"a picture has shape \[4, 5\]"):
+            ToTensorImage().each(torch.zeros(4, 5))
+
+
+class TestCrops:
+    """A picture of 4 rows of 5."""
+
+    def test_a_rectangle(self):
+        made = through(Crop(2, 3, top=1, left=2), picture(1, 4, 5))
+
+        assert made.tolist() == [[[7, 8, 9], [12, 13, 14]]]
+
+    def test_what_lies_outside_is_zero(self):
+        made = through(Crop(3, 3, top=2, left=-1), picture(1, 4, 5) + 1)
+
+        assert made.tolist() == [[[0, 11, 12], [0, 16, 17], [0, 0, 0]]]
+
+    def test_the_middle(self):
+        assert through(CenterCrop(2, 3), picture(1, 4, 5)).tolist() == [[[6, 7, 8], [11, 12, 13]]]
+        assert through(CenterCrop(2), picture(1, 4, 5)).tolist() == [[[7, 8], [12, 13]]]
+        assert through(CenterCrop((1, 1)), picture(1, 4, 5)).tolist() == [[[12]]]
+
+    def test_a_middle_that_is_larger(self):
+        """More of the padding comes at the end, as in torchvision."""
+        assert through(CenterCrop(3, 2), picture(1, 2, 1) + 1).tolist() == [[[1, 0], [2, 0], [0, 0]]]
+        assert through(CenterCrop(4, 2), picture(1, 1, 2) + 1).tolist() == [[[0, 0], [1, 2], [0, 0], [0, 0]]]
+
+    @pytest.mark.parametrize("size", [(0, 1), ((1, 2, 3), None), (1.5, None)])
+    def test_sizes_are_whole_numbers(self, size):
+        with pytest.raises(BadArgument, match="expected two whole numbers from 1"):
+            CenterCrop(*size)
+
+
+class TestGray:
+    def test_channels_are_weighed(self):
+        value = torch.tensor([1.0, 2.0, 3.0]).reshape(3, 1, 1)
+
+        torch.testing.assert_close(through(GrayScale(), value).item(), 0.2989 + 2 * 0.587 + 3 * 0.114)
+
+    def test_bytes_stay_bytes(self):
+        value = torch.tensor([255, 255, 255], dtype=torch.uint8).reshape(1, 3, 1, 1)
+
+        assert through(GrayScale(), value).tolist() == [[[[254]]]]
+        assert through(GrayScale(), value).dtype == torch.uint8
+
+    def test_one_channel_is_gray_already(self):
+        value = picture(2, 1, 4, 4)
+
+        assert through(GrayScale(), value) is not None
+        assert torch.equal(through(GrayScale(), value), value)
+        with pytest.raises(BadArgument, match=r"expected \[\.\.\., 3, H, W\]"):
+            through(GrayScale(), picture(2, 4, 4))
+
+
+def triangle(value, size):
+    """Scale one line by the filter that is as wide as a pixel of the result, in plain Python."""
+    count, made = len(value), []
+    scale = count / size
+    width = max(scale, 1)
+    for place in range(size):
+        center = (place + 0.5) * scale
+        first, last = max(0, floor(center - width + 0.5)), min(count, floor(center + width + 0.5))
+        weights = [max(0, 1 - abs((one + 0.5 - center) / width)) for one in range(first, last)]
+        made.append(sum(weight * value[first + one] for one, weight in enumerate(weights)) / sum(weights))
+    return made
+
+
+class TestResize:
+    def test_halves_are_means(self):
+        made = through(Resize(2, 1, interpolation="nearest"), picture(1, 4, 2))
+
+        assert made.tolist() == [[[0], [4]]]
+
+    @pytest.mark.parametrize(("count", "size"), [(8, 3), (9, 4), (3, 7), (5, 2)])
+    def test_smaller_pictures_have_no_aliasing(self, count, size):
+        """As torchvision scales by default: each pixel is the weighted mean of all that it covers."""
+        line = torch.rand(count)
+        made = through(Resize(1, size), line.reshape(1, 1, count))
+
+        torch.testing.assert_close(made.reshape(-1), torch.tensor(triangle(line.tolist(), size)))
+
+    def test_axes_before_the_channels_are_kept(self):
+        value = torch.rand(2, 3, 3, 8, 6)
+        made = through(Resize(4, 5), value)
+
+        assert made.shape == (2, 3, 3, 4, 5)
+        torch.testing.assert_close(made[1, 2], through(Resize((4, 5)), value[1, 2]))
+
+    @pytest.mark.parametrize(("mode", "far"), [("nearest", 0), ("nearest-exact", 0), ("bilinear", 1), ("bicubic", 12)])
+    def test_bytes_and_whole_numbers_are_rounded_fractions(self, mode, far):
+        """Bytes are rounded and cut off between the two passes, as in torchvision."""
+        torch.manual_seed(0)
+        value = torch.randint(256, (2, 3, 9, 7), dtype=torch.uint8)
+        wanted = through(Resize(5, 11, mode), value.float())
+        as_bytes, as_whole = (through(Resize(5, 11, mode), one) for one in (value, value.long()))
+
+        assert (as_bytes.dtype, as_whole.dtype) == (torch.uint8, torch.int64)
+        assert (as_bytes - wanted.clamp(0, 255)).abs().max() <= far
+        assert (as_whole - wanted).abs().max() <= 0.5 + 1e-3
+
+    def test_a_size_that_is_right_costs_nothing(self):
+        value = torch.rand(2, 3, 4, 5)
+
+        assert Resize(4, 5).each(value) is value
+
+    def test_other_filters_are_refused(self):
+        with pytest.raises(BadArgument, match="interpolation is 'lanczos'; expected one of nearest"):
+            Resize(4, interpolation="lanczos")
+
+    def test_transforms_of_torchvision_are_callables(self):
+        """Like those of its version 2, this one takes [..., C, H, W]."""
+        flip = UnaryTransform(["pixels"], fn=lambda value: value.flip(-1))
+
+        assert through(flip, picture(1, 1, 2)).tolist() == [[[1, 0]]]

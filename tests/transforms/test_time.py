@@ -1,0 +1,393 @@
+"""Numbers worked out by hand: stacks, targets, returns and counts at the starts and ends of episodes."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from stored_data import trajectory, write_dataset
+from tensordict import TensorDict
+
+from datasets_rl import (
+    ActionChunkTransform,
+    BadArgument,
+    CatFrames,
+    Compose,
+    DatasetStorage,
+    LazyTensorStorage,
+    ListStorage,
+    MultiStep,
+    MultiStepTransform,
+    ObservationNorm,
+    ReplayBuffer,
+    ReplayBufferEnsemble,
+    Reward2GoTransform,
+    RewardSum,
+    SelectTransform,
+    StepCounter,
+    TargetReturn,
+    TensorDictReplayBuffer,
+    UnknownKey,
+)
+
+STACKED = ["observation", ("next", "observation")]
+
+
+def steps(rewards, ends, *, terminated=True):
+    """Steps in a row with observations 0, 1, ...; the final observation of an episode is 100 more."""
+    count = len(rewards)
+    done = torch.tensor(ends, dtype=torch.bool).unsqueeze(1)
+    observation = torch.arange(count, dtype=torch.float32).unsqueeze(1)
+    return TensorDict(
+        {
+            "observation": observation,
+            "action": observation * 10,
+            "next": {
+                "observation": observation + 1 + 99 * done,
+                "reward": torch.tensor(rewards, dtype=torch.float32).unsqueeze(1),
+                "done": done,
+                "terminated": done & terminated,
+                "truncated": done & (not terminated),
+            },
+        },
+        [count],
+    )
+
+
+def buffer(data, transform, *, size=None):
+    rb = TensorDictReplayBuffer(storage=LazyTensorStorage(size or len(data)), transform=transform, batch_size=32)
+    rb.extend(data)
+    return rb
+
+
+def row(value):
+    return value.reshape(len(value), -1).tolist() if value[0].numel() > 1 else value.reshape(-1).tolist()
+
+
+class TestMultiStep:
+    """r = 1, 2, 4, and then 8, 16 in an episode of their own; gamma = 1/2, three steps ahead."""
+
+    @pytest.fixture
+    def data(self):
+        return buffer(steps([1, 2, 4, 8, 16], [0, 0, 1, 0, 1]), MultiStepTransform(3, 0.5))[:]
+
+    def test_rewards_are_summed_as_far_as_the_episode_goes(self, data):
+        assert row(data["next", "reward"]) == [1 + 1 + 1, 2 + 2, 4, 8 + 8, 16]
+        assert row(data["next", "original_reward"]) == [1, 2, 4, 8, 16]
+
+    def test_the_next_observation_is_that_of_the_last_step(self, data):
+        assert row(data["next", "observation"]) == [102, 102, 102, 104, 104]
+        assert row(data["observation"]) == [0, 1, 2, 3, 4]
+
+    def test_gamma_has_the_power_of_the_steps_there_are(self, data):
+        assert row(data["steps_to_next_obs"]) == [3, 2, 1, 2, 1]
+        assert row(data["gamma"]) == [0.125, 0.25, 0.5, 0.25, 0.5]
+
+    def test_a_terminal_state_within_reach_is_seen(self, data):
+        assert row(data["next", "done"]) == [True] * 5
+        assert row(data["nonterminal"]) == [False] * 5
+
+    def test_the_value_of_a_final_observation_counts_after_a_time_out(self):
+        data = buffer(steps([1, 2, 4], [0, 0, 1], terminated=False), MultiStepTransform(2, 0.5))[:]
+
+        assert row(data["next", "observation"]) == [2, 102, 102]
+        assert row(data["nonterminal"]) == [True, True, True]
+        assert row(data["next", "truncated"]) == [False, True, True]
+
+    def test_the_first_step_of_a_buffer_is_not_lost(self):
+        """TorchRL's keeps steps back at each write."""
+        rb = buffer(steps([1, 2], [0, 0]), MultiStepTransform(3, 0.5), size=10)
+        rb.extend(steps([4, 8], [0, 0]))
+
+        assert len(rb) == 4
+        assert row(rb[:]["next", "reward"]) == [1 + 1 + 1, 2 + 2 + 2, 4 + 4, 8]
+
+    def test_the_newest_step_of_a_full_ring_does_not_reach_the_oldest(self):
+        rb = buffer(steps([1, 2, 4, 8], [0, 0, 0, 0]), MultiStepTransform(2, 0.5), size=3)
+
+        assert sorted(row(rb[:]["next", "reward"])) == [2 + 2, 4 + 4, 8]
+
+    def test_how_far_it_looks_can_change(self):
+        transform = MultiStepTransform(1, 0.5)
+        rb = buffer(steps([1, 2, 4], [0, 0, 1]), transform)
+        assert row(rb[:]["next", "reward"]) == [1, 2, 4]
+        transform.n_steps = 2
+
+        assert row(rb[:]["next", "reward"]) == [2, 4, 4]
+        with pytest.raises(BadArgument, match="n_steps is 0"):
+            transform.n_steps = 0
+
+    def test_padding_of_trajectories_is_not_reached(self):
+        data = steps([1, 2, 0, 4, 8, 16], [0] * 6).reshape(2, 3)
+        data["mask"] = torch.tensor([[True, True, False], [True, True, True]])
+        made = MultiStep(0.5, 2)(data)
+
+        assert made["next", "reward"].squeeze(-1).tolist() == [[2, 2, 0], [8, 16, 16]]
+
+    def test_rewards_of_other_names_and_whole_numbers(self):
+        data = steps([1, 2], [0, 1])
+        data["next", "deep"] = TensorDict({"points": torch.tensor([[1], [2]])}, [2])
+        made = MultiStepTransform(2, 0.5, reward_keys=[("deep", "points")])(data)
+
+        assert row(made["next", "deep", "points"]) == [2, 2]
+        assert row(made["next", "deep", "original_points"]) == [1, 2]
+
+    def test_without_a_flag_of_termination_done_says_it(self):
+        data = steps([1, 2], [0, 1]).exclude(("next", "terminated"), ("next", "truncated"))
+        bare = data.exclude(("next", "done"))
+
+        assert row(MultiStepTransform(1, 0.5)(data)["nonterminal"]) == [True, False]
+        assert row(MultiStepTransform(1, 0.5)(bare)["nonterminal"]) == [True, True]
+
+
+class TestFrames:
+    """Episodes of 3 and 2 steps, 3 frames."""
+
+    def test_the_first_frame_stands_in(self):
+        data = buffer(steps([0] * 5, [0, 0, 1, 0, 1]), CatFrames(3, -1, STACKED, mask_key="padded"))[:]
+
+        assert row(data["observation"]) == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [3, 3, 3], [3, 3, 4]]
+        assert row(data["next", "observation"]) == [[0, 0, 1], [0, 1, 2], [1, 2, 102], [3, 3, 4], [3, 4, 104]]
+        assert row(data["padded"].int()) == [[1, 1, 0], [1, 0, 0], [0, 0, 0], [1, 1, 0], [1, 0, 0]]
+
+    @pytest.mark.parametrize(("padding", "value"), [("constant", -7), ("zeros", 0)])
+    def test_or_a_number_does(self, padding, value):
+        transform = CatFrames(3, -1, STACKED, padding=padding, padding_value=-7)
+        data = buffer(steps([0] * 3, [0, 0, 1]), transform)[:]
+
+        assert row(data["observation"]) == [[value, value, 0], [value, 0, 1], [0, 1, 2]]
+        assert row(data["next", "observation"]) == [[value, 0, 1], [0, 1, 2], [1, 2, 102]]
+
+    def test_the_next_frames(self):
+        data = buffer(steps([0] * 3, [0, 0, 1]), CatFrames(2, -1, STACKED, future=True))[:]
+
+        assert row(data["observation"]) == [[0, 1], [1, 2], [2, 2]]
+        assert row(data["next", "observation"]) == [[1, 2], [2, 102], [102, 102]]
+
+    def test_without_the_frames_of_now_those_under_next_are_stacked(self):
+        data = steps([0] * 3, [0, 0, 1]).exclude("observation")
+        rb = buffer(data, CatFrames(2, -1, [("next", "observation")]))
+
+        assert row(rb[:]["next", "observation"]) == [[1, 1], [1, 2], [2, 102]]
+
+    def test_the_axes_of_pictures(self):
+        data = steps([0] * 2, [0, 1]).set("pixels", torch.arange(24).reshape(2, 2, 3, 2))
+        first, second = data["pixels"]
+
+        assert torch.equal(CatFrames(2, -3)(data)["pixels"][1], torch.cat([first, second]))
+        assert torch.equal(CatFrames(2, -2)(data)["pixels"][1], torch.cat([first, second], 1))
+        assert torch.equal(CatFrames(2, -1)(data)["pixels"][1], torch.cat([first, second], 2))
+        assert torch.equal(CatFrames(2, -4)(data)["pixels"][1], torch.stack([first, second]))
+        with pytest.raises(BadArgument, match="dim is -5, and a frame has shape"):
+            CatFrames(2, -5)(data)
+
+    def test_what_is_written_can_be_stacked(self):
+        rb = buffer(steps([0] * 3, [0, 0, 1]), CatFrames(2, -1, ["observation"], as_inverse=True))
+
+        assert row(rb.storage.column(("observation",))) == [[0, 0], [0, 1], [1, 2]]
+        assert row(rb[:]["observation"]) == [[0, 0], [0, 1], [1, 2]]
+
+    def test_frames_come_as_the_transforms_before_leave_them(self):
+        """The older frames too, and only once."""
+        rb = buffer(steps([0] * 3, [0, 0, 1]), Compose(ObservationNorm(0.0, 2.0), CatFrames(2, -1, STACKED)))
+        rb.append_transform(CatFrames(2, -2, ["observation"], ["twice"]))
+
+        assert row(rb[:]["observation"]) == [[0, 0], [0, 2], [2, 4]]
+        assert rb[:]["twice"].tolist() == [[[0, 0], [0, 0]], [[0, 0], [0, 2]], [[0, 2], [2, 4]]]
+
+    def test_all_faults_of_the_arguments_at_once(self):
+        with pytest.raises(BadArgument, match=r"N is 0.*; dim is 1.*; padding is 'odd'"):
+            CatFrames(0, 1, padding="odd")
+
+    def test_a_missing_entry_is_named(self):
+        with pytest.raises(UnknownKey, match="no key 'pixels' among"):
+            buffer(steps([0], [1]), CatFrames(2, -1)).sample()
+
+
+class TestReturns:
+    """r = 1, 2, 4 and 8."""
+
+    @pytest.fixture
+    def data(self):
+        return steps([1, 2, 4, 8], [0, 0, 1, 1])
+
+    def test_rewards_to_go_of_what_is_written(self, data):
+        rb = buffer(data, Reward2GoTransform(0.5, out_keys=["to_go"]))
+
+        assert row(rb.storage.column(("to_go",))) == [3, 4, 4, 8]
+        assert row(rb[:]["to_go"]) == [3, 4, 4, 8]
+        assert row(rb[:]["next", "reward"]) == [1, 2, 4, 8]
+
+    def test_rewards_to_go_along_the_axis_of_time(self, data):
+        made = Reward2GoTransform().inv(data[[0, 1, 2, 3, 3, 3]].reshape(2, 3))
+
+        assert made["next", "reward"].squeeze(-1).tolist() == [[7, 6, 4], [8, 8, 8]]
+
+    def test_an_axis_may_say_that_it_is_time(self, data):
+        across = TensorDict({"next": data["next"].clone().reshape(2, 2).transpose(0, 1).contiguous()}, [2, 2])
+        across["next", "done"] = torch.tensor([[[False], [False]], [[True], [True]]])
+        across.names = ["time", None]
+
+        assert Reward2GoTransform().inv(across)["next", "reward"].squeeze(-1).tolist() == [[3, 12], [2, 8]]
+
+    def test_unfinished_episodes_are_refused(self, data):
+        with pytest.raises(BadArgument, match="no episode ends in what is written"):
+            buffer(data[:2], Reward2GoTransform())
+
+    def test_the_sum_so_far(self, data):
+        assert row(buffer(data, RewardSum())[:]["next", "episode_reward"]) == [1, 3, 7, 8]
+
+    def test_the_sum_follows_the_writes(self, data):
+        rb = buffer(data[:1], RewardSum(), size=3)
+        assert row(rb[:]["next", "episode_reward"]) == [1]
+        rb.extend(data[1:3])
+        assert row(rb[:]["next", "episode_reward"]) == [1, 3, 7]
+        rb.extend(data[3:])
+
+        assert row(rb[:]["next", "episode_reward"]) == [8, 2, 6]
+
+    def test_the_return_that_is_left(self, data):
+        made = buffer(data, TargetReturn(10.0))[:]
+
+        assert row(made["target_return"]) == [10, 9, 7, 10]
+        assert row(made["next", "target_return"]) == [9, 7, 3, 2]
+
+    def test_a_constant_one(self, data):
+        made = buffer(data, TargetReturn(10.0, "constant", out_keys=["wanted"]))[:]
+
+        assert row(made["wanted"]) == row(made["next", "wanted"]) == [10] * 4
+        with pytest.raises(BadArgument, match="mode is 'falling'"):
+            TargetReturn(10.0, "falling")
+
+    def test_numbers_of_steps_and_a_limit(self, data):
+        made = buffer(data, StepCounter(max_steps=2))[:]
+
+        assert row(made["step_count"]) == [0, 1, 2, 0]
+        assert row(made["next", "step_count"]) == [1, 2, 3, 1]
+        assert row(made["next", "truncated"]) == [False, True, True, False]
+        assert row(made["next", "done"]) == [False, True, True, True]
+
+    def test_a_limit_that_leaves_done_alone(self, data):
+        made = StepCounter(2, "cut", "n", update_done=False)(data)
+
+        assert row(made["next", "cut"]) == [False, True, True, False]
+        assert torch.equal(made["next", "done"], data["next", "done"])
+        with pytest.raises(BadArgument, match="max_steps is 0"):
+            StepCounter(0)
+
+
+class TestChunks:
+    """Actions 0, 10, 20 and 30, 40."""
+
+    def test_of_single_steps(self):
+        data = buffer(steps([0] * 5, [0, 0, 1, 0, 1]), ActionChunkTransform(3))[:]
+
+        assert row(data["vla_action", "chunk"]) == [[0, 10, 20], [10, 20, 20], [20, 20, 20], [30, 40, 40], [40, 40, 40]]
+        assert data["vla_action", "chunk"].shape == (5, 3, 1)
+        assert row(data["action_is_pad"].int()) == [[0, 0, 0], [0, 0, 1], [0, 1, 1], [0, 0, 1], [0, 1, 1]]
+
+    def test_of_elements_that_are_whole_windows(self):
+        """As stored by the example of the reference: only the action has the axis of time."""
+        windows = TensorDict({"action": torch.arange(8.0).reshape(2, 4, 1)}, [2])
+        data = buffer(windows, ActionChunkTransform(3))[:]
+
+        assert data["vla_action", "chunk"][0, :, :, 0].tolist() == [[0, 1, 2], [1, 2, 3], [2, 3, 3], [3, 3, 3]]
+        assert data["action_is_pad"][1].int().tolist() == [[0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 1, 1]]
+
+    def test_bad_arguments(self):
+        with pytest.raises(BadArgument, match="chunk_size is 0"):
+            ActionChunkTransform(0)
+        with pytest.raises(BadArgument, match="expected an axis of time at -2"):
+            ActionChunkTransform(2)(TensorDict({"action": torch.zeros(3)}, [3]))
+
+
+class TestDatasets:
+    """Stored datasets, which are never written to."""
+
+    @pytest.fixture
+    def stored(self, tmp_path):
+        return write_dataset(tmp_path, [trajectory(3), trajectory(2, seed=1)])
+
+    def test_everything_is_read_by_its_rows(self, stored):
+        plain = ReplayBuffer(storage=DatasetStorage(stored))[:]
+        rb = ReplayBuffer(
+            storage=DatasetStorage(stored),
+            transform=Compose(
+                Reward2GoTransform(0.5, out_keys=["to_go"]), CatFrames(2, -1, STACKED), MultiStepTransform(2, 0.5)
+            ),
+            batch_size=64,
+            prefetch=2,
+        )
+        batch, info = rb.sample(return_info=True)
+        reward, observation = plain["next", "reward"], plain["observation"]
+        to_go = [
+            reward[0] + reward[1] / 2 + reward[2] / 4,
+            reward[1] + reward[2] / 2,
+            reward[2],
+            reward[3] + reward[4] / 2,
+            reward[4],
+        ]
+        ahead = [reward[0] + reward[1] / 2, reward[1] + reward[2] / 2, reward[2], reward[3] + reward[4] / 2, reward[4]]
+        index = info["index"]
+
+        torch.testing.assert_close(batch["to_go"], torch.stack(to_go)[index])
+        torch.testing.assert_close(batch["next", "reward"], torch.stack(ahead)[index])
+        assert torch.equal(batch["observation"], torch.cat([observation[[0, 0, 1, 3, 3]], observation], 1)[index])
+        final = plain["next", "observation"][[1, 2, 2, 4, 4]]
+        assert torch.equal(batch["next", "observation"][:, 3:], final[index])
+
+    def test_a_pickled_buffer_works_the_sums_out_anew(self, stored):
+        rb = ReplayBuffer(storage=DatasetStorage(stored), transform=RewardSum())
+        rb.sample(4)
+
+        assert pickle.loads(pickle.dumps(rb.transforms[0]))._known is None
+
+
+class TestWhereItCannotBe:
+    def test_steps_in_a_list_have_no_rows_to_read(self):
+        rb = ReplayBuffer(storage=ListStorage(3), transform=CatFrames(2, -1, ["observation"]), batch_size=2)
+        rb.extend(list(steps([0, 0], [0, 1]).unbind(0)))
+
+        with pytest.raises(BadArgument, match="reads further steps of the storage, and this one gives a list"):
+            rb.sample()
+
+    def test_trajectories_in_a_list_are_read_along_their_axis(self):
+        rb = ReplayBuffer(storage=ListStorage(3), transform=CatFrames(2, -1, ["observation"]), batch_size=2)
+        rb.extend([steps([0, 0, 0], [0, 0, 1])])
+
+        assert rb.sample()["observation"].tolist() == [[[0, 0], [0, 1], [1, 2]]] * 2
+
+    def test_an_ensemble_says_where_to_put_it(self):
+        member = TensorDictReplayBuffer(storage=LazyTensorStorage(2))
+        member.extend(steps([0, 0], [0, 1]))
+        rb = ReplayBufferEnsemble(member, member, transform=CatFrames(2, -1, ["observation"]), batch_size=4)
+
+        with pytest.raises(BadArgument, match="give the transform to the buffers"):
+            rb.sample()
+
+    def test_nothing_says_where_trajectories_end(self):
+        rb = buffer(TensorDict({"observation": torch.zeros(3, 1)}, [3]), CatFrames(2, -1, ["observation"]))
+
+        with pytest.raises(BadArgument, match="nothing says where a trajectory ends"):
+            rb.sample()
+
+    def test_another_flag_says_it(self):
+        data = steps([1, 2, 4], [0, 0, 0])
+        data["next", "over"] = torch.tensor([[True], [False], [True]])
+        rb = buffer(data, MultiStepTransform(2, 0.5, done_key="over"))
+
+        assert row(rb[:]["next", "reward"]) == row(MultiStepTransform(2, 0.5, done_key="over")(data)["next", "reward"])
+        assert row(rb[:]["next", "reward"]) == [1, 4, 4]
+
+    def test_a_single_step_has_no_time(self):
+        with pytest.raises(BadArgument, match="the batch is a single step"):
+            CatFrames(2, -1, ["observation"])(steps([0], [1])[0])
+
+    def test_what_was_read_outlives_a_selection(self):
+        transform = Compose(SelectTransform("observation"), CatFrames(2, -1, ["observation"]))
+        rb = buffer(steps([0, 0, 0], [0, 0, 1]), transform)
+        batch = rb.sample()
+
+        assert set(batch.keys()) == {"observation", "index"}
+        assert all(row == [max(row[1] - 1, 0), row[1]] for row in batch["observation"].tolist())
