@@ -431,14 +431,6 @@ class TestState:
         assert sampler.priorities.tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_numba_is_loaded_by_the_first_tree_only():
-    code = (
-        "import sys, datasets_rl.samplers as s; assert 'numba' not in sys.modules; "
-        "s.PrioritizedSampler(3, 1., 1.); assert 'numba' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
