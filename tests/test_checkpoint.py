@@ -536,6 +536,7 @@ def test_a_full_disk_is_named_and_the_old_state_stands(small_disk, tensors):
     assert sorted(path.name for path in (small_disk / "c").iterdir()) == before
 
 
+@pytest.mark.slow
 def test_reading_needs_no_memory_for_what_is_not_touched(tmp_path, monkeypatch):
     """A state larger than the memory is copied piece by piece; one file, mapped 512 times, stands for 8 GiB."""
     monkeypatch.setattr(checkpoint, "_PIECE", 1 << 24)

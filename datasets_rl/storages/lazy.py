@@ -193,7 +193,10 @@ class LazyTensorStorage(TensorStorage):
 
     def _remake(self) -> None:
         if self._structure is not None:
+            objects = self._objects
             self._use(self._structure, self._lane_shape, self._tables)
+            for number, column in objects.items():
+                self._objects[number][...] = column
 
 
 def layout(structure: Structure) -> list[tuple[int, RowViews]]:

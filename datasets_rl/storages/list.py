@@ -51,8 +51,9 @@ class ListStorage(Storage):
         where = positions(index, (len(self._items),))
         if isinstance(where, Tensor):
             return _chosen(self._items, where.tolist())
-        (part,) = where
-        return self._items[part]
+        if len(where) != 1:
+            raise IndexError(f"{index!r} adds an axis, and a list has one")
+        return self._items[where[0]]
 
     def take(self, rows: Tensor) -> list[Any]:
         """Return the elements of these rows, int64 [B], as a list."""

@@ -125,7 +125,7 @@ class TensorStorage(Storage):
             flat = wrapped(flat, steps)
             parts = self._selected(flat, steps)
         if rows.ndim != 1:
-            parts = [part.view(*rows.shape, *part.shape[1:]) for part in parts]
+            parts = [part.view((*rows.shape, *part.shape[1:])) for part in parts]
         return structure.build(self._leaves(parts, flat, rows.shape), rows.shape, self.device)
 
     def _selected(self, flat: Tensor, steps: int) -> list[Tensor]:

@@ -79,6 +79,18 @@ COMBINATIONS = [
 ]
 
 
+PAIRS = [
+    one
+    for one in COMBINATIONS
+    if ([*STORAGES].index(one[0]) + [*SAMPLERS].index(one[1])) % len(WRITERS) == [*WRITERS].index(one[2])
+]
+"""Every storage with every sampler, and both with every writer."""
+
+
+def pairs_first(combinations):
+    return [one if one in PAIRS else pytest.param(one, marks=pytest.mark.slow) for one in combinations]
+
+
 def made(storage, sampler, writer, kind, seed=0):
     own = torch.Generator().manual_seed(seed)
     return kind(storage=STORAGES[storage](), sampler=SAMPLERS[sampler](own), writer=WRITERS[writer](), batch_size=6)
@@ -129,7 +141,7 @@ def _rows(index):
     return index[0] if isinstance(index, tuple) else index
 
 
-@pytest.mark.parametrize("parts", COMBINATIONS, ids=lambda parts: "-".join(parts[:3]))
+@pytest.mark.parametrize("parts", pairs_first(COMBINATIONS), ids=lambda parts: "-".join(parts[:3]))
 def test_what_is_loaded_goes_on_as_the_original(parts, tmp_path):
     original = used(made(*parts))
     original.dumps(tmp_path / "state")
@@ -171,7 +183,7 @@ def resized(monkeypatch, slots):
     monkeypatch.setitem(STORAGES, "lanes", lambda: LazyTensorStorage(slots * LANES, ndim=2))
 
 
-@pytest.mark.parametrize("parts", GROWING, ids=lambda parts: "-".join(parts[:3]))
+@pytest.mark.parametrize("parts", pairs_first(GROWING), ids=lambda parts: "-".join(parts[:3]))
 def test_a_larger_buffer_takes_the_steps_in_their_order_and_goes_on_after_them(parts, tmp_path, monkeypatch):
     original = used(made(*parts))
     original.dumps(tmp_path)

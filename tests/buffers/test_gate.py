@@ -60,7 +60,8 @@ def count_up(gate, path, times):
             path.write_text(str(number + 1))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+# A spawned process imports torch for seconds; test_sharing.py keeps one.
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_processes_and_threads_exclude_each_other(tmp_path, method):
     gate, path = Gate(), tmp_path / "number"
     gate.share()

@@ -22,6 +22,7 @@ from datasets_rl import (
     RoundRobinWriter,
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
+    TensorStorage,
     UnknownKey,
 )
 
@@ -366,6 +367,33 @@ def test_what_has_no_axis_of_time_is_refused():
     for buffer, data in ((made, made.sample()), (ReplayBuffer(storage=LazyTensorStorage(4, ndim=2)), torch.zeros(3))):
         with pytest.raises(BadArgument, match="axis 1, which it lacks"):
             buffer.extend(data)
+
+
+def test_objects_beside_tensors_come_along_with_a_copy_and_a_pickle():
+    made = TensorDictReplayBuffer(storage=LazyTensorStorage(4))
+    made.extend(steps(0, 2).set("text", NonTensorStack("a", "b")))
+    for other in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        other.extend(steps(2, 1).set("text", NonTensorStack("c")))
+
+        assert list(other[:]["text"]) == ["a", "b", "c"]
+    assert list(made[:]["text"]) == ["a", "b"]
+
+
+@pytest.mark.parametrize("storage", [TensorStorage, None], ids=["tensor", "lazy"])
+def test_a_number_in_a_tensor_is_an_index_too(storage):
+    made = ReplayBuffer(storage=LazyTensorStorage(5) if storage is None else storage(torch.zeros(5)))
+    made.extend(torch.arange(5.0))
+
+    assert made[torch.tensor(2)].shape == ()
+    assert float(made[torch.tensor(-1)]) == 4
+
+
+def test_a_list_has_no_room_for_a_further_axis():
+    made = ReplayBuffer(storage=ListStorage(5))
+    made.extend(range(3))
+
+    with pytest.raises(IndexError, match="adds an axis"):
+        made[None]
 
 
 def test_items_of_a_list_keep_their_form_in_a_batch():

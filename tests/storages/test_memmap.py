@@ -185,7 +185,7 @@ class TestFolder:
             assert batch["a"].device.type == batch.device.type == "meta"
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_another_process_reads_and_writes_the_same_steps(method):
     """In mapped files that hold steps, in mapped files that do not exist yet, and in shared memory."""
