@@ -27,6 +27,7 @@ from datasets_rl.errors import BadArgument
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.random import RandomSampler
 from datasets_rl.storages._base import Storage
+from datasets_rl.storages.dataset import as_rows, wrapped
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.storages.positions import names_one
 from datasets_rl.ted.keys import Key
@@ -448,15 +449,18 @@ class ReplayBuffer(Stateful):
             if self._transforms and not self._storage.read_only:
                 # A transform that works in place would change the buffer.
                 data = tree_map(_cloned, data)
-            if self._transforms and is_tensor_collection(data):
+            if is_tensor_collection(data) and any(hasattr(one, "gather") for one in self._transforms):
                 data = self._gathered_at(index, data)
         return self._finish(data, {}, collate=not names_one(index))
 
     def _gathered_at(self, index: Any, data: Any) -> Any:
         """Let transforms read further rows for what stands at an index, as for a batch of the same rows."""
         storage = self._storage
-        lanes = storage.get(slice(0, 0)).batch_size[1 : storage.ndim]
-        rows = torch.arange(len(storage)).reshape(-1, *lanes)[index]
+        if storage.ndim == 1:
+            rows = wrapped(as_rows(index, len(storage)), len(storage))
+        else:
+            lanes = storage.get(slice(0, 0)).batch_size[1 : storage.ndim]
+            rows = torch.arange(len(storage)).reshape(-1, *lanes)[index]
         if rows.ndim != data.ndim:
             return data
         return gathered(self._transforms, storage, rows.reshape(-1), data.reshape(-1)).reshape(rows.shape)

@@ -205,6 +205,35 @@ class TestFrames:
             buffer(steps([0], [1]), CatFrames(2, -1)).sample()
 
 
+class TestIndices:
+    """What stands at an index comes as a batch of the same rows does."""
+
+    @pytest.mark.parametrize(
+        "index", [2, -1, slice(1, 4), slice(None, None, 2), [0, 3], torch.tensor([[1, 2], [4, 0]]), torch.arange(5) > 2]
+    )
+    def test_of_one_axis(self, index):
+        rb = buffer(steps([1, 2, 4, 8, 16], [0, 0, 1, 0, 1]), Compose(CatFrames(2, -1, STACKED), RewardSum()))
+        whole = rb[:]
+
+        assert torch.equal(rb[index]["observation"], whole["observation"][index])
+        assert torch.equal(rb[index]["next", "episode_reward"], whole["next", "episode_reward"][index])
+
+    @pytest.mark.parametrize("index", [1, slice(1, None), (0, 1), (slice(None), 0)])
+    def test_of_two_axes(self, index):
+        """Time comes first in a storage: two environments of three steps."""
+        data = torch.stack([steps([1, 2, 4], [0, 0, 1]), steps([8, 16, 32], [1, 0, 0])])
+        rb = TensorDictReplayBuffer(storage=LazyTensorStorage(6, ndim=2), transform=RewardSum())
+        rb.extend(data)
+        sums = torch.tensor([[1, 8], [3, 16], [7, 48]]).unsqueeze(-1)
+
+        assert torch.equal(rb[index]["next", "episode_reward"], sums[index])
+
+    def test_fields(self):
+        rb = buffer(steps([1, 2, 4], [0, 0, 1]), CatFrames(2, -1, STACKED))
+
+        assert row(rb["observation"]) == [[0, 0], [0, 1], [1, 2]]
+
+
 class TestReturns:
     """r = 1, 2, 4 and 8."""
 
@@ -371,6 +400,12 @@ class TestWhereItCannotBe:
 
         with pytest.raises(BadArgument, match="nothing says where a trajectory ends"):
             rb.sample()
+
+    def test_a_list_may_be_indexed_through_other_transforms(self):
+        rb = ReplayBuffer(storage=ListStorage(3), transform=Compose(ObservationNorm(0.0, 2.0)))
+        rb.extend(list(steps([0, 0], [0, 1]).unbind(0)))
+
+        assert rb[1]["observation"].tolist() == [2]
 
     def test_another_flag_says_it(self):
         data = steps([1, 2, 4], [0, 0, 0])
