@@ -142,7 +142,10 @@ class Storage(Stateful, ABC):
         Raises:
             UnknownKey: If there is no such key.
         """
-        raise BadArgument(f"{type(self).__name__} holds no fields, so there is no {key!r}")
+        raise BadArgument(
+            f"{type(self).__name__} holds no fields, so there is no {key!r}",
+            hint="hold TensorDicts in a LazyTensorStorage; or tell a slice sampler its `ends` or `trajectories`",
+        )
 
     def in_time(self) -> Tensor:
         """Return all rows held, from the oldest to the newest, int64 [N]; rows of one slot are of one time."""

@@ -567,3 +567,10 @@ def test_a_field_that_comes_with_other_data_is_noticed():
     marked = steps(is_init=torch.zeros(20, 1, dtype=torch.bool))
     assert ring(marked, sampler=sampler).sample(3)["is_init"].squeeze(1).tolist() == [True, False, False]
     assert "is_init" not in buffer.sample(3).keys()  # noqa: SIM118 - the same
+
+
+def test_a_list_says_how_its_slices_can_be_found():
+    buffer = ReplayBuffer(storage=ListStorage(3), sampler=SliceSampler(slice_len=1), batch_size=1)
+    buffer.extend([1, 2, 3])
+    with pytest.raises(BadArgument, match=r"ListStorage holds no fields.*\n.*tell a slice sampler its `ends`"):
+        buffer.sample()
