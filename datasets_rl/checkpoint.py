@@ -18,6 +18,7 @@ import os
 import re
 import stat
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ from torch import Tensor
 from datasets_rl import disk
 from datasets_rl.errors import BadArgument, IntegrityFailed
 
-__all__ = ["STATE_FILE", "Stateful", "pieces", "read", "refuse", "write"]
+__all__ = ["STATE_FILE", "Stateful", "part_misfits", "pieces", "read", "refuse", "write"]
 
 STATE_FILE = "state.json"
 """The file that comes last: a folder without it holds no checkpoint."""
@@ -110,6 +111,19 @@ class Stateful:
 def pieces(rows: Tensor) -> list[Tensor]:
     """Cut rows, [N, ...], into views of about 16 MiB."""
     return list(torch.split(rows, max(_PIECE // max(rows[:1].nbytes, 1), 1)))
+
+
+def part_misfits(kind: str, parts: Sequence[Stateful], states: Any) -> list[str]:
+    """Say why the parts of an ensemble, all of one kind, cannot take over their states, all reasons at once."""
+    if not isinstance(states, (list, tuple)) or not all(isinstance(state, dict) for state in states):
+        return [f"{kind}s are not a list of states"]
+    if len(states) != len(parts):
+        return [f"there were {len(states)} {kind}s and are {len(parts)}"]
+    return [
+        f"{kind} {number}: {reason}"
+        for number, (part, state) in enumerate(zip(parts, states, strict=True))
+        for reason in part.misfits(state)
+    ]
 
 
 def refuse(reasons: list[str]) -> None:

@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDict
 from torch import Generator, Tensor
 
+from datasets_rl.checkpoint import part_misfits
 from datasets_rl.errors import BadArgument
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.prioritized import PRIORITY_WEIGHT
@@ -182,21 +183,13 @@ class SamplerEnsemble(Sampler):
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
         """Say why a state cannot be taken over: chances that are none, any of the samplers' reasons, or too few."""
         reasons = super().misfits(state_dict)
-        p, states = state_dict.get("p"), state_dict.get("samplers")
+        p = state_dict.get("p")
         try:
             if p is not None:
                 self._chances(p)
         except (BadArgument, TypeError, ValueError, RuntimeError) as error:
             reasons.append(f"p: {error}")
-        if not isinstance(states, (list, tuple)) or not all(isinstance(state, dict) for state in states):
-            return [*reasons, "samplers are not a list of states"]
-        if len(states) != len(self.samplers):
-            return [*reasons, f"there were {len(states)} samplers and are {len(self.samplers)}"]
-        return reasons + [
-            f"sampler {number}: {reason}"
-            for number, (sampler, state) in enumerate(zip(self.samplers, states, strict=True))
-            for reason in sampler.misfits(state)
-        ]
+        return reasons + part_misfits("sampler", self.samplers, state_dict.get("samplers"))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the chances of the buffers and the states of the samplers."""

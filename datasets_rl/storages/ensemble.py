@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from datasets_rl.checkpoint import refuse
+from datasets_rl.checkpoint import part_misfits, refuse
 from datasets_rl.errors import BadArgument
 from datasets_rl.storages._base import Storage
 
@@ -99,14 +99,7 @@ class StorageEnsemble(Storage):
 
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
         """Say why a state cannot be taken over: any of the storages' reasons, or another number of them."""
-        states = state_dict.get("storages", [])
-        if len(states) != len(self.storages):
-            return [f"there were {len(states)} storages and are {len(self.storages)}"]
-        return [
-            f"storage {number}: {reason}"
-            for number, (storage, state) in enumerate(zip(self.storages, states, strict=True))
-            for reason in storage.misfits(state)
-        ]
+        return part_misfits("storage", self.storages, state_dict.get("storages"))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the states of the storages."""

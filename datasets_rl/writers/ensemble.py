@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from datasets_rl.checkpoint import part_misfits
 from datasets_rl.errors import BadArgument
 from datasets_rl.writers._base import Writer
 
@@ -41,14 +42,7 @@ class WriterEnsemble(Writer):
 
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
         """Say why a state cannot be taken over: any of the writers' reasons, or another number of them."""
-        states = state_dict.get("writers", [])
-        if len(states) != len(self.writers):
-            return [f"there were {len(states)} writers and are {len(self.writers)}"]
-        return [
-            f"writer {number}: {reason}"
-            for number, (writer, state) in enumerate(zip(self.writers, states, strict=True))
-            for reason in writer.misfits(state)
-        ]
+        return part_misfits("writer", self.writers, state_dict.get("writers"))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the states of the writers."""

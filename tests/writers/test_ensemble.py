@@ -59,3 +59,6 @@ def test_states_that_do_not_fit_are_refused_and_none_is_taken_over(ensemble):
     with pytest.raises(BadArgument, match="there were 2 writers and are 1"):
         other[:1].load_state_dict(state)
     assert other[1].state_dict()["ranks"].tolist() == []
+    for states in (None, 3, [3, 4]):
+        with pytest.raises(BadArgument, match="writers are not a list of states"):
+            other.load_state_dict({"writers": states})
