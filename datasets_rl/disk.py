@@ -220,12 +220,16 @@ class FileLock:
         self._process = -1
         self._handle = -1
 
-    def acquire(self) -> None:
-        """Wait for the lock and take it."""
+    def open(self) -> None:
+        """Open the file in this process, after which it may be removed."""
         if self._process != os.getpid():
             # The handle that came along by a fork is the parent's: with it, both would hold the lock at once.
             self._handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             self._process = os.getpid()
+
+    def acquire(self) -> None:
+        """Wait for the lock and take it."""
+        self.open()
         fcntl.flock(self._handle, fcntl.LOCK_EX)
 
     def release(self) -> None:

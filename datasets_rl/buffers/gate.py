@@ -162,6 +162,10 @@ def _after_fork() -> None:
     """Free every gate in a forked process: the threads of its parent that were inside do not exist here."""
     for gate in list(_gates):
         gate._start(forked=True)  # noqa: SLF001 - of this file
+        if gate._file is not None:  # noqa: SLF001 - of this file
+            # The parent may drop its buffer, and the file with it, before the child first comes here.
+            with suppress(OSError):
+                gate._file.open()  # noqa: SLF001 - of this file
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork

@@ -135,6 +135,30 @@ def test_a_forked_process_copies_much_after_its_parent_has_computed_with_threads
     assert queue.get() == 1_000_000
 
 
+def enter_later(gate, go):
+    go.wait(20)
+    with gate:
+        pass
+
+
+def test_a_forked_process_keeps_the_gate_when_its_parent_drops_it():
+    context = multiprocessing.get_context("fork")
+    gate, go = Gate(), context.Event()
+    gate.share()
+    path = gate._path
+    processes = [context.Process(target=enter_later, args=(gate, go)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    time.sleep(0.2)
+    del gate
+    assert not path.exists()
+    go.set()
+    for process in processes:
+        process.join(20)
+
+    assert [process.exitcode for process in processes] == [0, 0]
+
+
 def test_several_gates_are_entered_in_one_order_wherever_they_are_unpickled():
     """By their place in the memory, two processes would wait for each other."""
     gates = [Gate() for _ in range(6)]
