@@ -441,6 +441,7 @@ class ReplayBuffer(Stateful):
             self._prefetch.drain()
 
     def __getitem__(self, index: Any) -> Any:
+        # With lanes, time comes first, [slots, *lanes, ...], as the reference prints it; TorchRL 0.14 turns it back.
         key = key_of(index)
         with self._gate:
             if key is not None:
