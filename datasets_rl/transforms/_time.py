@@ -186,7 +186,7 @@ def windows(ends: Tensor, before: int, after: int) -> tuple[Tensor, Tensor]:
 
 
 def discounted(values: Tensor, carry: Tensor) -> Tensor:
-    """Return x with ``x[t] = values[t] + carry[t] * x[t + 1]``, [M, ...]; `carry` is 0 where a trajectory ends.
+    """Return x with ``x[t] = values[t] + carry[t] * x[t + 1]``, [M, ...]; `carry` is 0 where one ends, and at the last step.
 
     The reach doubles with each pass, so that there are as many passes as the longest trajectory has binary digits:
 
@@ -199,6 +199,5 @@ def discounted(values: Tensor, carry: Tensor) -> Tensor:
         # The products are new tensors: nothing is read after it was written.
         sums[:-reach] += carry[:-reach] * sums[reach:]
         carry[:-reach] = carry[:-reach] * carry[reach:]
-        carry[-reach:] = 0
         reach *= 2
     return sums

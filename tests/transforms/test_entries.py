@@ -14,6 +14,7 @@ from torch import nn
 from datasets_rl import (
     BadArgument,
     BurnInTransform,
+    CatFrames,
     CatTensors,
     Compose,
     DeviceCastTransform,
@@ -35,6 +36,8 @@ from datasets_rl import (
     SignTransform,
     TensorDictReplayBuffer,
     Tokenizer,
+    ToTensorImage,
+    Transform,
     UnaryTransform,
     UnknownKey,
     UnsqueezeTransform,
@@ -42,7 +45,16 @@ from datasets_rl import (
     split_trajectories,
     step_mdp,
 )
-from datasets_rl.specs import CompositeSpec, NonTensorSpec, UnboundedContinuousTensorSpec
+from datasets_rl.manifest import Manifest
+from datasets_rl.rows import Schema
+from datasets_rl.specs import (
+    BoundedTensorSpec,
+    CompositeSpec,
+    NonTensorSpec,
+    OneHotDiscreteTensorSpec,
+    UnboundedContinuousTensorSpec,
+    UnboundedDiscreteTensorSpec,
+)
 
 
 def one(**entries):
@@ -214,6 +226,20 @@ class TestNorms:
         with pytest.raises(BadArgument, match="expected at least one number"):
             RewardClipping()
 
+    def test_statistics_that_are_none_are_refused(self):
+        manifest = Manifest(
+            id="a/b",
+            steps=1,
+            episodes=1,
+            final_unknown=0,
+            schema=Schema([]),
+            files=(),
+            statistics={"a": {"mean": None}},
+        )
+
+        with pytest.raises(BadArgument, match="a has a mean of None and a deviation of None; expected numbers"):
+            ObservationNorm().init_stats(manifest, key="a")
+
     def test_signs_are_taken_of_what_is_written_too(self):
         transform = SignTransform(in_keys_inv=["a"])
 
@@ -256,6 +282,61 @@ class TestNorms:
             VecNorm(["a"], decay=0)
         with pytest.raises(BadArgument, match="expected 1, one for each entry"):
             VecNorm(["a"]).load_state_dict(VecNorm(["a", "b"]).state_dict())
+
+
+class TestSpecs:
+    """Where bounds say something, and where they do not."""
+
+    @staticmethod
+    def of(transform, **specs):
+        return transform.transform_spec(CompositeSpec(specs))
+
+    def test_bytes_are_bounded_without_saying_so(self):
+        spec = self.of(ToTensorImage(), pixels=UnboundedDiscreteTensorSpec((4, 4, 3), dtype=torch.uint8))["pixels"]
+
+        assert (spec.low.max(), spec.high.min(), spec.shape) == (0, 1, (3, 4, 4))
+
+    def test_bounds_that_are_no_numbers_any_more_are_none(self):
+        spec = self.of(ObservationNorm(0.0, 0.0, ["a"]), a=BoundedTensorSpec(0, torch.inf, (2,)))["a"]
+
+        assert isinstance(spec, UnboundedContinuousTensorSpec)
+
+    def test_choices_that_lose_their_axis_are_numbers(self):
+        spec = self.of(FlattenObservation(-2, -1, ["a"]), a=OneHotDiscreteTensorSpec(3, (2, 3)))["a"]
+
+        assert spec.shape == (6,)
+        assert spec.is_in(OneHotDiscreteTensorSpec(3, (2, 3)).rand().flatten())
+
+    def test_stacks_of_any_numbers(self):
+        spec = self.of(CatFrames(3, -1, ["a"]), a=UnboundedContinuousTensorSpec((2,)))["a"]
+
+        assert spec.shape == (6,)
+
+
+class TestOwn:
+    """Transforms of users."""
+
+    def test_one_method_is_enough(self):
+        class Negative(Transform):
+            def each(self, value):
+                return -value
+
+        assert Negative(["a"], ["b"])(one(a=1))["b"] == -1
+        assert Negative("a").transform_spec(CompositeSpec(a=BoundedTensorSpec(0, 1, (2,))))["a"].shape == (2,)
+        with pytest.raises(BadArgument, match="Negative has no inverse\nleave in_keys_inv out"):
+            Negative(in_keys_inv=["a"]).inv(one(a=1))
+
+    def test_none_is_not(self):
+        with pytest.raises(NotImplementedError):
+            Transform(["a"])(one(a=1))
+
+    def test_lists_of_steps_are_written_as_batches(self):
+        rb = TensorDictReplayBuffer(
+            storage=LazyTensorStorage(2), transform=ObservationNorm(0.0, 2.0, ["a"], in_keys_inv=["a"])
+        )
+        rb.extend([one(a=2.0), one(a=4.0)])
+
+        assert rb.storage.get(slice(None))["a"].tolist() == [1, 2]
 
 
 class TestCompose:
@@ -353,6 +434,8 @@ class TestText:
         data = transform(TensorDict({"text": ["abc", "a"]}, [2]))
 
         assert data["length"].tolist() == [3, 1]
+        assert repr(transform) == "Hash(keys=['text'] to ['length'])"
+        assert repr(Hash(["a"], seed=3, out_keys=["b"])) == "Hash(seed=3, keys=['a'] to ['b'])"
         assert transform.repertoire == {(7,): "seven", (3,): "abc", (1,): "a"}
 
     def test_tokens_are_padded_and_marked(self):
@@ -370,6 +453,7 @@ class TestText:
         made = transform(TensorDict({"text": ["abc", "a"]}, [2]))
 
         assert made["tokens"].tolist() == [[0, 1], [0, 9]]
+        assert repr(transform) == "Tokenizer(max_length=2, keys=['text'] to ['tokens'])"
         assert transform.transform_spec(spec)["tokens"].shape == (2, 2)
         assert transform.transform_spec(spec)["attention_mask"].is_in(made["attention_mask"])
         with pytest.raises(BadArgument, match="depends on its texts"):
@@ -460,7 +544,7 @@ class TestPieces:
         transform = BurnInTransform(Sum(), 3)
         made = transform(data)
 
-        assert transform.out_keys == ["state"]
+        assert repr(transform) == "BurnInTransform(burn_in=3, keys=['state'])"
         assert made.shape == (2, 2)
         assert made["state"].squeeze(-1).tolist() == [[3, 0]] * 2
         assert keys(data["next"]) == {"y"}

@@ -23,6 +23,7 @@ from datasets_rl import (
     ReplayBuffer,
     ReplayBufferEnsemble,
     Reward2GoTransform,
+    RewardScaling,
     RewardSum,
     SelectTransform,
     StepCounter,
@@ -260,6 +261,12 @@ class TestReturns:
 
         assert Reward2GoTransform().inv(across)["next", "reward"].squeeze(-1).tolist() == [[3, 12], [2, 8]]
 
+    def test_rewards_to_go_of_a_list(self, data):
+        rb = TensorDictReplayBuffer(storage=LazyTensorStorage(4), transform=Reward2GoTransform())
+        rb.extend(list(data.unbind(0)))
+
+        assert row(rb[:]["next", "reward"]) == [7, 6, 4, 8]
+
     def test_unfinished_episodes_are_refused(self, data):
         with pytest.raises(BadArgument, match="no episode ends in what is written"):
             buffer(data[:2], Reward2GoTransform())
@@ -365,6 +372,14 @@ class TestDatasets:
         assert torch.equal(batch["observation"], torch.cat([observation[[0, 0, 1, 3, 3]], observation], 1)[index])
         final = plain["next", "observation"][[1, 2, 2, 4, 4]]
         assert torch.equal(batch["next", "observation"][:, 3:], final[index])
+
+    def test_returns_are_those_of_the_rewards_that_it_sees(self, stored):
+        rb = ReplayBuffer(
+            storage=DatasetStorage(stored), transform=Compose(RewardScaling(0.0, 10.0), Reward2GoTransform())
+        )
+        rewards = ReplayBuffer(storage=DatasetStorage(stored))[:]["next", "reward"]
+
+        torch.testing.assert_close(rb[0]["next", "reward"], 10 * rewards[:3].sum(0))
 
     def test_a_pickled_buffer_works_the_sums_out_anew(self, stored):
         rb = ReplayBuffer(storage=DatasetStorage(stored), transform=RewardSum())
