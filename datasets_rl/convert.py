@@ -1,10 +1,13 @@
-"""Episodes -> folder, streaming: the only place where a recording becomes a stored dataset."""
+"""Episodes -> folder, streaming: the only place where recordings become a stored dataset."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,68 +16,160 @@ import numpy as np
 
 from datasets_rl import disk
 from datasets_rl.errors import ConversionFailed
+from datasets_rl.fetch.ahead import Ahead
 from datasets_rl.fetch.asset import Fetched
+from datasets_rl.format.journal import Journal
 from datasets_rl.format.npy import NpyStream
-from datasets_rl.format.writer import DatasetWriter
+from datasets_rl.format.writer import DatasetWriter, Written
 from datasets_rl.manifest import Applied, Manifest, RawFile, StoredFile
 from datasets_rl.progress import Report
 from datasets_rl.rows import Column, Schema
-from datasets_rl.sources._base import Entry, Recording
+from datasets_rl.shards import End, Opening, Ready, in_order
+from datasets_rl.sources._base import Contents, Entry, Recording, Selection
+from datasets_rl.ted.episode import Episode
+from datasets_rl.ted.keys import Key
 
-__all__ = ["convert", "converted_bytes"]
+__all__ = ["Work", "convert", "converted_bytes", "converter_version"]
 
 _METADATA_FOLDER = "metadata"
 
 
-def convert(recording: Recording, folder: Path, entry: Entry, raw: Sequence[Fetched], report: Report) -> Manifest:
-    """Write a recording as a dataset into an empty folder; the manifest comes last.
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A dataset that is to be made."""
+
+    entry: Entry
+    contents: Contents
+    selection: Selection = field(default_factory=Selection)
+
+    @property
+    def opening(self) -> Opening:
+        """How its files are opened."""
+        return Opening(self.entry.source, self.entry.name, self.contents)
+
+    @property
+    def key(self) -> str:
+        """Say what is made of what, so that only a conversion of the same is gone on with."""
+        assets = [[asset.path, asset.size, asset.sha256, asset.md5] for asset in self.contents.assets]
+        shards = [[shard.paths, shard.part] for shard in self.contents.shards]
+        facts = [self.entry.id, converter_version(), self.contents.revision, self.selection.to_json()]
+        return hashlib.sha256(json.dumps([facts, assets, shards, self.contents.facts]).encode()).hexdigest()
+
+
+def convert(
+    work: Work,
+    ahead: Ahead,
+    folder: Path,
+    *,
+    journal: Journal | None = None,
+    jobs: int = 1,
+    report: Report | None = None,
+    committed: Callable[[Ready], None] | None = None,
+) -> Manifest:
+    """Write the shards of a dataset into a folder, one behind the other; the manifest comes last.
 
     Args:
-        recording: The opened upstream files.
-        folder: Where the dataset is made, empty.
-        entry: What the catalog knows of it.
-        raw: The upstream files, for the provenance.
+        work: What is converted.
+        ahead: Fetches the files of each shard that the journal does not have, in order.
+        folder: Where the dataset is made: empty, or as an earlier process with the same journal left it.
+        journal: Has an entry for each shard that is on the disk already, and gets one for each further shard.
+        jobs: Shards read at once; what is written does not depend on it.
         report: Called with each number of further steps.
+        committed: Called for each shard whose rows are on the disk to stay.
 
     Returns:
         The manifest that was written.
 
     Raises:
         ConversionFailed: If the upstream files break their own format.
+        FetchFailed, IntegrityFailed: If files cannot be had.
         DiskFull: If the dataset does not fit.
     """
+    entries = list(journal.entries) if journal is not None else []
+    events = in_order(work.opening, work.contents.shards[len(entries) :], ahead, jobs)
+    recording = next(events)
+    if not isinstance(recording, Recording):
+        raise ConversionFailed(work.entry.id, ["it has no shard"])
+    kept = work.selection.kept_keys([column.key for column in recording.columns])
+    columns = [column for column in recording.columns if column.key in kept]
     if recording.steps is not None:
-        disk.require_free(folder, converted_bytes(recording.columns, recording.steps), "the converted dataset")
-    writer = DatasetWriter(folder, recording.columns, what=entry.id, steps=recording.steps)
+        there = entries[-1]["commit"]["steps"] if entries else 0
+        disk.require_free(folder, converted_bytes(columns, recording.steps - there), "the converted dataset")
+    commits = [entry["commit"] for entry in entries]
+    if report is not None and recording.steps is not None:
+        report.expect(recording.steps)
+        report(entries[-1]["commit"]["steps"] if entries else 0)
+    writer = DatasetWriter(folder, columns, what=work.entry.id, steps=recording.steps, commits=commits)
     try:
-        for piece in recording.episodes():
-            writer.append(piece)
-            report(len(piece))
+        for event in events:
+            if isinstance(event, Episode):
+                writer.append(event if len(kept) == len(recording.columns) else _narrowed(event, kept))
+                if report is not None:
+                    report(len(event))
+            elif isinstance(event, End):
+                entry = _journal_entry(event)
+                if journal is not None:
+                    entry["commit"] = writer.commit()
+                    journal.add(entry)
+                entries.append(entry)
+                ahead.release()
+                if committed is not None:
+                    committed(event.ready)
         written = writer.finish()
     finally:
         writer.discard()
+        events.close()
+    manifest = _manifest(work, recording, written, folder, entries)
+    manifest.write(folder)
+    return manifest
+
+
+def _narrowed(piece: Episode, kept: Collection[Key]) -> Episode:
+    return replace(
+        piece,
+        steps={key: column for key, column in piece.steps.items() if key in kept},
+        states={key: column for key, column in piece.states.items() if key in kept},
+    )
+
+
+def _journal_entry(end: End) -> dict[str, Any]:
+    return {
+        "raw": [asdict(_raw_file(file)) for file in end.ready.fetched],
+        "decisions": [asdict(one) for one in end.decisions],
+    }
+
+
+def _manifest(
+    work: Work, recording: Recording, written: Written, folder: Path, entries: Sequence[Mapping[str, Any]]
+) -> Manifest:
+    entry = work.entry
     metadata, metadata_files = _write_metadata(folder, recording.metadata)
-    manifest = Manifest(
+    decisions: dict[str, Applied] = {}
+    for one in (Applied(**decision) for made in entries for decision in made["decisions"]):
+        before = decisions.get(one.rule)
+        decisions[one.rule] = one if before is None else replace(before, count=before.count + one.count)
+    return Manifest(
         id=entry.id,
         steps=written.steps,
         episodes=written.episodes,
         final_unknown=written.final_unknown,
         schema=written.schema,
         files=(*written.files, *metadata_files),
-        raw=tuple(_raw_file(file) for file in raw),
-        converter=_version(),
-        decisions=tuple(Applied(one.rule, one.text, one.count) for one in recording.decisions),
+        # A shard that was fetched again after a kill names a file that an earlier one named already.
+        raw=tuple({file["path"]: RawFile(**file) for made in entries for file in made["raw"]}.values()),
+        converter=converter_version(),
+        decisions=tuple(decisions.values()),
         faults=entry.faults,
         statistics=written.statistics,
-        specs=_specs(written.schema),
+        specs=_specs(written.schema, recording.specs()),
         metadata=metadata,
         licence=entry.licence,
         citation=entry.citation,
         homepage=entry.homepage,
         time_limit=entry.time_limit,
+        selection=work.selection.to_json(),
+        revision=work.contents.revision,
     )
-    manifest.write(folder)
-    return manifest
 
 
 def converted_bytes(columns: Sequence[Column], steps: int) -> int:
@@ -88,16 +183,18 @@ def _raw_file(file: Fetched) -> RawFile:
     return RawFile(file.asset.path, file.size, file.sha256, file.url, file.checked, file.etag)
 
 
-def _version() -> str:
+def converter_version() -> str:
+    """Return the version of this package, which the manifest names."""
     try:
         return version("datasets-rl")
     except PackageNotFoundError:  # imported from a source tree that is not installed
         return "0"
 
 
-def _specs(schema: Schema) -> dict[str, Any]:
+def _specs(schema: Schema, known: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        field.name: {
+        field.name: known.get(field.name)
+        or {
             "kind": "discrete" if field.dtype.kind == "b" else "unbounded",
             "dtype": (field.read_as or field.dtype).name,
             "shape": list(field.shape),

@@ -147,11 +147,11 @@ class Offline(FetchFailed):
         failures: Addresses that need no network and did not give the file either.
     """
 
-    def __init__(self, what: str, failures: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(self, what: str, failures: Sequence[tuple[str, str]] = (), *, hint: str = "") -> None:
         super().__init__(
             what,
             [*failures, ("RLDS_OFFLINE", "network requests are switched off")],
-            hint="unset RLDS_OFFLINE, or give the file with --from-local PATH",
+            hint=hint or "unset RLDS_OFFLINE, or give the file with --from-local PATH",
         )
 
 

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl import disk, sources
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import BadArgument, ConversionFailed, ManifestInvalid, NotADataset, UnknownId
-from datasets_rl.progress import report
+from datasets_rl.progress import Counted, report
 from datasets_rl.settings import Settings
+from datasets_rl.sources import Selection
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Fetched
+    from datasets_rl.fetch.parallel import Halt
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.manifest import Manifest
+    from datasets_rl.shards import Ready
+    from datasets_rl.sources import Contents, Entry, Shard
 
 __all__ = [
     "Place",
@@ -36,6 +44,8 @@ __all__ = [
 ]
 
 _SIZE_GUESS = 1.2  # converted bytes per raw byte, before the raw file can be opened; exact afterwards
+_WORTH_PROCESSES = 64 << 20
+"""Bytes of raw files from which on shards are read by several processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,16 @@ class Place:
         return self.work / "replaced"
 
     @property
+    def journal(self) -> Path:
+        """How far the conversion is."""
+        return self.work / "journal.jsonl"
+
+    @property
+    def upstream(self) -> Path:
+        """What the upstream said of its files."""
+        return self.work / "upstream.json"
+
+    @property
     def lock(self) -> Path:
         """The owner file of the process that makes the dataset."""
         return self.root / ".work" / f"{self.name.replace('/', '--')}.lock"
@@ -92,6 +112,7 @@ class Options:
     mirrors: tuple[str, ...] = ()
     hash_check: bool = True
     limit_rate: int | None = None
+    keep_raw: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +144,10 @@ class Plan:
     """Bytes still to come over the network, where all sizes are known."""
     stored_bytes: int | None
     """About how many bytes the dataset takes."""
+    peak_bytes: int | None
+    """About how many bytes are taken at once meanwhile."""
     free_bytes: int
+    selection: Selection = field(default_factory=Selection)
 
 
 def place(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> Place:
@@ -176,29 +200,67 @@ def stored(home: Path) -> Iterator[Path]:
                 yield folder
 
 
-def plan(dataset_id: str, **options: Any) -> Plan:
-    """Say what `download` with the same options would do, without a request and without writing.
+def plan(
+    dataset_id: str,
+    *,
+    root: Path | str | None = None,
+    force: bool = False,
+    from_local: Path | str | None = None,
+    mirrors: Sequence[str] = (),
+    raw_only: bool = False,
+    keep_raw: bool = False,
+    selection: Selection | None = None,
+    settings: Settings | None = None,
+) -> Plan:
+    """Say what `download` with the same options would do, without writing anything.
+
+    Nothing is requested where the catalog knows the files; otherwise the upstream is asked for its list.
 
     Raises:
         UnknownId: If there is no such id.
+        FetchFailed: If the upstream had to be asked, and did not answer.
+        BadArgument: If there is no such part of the dataset, or another part of it is stored.
     """
     from datasets_rl.fetch import remaining_bytes
 
-    settings = options.get("settings") or Settings.from_env()
-    spot = place(dataset_id, root=options.get("root"), settings=settings)
-    entry = sources.find(dataset_id)
-    assets = _assets(dataset_id, options.get("mirrors", ()), settings)
-    local = options.get("from_local") is not None
-    raw_bytes = entry.bytes
+    settings = settings or Settings.from_env()
+    selection = selection or Selection()
+    spot = place(dataset_id, root=root, settings=settings)
+    entry = _checked(dataset_id, selection)
+    if spot.exists and not force and not raw_only:
+        _refuse_other_part(spot.folder, selection)
+    options = Options(force, from_local, tuple(mirrors), keep_raw=keep_raw)
+    with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
+        contents = _resolve(dataset_id, spot, settings, options, selection, aside=Path(aside))
+    local = from_local is not None
+    raw_bytes = _sum(asset.size for asset in contents.assets)
+    raw_bytes = entry.bytes if raw_bytes is None else raw_bytes
+    stored_bytes = None if raw_bytes is None or raw_only else int(raw_bytes * _SIZE_GUESS)
+    wire = 0 if local else remaining_bytes(contents.assets, spot.raw)
     return Plan(
         id=entry.id,
         folder=spot.folder,
-        assets=assets,
-        present=spot.exists and not options.get("force", False),
-        wire_bytes=0 if local else remaining_bytes(assets, spot.raw),
-        stored_bytes=None if raw_bytes is None or options.get("raw_only") else int(raw_bytes * _SIZE_GUESS),
+        assets=contents.assets,
+        present=spot.exists and not force,
+        wire_bytes=wire,
+        stored_bytes=stored_bytes,
+        peak_bytes=None if wire is None else _raw_at_once(contents, wire, options, settings) + (stored_bytes or 0),
         free_bytes=disk.free_bytes(spot.root),
+        selection=selection,
     )
+
+
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    known = list(sizes)
+    return None if None in known else sum(size or 0 for size in known)
+
+
+def _raw_at_once(contents: Contents, wire: int, options: Options, settings: Settings) -> int:
+    """Return how many bytes of raw files lie on the disk at once, at most."""
+    sizes = {asset.path: asset.size or 0 for asset in contents.assets}
+    groups = [sum(sizes[path] for path in group) for group in _groups(contents, contents.shards)]
+    room = len(groups) if options.keep_raw else _jobs(contents, settings) + 1
+    return min(wire, max(sum(groups[start : start + room]) for start in range(len(groups))))
 
 
 def download(
@@ -212,12 +274,16 @@ def download(
     keep_raw: bool = False,
     raw_only: bool = False,
     limit_rate: int | None = None,
+    selection: Selection | None = None,
     wait: float = 3600.0,
     settings: Settings | None = None,
 ) -> Path:
     """Make a dataset whole on disk: fetch its raw files, convert them, check them, put the folder in its place.
 
     Rerunning after any interruption resumes. A dataset that is there already is left alone.
+
+    Where a dataset consists of several files, a file is converted while the next one comes, and deleted when its rows
+    are on the disk.
 
     Args:
         dataset_id: With its source, ``d4rl/hopper-medium-v2``.
@@ -229,6 +295,8 @@ def download(
         keep_raw: Keep the raw files beside the dataset.
         raw_only: Fetch and check the raw files, and convert nothing.
         limit_rate: Bytes a second over all connections.
+        selection: The part of the dataset that is wanted; all of it by default. What is stored must cover it, or
+            `force` replaces what is stored.
         wait: Seconds to wait for another process that makes the same dataset.
         settings: By default those of the environment.
 
@@ -240,12 +308,16 @@ def download(
         FetchFailed: If no address gave a file.
         IntegrityFailed: If a file is not the one expected.
         ConversionFailed: If a file breaks its own format.
+        BadArgument: If there is no such part of the dataset, or another part of it is stored.
         DiskFull: If there is no room.
         Locked: If another process did not finish in time.
     """
     settings = settings or Settings.from_env()
+    selection = selection or Selection()
     spot = place(dataset_id, root=root, settings=settings)
+    _checked(dataset_id, selection)
     if spot.exists and not force and not raw_only:
+        _refuse_other_part(spot.folder, selection)
         return spot.folder
     _refuse_foreign(spot)
     if spot.exists and not raw_only:
@@ -253,13 +325,19 @@ def download(
     with disk.lock(spot.lock, dataset_id, wait=wait, waiting=lambda owner: _say(f"waiting for {owner}")):
         disk.recover_folder(spot.folder, aside=spot.aside)
         if spot.exists and not force and not raw_only:
+            _refuse_other_part(spot.folder, selection)
             return spot.folder
-        disk.remove_tree(spot.build)
-        options = Options(force, from_local, tuple(mirrors), hash_check, limit_rate)
-        files = _fetch(dataset_id, spot, settings, options)
+        options = Options(force, from_local, tuple(mirrors), hash_check, limit_rate, keep_raw)
+        if not spot.build.exists():
+            # What was learned and journalled belongs to a dataset that is finished, or was not begun.
+            spot.journal.unlink(missing_ok=True)
+            if force:
+                spot.upstream.unlink(missing_ok=True)
+        contents = _resolve(dataset_id, spot, settings, options, selection)
         if raw_only:
+            files = _fetch(dataset_id, contents.assets, spot, settings, options)
             return spot.raw if files[0].path.is_relative_to(spot.raw) else files[0].path.parent
-        _convert(dataset_id, spot, files, settings)
+        _convert(dataset_id, contents, spot, settings, options, selection)
         disk.publish_folder(spot.build, spot.folder, aside=spot.aside)
         if not keep_raw:
             disk.remove_tree(spot.raw)
@@ -301,19 +379,69 @@ def _refuse_foreign(spot: Place) -> None:
         )
 
 
-def _assets(dataset_id: str, mirrors: Sequence[str], settings: Settings) -> tuple[Asset, ...]:
+def _checked(dataset_id: str, selection: Selection) -> Entry:
+    head, name = sources.split_id(dataset_id)
+    origin = sources.source(head)
+    entry = origin.entry(name)
+    origin.check(selection)
+    return entry
+
+
+def _refuse_other_part(folder: Path, selection: Selection) -> None:
+    """Check that what is stored has all that is asked for.
+
+    Raises:
+        BadArgument: If it has not; the error names both.
+    """
+    from datasets_rl.manifest import Manifest
+
+    stored_part = Selection.from_json(Manifest.read(folder).selection)
+    if not stored_part.covers(selection):
+        raise BadArgument(
+            f"{folder} holds {stored_part}; asked for: {selection}",
+            hint="replace it with --force, or use another place with --root",
+        )
+
+
+def _resolve(
+    dataset_id: str,
+    spot: Place,
+    settings: Settings,
+    options: Options,
+    selection: Selection,
+    *,
+    aside: Path | None = None,
+) -> Contents:
+    """Find out which files are needed and where they are; with `aside`, without writing anywhere else."""
     from datasets_rl.fetch import mirrored
+    from datasets_rl.fetch.upstream import Upstream
 
     head, name = sources.split_id(dataset_id)
-    bases = (*mirrors, *settings.mirrors.get(head, ()))
-    return tuple(mirrored(asset, bases) for asset in sources.source(head).assets(name))
+    local = None if options.from_local is None else Path(options.from_local).expanduser().absolute()
+    bases = () if local is not None else (*options.mirrors, *settings.mirrors.get(head, ()))
+    kept = spot.upstream
+    if aside is not None:
+        kept = aside / "upstream.json"
+        if spot.upstream.is_file() and not options.force:
+            shutil.copyfile(spot.upstream, kept)
+    upstream = Upstream(
+        aside or spot.raw,
+        kept,
+        settings=settings,
+        mirrors=bases,
+        local=local,
+        hash_check=options.hash_check,
+    )
+    contents = sources.source(head).resolve(name, selection, upstream).narrowed(selection)
+    return replace(contents, assets=tuple(mirrored(asset, bases) for asset in contents.assets))
 
 
-def _fetch(dataset_id: str, spot: Place, settings: Settings, options: Options) -> list[Fetched]:
+def _fetch(
+    dataset_id: str, assets: Sequence[Asset], spot: Place, settings: Settings, options: Options, **progress: Any
+) -> list[Fetched]:
     from datasets_rl.fetch import fetch, fetch_local, remaining_bytes
 
-    assets = _assets(dataset_id, options.mirrors, settings)
-    if options.from_local is not None:
+    if options.from_local is not None and not all(url.startswith("file:") for asset in assets for url in asset.urls):
         local = Path(options.from_local).expanduser().absolute()
         return fetch_local(assets, local, hash_check=options.hash_check)
     if options.force:
@@ -321,7 +449,7 @@ def _fetch(dataset_id: str, spot: Place, settings: Settings, options: Options) -
             # Unfinished parts stay: what they hold is checked when they are resumed.
             disk.remove_tree(spot.raw / asset.path)
     wire = remaining_bytes(assets, spot.raw)
-    if wire:
+    if wire and not progress:
         whole = sum(asset.size or 0 for asset in assets)
         disk.require_free(spot.root, wire + int(whole * _SIZE_GUESS), "the download and the converted dataset")
     return fetch(
@@ -331,26 +459,105 @@ def _fetch(dataset_id: str, spot: Place, settings: Settings, options: Options) -
         hash_check=options.hash_check,
         limit_rate=options.limit_rate,
         label=dataset_id,
+        **progress,
     )
 
 
-def _convert(dataset_id: str, spot: Place, files: Sequence[Fetched], settings: Settings) -> Manifest:
-    from datasets_rl.convert import convert
+def _groups(contents: Contents, shards: Sequence[Shard]) -> list[list[str]]:
+    """Return the files that come for each shard: those that no earlier one of them needed."""
+    seen: set[str] = set()
+    groups: list[list[str]] = []
+    for shard in shards:
+        wanted = (*contents.common, *shard.paths)
+        groups.append([path for path in dict.fromkeys(wanted) if path not in seen])
+        seen.update(wanted)
+    return groups
+
+
+def _as_assets(contents: Contents, groups: Sequence[Sequence[str]]) -> list[list[Asset]]:
+    assets = {asset.path: asset for asset in contents.assets}
+    return [[assets[path] for path in group] for group in groups]
+
+
+def _getter(
+    stack: ExitStack,
+    dataset_id: str,
+    groups: Sequence[Sequence[Asset]],
+    spot: Place,
+    settings: Settings,
+    options: Options,
+) -> Callable[[Sequence[Asset], Halt], list[Fetched]]:
+    """Return what fetches a group; several groups share one progress and one rate."""
+    from datasets_rl.fetch import remaining_bytes
+
+    if len(groups) == 1:
+        return lambda group, _: _fetch(dataset_id, group, spot, settings, options)
+    everything = [asset for group in groups for asset in group]
+    show = settings.progress and options.from_local is None
+    counted = stack.enter_context(report(dataset_id, remaining_bytes(everything, spot.raw), show=show))
+    advance = Counted(counted)
+    return lambda group, halt: _fetch(dataset_id, group, spot, settings, options, advance=advance, halt=halt)
+
+
+def _drop_raw(spot: Place, contents: Contents, ready: Ready) -> None:
+    """Delete the files that no later shard needs; those of the user stay where they are."""
+    later = contents.shards[contents.shards.index(ready.shard) + 1 :]
+    needed = {path for shard in later for path in shard.paths} | set(contents.common)
+    for path, place in ready.files.items():
+        if path not in needed and place.is_relative_to(spot.raw):
+            place.unlink(missing_ok=True)
+            place.with_name(f"{place.name}.fetched.json").unlink(missing_ok=True)
+
+
+def _jobs(contents: Contents, settings: Settings) -> int:
+    """Return how many shards are read at once: processes cost half a second each, and are worth it for long work."""
+    known = _sum(asset.size for asset in contents.assets)
+    worth = known is None or known >= _WORTH_PROCESSES
+    return min(settings.jobs, len(contents.shards), os.cpu_count() or 1) if worth and sys.executable else 1
+
+
+def _convert(
+    dataset_id: str,
+    contents: Contents,
+    spot: Place,
+    settings: Settings,
+    options: Options,
+    selection: Selection,
+) -> Manifest:
+    from datasets_rl.convert import Work, convert
+    from datasets_rl.fetch.ahead import Ahead
+    from datasets_rl.format.journal import Journal
 
     head, name = sources.split_id(dataset_id)
-    origin = sources.source(head)
-    spot.build.mkdir(parents=True)
+    work = Work(contents.entry or sources.source(head).entry(name), contents, selection)
+    journal = Journal(spot.journal, work.key) if len(contents.shards) > 1 else None
+    if journal is None or not journal.entries:
+        disk.remove_tree(spot.build)
+    spot.build.mkdir(parents=True, exist_ok=True)
+    jobs = _jobs(contents, settings)
+    left = contents.shards[len(journal.entries) if journal is not None else 0 :]
     try:
-        with origin.open(name, {file.asset.path: file.path for file in files}) as recording:
-            label = f"converting {dataset_id}"
-            with report(label, recording.steps, unit=" steps", show=settings.progress) as advance:
-                return convert(recording, spot.build, origin.entry(name), files, advance)
+        with ExitStack() as stack:
+            groups = _as_assets(contents, _groups(contents, left))
+            get = _getter(stack, dataset_id, groups, spot, settings, options)
+            ahead = stack.enter_context(Ahead(groups, get, len(groups) if options.keep_raw else jobs + 1))
+            converting = report(f"converting {dataset_id}", None, unit=" steps", show=settings.progress)
+            advance = stack.enter_context(converting)
+            return convert(
+                work,
+                ahead,
+                spot.build,
+                journal=journal,
+                jobs=jobs,
+                report=advance,
+                committed=None if options.keep_raw or journal is None else partial(_drop_raw, spot, contents),
+            )
     except ConversionFailed as error:
-        fetched = any(file.path.is_relative_to(spot.raw) for file in files)
+        fetched = options.from_local is None
         error.hint = error.hint or ("fetch the file again with --force" if fetched else "give another file")
         raise
     finally:
-        if not (spot.build / MANIFEST_FILE).is_file():
+        if journal is None and not (spot.build / MANIFEST_FILE).is_file():
             disk.remove_tree(spot.build)
 
 
@@ -414,7 +621,7 @@ def _compare(stored_dataset: StoredDataset, folder: Path, checked: list[str]) ->
         checked.append("not compared with raw files: they are not at hand (rlds download --keep-raw keeps them)")
         return []
     checked.append(f"every converted value against {', '.join(file.name for file in files.values())}")
-    return origin.compare(name, files, stored_dataset.column)
+    return origin.compare(name, files, stored_dataset.column, stored_dataset.episodes)
 
 
 def raw_files(manifest: Manifest, spot: Place | None) -> Mapping[str, Path] | None:

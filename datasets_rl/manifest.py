@@ -89,6 +89,10 @@ class Manifest:
     homepage: str = ""
     time_limit: int | None = None
     """Steps after which the environment cuts an episode."""
+    selection: Mapping[str, Any] = field(default_factory=dict)
+    """Which part of the upstream's dataset this is; empty for the whole."""
+    revision: str = ""
+    """The upstream's own version mark of the whole, a commit."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the document that manifest.json holds."""
@@ -113,6 +117,8 @@ class Manifest:
             "citation": self.citation,
             "homepage": self.homepage,
             "time_limit": self.time_limit,
+            **({"selection": dict(self.selection)} if self.selection else {}),
+            **({"revision": self.revision} if self.revision else {}),
         }
 
     @classmethod
@@ -202,11 +208,13 @@ _PLAIN = (
     "citation",
     "homepage",
     "time_limit",
+    "selection",
+    "revision",
 )
 _COUNTS = {"steps": 1, "episodes": 1, "final_unknown": 0, "time_limit": 1}
 _KINDS: Sequence[tuple[tuple[str, ...], type, str]] = (
-    (("id", "converter", "licence", "citation", "homepage"), str, "text"),
-    (("statistics", "specs", "metadata"), dict, "an object"),
+    (("id", "converter", "licence", "citation", "homepage", "revision"), str, "text"),
+    (("statistics", "specs", "metadata", "selection"), dict, "an object"),
     (("faults",), list, "a list of sentences"),
 )
 _NEEDED = (

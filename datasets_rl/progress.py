@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tqdm.auto import tqdm
     from typing_extensions import Never
 
-__all__ = ["Report", "report"]
+__all__ = ["Counted", "Report", "report"]
 
 
 class Report:
@@ -25,6 +25,21 @@ class Report:
 
     def expect(self, total: int) -> None:
         """Say how many units there are in all, where that is learned on the way."""
+
+
+class Counted(Report):
+    """Counts for another, which knows the total already.
+
+    Args:
+        whole: The other.
+    """
+
+    def __init__(self, whole: Report) -> None:
+        self._whole = whole
+
+    def __call__(self, units: int) -> None:
+        """Count further units."""
+        self._whole(units)
 
 
 LINE_EVERY = 10.0

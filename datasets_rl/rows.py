@@ -49,6 +49,8 @@ class Column:
     """Stored once for t and t+1: the value at t+1 is the next record's."""
     read_as: np.dtype[Any] | None = None
     """The dtype in memory where it is wider than the stored one."""
+    text: bool = False
+    """The numbers stand for texts, which lie in a file of their own; int32, one a step."""
 
     @property
     def step_bytes(self) -> int:
@@ -80,6 +82,11 @@ class Field(Column):
         """The file with the value after the last action of each episode; only carried fields have one."""
         return f"final.{self.name}.npy" if self.wide else "final.npy"
 
+    @property
+    def texts_file(self) -> str:
+        """The file with the texts that the numbers stand for: a JSON list; only text fields have one."""
+        return f"{self.name}.texts.json"
+
     def to_json(self) -> dict[str, Any]:
         """Describe the field for the manifest."""
         entry: dict[str, Any] = {
@@ -92,6 +99,8 @@ class Field(Column):
         }
         if self.read_as is not None:
             entry["read_as"] = self.read_as.str
+        if self.text:
+            entry["text"] = True
         return entry
 
 
@@ -211,6 +220,7 @@ def _placed(column: Column, offset: int | None) -> Field:
         shape=column.shape,
         carried=column.carried,
         read_as=column.read_as,
+        text=column.text,
         file=ROWS_FILE if offset is not None else f"{dotted(column.key)}.npy",
         offset=offset or 0,
     )
@@ -224,6 +234,7 @@ def _field_from_json(entry: Mapping[str, Any]) -> Field:
         shape=tuple(entry["shape"]),
         carried=entry["carried"],
         read_as=None if read_as is None else _DTYPES[read_as],
+        text=entry.get("text", False),
         file=entry["file"],
         offset=entry["offset"],
     )
@@ -256,6 +267,7 @@ _ENTRY_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("shape", lambda value: isinstance(value, list) and all(map(_is_whole, value)), "a list of whole numbers"),
     ("offset", _is_whole, "a whole number"),
     ("carried", lambda value: isinstance(value, bool), "true or false"),
+    ("text", lambda value: value is None or isinstance(value, bool), "true or false"),
 )
 
 
@@ -297,6 +309,8 @@ def _field_faults(field: Field) -> Iterator[str]:
         yield f"{field.name} has dtype {field.dtype.str}; expected one of {', '.join(_DTYPES)}"
     if field.read_as is not None and (field.read_as.str not in _DTYPES or field.carried or field.wide):
         yield f"{field.name} is read as {field.read_as.str}; only narrow fields that are not carried can be"
+    if field.text and (field.dtype.str, field.shape, field.read_as) != ("<i4", (), None):
+        yield f"{field.name} stands for texts and is {field.dtype.str} {list(field.shape)}; expected <i4 []"
     if any(size <= 0 for size in field.shape):
         yield f"{field.name} has shape {list(field.shape)}; expected sizes above 0"
     if field.offset < 0 or field.offset % max(field.dtype.itemsize, 1):

@@ -190,7 +190,7 @@ def _plan_facts(plan: Plan) -> Facts:
             *urls,
             ("over the network", size_text(plan.wire_bytes)),
             ("stored, about", "" if plan.stored_bytes is None else size_text(plan.stored_bytes)),
-            ("at most meanwhile", size_text(_peak(plan))),
+            ("at most meanwhile", size_text(plan.peak_bytes)),
             ("free now", size_text(plan.free_bytes)),
             ("free after", size_text(_free_after(plan))),
         ),
@@ -208,17 +208,12 @@ def _sum_facts(plans: list[Plan]) -> Facts:
     return Facts(pairs, title="together")
 
 
-def _peak(plan: Plan) -> int | None:
-    """Raw and converted files lie beside each other until the conversion is done."""
-    return None if plan.wire_bytes is None else plan.wire_bytes + (plan.stored_bytes or 0)
-
-
 def _most(plans: list[Plan]) -> int:
     """Return the most bytes that are taken at once when the plans are done one behind the other."""
     most = kept = 0
     for plan in plans:
         if not plan.present:
-            most = max(most, kept + (_peak(plan) or 0))
+            most = max(most, kept + (plan.peak_bytes or 0))
             kept += plan.stored_bytes or 0
     return most
 
@@ -239,7 +234,7 @@ def _plan_document(one: Outcome[Plan]) -> dict[str, Any]:
         "files": [_asset_document(asset) for asset in plan.assets] if plan else [],
         "wire_bytes": plan.wire_bytes if plan else None,
         "stored_bytes": plan.stored_bytes if plan else None,
-        "peak_bytes": _peak(plan) if plan else None,
+        "peak_bytes": plan.peak_bytes if plan else None,
         "free_bytes": plan.free_bytes if plan else None,
         "free_bytes_after": _free_after(plan) if plan else None,
         "error": one.error_json(),

@@ -1,11 +1,11 @@
-"""A file to have."""
+"""A file to have, and a folder of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Asset", "Fetched"]
+__all__ = ["Asset", "Fetched", "Folder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,19 @@ class Asset:
     """The first bytes of every file of this kind."""
     kind: str = "file"
     """What the file is, for messages: 'HDF5', 'npz'."""
+    md5: str | None = None
+    """Lower-case hexadecimal digest of an upstream that knows no sha256."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The files below an address, at one moment of the upstream."""
+
+    address: str
+    """What was listed, its revision pinned where the upstream has revisions."""
+    revision: str
+    """The commit, or nothing where every file has its own version in its address."""
+    assets: tuple[Asset, ...]
 
 
 @dataclass(frozen=True, slots=True)

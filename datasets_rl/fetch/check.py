@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ __all__ = ["HEAD", "WrongBytes", "compare", "look", "look_at_file", "wanted"]
 
 HEAD = 1024
 """Bytes that are enough to tell what a file is."""
+_BLOCK = 1 << 20
 _LFS = b"version https://git-lfs.github.com/spec/"
 _PAGE = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
 _XML = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<(?:\?xml|error)\b", re.IGNORECASE)
@@ -28,7 +30,7 @@ class WrongBytes(NotThere):
 
 def wanted(asset: Asset, *, hash_check: bool) -> Wanted:
     """Return what is known about a file, or nothing if the user does not want it compared."""
-    return Wanted(asset.size, asset.sha256 and asset.sha256.lower()) if hash_check else Wanted()
+    return Wanted(asset.size, asset.sha256 and asset.sha256.lower(), asset.md5) if hash_check else Wanted()
 
 
 def look(asset: Asset, head: bytes) -> str | None:
@@ -59,14 +61,26 @@ def look_at_file(asset: Asset, path: Path) -> str | None:
         return look(asset, stream.read(HEAD))
 
 
-def compare(want: Wanted, size: int, sha256: str) -> list[str]:
-    """Return how a whole file differs from the one wanted."""
+def compare(want: Wanted, size: int, sha256: str, path: Path | None = None) -> list[str]:
+    """Return how a whole file differs from the one wanted; it is read only where no more than its MD5 is known."""
     problems = []
     if want.size is not None and size != want.size:
         problems.append(f"it has {size:,} bytes, expected {want.size:,}")
     if want.sha256 is not None and sha256 != want.sha256:
         problems.append(f"it has sha256 {sha256}, expected {want.sha256}")
+    if problems or path is None or want.sha256 is not None or want.md5 is None:
+        return problems
+    if (md5 := _md5(path)) != want.md5:
+        problems.append(f"it has MD5 {md5}, expected {want.md5}")
     return problems
+
+
+def _md5(path: Path) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _kind(asset: Asset) -> str:

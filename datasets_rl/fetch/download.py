@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from datasets_rl import disk
@@ -19,14 +19,14 @@ from datasets_rl.fetch.check import WrongBytes
 from datasets_rl.fetch.parallel import Halt, Limiter, in_parallel
 from datasets_rl.fetch.part import Part, Record, digest_file, read_record
 from datasets_rl.fetch.plan import Do
-from datasets_rl.fetch.schemes import NotThere, Remote, scheme_of, shown
+from datasets_rl.fetch.schemes import Get, NotThere, Remote, scheme_of, shown
 from datasets_rl.progress import Report, report
 from datasets_rl.settings import Settings
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.transfer import Network
 
-__all__ = ["fetch", "fetch_local", "mirrored", "remaining_bytes"]
+__all__ = ["asking", "fetch", "fetch_local", "mirrored", "remaining_bytes"]
 
 _ESCAPED = ("http:", "https:", "file:")
 _OTHER_BYTES = (
@@ -65,6 +65,8 @@ def fetch(
     hash_check: bool = True,
     limit_rate: int | None = None,
     label: str = "",
+    advance: Report | None = None,
+    halt: Halt | None = None,
 ) -> list[Fetched]:
     """Have the files: those that are there already at once, the others from the first address that gives them.
 
@@ -78,6 +80,8 @@ def fetch(
         hash_check: False neither compares sizes nor digests, for mirrors of edited files.
         limit_rate: Bytes a second, for all files together.
         label: What the progress is called.
+        advance: Where bytes are counted, instead of in a progress of its own.
+        halt: Ends the work when it is raised.
 
     Returns:
         A `Fetched` for each asset, in their order.
@@ -95,10 +99,29 @@ def fetch(
     done = sum(done for _, done in pending.values())
     show = settings.progress and known != 0 and not settings.offline
     name = label or (assets[0].path if len(assets) == 1 else f"{len(assets)} files")
-    with report(name, known, done=done, show=show) as advance:
-        work = _Work(folder, settings, hash_check, Limiter(limit_rate), advance, expected)
+    with report(name, known, done=done, show=show and advance is None) as own:
+        work = _Work(folder, settings, hash_check, Limiter(limit_rate), advance or own, expected, halt or Halt())
         with work.connections():
             return work.run(assets)
+
+
+@contextmanager
+def asking(settings: Settings) -> Iterator[Get]:
+    """Give a way to ask for lists of files, with the time limits and the tries of a download."""
+    opened: list[Network] = []
+
+    def get(url: str, headers: Mapping[str, str]) -> tuple[Any, Mapping[str, str]]:
+        from datasets_rl.fetch.transfer import Network
+
+        if not opened:
+            opened.append(Network(settings, Limiter(None), Report(), {}, Halt()))
+        return opened[0].get_json(url, headers)
+
+    try:
+        yield get
+    finally:
+        for network in opened:
+            network.client.close()
 
 
 def fetch_local(assets: Sequence[Asset], path: Path, *, hash_check: bool = True) -> list[Fetched]:
@@ -249,7 +272,7 @@ def _present(asset: Asset, target: Path, *, hash_check: bool) -> Fetched | None:
 def _checked(want: plan.Wanted, *, hash_check: bool) -> str:
     if not hash_check:
         return "skipped"
-    return "recorded" if want.sha256 is None else "catalog"
+    return "recorded" if want.sha256 is None and want.md5 is None else "catalog"
 
 
 def _fetched(asset: Asset, path: Path, record: Record, checked: str) -> Fetched:
@@ -263,7 +286,7 @@ def _use(asset: Asset, path: Path, url: str, *, hash_check: bool) -> Fetched:
     want, size = check.wanted(asset, hash_check=hash_check), path.stat().st_size
     # A file of another length need not be read to know that it is another one.
     sha256 = "" if want.size not in (None, size) else digest_file(path)
-    if problems := check.compare(want if sha256 else replace(want, sha256=None), size, sha256):
+    if problems := check.compare(want if sha256 else replace(want, sha256=None), size, sha256, path):
         raise WrongBytes("; ".join(problems))
     return Fetched(asset, path, size, sha256, url, None, _checked(want, hash_check=hash_check))
 
@@ -372,7 +395,7 @@ class _Work:
             raise WrongBytes(f"the file there has {remote.size:,} bytes, expected {want.size:,}")
         if remote.sha256 is not None and want.sha256 not in (None, remote.sha256):
             raise WrongBytes(f"the file there has sha256 {remote.sha256}, expected {want.sha256}")
-        return plan.Wanted(want.size or remote.size, want.sha256 or remote.sha256)
+        return plan.Wanted(want.size or remote.size, want.sha256 or remote.sha256, want.md5)
 
 
 def _sum_up(asset: Asset, failures: Sequence[tuple[str, NotThere]]) -> DatasetsRLError:

@@ -74,6 +74,7 @@ class Wanted:
 
     size: int | None = None
     sha256: str | None = None
+    md5: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,14 @@ Imported only when there is something to request, as httpx takes longer to impor
 from __future__ import annotations
 
 import email.utils
+import json
 import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import httpx
 
@@ -34,6 +36,7 @@ SPLIT_FROM = 64 * 1024 * 1024
 _GIVEN_BACK = 64 * 1024
 _LONGEST_CONNECT = 10.0
 _REDIRECTS = 10
+_ANSWER_MOST = 64 << 20
 _UNREACHED = 1
 _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-\d+|\*)/(\d+|\*)")
 
@@ -128,6 +131,27 @@ class Network:
         self.persist(lambda: answers.append(self._head(url, headers)), lambda: 0, self.halt)
         return answers[-1].headers
 
+    def get_json(self, url: str, headers: Mapping[str, str]) -> tuple[Any, Mapping[str, str]]:
+        """Return the JSON value and the headers that an address gives; see `schemes.Get`."""
+        answers: list[tuple[httpx.Response, bytes]] = []
+        self.persist(lambda: answers.append(self._get(url, headers)), lambda: 0, self.halt)
+        response, body = answers[-1]
+        try:
+            return json.loads(body), response.headers
+        except (ValueError, RecursionError) as error:
+            problem = check.look(Asset((), ""), body[: check.HEAD]) or f"it is not JSON: {error}"
+            raise NotThere(problem + _host(response)) from error
+
+    def _get(self, url: str, headers: Mapping[str, str]) -> tuple[httpx.Response, bytes]:
+        body = bytearray()
+        with self.client.stream("GET", url, headers=headers) as response:
+            _refuse_errors(response)
+            for piece in response.iter_bytes():
+                body += piece
+                if len(body) > _ANSWER_MOST:
+                    raise NotThere(f"its answer has more than {_ANSWER_MOST:,} bytes" + _host(response))
+        return response, bytes(body)
+
     def _head(self, url: str, headers: Mapping[str, str]) -> httpx.Response:
         for _ in range(_REDIRECTS):
             response = self.client.head(url, headers=headers, follow_redirects=False)
@@ -136,8 +160,7 @@ class Network:
             if following is None or _origin(following.url) != _origin(response.url):
                 break
             url = str(following.url)
-        if response.status_code >= httpx.codes.BAD_REQUEST:
-            obey(plan.answer(plan.Wanted(), plan.Left("", 0), 0, plan.Answer(response.status_code)), response)
+        _refuse_errors(response)
         return response
 
 
@@ -192,7 +215,9 @@ class Transfer:
             if self._part.done:
                 self._save_even_on_a_full_disk()
         wrong_kind = check.look_at_file(self._asset, self._part.path)
-        return [wrong_kind] if wrong_kind else check.compare(self._want, self._part.done, self._part.digest.hexdigest())
+        if wrong_kind:
+            return [wrong_kind]
+        return check.compare(self._want, self._part.done, self._part.digest.hexdigest(), self._part.path)
 
     def _save_even_on_a_full_disk(self) -> None:
         try:
@@ -301,6 +326,11 @@ class Transfer:
         strong = part.validator is not None and part.validator.startswith('"')
         long = part.total is not None and part.total - span.at >= SPLIT_FROM
         return self._lanes > 1 and len(part.spans) == 1 and ranges and strong and long
+
+
+def _refuse_errors(response: httpx.Response) -> None:
+    if response.status_code >= httpx.codes.BAD_REQUEST:
+        obey(plan.answer(plan.Wanted(), plan.Left("", 0), 0, plan.Answer(response.status_code)), response)
 
 
 def obey(step: plan.Step, response: httpx.Response) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import mmap
 import os
 import sys
 from contextlib import suppress
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -48,10 +49,19 @@ class NpyStream:
         dtype: Of one item; a structured dtype for records.
         shape: Of one item.
         expected: Rows that will come, where known: then the digest needs no second look at the file.
+        written: Rows that an earlier process wrote and that stay; None makes the file anew.
+
+    Raises:
+        IntegrityFailed: If the file does not hold the rows that stay.
     """
 
     def __init__(
-        self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...] = (), expected: int | None = None
+        self,
+        path: Path,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...] = (),
+        expected: int | None = None,
+        written: int | None = None,
     ) -> None:
         self._path = path
         self._dtype = dtype
@@ -59,8 +69,29 @@ class NpyStream:
         self._expected = expected or 0
         self._rows = 0
         self._hash = hashlib.sha256()
-        self._stream = path.open("wb")
-        self._write(self._header(self._expected))
+        self._seen = written is None
+        if written is None:
+            self._stream: IO[bytes] = path.open("wb")
+            self._write(self._header(self._expected))
+        else:
+            self._go_on(written)
+
+    def _go_on(self, written: int) -> None:
+        """Cut what lies behind the rows that stay."""
+        end = len(self._header(self._expected)) + written * self._dtype.itemsize * math.prod(self._shape)
+        there = self._path.stat().st_size if self._path.is_file() else 0
+        if there < end:
+            raise IntegrityFailed(str(self._path), [f"it has {there:,} bytes; {written:,} rows need {end:,}"])
+        self._stream = self._path.open("r+b")
+        self._stream.truncate(end)
+        self._stream.seek(end)
+        self._rows = written
+
+    def sync(self) -> None:
+        """Wait until all rows so far are on the disk."""
+        with disk.disk_errors(self._path.parent):
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
 
     def append(self, block: NDArray[Any]) -> None:
         """Write further rows, [n, ...]."""
@@ -71,13 +102,14 @@ class NpyStream:
         """Write zeros after the last row, put the true number of rows into the header and return the file's entry."""
         self._write(bytes(trailing))
         counted = self._rows == self._expected
+        hashed = counted and self._seen
         with disk.disk_errors(self._path.parent):
             if not counted:
                 # numpy pads the header so that the leading axis can grow in place.
                 self._stream.seek(0)
                 self._stream.write(self._header(self._rows))
             self._stream.close()
-        digest = self._hash.hexdigest() if counted else file_sha256(self._path)
+        digest = self._hash.hexdigest() if hashed else file_sha256(self._path)
         return StoredFile(self._path.name, self._path.stat().st_size, digest)
 
     def discard(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.errors import BadArgument, ConversionFailed
-from datasets_rl.format.npy import NpyStream
+from datasets_rl.format.npy import NpyStream, file_sha256
 from datasets_rl.manifest import StoredFile, lacking_fields
 from datasets_rl.rows import ROWS_FILE, Column, Field, Schema
-from datasets_rl.ted.episode import Episode
+from datasets_rl.ted.episode import Episode, Texts
 from datasets_rl.ted.keys import (
     EPISODE,
     NEXT_DONE,
@@ -31,7 +31,10 @@ from datasets_rl.ted.stats import Moments, summary
 from datasets_rl.ted.steps import split_states
 from datasets_rl.ted.table import EPISODE_DTYPE
 
-__all__ = ["EPISODES_FILE", "DatasetWriter", "Written"]
+__all__ = ["EPISODES_FILE", "Commit", "DatasetWriter", "Written"]
+
+Commit = Mapping[str, Any]
+"""What `DatasetWriter.commit` returns: a JSON value."""
 
 EPISODES_FILE = "episodes.npy"
 _BLOCK_BYTES = 2 << 20  # what the second-level cache holds: the passes over a batch cost half as much
@@ -63,12 +66,22 @@ class DatasetWriter:
         columns: What a step consists of.
         what: The dataset's name, for messages.
         steps: Steps that will come, where known.
+        commits: What `commit` returned to an earlier process, in order: the folder is gone on with behind it.
 
     Raises:
         BadArgument: If the columns exclude each other, or the reward or a flag is missing.
+        IntegrityFailed: If the folder does not hold what was committed.
     """
 
-    def __init__(self, folder: Path, columns: Sequence[Column], *, what: str, steps: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        columns: Sequence[Column],
+        *,
+        what: str,
+        steps: int | None = None,
+        commits: Sequence[Commit] = (),
+    ) -> None:
         self.schema = Schema.layout([*columns, *_OWN])
         lacking = [*lacking_fields(self.schema)]
         if lacking:
@@ -83,7 +96,6 @@ class DatasetWriter:
         self._batch, self._other = _Batch(self.schema, capacity), _Batch(self.schema, capacity)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rlds-write")
         self._under_way: Future[None] | None = None
-        self._streams = _streams(folder, self.schema, steps)
         self._moments = {field.key: Moments(field.shape) for field in self.schema if field.dtype.kind == "f"}
         self._steps = 0
         self._episode = 0
@@ -93,6 +105,56 @@ class DatasetWriter:
         self._known: list[bool] = []
         self._returns: list[NDArray[np.float64]] = []
         self._facts: list[Mapping[str, Any]] = []
+        # Zeros, as they stand for a final state that is not known, are then the empty text.
+        self._words: dict[Key, dict[str, int]] = {field.key: {"": 0} for field in self.schema if field.text}
+        self._committed = (0, dict.fromkeys(self._words, 1))
+        for commit in commits:
+            self._restore(commit)
+        self._streams = _streams(folder, self.schema, steps, (self._steps, self._episode) if commits else None)
+
+    def _restore(self, commit: Commit) -> None:
+        self._steps, self._open_steps, self._open_return = commit["steps"], commit["open_steps"], commit["open_return"]
+        self._lengths += commit["lengths"]
+        self._known += [bool(known) for known in commit["known"]]
+        self._returns.append(np.array(commit["returns"], np.float64))
+        columns = {name: np.array(values, dtype) for name, (dtype, values) in commit["facts"].items()}
+        self._facts += [
+            {name: column[row] for name, column in columns.items()} for row in range(len(commit["lengths"]))
+        ]
+        for key, moments in self._moments.items():
+            moments.restore(commit["moments"][dotted(key)])
+        for key, words in self._words.items():
+            words.update({word: len(words) + more for more, word in enumerate(commit["words"][dotted(key)])})
+        self._episode = len(self._lengths)
+        self._committed = (self._episode, {key: len(words) for key, words in self._words.items()})
+
+    def commit(self) -> Commit:
+        """Wait until everything so far is on the disk.
+
+        Returns:
+            What another process needs to go on behind it, together with what earlier calls returned: a JSON value,
+            with NaN and infinity.
+        """
+        self._hand_over()
+        self._settle()
+        for stream in self._streams.values():
+            stream.sync()
+        episodes, known_words = self._committed
+        self._committed = (self._episode, {key: len(words) for key, words in self._words.items()})
+        # What was handed over in pieces comes back as one: only the newest pieces are of this commit.
+        self._returns = [np.concatenate(self._returns)] if self._returns else []
+        returns = self._returns[0][episodes:].tolist() if self._returns else []
+        return {
+            "steps": self._steps,
+            "open_steps": self._open_steps,
+            "open_return": self._open_return,
+            "lengths": self._lengths[episodes:],
+            "known": self._known[episodes:],
+            "returns": returns,
+            "facts": {name: (v.dtype.str, v.tolist()) for name, v in _fact_columns(self._facts[episodes:]).items()},
+            "moments": {dotted(key): moments.state() for key, moments in self._moments.items()},
+            "words": {dotted(key): [*words][known_words[key] :] for key, words in self._words.items()},
+        }
 
     def append(self, piece: Episode) -> None:
         """Write an episode, or the next piece of one.
@@ -101,6 +163,7 @@ class DatasetWriter:
             ConversionFailed: If a column is missing or has another length, shape or dtype than at the start, or a flag
                 stands where none may, or none where one must.
         """
+        piece = self._numbered(piece) if self._words else piece
         steps = self._checked(piece)
         taken = 0
         while taken < steps:
@@ -113,13 +176,30 @@ class DatasetWriter:
             if batch.filled == batch.capacity:
                 self._hand_over()
 
+    def _numbered(self, piece: Episode) -> Episode:
+        """Put the dataset's own numbers in the place of texts."""
+
+        def numbered(columns: Mapping[Key, Any]) -> Mapping[Key, Any]:
+            return {
+                key: self._numbers(self._words[key], one) if key in self._words and isinstance(one, Texts) else one
+                for key, one in columns.items()
+            }
+
+        return replace(piece, steps=numbered(piece.steps), states=numbered(piece.states))
+
+    @staticmethod
+    def _numbers(words: dict[str, int], texts: Texts) -> NDArray[np.int32]:
+        numbers = np.array([words.setdefault(word, len(words)) for word in texts.words], np.int32)
+        row_numbers: NDArray[np.int32] = numbers[texts.codes]
+        return row_numbers
+
     def _copy(self, batch: _Batch, piece: Episode, taken: int, count: int) -> None:
         start, stop = batch.filled, batch.filled + count
         columns = batch.rows.columns
         for field in self._given:
-            columns[field.key][start:stop] = piece.steps[field.key][taken : taken + count]
+            columns[field.key][start:stop] = _array(piece.steps[field.key])[taken : taken + count]
         for field in self._carried:
-            columns[field.key][start:stop] = piece.states[field.key][taken : taken + count]
+            columns[field.key][start:stop] = _array(piece.states[field.key])[taken : taken + count]
         batch.chunks.append((start, count))
         batch.chunk_episodes.append(self._episode)
         batch.filled = stop
@@ -128,7 +208,7 @@ class DatasetWriter:
 
     def _end_episode(self, batch: _Batch, piece: Episode, steps: int) -> None:
         for field in self._carried:
-            final = split_states(piece.states[field.key], steps)[1]
+            final = split_states(_array(piece.states[field.key]), steps)[1]
             batch.finals.columns[field.key][batch.ended] = 0 if final is None else final
         batch.ended += 1
         batch.ends.append(batch.filled - 1)
@@ -172,6 +252,8 @@ class DatasetWriter:
                 array = arrays.get(field.key)
                 if array is None:
                     yield f"{field.name} is missing"
+                elif isinstance(array, Texts):
+                    yield f"{field.name} holds texts; expected {field.dtype.name}"
                 elif array.dtype != field.dtype or array.shape[1:] != field.shape or not steps <= len(array) <= most:
                     yield (
                         f"{field.name} is {array.dtype.name} {list(array.shape)}; "
@@ -241,6 +323,7 @@ class DatasetWriter:
         episodes = NpyStream(self._folder / EPISODES_FILE, table.dtype, expected=len(table))
         episodes.append(table)
         files.append(episodes.close())
+        files += [self._write_texts(self.schema[key], [*words]) for key, words in self._words.items()]
         statistics = {dotted(key): moments.to_json() for key, moments in self._moments.items()}
         statistics |= {"return": summary(table["return"]), "length": summary(table["length"])}
         return Written(
@@ -252,9 +335,13 @@ class DatasetWriter:
             statistics=statistics,
         )
 
+    def _write_texts(self, field: Field, texts: list[str]) -> StoredFile:
+        path = self._folder / field.texts_file
+        disk.write_json(path, texts)
+        return StoredFile(path.name, path.stat().st_size, file_sha256(path))
+
     def _table(self) -> NDArray[np.void]:
-        names = dict.fromkeys(name for facts in self._facts for name in facts)
-        facts = {name: np.array([known.get(name, 0) for known in self._facts]) for name in names}
+        facts = _fact_columns(self._facts)
         extra = [(name, values.dtype) for name, values in facts.items() if name != "source"]
         table = np.zeros(len(self._lengths), np.dtype([*EPISODE_DTYPE.descr, *extra]))
         table["length"] = self._lengths
@@ -271,6 +358,15 @@ class DatasetWriter:
         self._thread.shutdown(wait=True)
         for stream in self._streams.values():
             stream.discard()
+
+
+def _array(column: NDArray[Any] | Texts) -> NDArray[Any]:
+    return column.codes if isinstance(column, Texts) else column
+
+
+def _fact_columns(listed: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
+    names = dict.fromkeys(name for facts in listed for name in facts)
+    return {name: np.array([known.get(name, 0) for known in listed]) for name in names}
 
 
 class _Batch:
@@ -318,13 +414,17 @@ class _Block:
             yield name, items[:count]
 
 
-def _streams(folder: Path, schema: Schema, steps: int | None) -> dict[str, NpyStream]:
+def _streams(folder: Path, schema: Schema, steps: int | None, written: tuple[int, int] | None) -> dict[str, NpyStream]:
+    """Open all files; `written` says how many rows and episodes stay in those that are there."""
+    rows, ended = written or (None, None)
     with disk.disk_errors(folder):
-        streams = {ROWS_FILE: NpyStream(folder / ROWS_FILE, schema.record, expected=steps)}
+        streams = {ROWS_FILE: NpyStream(folder / ROWS_FILE, schema.record, expected=steps, written=rows)}
         if any(field.carried for field in schema.narrow):
-            streams["final.npy"] = NpyStream(folder / "final.npy", schema.final_record)
+            streams["final.npy"] = NpyStream(folder / "final.npy", schema.final_record, written=ended)
         for field in schema.wide:
-            streams[field.file] = NpyStream(folder / field.file, field.dtype, field.shape, steps)
+            streams[field.file] = NpyStream(folder / field.file, field.dtype, field.shape, steps, rows)
             if field.carried:
-                streams[field.final_file] = NpyStream(folder / field.final_file, field.dtype, field.shape)
+                streams[field.final_file] = NpyStream(
+                    folder / field.final_file, field.dtype, field.shape, written=ended
+                )
         return streams

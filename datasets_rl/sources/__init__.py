@@ -8,9 +8,33 @@ import pkgutil
 from functools import cache
 
 from datasets_rl.errors import UnknownId
-from datasets_rl.sources._base import Decision, Entry, Recording, Score, Source
+from datasets_rl.sources._base import (
+    Contents,
+    Decision,
+    Entry,
+    Option,
+    Recording,
+    Score,
+    Selection,
+    Shard,
+    Source,
+)
 
-__all__ = ["Decision", "Entry", "Recording", "Score", "Source", "find", "names", "source", "split_id"]
+__all__ = [
+    "Contents",
+    "Decision",
+    "Entry",
+    "Option",
+    "Recording",
+    "Score",
+    "Selection",
+    "Shard",
+    "Source",
+    "find",
+    "names",
+    "source",
+    "split_id",
+]
 
 
 @cache

@@ -1,15 +1,24 @@
-"""What a source is: a list of ids with facts that need no network, the files of an id, and how to read them."""
+"""What a source is: a list of ids with facts that need no network, the files of an id, and how to read them.
+
+    resolve   which files, in which shards      asks the upstream for lists and small files
+    open      the columns                       of the files of any shard
+    episodes  the trajectories of one shard     in another process, where there are several
+
+A shard is the piece of a dataset that is fetched, converted and committed as one: the next one is fetched while this
+one is converted, and its files are deleted when its rows are on the disk.
+"""
 
 from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.errors import UnknownId
+from datasets_rl.errors import BadArgument, UnknownId
+from datasets_rl.sources._selection import Option, Selection
 
 if TYPE_CHECKING:
     # Listing ids needs none of these at run time, and numpy takes longer to import than all the catalogs.
@@ -17,10 +26,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.upstream import Upstream
     from datasets_rl.rows import Column
     from datasets_rl.ted.episode import Episode
+    from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["Decision", "Entry", "Recording", "Score", "Source"]
+__all__ = ["Contents", "Decision", "Entry", "Option", "Recording", "Score", "Selection", "Shard", "Source"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +87,64 @@ class Decision:
     """How many rows or episodes it touched."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A piece of a dataset that is fetched, converted and committed as one."""
+
+    paths: tuple[str, ...]
+    """The files that it is read from; several shards may share one."""
+    part: Any = None
+    """Which part of them, as a JSON value that only the source understands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What an id, or the part of it that is wanted, consists of upstream."""
+
+    assets: tuple[Asset, ...]
+    shards: tuple[Shard, ...]
+    """In the order of their rows; at least one."""
+    common: tuple[str, ...] = ()
+    """The files that every shard needs."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values for `Source.open`: what was learned on the way, and what of the selection the reader needs."""
+    entry: Entry | None = None
+    """What is known of the dataset, where the upstream says more than the catalog."""
+    revision: str = ""
+    """The upstream's own version mark of the whole, a commit."""
+
+    def narrowed(self, selection: Selection) -> Contents:
+        """Leave out the shards that the globs leave out, and those behind the one that exceeds the size.
+
+        Raises:
+            BadArgument: If none is left.
+        """
+        kept: list[Shard] = []
+        sizes = {asset.path: asset.size for asset in self.assets}
+        taken = set(self.common)
+        left_out = [path for shard in self.shards for path in shard.paths if not selection.keeps_file(path)]
+        for shard in (one for one in self.shards if not set(one.paths) & set(left_out)):
+            more = taken | set(shard.paths)
+            if selection.max_size is not None:
+                unsized = sorted(path for path in more if sizes[path] is None)
+                if unsized:
+                    raise BadArgument(f"max_size needs the sizes of all files; that of {unsized[0]} is not known")
+                if (least := sum(sizes[path] or 0 for path in more)) > selection.max_size:
+                    if not kept:
+                        raise BadArgument(
+                            f"max_size is {selection.max_size:,} bytes; the first piece alone has {least:,}"
+                        )
+                    break
+            taken = more
+            kept.append(shard)
+        if not kept:
+            raise BadArgument(
+                f"no file is left of {len(self.assets):,}", hint=f"the first one is {self.assets[0].path}"
+            )
+        assets = tuple(asset for asset in self.assets if asset.path in taken)
+        return replace(self, assets=assets, shards=tuple(kept))
+
+
 class Recording(ABC):
     """Opened upstream files: their columns, known at once, and their episodes, read in one pass.
 
@@ -85,19 +154,28 @@ class Recording(ABC):
     columns: Sequence[Column]
     """Every field of a step; ``episode`` and ``("next", "done")`` are left to the converter."""
     steps: int | None
-    """How many steps will come, where the files say so."""
+    """How many steps the whole dataset, or the part that is wanted, has, where the files say so."""
     metadata: Mapping[str, NDArray[np.generic] | str | float | bool]
     """What belongs to no step, by slash-joined name: weights of the behaviour policy, its algorithm."""
     decisions: list[Decision]
-    """Complete after `episodes` is exhausted."""
+    """Those for what `episodes` has read, complete when it is exhausted; the counts of all shards are added up."""
 
     @abstractmethod
-    def episodes(self) -> Iterator[Episode]:
-        """Yield the trajectories, long ones in pieces, in the order of the files.
+    def episodes(self, part: Any = None) -> Iterator[Episode]:
+        """Yield the trajectories of a shard, long ones in pieces of a few megabytes, in the order of the files.
+
+        A trajectory may go on in the next shard: its last piece here then `continues`.
+
+        Args:
+            part: That of the shard.
 
         Raises:
             ConversionFailed: If the files break their own format; every fault that was found is named.
         """
+
+    def specs(self) -> Mapping[str, Any]:
+        """Return what the values of fields may be, where the upstream says it: by dotted key, as `TensorSpec.to_json`."""
+        return {}
 
     @abstractmethod
     def __enter__(self) -> Recording: ...
@@ -110,6 +188,10 @@ class Source(ABC):
     """Where datasets come from. The file's name in this folder is the source's name."""
 
     name: str
+    selects: frozenset[str] = frozenset()
+    """The fields of a `Selection` that `resolve` heeds, as "episodes"; keys, globs and sizes everyone does."""
+    options: tuple[Option, ...] = ()
+    """Further choices."""
 
     @abstractmethod
     def ids(self) -> Sequence[str]:
@@ -123,24 +205,62 @@ class Source(ABC):
             UnknownId: If this source has no such id; the error names the nearest ones.
         """
 
-    @abstractmethod
     def assets(self, name: str) -> Sequence[Asset]:
-        """Return the files that an id consists of."""
+        """Return the files that an id consists of, where the catalog knows them."""
+        raise NotImplementedError(f"{self.name} asks its upstream which files {name} has")
 
-    @abstractmethod
-    def open(self, name: str, files: Mapping[str, Path]) -> Recording:
-        """Open the files of an id.
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Contents:
+        """Find out which files are needed; by default those that the catalog knows, as one shard.
 
         Args:
             name: The id.
-            files: For the path of each asset, where the file lies.
+            selection: The part that is wanted; `check` has seen it.
+            upstream: Lists folders and reads small files, the same ones again after an interruption.
+
+        Raises:
+            FetchFailed: If the upstream cannot be asked.
+            ConversionFailed: If it says something that is no such dataset.
+            BadArgument: If it does not have what is wanted.
+        """
+        del selection, upstream
+        assets = tuple(self.assets(name))
+        return Contents(assets, (Shard(tuple(asset.path for asset in assets)),))
+
+    def check(self, selection: Selection) -> None:
+        """Check that this source can give such a part.
+
+        Raises:
+            BadArgument: If it cannot; all faults at once.
+        """
+        known = {option.name: option for option in self.options}
+        faults = []
+        if selection.episodes and "episodes" not in self.selects:
+            faults.append(f"{self.name} gives whole files, and no episodes")
+        for name, value in selection.options.items():
+            if name not in known:
+                faults.append(f"{self.name} has no option {name!r} (its options: {', '.join(known) or 'none'})")
+            elif known[name].choices and value not in known[name].choices:
+                faults.append(f"{name} is {value!r}; expected one of {', '.join(known[name].choices)}")
+        if faults:
+            raise BadArgument("; ".join(faults))
+
+    @abstractmethod
+    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
+        """Open the files of a shard.
+
+        Args:
+            name: The id.
+            files: For the path of each of its assets, and of those that all shards need, where the file lies.
+            facts: Those of the `Contents`.
 
         Raises:
             ConversionFailed: If the files lack a column or contradict each other; every fault at once.
         """
 
     @abstractmethod
-    def compare(self, name: str, files: Mapping[str, Path], column: Any) -> list[str]:
+    def compare(
+        self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
+    ) -> list[str]:
         """Compare a converted dataset with its raw files, column by column, without the reader that converted them.
 
         Args:
@@ -148,6 +268,7 @@ class Source(ABC):
             files: For the path of each asset, where the file lies.
             column: Takes a key and a range of rows, ``column(key, start, stop)``, and returns the converted values,
                 [stop - start, ...]. Keys under "next" are answered too.
+            episodes: The converted episodes, with their numbers in the upstream's own order as "source".
 
         Returns:
             Every difference, with the column, the row and both values; empty if there is none.

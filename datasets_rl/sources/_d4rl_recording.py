@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,8 +109,9 @@ class D4RLRecording(Recording):
     def __exit__(self, *details: object) -> None:
         self._file.close()
 
-    def episodes(self) -> Iterator[Episode]:
+    def episodes(self, part: Any = None) -> Iterator[Episode]:
         """Yield the trajectories in the order of the file; one that spans blocks comes in pieces."""
+        del part
         found: Counter[str] = Counter()
         parts = self._layout.parts
         names = [part.name for part in parts]

@@ -13,6 +13,7 @@ from datasets_rl.sources._base import Entry, Recording, Score, Source
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
+    from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["D4RL", "SOURCE"]
 
@@ -74,8 +75,9 @@ class D4RL(Source):
         )
         return (asset,)
 
-    def open(self, name: str, files: Mapping[str, Path]) -> Recording:
+    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
         """Open the file of an id."""
+        del facts
         # h5py takes a tenth of a second to import, and listing ids does not need it.
         from datasets_rl.sources._d4rl_recording import D4RLRecording
 
@@ -85,8 +87,11 @@ class D4RL(Source):
         path = self._file(name, files)
         return D4RLRecording(path, entry.id, time_limit=entry.time_limit, continuing=continuing, sizes=sizes)
 
-    def compare(self, name: str, files: Mapping[str, Path], column: Any) -> list[str]:
+    def compare(
+        self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
+    ) -> list[str]:
         """Compare a converted dataset with its raw file, column by column."""
+        del episodes
         from datasets_rl.sources._d4rl_compare import compare
 
         wanted = self.assets(name)[0].path

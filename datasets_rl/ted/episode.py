@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +10,26 @@ from numpy.typing import NDArray
 
 from datasets_rl.ted.keys import OBSERVATION, Key
 
-__all__ = ["Episode"]
+__all__ = ["Episode", "Texts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """A column of texts: for each row the number of a word. The writer gives every word its number in the dataset."""
+
+    codes: NDArray[np.generic]
+    """Whole numbers [T], each below the number of words."""
+    words: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """Return T."""
+        return len(self.codes)
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Texts:
+        """Make a column of texts, [T]."""
+        words = {word: number for number, word in enumerate(dict.fromkeys(texts))}
+        return cls(np.fromiter((words[text] for text in texts), np.int32, len(texts)), tuple(words))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +44,16 @@ class Episode:
     because the state after their last action is the first state of the next piece.
     """
 
-    steps: Mapping[Key, NDArray[np.generic]]
+    steps: Mapping[Key, NDArray[np.generic] | Texts]
     """What happens once a step, [T, ...]: ``("action",)``, ``("next", "reward")``, ``("next", "terminated")``,
     ``("next", "truncated")``, and whatever else the source has."""
-    states: Mapping[Key, NDArray[np.generic]]
+    states: Mapping[Key, NDArray[np.generic] | Texts]
     """What exists before and after every step, [T + 1, ...] or [T, ...]: ``("observation",)``, ``("info", "qpos")``."""
     continues: bool = False
     """The next piece goes on with the same trajectory."""
     facts: Mapping[str, int | float | bool] = field(default_factory=dict)
-    """What is known about the whole trajectory, such as the seed or the upstream's own number; the last piece's count."""
+    """What is known about the whole trajectory, such as the seed or the upstream's own number, ``"source"``; the last
+    piece's count, and every trajectory has the same ones. Numbers of numpy keep their dtype."""
 
     def __len__(self) -> int:
         """Return T, the number of actions."""

@@ -75,6 +75,18 @@ class Moments:
         self._mean += apart * share
         self._count = total
 
+    def state(self) -> list[list[float]]:
+        """Return what `restore` needs, as JSON values with NaN and infinity."""
+        return [column.tolist() for column in self._columns()]
+
+    def restore(self, state: list[list[float]]) -> None:
+        """Go on from what `state` returned."""
+        for column, values in zip(self._columns(), state, strict=True):
+            column[:] = values
+
+    def _columns(self) -> tuple[NDArray[Any], ...]:
+        return self._count, self._mean, self._squares, self._low, self._high
+
     def to_json(self) -> dict[str, Any]:
         """Return the statistics in the shape of one step, as JSON values; None where no finite number says it."""
         seen = self._count > 0

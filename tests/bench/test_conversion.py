@@ -34,9 +34,13 @@ import datasets_rl.fetch.schemes
 idle = peak()
 settings = Settings.from_env({"RLDS_HOME": sys.argv[2], "RLDS_NO_PROGRESS": "1"})
 spot = library.place("d4rl/halfcheetah-medium-v2", settings=settings)
-files = library._fetch("d4rl/halfcheetah-medium-v2", spot, settings, library.Options(from_local=sys.argv[1], hash_check=False))
+options = library.Options(from_local=sys.argv[1], hash_check=False)
+whole = library.Selection()
+contents = library._resolve("d4rl/halfcheetah-medium-v2", spot, settings, options, whole)
+files = library._fetch("d4rl/halfcheetah-medium-v2", contents.assets, spot, settings, options)
+library._fetch = lambda *_: files
 start = time.perf_counter()
-library._convert("d4rl/halfcheetah-medium-v2", spot, files, settings)
+library._convert("d4rl/halfcheetah-medium-v2", contents, spot, settings, options, whole)
 print(time.perf_counter() - start, peak() - idle)
 """
 

@@ -8,9 +8,9 @@ from typing import cast
 from urllib.parse import urlsplit, urlunsplit
 
 from datasets_rl.errors import BadArgument
-from datasets_rl.fetch.schemes._base import Ask, NotThere, Remote, Scheme
+from datasets_rl.fetch.schemes._base import Ask, Get, NotThere, Remote, Scheme
 
-__all__ = ["Ask", "NotThere", "Remote", "Scheme", "known", "scheme_of", "shown"]
+__all__ = ["Ask", "Get", "NotThere", "Remote", "Scheme", "known", "scheme_of", "shown"]
 
 _SAME = {"https": "http"}
 

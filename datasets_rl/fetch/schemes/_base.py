@@ -4,10 +4,12 @@ A module says whether its files are used where they lie, and has one function:
 
     IN_PLACE: bool
     def resolve(url: str, ask: Ask) -> Path | Remote
+    def folder(url: str, get: Get) -> Folder            where folders can be listed
 
 `resolve` raises `NotThere` where the address cannot lead to a file. A scheme whose IN_PLACE is True gives a path and
 never uses the network; it does not call `ask`. Others give a `Remote`, and whatever they request goes through `ask`,
-which keeps the time limits and tries again after failures that may pass.
+which keeps the time limits and tries again after failures that may pass. `folder` lists all files below a folder, and
+asks through `get` in the same way.
 """
 
 from __future__ import annotations
@@ -15,13 +17,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-__all__ = ["Ask", "NotThere", "Remote", "Scheme"]
+from datasets_rl.fetch.asset import Folder
+
+__all__ = ["Ask", "Get", "NotThere", "Remote", "Scheme"]
 
 Ask = Callable[[str, Mapping[str, str]], Mapping[str, str]]
 """Sends a HEAD request with these headers, follows redirects on the same host only, and returns the headers that came
 (names in lower case)."""
+Get = Callable[[str, Mapping[str, str]], tuple[Any, Mapping[str, str]]]
+"""Sends a GET request with these headers, and returns the JSON value and the headers that came."""
 
 
 class NotThere(Exception):
@@ -61,4 +67,11 @@ class Scheme(Protocol):
 
         Raises:
             NotThere: If the address cannot lead to a file.
+        """
+
+    def folder(self, url: str, get: Get) -> Folder:
+        """List all files below a folder, their paths relative to it; not every scheme can.
+
+        Raises:
+            NotThere: If there is no such folder, or no list of it.
         """

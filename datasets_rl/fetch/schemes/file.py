@@ -6,7 +6,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from datasets_rl.fetch.schemes._base import Ask, NotThere
+from datasets_rl.fetch.asset import Asset, Folder
+from datasets_rl.fetch.schemes._base import Ask, Get, NotThere
 
 IN_PLACE = True
 
@@ -14,10 +15,29 @@ IN_PLACE = True
 def resolve(url: str, ask: Ask) -> Path:
     """Return the path that a file address names."""
     del ask
-    pieces = urlsplit(url)
-    if pieces.netloc not in ("", "localhost"):
-        raise NotThere(f"it names the host {pieces.netloc!r}; write file:///path")
-    path = Path(url2pathname(pieces.path))
+    path = _path(url)
     if not path.is_file():
         raise NotThere("it is a folder" if path.is_dir() else "there is no such file")
     return path
+
+
+def folder(url: str, get: Get) -> Folder:
+    """List the files below a folder; hidden ones, which tools leave behind, are not the upstream's."""
+    del get
+    path = _path(url)
+    if not path.is_dir():
+        raise NotThere("it is a file" if path.is_file() else "there is no such folder")
+    inside = [one for one in path.rglob("*") if not any(part[0] == "." for part in one.relative_to(path).parts)]
+    assets = (
+        Asset((one.as_uri(),), one.relative_to(path).as_posix(), size=one.stat().st_size)
+        for one in inside
+        if one.is_file()
+    )
+    return Folder(url, "", tuple(assets))
+
+
+def _path(url: str) -> Path:
+    pieces = urlsplit(url)
+    if pieces.netloc not in ("", "localhost"):
+        raise NotThere(f"it names the host {pieces.netloc!r}; write file:///path")
+    return Path(url2pathname(pieces.path))

@@ -1,27 +1,75 @@
 """``gs://bucket/object``: a public Google Cloud Storage object over plain HTTPS.
 
-Needs no SDK, no account and no permission to list the bucket. ``STORAGE_EMULATOR_HOST`` names another endpoint, as it
-does for Google's own libraries.
+``gs://bucket/object#generation`` names one version of it. Needs no SDK and no account; only `folder` needs the
+permission to list the bucket. ``STORAGE_EMULATOR_HOST`` names another endpoint, as it does for Google's own libraries.
 """
 
 from __future__ import annotations
 
+import base64
 import os
-from urllib.parse import quote
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
 
-from datasets_rl.fetch.schemes._base import Ask, NotThere, Remote
+from datasets_rl.fetch.asset import Asset, Folder
+from datasets_rl.fetch.schemes._base import Ask, Get, NotThere, Remote
 
 IN_PLACE = False
 _ENDPOINT = "https://storage.googleapis.com"
+_GENERATION = re.compile(r"(?P<name>.+)#(?P<generation>\d+)")
+_FIELDS = "items(name,size,md5Hash,generation),nextPageToken"
 
 
 def resolve(url: str, ask: Ask) -> Remote:
     """Return the plain address of an object; '$' and spaces in its name are percent-encoded, slashes stay."""
     del ask
-    bucket, _, name = url.partition("://")[2].partition("/")
+    bucket, name = _split(url)
     if not bucket or not name:
         raise NotThere("it has no object; write gs://bucket/object")
+    pinned = _GENERATION.fullmatch(name)
+    version = f"?generation={pinned['generation']}" if pinned else ""
+    return Remote(f"{_endpoint()}/{quote(bucket)}/{quote(pinned['name'] if pinned else name)}{version}", url)
+
+
+def folder(url: str, get: Get) -> Folder:
+    """List all objects below a prefix, each with its generation, its size and, where it has one, its MD5."""
+    bucket, name = _split(url)
+    prefix = f"{name.rstrip('/')}/" if name else ""
+    assets = tuple(
+        Asset(
+            (f"gs://{bucket}/{item['name']}#{item['generation']}",),
+            item["name"][len(prefix) :],
+            size=int(item["size"]),
+            md5=base64.b64decode(item["md5Hash"]).hex() if "md5Hash" in item else None,
+        )
+        for item in _items(bucket, prefix, get)
+        # Some tools make an empty object for a folder.
+        if not item["name"].endswith("/")
+    )
+    return Folder(url, "", assets)
+
+
+def _items(bucket: str, prefix: str, get: Get) -> Iterator[Mapping[str, Any]]:
+    page = ""
+    while True:
+        query = {"prefix": prefix, "maxResults": 1000, "fields": _FIELDS} | ({"pageToken": page} if page else {})
+        try:
+            answer, _ = get(f"{_endpoint()}/storage/v1/b/{quote(bucket)}/o?{urlencode(query)}", {})
+            yield from answer.get("items", [])
+            page = answer.get("nextPageToken", "")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise NotThere(f"the list of the bucket cannot be understood: {error!r}") from error
+        if not page:
+            return
+
+
+def _split(url: str) -> tuple[str, str]:
+    bucket, _, name = url.partition("://")[2].partition("/")
+    return bucket, name
+
+
+def _endpoint() -> str:
     endpoint = os.environ.get("STORAGE_EMULATOR_HOST") or _ENDPOINT
-    if "://" not in endpoint:
-        endpoint = f"http://{endpoint}"
-    return Remote(f"{endpoint.rstrip('/')}/{quote(bucket)}/{quote(name)}", url)
+    return (endpoint if "://" in endpoint else f"http://{endpoint}").rstrip("/")

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, urljoin
 
-from datasets_rl.fetch.schemes._base import Ask, NotThere, Remote
+from datasets_rl.fetch.asset import Asset, Folder
+from datasets_rl.fetch.schemes._base import Ask, Get, NotThere, Remote
 
 IN_PLACE = False
 _ADDRESS = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?/(?P<path>.+)")
+_FOLDER = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?(?:/(?P<path>.*))?")
+_NEXT = re.compile(r'<([^>]*)>;\s*rel="?next"?')
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -46,6 +52,52 @@ def resolve(url: str, ask: Ask) -> Remote:
         size=int(size) if size.isdecimal() else None,
         sha256=digest if _SHA256.fullmatch(digest) else None,
         etag=digest or None,
+    )
+
+
+def folder(url: str, get: Get) -> Folder:
+    """List all files below a folder of one commit, with what the hub knows about each."""
+    from huggingface_hub import constants
+
+    found = _FOLDER.fullmatch(url)
+    if found is None:
+        raise NotThere("it is not of the form hf://datasets/owner/repo[@revision]/path")
+    repo, below = found["repo"], (found["path"] or "").strip("/")
+    api = f"{os.environ.get('HF_ENDPOINT') or constants.ENDPOINT}/api/datasets/{repo}"
+    try:
+        commit: str = get(f"{api}/revision/{quote(found['revision'] or 'main', safe='')}", _headers())[0]["sha"]
+        tree = f"{api}/tree/{commit}{f'/{quote(below)}' if below else ''}?recursive=true"
+        files = [entry for entry in _pages(tree, get) if entry["type"] == "file"]
+        start = f"{below}/" if below else ""
+        assets = tuple(_asset(entry, f"hf://datasets/{repo}@{commit}", start) for entry in files)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise NotThere(f"the hub's list cannot be understood: {error!r}") from error
+    return Folder(f"hf://datasets/{repo}@{commit}/{below}", commit, assets)
+
+
+def _pages(url: str, get: Get) -> Iterator[Mapping[str, Any]]:
+    following: str | None = url
+    while following is not None:
+        entries, headers = get(following, _headers())
+        yield from entries
+        link = _NEXT.search(headers.get("link", ""))
+        following = urljoin(url, link[1]) if link else None
+        if following is not None and following.split("/api/")[0] != url.split("/api/", maxsplit=1)[0]:
+            # The token that goes along is the hub's.
+            raise NotThere(f"the hub's list goes on at another place, {following}")
+
+
+def _asset(entry: Mapping[str, Any], base: str, start: str) -> Asset:
+    path: str = entry["path"]
+    if not path.startswith(start):
+        raise NotThere(f"the hub lists {path!r}, which is not below the folder")
+    large = entry.get("lfs") or {}
+    digest = str(large.get("oid", "")).removeprefix("sha256:")
+    return Asset(
+        (f"{base}/{path}",),
+        path[len(start) :],
+        size=int(large.get("size", entry["size"])),
+        sha256=digest if _SHA256.fullmatch(digest) else None,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datasets_rl.fetch.schemes._base import Ask, Remote
+from datasets_rl.fetch.asset import Folder
+from datasets_rl.fetch.schemes._base import Ask, Get, NotThere, Remote
 
 IN_PLACE = False
 
@@ -13,3 +14,9 @@ def resolve(url: str, ask: Ask) -> Remote:
 
     del ask
     return Remote(url, shown(url))
+
+
+def folder(url: str, get: Get) -> Folder:
+    """Refuse: plain HTTP has no lists of files."""
+    del get
+    raise NotThere(f"a plain web address cannot be listed; {url} may still have the files")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.resources
 from pathlib import Path
 
+from datasets_rl.fetch.asset import Folder
 from datasets_rl.fetch.plan import safe_path
-from datasets_rl.fetch.schemes._base import Ask, NotThere
+from datasets_rl.fetch.schemes._base import Ask, Get, NotThere
 
 IN_PLACE = True
 
@@ -22,3 +23,9 @@ def resolve(url: str, ask: Ask) -> Path:
     if not (isinstance(found, Path) and found.is_file()):
         raise NotThere(f"the package {package!r} has no file {name!r} on disk")
     return found
+
+
+def folder(url: str, get: Get) -> Folder:
+    """Refuse: what a package brings is named by the catalogs."""
+    del get
+    raise NotThere(f"{url} cannot be listed")

@@ -1,0 +1,334 @@
+"""The episodes of shards in their order, read here or in other processes.
+
+A process of its own reads a shard and writes what it reads to a pipe; a thread here takes it up, as far as there is
+room, so that later shards are read while an earlier one is written:
+
+    shard 0   [ read ][=====>      ]
+    shard 1   [ read ][===>        ]  held: at most `_ROOM` bytes a shard
+    rows         0 0 0 0 0 0 1 1 1 1
+
+The processes are started as programs, and not by `multiprocessing`, which would run the user's script again. What
+goes through the pipes is JSON and the bytes of arrays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.errors import ConversionFailed, DatasetsRLError
+from datasets_rl.fetch.ahead import Ahead
+from datasets_rl.fetch.asset import Fetched
+from datasets_rl.sources import Contents, Decision, Recording, Shard, source
+from datasets_rl.ted.episode import Episode, Texts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Opening", "Ready", "in_order"]
+
+_ROOM = 64 << 20
+_LENGTH = struct.Struct("<Q")
+_PIPE = 1 << 20  # as much as Linux lets a pipe hold
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How to open the files of a shard, in this process or in another."""
+
+    source: str
+    name: str
+    contents: Contents
+
+    def open(self, files: Mapping[str, Path]) -> Recording:
+        """Open the files of a shard."""
+        return source(self.source).open(self.name, files, self.contents.facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A shard whose files are there."""
+
+    shard: Shard
+    files: Mapping[str, Path]
+    """Those of the shard, and those that all shards need."""
+    fetched: tuple[Fetched, ...]
+    """Those that came for this shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """All pieces of a shard have come."""
+
+    ready: Ready
+    decisions: tuple[Decision, ...]
+
+
+def in_order(
+    opening: Opening, shards: Sequence[Shard], ahead: Ahead, jobs: int
+) -> Generator[Recording | Episode | End, None, None]:
+    """Yield the first shard, opened, then the pieces of every shard and an `End` behind each.
+
+    They are the same whatever `jobs` is.
+
+    Args:
+        opening: How to open files.
+        shards: The shards.
+        ahead: The files of each that are not yet there, and before the first one those that all shards need.
+        jobs: Shards read at once; with 1, in this process.
+
+    Raises:
+        ConversionFailed: If files break their own format; that of the first such shard.
+        FetchFailed, IntegrityFailed, DiskFull: If files cannot be had.
+    """
+    known: dict[str, Path] = {}
+    waiting = deque(shards)
+    running: deque[_Here | _Elsewhere] = deque()
+
+    def start(*, wait: bool) -> None:
+        while waiting and len(running) < jobs and (came := ahead.take(wait=wait and not running)) is not None:
+            known.update({one.asset.path: one.path for one in came})
+            shard = waiting.popleft()
+            files = {path: known[path] for path in (*opening.contents.common, *shard.paths)}
+            ready = Ready(shard, files, tuple(came))
+            running.append(_Here(opening, ready) if jobs == 1 else _Elsewhere(opening, ready))
+
+    first = True
+    try:
+        start(wait=True)
+        while running:
+            if first:
+                yield running[0].open()
+                first = False
+            for piece in running[0].pieces():
+                yield piece
+                start(wait=False)
+            end = End(running[0].ready, running[0].decisions)
+            # Its files are closed before they are deleted.
+            running.popleft().close()
+            yield end
+            start(wait=True)
+    finally:
+        for one in running:
+            one.close()
+
+
+class _Reading:
+    """A shard that is being read."""
+
+    def __init__(self, opening: Opening, ready: Ready) -> None:
+        self.opening = opening
+        self.ready = ready
+        self.decisions: tuple[Decision, ...] = ()
+        self.opened: Recording | None = None
+
+    def open(self) -> Recording:
+        """Open the shard in this process."""
+        self.opened = self.opening.open(self.ready.files)
+        return self.opened
+
+    def close(self) -> None:
+        """Close the files, and end what is still at work."""
+        if self.opened is not None:
+            self.opened.__exit__(None, None, None)
+            self.opened = None
+
+
+class _Here(_Reading):
+    """A shard that is read in this process, as its pieces are asked for."""
+
+    def pieces(self) -> Iterator[Episode]:
+        recording = self.opened or self.open()
+        yield from recording.episodes(self.ready.shard.part)
+        self.decisions = tuple(recording.decisions)
+
+
+class _Elsewhere(_Reading):
+    """A shard that is read in another process."""
+
+    def __init__(self, opening: Opening, ready: Ready) -> None:
+        super().__init__(opening, ready)
+        self._what = f"{opening.source}/{opening.name}"
+        self._came: deque[tuple[int, Any]] = deque()
+        self._held = 0
+        self._change = threading.Condition()
+        self._closed = False
+        task = {
+            "source": opening.source,
+            "name": opening.name,
+            "facts": opening.contents.facts,
+            "files": {path: str(place) for path, place in ready.files.items()},
+            "part": ready.shard.part,
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from datasets_rl.shards import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+        stdin, self._stdout = self._process.stdin, self._process.stdout
+        if stdin is not None:
+            stdin.write(json.dumps(task).encode())
+            stdin.close()
+        self._thread = threading.Thread(target=self._take_up, name="rlds-read", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        super().close()
+        with self._change:
+            self._closed = True
+            self._change.notify_all()
+        self._process.kill()
+        self._thread.join()
+        self._process.wait()
+        if self._stdout is not None:
+            self._stdout.close()
+
+    def pieces(self) -> Iterator[Episode]:
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._came)
+                size, piece = self._came.popleft()
+                self._held -= size
+                self._change.notify_all()
+            if isinstance(piece, BaseException):
+                raise piece
+            if isinstance(piece, tuple):
+                self.decisions = piece
+                return
+            yield piece
+
+    def _take_up(self) -> None:
+        while True:
+            size, piece = self._next()
+            with self._change:
+                self._change.wait_for(lambda: self._held < _ROOM or self._closed)
+                self._held += size
+                self._came.append((size, piece))
+                self._change.notify_all()
+                if self._closed or not isinstance(piece, Episode):
+                    return
+
+    def _next(self) -> tuple[int, Any]:
+        stream = self._stdout
+        try:
+            return (0, None) if stream is None else _receive(stream)
+        except EOFError:
+            code = self._process.wait()
+            return 0, ConversionFailed(
+                self._what, [f"the process that read {self.ready.shard.paths} ended with {code}"]
+            )
+
+
+def main() -> None:
+    """Read the shard that stdin describes and write its pieces to stdout."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one, which ends it
+    out = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # what a library prints must not come between
+    _widen(out)
+    task = json.load(sys.stdin)
+    try:
+        files = {path: Path(place) for path, place in task["files"].items()}
+        with source(task["source"]).open(task["name"], files, task["facts"]) as recording:
+            for piece in recording.episodes(task["part"]):
+                _send(out, *_packed(piece))
+            _send(out, {"end": [asdict(one) for one in recording.decisions]})
+    except ConversionFailed as error:
+        _send(out, {"problems": error.problems, "what": error.what, "hint": error.hint})
+    except DatasetsRLError as error:
+        _send(out, {"problems": [error.message], "what": f"{task['source']}/{task['name']}", "hint": error.hint})
+    except BrokenPipeError:
+        os._exit(1)
+
+
+def _widen(out: IO[bytes]) -> None:
+    try:
+        import fcntl
+
+        fcntl.fcntl(out, fcntl.F_SETPIPE_SZ, _PIPE)  # type: ignore[attr-defined,unused-ignore]  # Linux has it
+    except (ImportError, AttributeError, OSError):  # another system: the pipe is narrower, and all the same works
+        return
+
+
+def _packed(piece: Episode) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+    arrays: list[NDArray[Any]] = []
+
+    def described(columns: Mapping[tuple[str, ...], NDArray[Any] | Texts]) -> list[Any]:
+        entries = []
+        for key, column in columns.items():
+            array = np.ascontiguousarray(column.codes if isinstance(column, Texts) else column)
+            arrays.append(array)
+            words = column.words if isinstance(column, Texts) else None
+            entries.append([key, array.dtype.str, array.shape, words])
+        return entries
+
+    facts = {name: (np.asarray(value).dtype.str, np.asarray(value).item()) for name, value in piece.facts.items()}
+    header = {
+        "steps": described(piece.steps),
+        "states": described(piece.states),
+        "continues": piece.continues,
+        "facts": facts,
+    }
+    return header, arrays
+
+
+def _send(out: IO[bytes], header: Mapping[str, Any], arrays: Sequence[NDArray[Any]] = ()) -> None:
+    text = json.dumps(header).encode()
+    for view in (
+        memoryview(_LENGTH.pack(len(text)) + text),
+        *(array.reshape(-1).view(np.uint8).data for array in arrays),
+    ):
+        sent = 0
+        while sent < len(view):
+            sent += out.write(view[sent:])
+
+
+def _receive(stream: IO[bytes]) -> tuple[int, Any]:
+    header = json.loads(_read(stream, _LENGTH.unpack(_read(stream, _LENGTH.size))[0]))
+    if "end" in header:
+        return 0, tuple(Decision(**one) for one in header["end"])
+    if "problems" in header:
+        return 0, ConversionFailed(header["what"], header["problems"], hint=header["hint"])
+    size = 0
+
+    def columns(entries: Sequence[Any]) -> dict[tuple[str, ...], Any]:
+        nonlocal size
+        found: dict[tuple[str, ...], Any] = {}
+        for key, dtype, shape, words in entries:
+            array: NDArray[Any] = np.empty(shape, dtype)
+            _fill(stream, array.reshape(-1).view(np.uint8).data)
+            size += array.nbytes
+            found[tuple(key)] = array if words is None else Texts(array, tuple(words))
+        return found
+
+    steps, states = columns(header["steps"]), columns(header["states"])
+    facts = {name: np.dtype(dtype).type(value) for name, (dtype, value) in header["facts"].items()}
+    return size, Episode(steps, states, header["continues"], facts)
+
+
+def _read(stream: IO[bytes], size: int) -> bytearray:
+    block = bytearray(size)
+    _fill(stream, memoryview(block))
+    return block
+
+
+def _fill(stream: IO[bytes], view: memoryview) -> None:
+    readinto: Callable[[memoryview], int] = stream.readinto  # type: ignore[attr-defined]  # every binary stream has it
+    while len(view):
+        count = readinto(view)
+        if not count:
+            raise EOFError
+        view = view[count:]
