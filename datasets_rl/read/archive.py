@@ -1,0 +1,357 @@
+"""Files in tar and zip archives, one after the other, without unpacking anything to the disk.
+
+What is not a plain file below the archive's root is refused: links, devices, names that lead out of it, names that are
+there twice, and streams that swell more than data does.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from datasets_rl.errors import ConversionFailed
+from datasets_rl.read import gz, zips
+from datasets_rl.read.streams import AGAIN, Readable, fill, unlike
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["Limits", "Member", "members"]
+
+_BLOCK = 512
+_XZ_MAGIC = b"\xfd7zXZ\0"
+_XZ_MEMORY = 256 << 20  # xz -9 needs 65 MB; a header alone could ask for 4 GB
+_PIECE = 1 << 18
+_NAME_MOST = 1 << 16  # bytes of a long name or of a pax header
+_GRACE = 64 << 20  # below this nothing is too swollen
+_KINDS = {
+    b"1": "a hard link",
+    b"2": "a symbolic link",
+    b"3": "a device",
+    b"4": "a device",
+    b"6": "a pipe",
+    b"S": "sparse",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an archive may ask of this machine."""
+
+    size: int = 1 << 44
+    """Bytes of all files together."""
+    files: int = 10_000_000
+    ratio: int = 2_000
+    """Bytes for each compressed byte; frames that hardly change reach some hundreds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One file of an archive."""
+
+    name: str
+    size: int
+    stream: io.RawIOBase
+    """Its content; it can be read until the next member is asked for."""
+
+    def read(self) -> bytearray:
+        """Return what is left of the content, in memory.
+
+        Raises:
+            ConversionFailed: If the archive is cut or damaged.
+        """
+        data = bytearray(self.size)
+        return data[: fill(self.stream, memoryview(data))]
+
+
+def members(source: Path | str | BinaryIO, name: str = "", *, limits: Limits | None = None) -> Iterator[Member]:
+    """Yield the files of a tar, tar.gz, tar.xz or zip archive in the order in which they lie there.
+
+    The kind of the archive is told by its bytes. Only zip needs to seek. A hostile member ends the reading; those before
+    it were given.
+
+    Args:
+        source: The file, or a stream of it.
+        name: What it is called in errors; by default the file's name.
+        limits: What it may ask for.
+
+    Yields:
+        Plain files. What is left unread of one is passed over.
+
+    Raises:
+        ConversionFailed: If it is no such archive, is cut or damaged, or has members that are refused; of a zip file all
+            of those at once.
+    """
+    limits = limits or Limits()
+    with ExitStack() as closing:
+        if isinstance(source, Path | str):
+            name = name or Path(source).name
+            source = closing.enter_context(Path(source).open("rb"))
+        watched = _Watched(source, name or "archive", limits)
+        head = watched.peek(_BLOCK)
+        if head.startswith((zips.MAGIC, b"PK\x05\x06")):
+            source.seek(0)
+            found = _zipped(source, watched.name, limits)
+        elif head.startswith(gz.MAGIC):
+            watched.inflated = gz.Gunzip(watched, watched.name)
+            found = _tarred(watched, limits)
+        elif head.startswith(_XZ_MAGIC):
+            watched.inflated = _Unxz(watched, watched.name)
+            found = _tarred(watched, limits)
+        elif _is_header(head):
+            watched.inflated = watched
+            found = _tarred(watched, limits)
+        else:
+            raise ConversionFailed(watched.name, [unlike(head, "a tar, tar.gz, tar.xz or zip archive")], hint=AGAIN)
+        yield from found
+
+
+class _Watched(io.RawIOBase):
+    """The archive's bytes, counted, and what they inflate to."""
+
+    def __init__(self, source: BinaryIO, name: str, limits: Limits) -> None:
+        self.name = name
+        self.inflated: Readable = self
+        self.at = 0
+        """Bytes of the inflated stream that were read."""
+        self._source, self._limits = source, limits
+        self._ahead = b""
+        self._stored = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def peek(self, size: int) -> bytes:
+        ahead = bytearray(size)
+        self._ahead = bytes(ahead[: fill(self._source, memoryview(ahead))])
+        return self._ahead
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        if self._ahead:
+            got = min(len(view), len(self._ahead))
+            view[:got], self._ahead = self._ahead[:got], self._ahead[got:]
+        else:
+            got = cast("int", self._source.readinto(view))  # type: ignore[attr-defined]  # not in BinaryIO's stub
+        self._stored += got
+        return got
+
+    def take(self, view: memoryview) -> None:
+        """Fill the view with the next bytes of the inflated stream."""
+        got = fill(self.inflated, view)
+        self.at += got
+        if got < len(view):
+            raise ConversionFailed(self.name, [f"it is cut at byte {self.at:,} of the archive"], hint=AGAIN)
+        most = self._limits.ratio * self._stored
+        if self.at > max(_GRACE, most):
+            problem = (
+                f"{self._stored:,} bytes inflate to {self.at:,}; expected at most {self._limits.ratio:,} times as many"
+            )
+            raise ConversionFailed(self.name, [problem])
+
+
+class _Unxz(io.RawIOBase):
+    """The content of an xz file, which may have several streams, as a stream."""
+
+    def __init__(self, source: Readable, name: str) -> None:
+        self._source, self._name = source, name
+        self._piece = bytearray(_PIECE)
+        self._inflating: lzma.LZMADecompressor | None = None
+        self._left = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        try:
+            while len(view):
+                if (data := self._next(len(view))) is None:
+                    return 0
+                view[: len(data)] = data
+                if data:
+                    return len(data)
+        except lzma.LZMAError as error:
+            raise ConversionFailed(self._name, [f"the xz stream is damaged: {error}"], hint=AGAIN) from error
+        return 0
+
+    def _next(self, most: int) -> bytes | None:
+        """Inflate some bytes, perhaps none; None at the end."""
+        stream = self._inflating
+        if stream is not None and not stream.eof and not stream.needs_input:
+            return stream.decompress(b"", most)
+        if not self._left:
+            self._left = bytes(memoryview(self._piece)[: self._source.readinto(self._piece)])
+        if stream is None or stream.eof:
+            # Streams may be followed by zeros, four at a time, and by further streams.
+            self._left = self._left.lstrip(b"\0")
+            if not self._left:
+                return None
+            self._inflating = stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
+        elif not self._left:
+            raise ConversionFailed(self._name, ["the xz stream is cut"], hint=AGAIN)
+        data = stream.decompress(self._left, most)
+        self._left = stream.unused_data
+        return data
+
+
+class _Content(io.RawIOBase):
+    """The content of the member at hand."""
+
+    def __init__(self, archive: _Watched, size: int) -> None:
+        self._archive = archive
+        self.left = size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        view = memoryview(buffer).cast("B")[: self.left]
+        self._archive.take(view)
+        self.left -= len(view)
+        return len(view)
+
+    def skip(self, more: int) -> None:
+        """Pass over the rest, and over `more` bytes."""
+        scratch = memoryview(bytearray(min(self.left + more, _PIECE)))
+        left, self.left = self.left + more, 0
+        while left:
+            self._archive.take(scratch[:left])
+            left -= min(left, len(scratch))
+
+
+def _tarred(archive: _Watched, limits: Limits) -> Iterator[Member]:
+    seen: set[str] = set()
+    total = 0
+    said: dict[str, str] = {}  # what the headers before a file say of it
+    header = bytearray(_BLOCK)
+    while True:
+        start = archive.at
+        archive.take(memoryview(header))
+        if not any(header):
+            break
+        if not _is_header(header):
+            raise ConversionFailed(archive.name, [f"byte {start:,} of the archive begins no member"], hint=AGAIN)
+        kind, size = bytes(header[156:157]), _number(header[124:136], archive.name)
+        if kind in {b"x", b"g", b"L", b"K"}:
+            said |= _said(archive, kind, size)
+            continue
+        name, size = said.get("path") or _name(header), _declared(archive, said, size)
+        said = {}
+        _refuse(archive.name, _foul(name, _KINDS.get(kind, ""), seen))
+        content = _Content(archive, 0 if kind == b"5" else size)
+        padding = -content.left % _BLOCK
+        if kind != b"5":
+            seen.add(name)
+            total += size
+            _refuse(archive.name, _excess(total, len(seen), limits))
+            yield Member(name, size, content)
+        content.skip(padding)
+    # Whatever follows, checksums of the compressed stream stand behind it.
+    scratch = bytearray(_PIECE)
+    while got := archive.inflated.readinto(scratch):
+        if any(scratch[:got]):
+            raise ConversionFailed(archive.name, ["something follows the end of the archive"], hint=AGAIN)
+
+
+def _said(archive: _Watched, kind: bytes, size: int) -> dict[str, str]:
+    """Read what a header says of the next member: a long name, or attributes."""
+    if size > _NAME_MOST:
+        raise ConversionFailed(archive.name, [f"a member's header has {size:,} bytes; expected {_NAME_MOST:,} at most"])
+    data = bytearray(size + -size % _BLOCK)
+    archive.take(memoryview(data))
+    text = bytes(data[:size])
+    if kind == b"L":
+        return {"path": text.rstrip(b"\0").decode("utf-8", "surrogateescape")}
+    if kind != b"x":
+        return {}  # what holds for all members is no name and no size; a long link is refused with its member
+    found: dict[str, str] = {}
+    while text:
+        digits, _, _ = text.partition(b" ")
+        length = int(digits) if digits.isdigit() and len(digits) < 8 else 0
+        key, mark, value = text[len(digits) + 1 : length - 1].partition(b"=")
+        if not mark or length > len(text):
+            raise ConversionFailed(archive.name, ["the attributes of a member are damaged"], hint=AGAIN)
+        found[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
+        text = text[length:]
+    if any(key.startswith("GNU.sparse") for key in found):
+        raise ConversionFailed(archive.name, [f"{found.get('path', 'a member')} is sparse; expected a plain file"])
+    return found
+
+
+def _declared(archive: _Watched, said: dict[str, str], size: int) -> int:
+    text = said.get("size", "")
+    if not text:
+        return size
+    if not text.isdecimal() or len(text) > 18:
+        raise ConversionFailed(archive.name, [f"a member's size is {text[:30]!r}; expected a number"], hint=AGAIN)
+    return int(text)
+
+
+def _zipped(source: BinaryIO, name: str, limits: Limits) -> Iterator[Member]:
+    with zips.ZipReader(source, name) as archive:
+        seen: set[str] = set()
+        files = []
+        problems: list[str] = []
+        for member in sorted(archive.members.values(), key=lambda member: member.offset):
+            problems.extend(_foul(member.name, "", seen))
+            if not member.name.endswith("/"):
+                files.append(member)
+        problems.extend(_excess(sum(member.size for member in files), len(files), limits))
+        _refuse(name, problems)
+        for member in files:
+            yield Member(member.name, member.size, archive.open(member.name))
+
+
+def _refuse(name: str, problems: Iterator[str] | list[str]) -> None:
+    if found := list(problems):
+        raise ConversionFailed(name, found)
+
+
+def _foul(name: str, kind: str, seen: set[str]) -> Iterator[str]:
+    if kind:
+        yield f"{name} is {kind}; expected a plain file"
+    path = PurePosixPath(name.replace("\\", "/"))
+    if not path.parts or path.is_absolute() or ".." in path.parts or ":" in path.parts[0] or "\0" in name:
+        yield f"{name!r} leads out of the archive"
+    if name in seen:
+        yield f"{name} is there twice"
+
+
+def _excess(total: int, files: int, limits: Limits) -> Iterator[str]:
+    if total > limits.size:
+        yield f"its files have {total:,} bytes; expected {limits.size:,} at most"
+    if files > limits.files:
+        yield f"it has {files:,} files; expected {limits.files:,} at most"
+
+
+def _is_header(block: bytes | bytearray) -> bool:
+    """Whether the checksum of a tar header is right: the sum of its bytes, its own place counted as blanks."""
+    field = bytes(block[148:156]).strip(b" \0")
+    try:
+        wanted = int(field, 8)
+    except ValueError:
+        return False
+    return len(block) == _BLOCK and wanted == sum(block) - sum(block[148:156]) + 8 * 32
+
+
+def _name(header: bytearray) -> str:
+    name, prefix = (bytes(part).split(b"\0", 1)[0] for part in (header[:100], header[345:500]))
+    if header[257:263] == b"ustar\0" and prefix:
+        name = prefix + b"/" + name
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _number(field: bytearray, name: str) -> int:
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")  # sizes of 8 GB and more
+    text = bytes(field).strip(b" \0")
+    try:
+        return int(text or b"0", 8)
+    except ValueError:
+        raise ConversionFailed(name, [f"a member's size is {text!r}; expected an octal number"], hint=AGAIN) from None

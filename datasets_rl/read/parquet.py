@@ -1,0 +1,185 @@
+"""Parquet and Arrow files as numpy columns, a few rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.errors import ConversionFailed, MissingDependency
+from datasets_rl.read.ragged import Ragged
+from datasets_rl.read.streams import AGAIN, unlike
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from typing_extensions import Self
+
+__all__ = ["TableColumn", "TableFile"]
+
+TableColumn: TypeAlias = "NDArray[Any] | list[str] | list[bytes] | Ragged"
+"""Numbers [N], or [N, k, ...] where lists have a fixed size; texts or byte strings, N of them; or lists of these."""
+
+_PARQUET_MAGIC = b"PAR1"
+_ARROW_MAGIC = b"ARROW1"
+
+
+class TableFile:
+    """An open Parquet or Arrow IPC file. A context manager. The kind is told by its bytes.
+
+    Columns within structs have names with slashes: ``observation/position``.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConversionFailed: If it is no such file, or is cut.
+        MissingDependency: If pyarrow is absent.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        try:
+            import pyarrow as pa
+        except ImportError as error:
+            raise MissingDependency("pyarrow", "pyarrow", f"reading {self.path.name}") from error
+        self._errors: tuple[type[BaseException], ...] = (pa.ArrowException, OSError)
+        with self.path.open("rb") as stream:
+            head = stream.read(64)
+        self._parquet = head.startswith(_PARQUET_MAGIC)
+        if not head.startswith((_PARQUET_MAGIC, _ARROW_MAGIC)):
+            raise ConversionFailed(self.path.name, [unlike(head, "a Parquet or Arrow file")], hint=AGAIN)
+        with ExitStack() as closing:
+            try:
+                self._file: Any = closing.enter_context(self._opened())
+                schema = self._file.schema_arrow if self._parquet else self._file.schema
+                self.rows: int = self._count()
+            except self._errors as error:
+                raise ConversionFailed(self.path.name, [f"Arrow says: {error}"], hint=AGAIN) from error
+            self.columns: Mapping[str, pa.DataType] = dict(_leaves(schema, ""))
+            self._closing = closing.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._closing.close()
+
+    def blocks(self, names: Sequence[str], *, rows: int) -> Iterator[dict[str, TableColumn]]:
+        """Read columns side by side; no more than a row group, or a batch of an Arrow file, is in memory.
+
+        Args:
+            names: The columns.
+            rows: Rows of a block at most.
+
+        Yields:
+            The columns by name, in order. They may be views, which cannot be written to.
+
+        Raises:
+            ConversionFailed: If columns are missing, have empty cells, or do not decode; all columns of a block at once.
+        """
+        if missing := [name for name in names if name not in self.columns]:
+            there = ", ".join(self.columns) or "none"
+            raise ConversionFailed(self.path.name, [f"it has no column {', '.join(missing)}; it has {there}"])
+        start = 0
+        batches = self._batches(sorted({name.partition("/")[0] for name in names}), rows)
+        while (batch := self._next(batches, start)) is not None:
+            yield self._block(batch, names, start)
+            start += batch.num_rows
+
+    def _opened(self) -> Any:
+        import pyarrow as pa
+
+        if not self._parquet:
+            # Mapped, so that only what is asked for is read.
+            return pa.ipc.open_file(pa.memory_map(str(self.path)))
+        from pyarrow import parquet
+
+        return parquet.ParquetFile(self.path)
+
+    def _count(self) -> int:
+        if self._parquet:
+            return int(self._file.metadata.num_rows)
+        return sum(self._file.get_batch(number).num_rows for number in range(self._file.num_record_batches))
+
+    def _batches(self, roots: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+        if self._parquet:
+            yield from self._file.iter_batches(rows, columns=list(roots))
+            return
+        for number in range(self._file.num_record_batches):
+            batch = self._file.get_batch(number).select(list(roots))
+            batch.validate(full=True)  # an Arrow file has no checksums, and offsets that lead astray
+            for start in range(0, batch.num_rows, rows):
+                yield batch.slice(start, rows)
+
+    def _next(self, batches: Iterator[pa.RecordBatch], start: int) -> pa.RecordBatch | None:
+        try:
+            return next(batches, None)
+        except self._errors as error:
+            problem = f"rows from {start:,} on do not decode: {error}"
+            raise ConversionFailed(self.path.name, [problem], hint=AGAIN) from error
+
+    def _block(self, batch: pa.RecordBatch, names: Sequence[str], start: int) -> dict[str, TableColumn]:
+        problems: list[str] = []
+        found: dict[str, TableColumn] = {}
+        for name in names:
+            root, *path = name.split("/")
+            try:
+                array = batch.column(root)
+                for part in path:
+                    _refuse_empty(array)
+                    array = array.field(part)
+                found[name] = _column(array)
+            except ValueError as error:
+                problems.append(f"{name} rows {start:,} to {start + batch.num_rows - 1:,}: {error}")
+        if problems:
+            raise ConversionFailed(self.path.name, problems)
+        return found
+
+
+def _leaves(fields: Any, prefix: str) -> Iterator[tuple[str, pa.DataType]]:
+    import pyarrow as pa
+
+    for field in fields:
+        name = f"{prefix}{field.name}"
+        if pa.types.is_struct(field.type):
+            yield from _leaves(field.type, f"{name}/")
+        else:
+            yield name, field.type
+
+
+def _refuse_empty(array: pa.Array) -> None:
+    if array.null_count:
+        raise ValueError(f"{array.null_count:,} of {len(array):,} cells are empty; expected values")
+
+
+def _column(array: pa.Array) -> TableColumn:
+    import pyarrow as pa
+
+    _refuse_empty(array)
+    kind = array.type
+    if pa.types.is_fixed_size_list(kind):
+        inner = _column(array.flatten())
+        if isinstance(inner, np.ndarray):
+            return inner.reshape(len(array), kind.list_size, *inner.shape[1:])
+        return Ragged(inner, np.full(len(array), kind.list_size, np.int64))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        lengths = np.diff(array.offsets.to_numpy()).astype(np.int64)
+        return Ragged(_column(array.flatten()), lengths)
+    if pa.types.is_dictionary(kind):
+        return _column(array.dictionary_decode())
+    if (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    ):
+        return list(array.to_pylist())
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        found: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        return found
+    raise ValueError(f"it has type {kind}; expected numbers, text, bytes, or lists of them")

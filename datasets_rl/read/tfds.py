@@ -1,0 +1,378 @@
+"""``features.json`` of TensorFlow Datasets: what the features of an Example mean.
+
+An RLDS episode is one Example. Its features lie flat under names with slashes, all steps one after the other:
+
+    features.json    {"steps": Dataset({"observation": {"image": Image, "state": Tensor [7]}}), "episode_id": Text}
+    in the record    steps/observation/image   T byte strings
+                     steps/observation/state   T * 7 floats
+                     episode_id                1 byte string
+
+Lists within the steps are ragged: their flat values and their lengths are features of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.errors import ConversionFailed
+from datasets_rl.read.ragged import Ragged
+from datasets_rl.read.tfrecord import Feature, example
+
+__all__ = ["Column", "Leaf", "Schema"]
+
+Column: TypeAlias = "NDArray[Any] | list[memoryview] | list[str] | Ragged"
+"""Numbers [T, ...]; encoded images or byte strings, T of them; texts, T of them; or lists of these."""
+
+_DEPTH_MOST = 16
+_NUMBERS = {
+    "bool",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    "float16",
+    "float32",
+    "float64",
+}
+_PASSED_OVER = {
+    "boundingBox": "boxes in an image",
+    "audio": "audio",
+    "translation": "translations",
+    "jsonFeature": "a feature of a class of its own",
+}
+
+
+class _Wrong(Exception):
+    """A feature that is not what the schema says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One feature of the schema."""
+
+    name: str
+    """With slashes, as in the record: ``steps/observation/image``."""
+    kind: Literal["numbers", "image", "text", "bytes"]
+    dtype: np.dtype[Any]
+    """Of the numbers, or of the pixels; an image of float32 lies in a PNG of four channels, a byte each."""
+    shape: tuple[int | None, ...]
+    """Of one value; None where the size varies."""
+    lists: tuple[int | None, ...]
+    """The lengths of the lists around it, the outermost first: ``(None,)`` is a feature of the steps of an episode."""
+    encoding: str = "none"
+    """Of numbers: ``none``, ``bytes`` or ``zlib``; of an image: ``png``, ``jpeg`` or nothing, where any may come."""
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether every value brings its own shape."""
+        return self.kind == "numbers" and self.shape.count(None) > 1
+
+    @property
+    def parts(self) -> Iterator[str]:
+        """The features of the record that make it up."""
+        stems = [f"{self.name}/value", f"{self.name}/shape"] if self.dynamic else [self.name]
+        for stem in stems:
+            if len(self.lists) < 2:
+                yield stem
+            else:
+                yield f"{stem}/ragged_flat_values"
+                yield from (f"{stem}/ragged_row_lengths_{level}" for level in range(len(self.lists) - 1))
+
+
+class Schema:
+    """What ``features.json`` says of the records beside it.
+
+    Args:
+        document: Its text, or the text parsed.
+        name: What the file is called in errors.
+
+    Raises:
+        ConversionFailed: If it is no such document, or has features that no record can hold; all of them at once.
+    """
+
+    def __init__(self, document: str | bytes | Mapping[str, Any], name: str = "features.json") -> None:
+        self.leaves: dict[str, Leaf] = {}
+        """The features by name, in the order of the document."""
+        self.passed_over: dict[str, str] = {}
+        """Features that are not read, and what they are."""
+        problems: list[str] = []
+        try:
+            parsed = json.loads(document) if isinstance(document, str | bytes) else document
+        except (ValueError, RecursionError) as error:
+            raise ConversionFailed(name, [f"it is no JSON: {error}"]) from error
+        self._add(parsed, (), (), problems)
+        if not self.leaves and not problems:
+            problems.append("it names no features")
+        if problems:
+            raise ConversionFailed(name, problems)
+
+    def read(self, payload: memoryview, name: str, wanted: Collection[str] | None = None) -> dict[str, Column]:
+        """Read an episode.
+
+        Args:
+            payload: The bytes of the record.
+            name: What the record is called in errors.
+            wanted: The names of the leaves to read; by default all.
+
+        Returns:
+            The features by name. Floats of four bytes and byte strings are views of the payload.
+
+        Raises:
+            ConversionFailed: If features are missing, or are not what the schema says; every one of them.
+        """
+        features = example(payload, name)
+        problems: list[str] = []
+        columns: dict[str, Column] = {}
+        steps: dict[str, dict[str, int]] = {}
+        for leaf in self.leaves.values():
+            if wanted is not None and leaf.name not in wanted:
+                continue
+            try:
+                columns[leaf.name] = column = _column(leaf, features)
+            except _Wrong as error:
+                problems.append(f"{leaf.name} {error}")
+                continue
+            if leaf.lists:
+                count = len(column.lengths) if isinstance(column, Ragged) else len(column)
+                steps.setdefault(leaf.name.partition("/")[0], {})[leaf.name] = count
+        problems.extend(
+            "lengths differ: " + ", ".join(f"{key} {count:,}" for key, count in counts.items())
+            for counts in steps.values()
+            if len(set(counts.values())) > 1
+        )
+        if problems:
+            raise ConversionFailed(name, problems)
+        return columns
+
+    def _add(self, node: Any, path: tuple[str, ...], lists: tuple[int | None, ...], problems: list[str]) -> None:
+        name = "/".join(path)
+        if not isinstance(node, Mapping) or len(path) + len(lists) > _DEPTH_MOST:
+            problems.append(f"{name or 'the document'} is no feature, or lies too deep")
+        elif isinstance(inner := node.get("featuresDict"), Mapping):
+            features = inner.get("features", {})
+            for key, child in features.items() if isinstance(features, Mapping) else ():
+                self._add(child, (*path, str(key)), lists, problems)
+        elif isinstance(inner := node.get("sequence", node.get("dataset")), Mapping):
+            self._add(inner.get("feature"), path, (*lists, _size(inner.get("length"))), problems)
+        elif isinstance(inner := node.get("video"), Mapping):
+            frames, *frame = _shape(inner) or (None, None, None, 3)
+            image = {**inner, "shape": {"dimensions": [-1 if size is None else size for size in frame]}}
+            self._add({"image": image}, path, (*lists, frames), problems)
+        elif kind := next((kind for kind in _PASSED_OVER if kind in node), ""):
+            self.passed_over[name] = _PASSED_OVER[kind]
+        else:
+            try:
+                self.leaves[name] = _leaf(node, name, lists)
+            except _Wrong as error:
+                problems.append(f"{name or 'the document'} {error}")
+
+
+def _leaf(node: Mapping[str, Any], name: str, lists: tuple[int | None, ...]) -> Leaf:
+    if "text" in node:
+        return Leaf(name, "text", np.dtype(object), (), lists)
+    if "classLabel" in node:
+        return Leaf(name, "numbers", np.dtype(np.int64), (), lists)
+    if isinstance(image := node.get("image"), Mapping):
+        dtype, form = str(image.get("dtype", "uint8")), str(image.get("encodingFormat", ""))
+        if dtype not in {"uint8", "uint16", "float32"} or form not in {"", "png", "jpeg"}:
+            raise _Wrong(f"is an image of {dtype} in {form}; expected uint8, uint16 or float32 in png or jpeg")
+        return Leaf(name, "image", np.dtype(dtype), _shape(image) or (None, None, 3), lists, form)
+    if isinstance(tensor := node.get("tensor"), Mapping):
+        dtype, encoding = str(tensor.get("dtype")), str(tensor.get("encoding", "none")).lower()
+        if dtype in {"string", "object", "str"}:
+            return Leaf(name, "bytes", np.dtype(object), _shape(tensor), lists)
+        if dtype not in _NUMBERS:
+            raise _Wrong(f"has dtype {dtype}; expected one of {', '.join(sorted(_NUMBERS))}, string")
+        if encoding not in {"none", "bytes", "zlib"}:
+            raise _Wrong(f"is encoded as {encoding}; expected none, bytes or zlib")
+        return Leaf(name, "numbers", np.dtype(dtype).newbyteorder("<"), _shape(tensor), lists, encoding)
+    known = ", ".join(sorted(map(str, node.keys() - {"pythonClassName", "description"}))) or "nothing"
+    raise _Wrong(f"is described by {known}; expected a tensor, an image, a video, a text, or a dict or list of them")
+
+
+def _shape(node: Mapping[str, Any]) -> tuple[int | None, ...]:
+    shape = node.get("shape")
+    dimensions = shape.get("dimensions", []) if isinstance(shape, Mapping) else []
+    return tuple(map(_size, dimensions))
+
+
+def _size(raw: Any) -> int | None:
+    try:
+        size = int(raw)
+    except (TypeError, ValueError):
+        return None
+    return size if size >= 0 else None
+
+
+def _column(leaf: Leaf, features: Mapping[str, Feature]) -> Column:
+    missing = [part for part in leaf.parts if part not in features]
+    if missing and len(leaf.lists) < 2:
+        raise _Wrong("is missing from the record")
+    if missing:
+        raise _Wrong(f"is missing from the record: {', '.join(missing)}")
+    if len(leaf.lists) < 2:
+        return _sized(_values(leaf, features, ""), leaf.lists)
+    column = _values(leaf, features, "/ragged_flat_values")
+    stem = f"{leaf.name}/value" if leaf.dynamic else leaf.name
+    for level in reversed(range(len(leaf.lists) - 1)):
+        lengths = _integers(features[f"{stem}/ragged_row_lengths_{level}"])
+        held = len(column.lengths) if isinstance(column, Ragged) else len(column)
+        if lengths.min(initial=0) < 0 or int(lengths.sum(dtype=object)) != held:
+            raise _Wrong(f"has {held:,} values; the lengths of its lists add up to {int(lengths.sum()):,}")
+        width = leaf.lists[level + 1]
+        if width is not None and (lengths != width).any():
+            raise _Wrong(f"has lists of {lengths.min():,} to {lengths.max():,} values; expected {width:,}")
+        column = Ragged(column, lengths)
+    return column
+
+
+def _sized(column: Column, lists: tuple[int | None, ...]) -> Column:
+    """Hold a feature to its number of values; one that lies in no list has one value, and gives up its leading axis."""
+    held = len(column) if not isinstance(column, Ragged) else len(column.lengths)
+    wanted = lists[0] if lists else 1
+    if wanted is not None and held != wanted:
+        raise _Wrong(f"has {held:,} values; expected {wanted:,}")
+    alone = not lists and isinstance(column, np.ndarray)
+    return column[0] if alone and isinstance(column, np.ndarray) else column
+
+
+def _values(leaf: Leaf, features: Mapping[str, Feature], suffix: str) -> Column:
+    """Return the values of a leaf, [V, ...], wherever they lie."""
+    stem = f"{leaf.name}/value" if leaf.dynamic else leaf.name
+    feature = features[stem + suffix]
+    if leaf.kind == "numbers" and leaf.encoding == "none" and not leaf.dynamic:
+        return _numbers(leaf, feature)
+    strings = _strings(feature)
+    if leaf.kind == "text":
+        return _texts(strings)
+    if leaf.kind != "numbers":
+        size = math.prod(size or 1 for size in leaf.shape) if leaf.kind == "bytes" else 1
+        if len(strings) % max(size, 1):
+            raise _Wrong(f"has {len(strings):,} byte strings; expected a multiple of {size:,}")
+        return strings
+    if not leaf.dynamic:
+        return _decoded(leaf, strings)
+    shapes = _integers(features[f"{leaf.name}/shape{suffix}"]).reshape(-1, len(leaf.shape))
+    return _ragged(leaf, strings, shapes)
+
+
+def _numbers(leaf: Leaf, feature: Feature) -> NDArray[Any]:
+    """Shape numbers that lie in the record as floats or integers, and give them their type."""
+    if leaf.dtype.kind == "f":
+        # A float list without values and one that is absent look the same.
+        values: NDArray[Any] = np.empty(0, np.float32) if isinstance(feature, list) else feature
+        if (isinstance(feature, list) and feature) or values.dtype.kind != "f":
+            raise _Wrong(f"has {_kind(feature)}; expected floats")
+    else:
+        values = _integers(feature)
+    values = _cast(values, leaf.dtype)
+    free = leaf.shape.count(None)
+    size = math.prod(size for size in leaf.shape if size is not None)
+    if free and not leaf.lists:
+        if not size or len(values) % size:
+            raise _Wrong(f"has {len(values):,} numbers; expected a multiple of {size:,}")
+        return values.reshape(1, *(len(values) // size if one is None else one for one in leaf.shape))
+    if free:
+        raise _Wrong("varies in shape from step to step, and does not say its shape")
+    if (size and len(values) % size) or (not size and len(values)):
+        raise _Wrong(f"has {len(values):,} numbers; expected a multiple of {size:,}")
+    return values.reshape(len(values) // size if size else 0, *(one or 0 for one in leaf.shape))
+
+
+def _cast(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    if values.dtype == dtype:
+        return values
+    if dtype == np.uint64:
+        return values.view(np.uint64)  # stored bit by bit: the record has no unsigned integers
+    if dtype.kind in "biu" and values.size:
+        low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        if (least := int(values.min())) < low or (most := int(values.max())) > high:
+            raise _Wrong(f"has {least if least < low else most}; expected {dtype.name}")
+    return values.astype(dtype)
+
+
+def _decoded(leaf: Leaf, strings: Sequence[memoryview]) -> NDArray[Any]:
+    """Read numbers that lie as bytes, one string for each value."""
+    fixed = tuple(1 if size is None else size for size in leaf.shape)
+    shape = fixed
+    if None in leaf.shape:
+        if len(strings) != 1 or leaf.lists:
+            raise _Wrong("varies in shape from step to step, and does not say its shape")
+        count = len(strings[0] if leaf.encoding == "bytes" else _inflated(strings[0], _TENSOR_MOST))
+        unit = max(1, math.prod(fixed) * leaf.dtype.itemsize)
+        shape = tuple(count // unit if size is None else size for size in leaf.shape)
+    found: NDArray[Any] = np.empty((len(strings), *shape), leaf.dtype)
+    for row, string in zip(found, strings, strict=True):
+        row[...] = _tensor(leaf, string, shape)
+    return found
+
+
+_TENSOR_MOST = (1 << 31) - 1
+_DEFLATE_MOST = 1100  # deflate cannot shrink anything more than 1032-fold
+
+
+def _ragged(leaf: Leaf, strings: Sequence[memoryview], shapes: NDArray[np.int64]) -> Ragged:
+    """Read numbers that each have a shape of their own, flat."""
+    if len(shapes) != len(strings):
+        raise _Wrong(f"has {len(strings):,} values and {len(shapes):,} shapes")
+    for shape in shapes.tolist():
+        if any(wanted not in {None, size} or size < 0 for size, wanted in zip(shape, leaf.shape, strict=True)):
+            raise _Wrong(f"has the shape {shape}; expected {list(leaf.shape)}")
+    flat = [_tensor(leaf, string, tuple(shape)).ravel() for string, shape in zip(strings, shapes.tolist(), strict=True)]
+    lengths = np.array([len(one) for one in flat], np.int64)
+    return Ragged(np.concatenate([np.empty(0, leaf.dtype), *flat]), lengths)
+
+
+def _tensor(leaf: Leaf, string: memoryview, shape: tuple[int, ...]) -> NDArray[Any]:
+    size = math.prod(shape) * leaf.dtype.itemsize
+    data = string if leaf.encoding == "bytes" else _inflated(string, size)
+    if len(data) != size:
+        raise _Wrong(f"has a value of {len(data):,} bytes; expected {size:,}")
+    found = np.frombuffer(data, np.uint8 if leaf.dtype.kind == "b" else leaf.dtype)
+    if leaf.dtype.kind == "b" and found.max(initial=0) > 1:
+        raise _Wrong("has a boolean that is neither 0 nor 1")
+    return found.reshape(shape)
+
+
+def _inflated(string: memoryview, size: int) -> bytes:
+    """Inflate a value; never to much more than it may have."""
+    stream = zlib.decompressobj()
+    try:
+        data = stream.decompress(string, min(size, len(string) * _DEFLATE_MOST) + 1)
+    except zlib.error as error:
+        raise _Wrong(f"does not inflate: {error}") from error
+    if not stream.eof and len(data) <= size:
+        raise _Wrong("has a value that is cut")
+    return data
+
+
+def _integers(feature: Feature) -> NDArray[np.int64]:
+    if isinstance(feature, np.ndarray) and feature.dtype.kind == "i":
+        return cast("NDArray[np.int64]", feature)
+    if isinstance(feature, np.ndarray) or feature:
+        raise _Wrong(f"has {_kind(feature)}; expected integers")
+    return np.empty(0, np.int64)
+
+
+def _strings(feature: Feature) -> list[memoryview]:
+    if isinstance(feature, list):
+        return feature
+    raise _Wrong(f"has {_kind(feature)}; expected byte strings")
+
+
+def _texts(strings: Sequence[memoryview]) -> list[str]:
+    try:
+        return [str(string, "utf-8") for string in strings]
+    except UnicodeDecodeError as error:
+        raise _Wrong(f"has text that is no UTF-8: {error}") from error
+
+
+def _kind(feature: Feature) -> str:
+    if isinstance(feature, list):
+        return "byte strings"
+    return "floats" if feature.dtype.kind == "f" else "integers"

@@ -1,0 +1,180 @@
+"""Members of zip files as streams, inflated with ISA-L where it exists, and checked.
+
+zlib's raw streams have no checksum of their own: a gzip header before a member and its checksum behind it, which the
+directory knows, make a gzip stream of it.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from datasets_rl.errors import ConversionFailed
+from datasets_rl.read.gz import Gunzip
+from datasets_rl.read.streams import AGAIN, Span, unlike
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, Self
+
+__all__ = ["MAGIC", "ZipMember", "ZipReader"]
+
+MAGIC = b"PK\x03\x04"
+_EMPTY = b"PK\x05\x06"
+_DEFLATE_MOST = 1100  # deflate cannot shrink anything more than 1032-fold
+_GZIP_HEAD = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+_LOCAL = struct.Struct("<4s2xH18xHH")
+# What the standard library was seen to raise on damaged directories.
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    OSError,
+    ValueError,
+    NotImplementedError,
+    struct.error,
+    UnicodeDecodeError,
+    OverflowError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ZipMember:
+    """One file of the archive."""
+
+    name: str
+    size: int
+    """Its bytes, inflated."""
+    stored: int
+    """Its bytes in the archive."""
+    deflated: bool
+    crc: int
+    offset: int
+
+
+class ZipReader:
+    """An open zip file. A context manager.
+
+    Args:
+        source: The file, or a stream that can seek.
+        name: What it is called in errors; by default the file's name.
+
+    Raises:
+        ConversionFailed: If it is no zip file, or members are encrypted, compressed in another way, twice there, or claim
+            more than deflate can hold; all of them at once.
+    """
+
+    def __init__(self, source: Path | str | BinaryIO, name: str = "") -> None:
+        with ExitStack() as closing:
+            if isinstance(source, Path | str):
+                name = name or Path(source).name
+                self._file: BinaryIO = closing.enter_context(Path(source).open("rb"))
+            else:
+                self._file = source
+            self.name = name or "zip"
+            head = self._file.read(64)
+            if not head.startswith((MAGIC, _EMPTY)):
+                raise ConversionFailed(self.name, [unlike(head, "a zip file")], hint=AGAIN)
+            try:
+                with zipfile.ZipFile(self._file) as archive:
+                    entries = archive.infolist()
+            except _ZIP_ERRORS as error:
+                problem = f"its directory, which stands at the end, is damaged or cut: {error}"
+                raise ConversionFailed(self.name, [problem], hint=AGAIN) from error
+            self.members: Mapping[str, ZipMember] = self._members(entries)
+            self._closing = closing.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, if it was opened here."""
+        self._closing.close()
+
+    def open(self, name: str) -> io.RawIOBase:
+        """Open a member as a stream; its checksum is checked where it ends.
+
+        Raises:
+            ConversionFailed: If its local header is not where the directory says.
+        """
+        member = self.members[name]
+        where = f"{self.name}: {name}"
+        local = Span(self._file, member.offset, _LOCAL.size).read() or b""
+        mark, _, *sizes = _LOCAL.unpack(local.ljust(_LOCAL.size, b"\0"))
+        if mark != MAGIC:
+            raise ConversionFailed(where, ["it does not lie where the directory says"], hint=AGAIN)
+        span = Span(self._file, member.offset + _LOCAL.size + sum(sizes), member.stored)
+        if not member.deflated:
+            return _Stored(span, member, where)
+        tail = struct.pack("<II", member.crc, member.size & 0xFFFFFFFF)
+        return Gunzip(_Joined(io.BytesIO(_GZIP_HEAD), span, io.BytesIO(tail)), where)
+
+    def _members(self, entries: Sequence[zipfile.ZipInfo]) -> dict[str, ZipMember]:
+        problems: list[str] = []
+        found: dict[str, ZipMember] = {}
+        for entry in entries:
+            problems.extend(f"{entry.filename} {fault}" for fault in _faults(entry, found))
+            deflated = entry.compress_type == zipfile.ZIP_DEFLATED
+            sizes = entry.file_size, entry.compress_size
+            found[entry.filename] = ZipMember(entry.filename, *sizes, deflated, entry.CRC, entry.header_offset)
+        if problems:
+            raise ConversionFailed(self.name, problems, hint=AGAIN)
+        return found
+
+
+def _faults(entry: zipfile.ZipInfo, found: Mapping[str, ZipMember]) -> Iterator[str]:
+    if entry.filename in found:
+        yield "is there twice"
+    if entry.flag_bits & 1:
+        yield "is encrypted"
+    if entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        yield f"is compressed with method {entry.compress_type}; expected 0 or 8 (deflate)"
+    most = entry.compress_size * (_DEFLATE_MOST if entry.compress_type == zipfile.ZIP_DEFLATED else 1)
+    if entry.file_size > most:
+        yield f"claims {entry.file_size:,} bytes; its {entry.compress_size:,} stored ones hold {most:,} at most"
+
+
+class _Joined(io.RawIOBase):
+    """Streams one after the other."""
+
+    def __init__(self, *streams: io.RawIOBase | io.BytesIO) -> None:
+        self._streams = list(streams)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        while self._streams:
+            if got := cast("int", self._streams[0].readinto(buffer)):
+                return got
+            del self._streams[0]
+        return 0
+
+
+class _Stored(io.RawIOBase):
+    """A member that is not compressed, checked as deflated ones are."""
+
+    def __init__(self, span: Span, member: ZipMember, name: str) -> None:
+        self._span, self._member, self._name = span, member, name
+        self._got = self._crc = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        got = self._span.readinto(view)
+        self._crc = zlib.crc32(view[:got], self._crc)
+        self._got += got
+        if got or not len(view):
+            return got
+        if (self._got, self._crc) != (self._member.size, self._member.crc):
+            raise ConversionFailed(self._name, ["it is cut, or its checksum is wrong"], hint=AGAIN)
+        return 0
