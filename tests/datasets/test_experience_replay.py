@@ -351,7 +351,6 @@ def test_a_draw_from_the_specs_is_in_them(pendulum):
         {"batch_size": "3"},
         {"batch_size": 4, "prefetch": 0},
         {"sampler": "random"},
-        {"sampler": RandomSampler},
         {"writer": "none"},
         {"transform": 5},
     ],
