@@ -71,8 +71,14 @@ class ToTensorImage(_Picture):
         first = self.shape_tolerant and value.shape[-3] in {1, 3} and value.shape[-1] not in {1, 3}
         whole = not value.is_floating_point() if self.from_int is None else self.from_int
         picture = value if first else value.movedim(-1, -3)
-        # One pass over the bytes, which stay in their order: convolutions take channels that lie last as well.
-        picture = (picture / 255 if whole else picture).to(self.dtype)
+        # The numbers stay in their order in memory: convolutions take channels that lie last as well.
+        if not whole:
+            picture = picture.to(self.dtype)
+        elif picture.is_floating_point() or not self.dtype.is_floating_point:
+            picture = (picture / 255).to(self.dtype)
+        else:
+            # Faster than a division that casts as it goes; the memory is new.
+            picture = picture.to(self.dtype).div_(255)
         return picture.unsqueeze(0) if self.unsqueeze and picture.ndim == 3 else picture
 
 

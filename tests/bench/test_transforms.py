@@ -161,6 +161,31 @@ def test_stacks_and_targets_of_single_steps_against_slices(show):
     assert took["MultiStep(3)"] < 10 * took["plain"]
 
 
+def test_stacks_of_pictures_against_torchrls_slices(torchrl, show):
+    """64 stacks of 4 pictures of 84 x 84: TorchRL's recipe samples 64 slices of 4, stacks them, and keeps the last."""
+    rb_module = pytest.importorskip("torchrl.data")
+    data = atari(8000)
+    data["next", "done"][99::100] = True
+    mine = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(8000), batch_size=IMAGES, transform=transforms.CatFrames(4, -3)
+    )
+    mine.extend(data)
+    sampler = rb_module.SliceSampler(slice_len=4, end_key=("next", "done"), cache_values=True)
+    transform = torchrl.Compose(
+        lambda batch: batch.reshape(-1, 4).refine_names(None, "time"),
+        torchrl.CatFrames(4, -3, in_keys=["pixels"]),
+        lambda batch: batch[:, -1],
+    )
+    theirs = rb_module.ReplayBuffer(  # its recipe fails in a TensorDictReplayBuffer
+        storage=rb_module.LazyTensorStorage(8000), sampler=sampler, transform=transform, batch_size=4 * IMAGES
+    )
+    theirs.extend(data)
+    took = compare({"ours": mine.sample, "torchrl": lambda: theirs.sample(4 * IMAGES)}, rounds=7, repeat=20)
+
+    report(show, "64 stacks of 4 pictures of a buffer", took)
+    assert took["ours"] <= took["torchrl"]
+
+
 def report(show, name, took):
     micro = {one: round(value * 1e6) for one, value in took.items()}
     show(f"\n{name}: {micro} us, {took['torchrl'] / took['ours']:.1f} times faster")
