@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import compress
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,6 +122,7 @@ class TrajectoryIndex:
     def __init__(self, end_key: EndKey | None, traj_key: Key | None, step_key: Key | None) -> None:
         self._asked = (end_key, traj_key, step_key)
         self._seen: tuple[int, int] | None = None
+        self._lock = Lock()
 
     def current(self, storage: Storage) -> Trajectories:
         """Return the trajectories as they are now.
@@ -130,10 +132,12 @@ class TrajectoryIndex:
             UnknownKey: If a key that was named is not there.
         """
         now = (storage.written, storage.rewritten)
-        if now != self._seen:
-            self._follow(storage, now)
-            self._seen = now if storage.held else None
-        return self._trajectories
+        # Threads that make batches ahead ask outside the gate, while nothing is written.
+        with self._lock:
+            if now != self._seen:
+                self._follow(storage, now)
+                self._seen = now if storage.held else None
+            return self._trajectories
 
     def _follow(self, storage: Storage, now: tuple[int, int]) -> None:
         fresh = now[0] - self._seen[0] if self._seen is not None and self._seen[1] == now[1] else -1

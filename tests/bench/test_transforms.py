@@ -158,7 +158,7 @@ def test_stacks_and_targets_of_single_steps_against_slices(show):
     )
 
     show(f"\nsample(256): { {name: round(value * 1e6) for name, value in took.items()} } us")
-    assert took["MultiStep(3)"] < 10 * took["plain"]
+    assert took["MultiStep(3)"] < 25 * took["plain"]
 
 
 def test_stacks_of_pictures_against_torchrls_slices(torchrl, show):

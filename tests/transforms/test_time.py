@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from stored_data import trajectory, write_dataset
@@ -31,6 +32,7 @@ from datasets_rl import (
     TensorDictReplayBuffer,
     UnknownKey,
 )
+from datasets_rl.ted.trajectories import Trajectories
 
 STACKED = ["observation", ("next", "observation")]
 
@@ -204,6 +206,39 @@ class TestFrames:
     def test_a_missing_entry_is_named(self):
         with pytest.raises(UnknownKey, match="no key 'pixels' among"):
             buffer(steps([0], [1]), CatFrames(2, -1)).sample()
+
+
+class TestAround:
+    def test_the_first_and_the_last_step_stand_in(self):
+        """The drawing in its docstring."""
+        rows, outside = Trajectories(np.array([0, 4]), np.array([4, 3])).around(np.array([1, 6]), 2, 1)
+
+        assert rows.tolist() == [[0, 0, 1, 2], [4, 5, 6, 6]]
+        assert outside.astype(int).tolist() == [[1, 0, 0, 0], [0, 0, 0, 1]]
+
+    def test_rows_need_not_lie_in_the_order_of_time(self):
+        """Two environments that take turns: rows 0, 2, 4 and 1, 3."""
+        order, places = np.array([0, 2, 4, 1, 3]), np.array([0, 3, 1, 4, 2])
+        rows, _ = Trajectories(np.array([0, 3]), np.array([3, 2]), order, places).around(np.arange(5), 1, 1)
+
+        assert rows.tolist() == [[0, 0, 2], [1, 1, 3], [0, 2, 4], [1, 3, 3], [2, 4, 4]]
+
+    def test_threads_that_read_ahead_between_writes(self):
+        """All of them ask for the trajectories after each write, and one finds them."""
+        rb = TensorDictReplayBuffer(
+            storage=LazyTensorStorage(40), transform=CatFrames(3, -1, ["observation"]), batch_size=8, prefetch=4
+        )
+        for start in range(0, 200, 10):
+            piece = steps([0] * 10, [0] * 9 + [1])
+            piece["observation"] += start
+            rb.extend(piece)
+            for _ in range(4):
+                early, middle, late = rb.sample()["observation"].unbind(1)
+                assert torch.equal(middle, (late - 1).maximum(late - late % 10))
+                assert torch.equal(early, (late - 2).maximum(late - late % 10))
+        lengths = rb.storage.trajectories().lengths
+
+        assert lengths.tolist() == [10] * 4
 
 
 class TestIndices:
