@@ -27,7 +27,7 @@ WIDTH = 64
 
 def records(writer, first, count):
     """Steps all of whose bytes say who wrote them, and which one they are."""
-    stamp = (writer * 1_000_000 + torch.arange(first, first + count)).double()
+    stamp = (writer * 1_000_000_000 + torch.arange(first, first + count)).double()
     return TensorDict(
         {"stamp": stamp, "wide": stamp.unsqueeze(-1).expand(-1, WIDTH).clone(), "next": {"copy": stamp.clone()}},
         [count],
@@ -85,7 +85,7 @@ def assert_nothing_is_lost(buffer, written):
     assert_whole(held)
     stamps = held["stamp"].long()
     for writer, count in enumerate(written):
-        mine = (stamps[stamps // 1_000_000 == writer] % 1_000_000).sort().values
+        mine = (stamps[stamps // 1_000_000_000 == writer] % 1_000_000_000).sort().values
         if count:
             assert mine.tolist() == list(range(count - len(mine), count))
     assert len(stamps) == min(sum(written), buffer.storage.max_size)
@@ -207,7 +207,7 @@ def test_a_prefetched_batch_is_what_was_chosen_even_if_its_rows_are_overwritten_
     writing.join(10)
     buffer._prefetch.close()
 
-    assert (got[0]["stamp"] < 1_000_000).all()
+    assert (got[0]["stamp"] < 1_000_000_000).all()
 
 
 @pytest.fixture(scope="module")
