@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from itertools import compress
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -25,6 +27,7 @@ EndKey = Key | tuple[Key, ...]
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
+_all: WeakSet[TrajectoryIndex] = WeakSet()
 _TRAJECTORY_KEYS: tuple[Key, ...] = (("collector", "traj_ids"), EPISODE)
 
 
@@ -123,6 +126,7 @@ class TrajectoryIndex:
         self._asked = (end_key, traj_key, step_key)
         self._seen: tuple[int, int] | None = None
         self._lock = Lock()
+        _all.add(self)
 
     def current(self, storage: Storage) -> Trajectories:
         """Return the trajectories as they are now.
@@ -273,3 +277,14 @@ class TrajectoryIndex:
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process makes its own from the same memory.
         return type(self), self._asked
+
+
+def _after_fork() -> None:
+    """Free every index in a forked process: the thread of its parent that was at work does not exist here."""
+    for index in list(_all):
+        if index._lock.locked():  # noqa: SLF001 - of this file
+            index._lock, index._seen = Lock(), None  # noqa: SLF001 - of this file
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    os.register_at_fork(after_in_child=_after_fork)

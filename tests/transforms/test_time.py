@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 
 import numpy as np
@@ -239,6 +240,19 @@ class TestAround:
         lengths = rb.storage.trajectories().lengths
 
         assert lengths.tolist() == [10] * 4
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+    def test_a_forked_process_does_not_wait_for_a_thread_of_its_parent(self):
+        rb = buffer(steps([1, 2], [0, 1]), CatFrames(2, -1, ["observation"]))
+        rb.sample()
+        index = rb.storage._indices[None, None, None]
+        with index._lock:
+            child = os.fork()
+            if not child:
+                os._exit(rb.storage.trajectories().lengths.tolist() != [2])
+        _, status = os.waitpid(child, 0)
+
+        assert status == 0
 
 
 class TestIndices:
