@@ -140,8 +140,15 @@ def test_the_numbers_of_the_reference_come_out():
     assert storage.get(slice(None)).tolist() == [9, 6, 7, 8]
 
 
-@pytest.mark.parametrize("data", [range(3), iter([0, 1, 2]), (n for n in range(3)), [0, 1, 2], (0, 1, 2)], ids=str)
-def test_a_list_takes_its_elements_from_anything_that_gives_them(data):
+@pytest.mark.parametrize("kind", ["range", "iterator", "generator", "list", "tuple"])
+def test_a_list_takes_its_elements_from_anything_that_gives_them(kind):
+    data = {
+        "range": range(3),
+        "iterator": iter([0, 1, 2]),
+        "generator": (n for n in range(3)),
+        "list": [0, 1, 2],
+        "tuple": (0, 1, 2),
+    }[kind]
     storage, writer = ListStorage(4), RoundRobinWriter()
     writer.register_storage(storage)
 
