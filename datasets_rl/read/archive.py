@@ -183,21 +183,27 @@ class _Unxz(io.RawIOBase):
     def _next(self, most: int) -> bytes | None:
         """Inflate some bytes, perhaps none; None at the end."""
         stream = self._inflating
-        if stream is not None and not stream.eof and not stream.needs_input:
-            return stream.decompress(b"", most)
-        if not self._left:
-            self._left = bytes(memoryview(self._piece)[: self._source.readinto(self._piece)])
         if stream is None or stream.eof:
             # Streams may be followed by zeros, four at a time, and by further streams.
-            self._left = self._left.lstrip(b"\0")
-            if not self._left:
+            while self._more():
+                self._left = self._left.lstrip(b"\0")
+                if self._left:
+                    break
+            else:
                 return None
             self._inflating = stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
-        elif not self._left:
+        elif stream.needs_input and not self._more():
             raise ConversionFailed(self._name, ["the xz stream is cut"], hint=AGAIN)
-        data = stream.decompress(self._left, most)
-        self._left = stream.unused_data
+        data, self._left = stream.decompress(self._left, most), b""
+        if stream.eof:
+            self._left = stream.unused_data
         return data
+
+    def _more(self) -> bool:
+        """Have bytes to inflate, if there are any."""
+        if not self._left:
+            self._left = bytes(memoryview(self._piece)[: self._source.readinto(self._piece)])
+        return bool(self._left)
 
 
 class _Content(io.RawIOBase):
@@ -205,12 +211,15 @@ class _Content(io.RawIOBase):
 
     def __init__(self, archive: _Watched, size: int) -> None:
         self._archive = archive
+        self._passed = False
         self.left = size
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Buffer, /) -> int:
+        if self._passed:
+            raise ValueError("the archive was read on; a member can be read until the next one is asked for")
         view = memoryview(buffer).cast("B")[: self.left]
         self._archive.take(view)
         self.left -= len(view)
@@ -218,6 +227,7 @@ class _Content(io.RawIOBase):
 
     def skip(self, more: int) -> None:
         """Pass over the rest, and over `more` bytes."""
+        self._passed = True
         scratch = memoryview(bytearray(min(self.left + more, _PIECE)))
         left, self.left = self.left + more, 0
         while left:
@@ -275,7 +285,7 @@ def _said(archive: _Watched, kind: bytes, size: int) -> dict[str, str]:
         digits, _, _ = text.partition(b" ")
         length = int(digits) if digits.isdigit() and len(digits) < 8 else 0
         key, mark, value = text[len(digits) + 1 : length - 1].partition(b"=")
-        if not mark or length > len(text):
+        if not mark or not len(digits) < length <= len(text):
             raise ConversionFailed(archive.name, ["the attributes of a member are damaged"], hint=AGAIN)
         found[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
         text = text[length:]

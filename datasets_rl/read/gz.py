@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["MAGIC", "Gunzip", "GzipNpy"]
 
 MAGIC = b"\x1f\x8b"
+_PIECE = 1 << 18
 _DEFLATE_MOST = 1100  # deflate cannot shrink anything more than 1032-fold
 
 
@@ -57,7 +58,8 @@ class Gunzip(io.RawIOBase):
             ConversionFailed: If the file is cut, or its bytes or checksum are wrong.
         """
         try:
-            return int(self._inflating.readinto(buffer))
+            # A large view would be inflated elsewhere first, as a whole, and then copied.
+            return int(self._inflating.readinto(memoryview(buffer).cast("B")[:_PIECE]))
         except EOFError as error:
             raise ConversionFailed(self._name, ["the gzip stream is cut"], hint=AGAIN) from error
         except _ERRORS as error:

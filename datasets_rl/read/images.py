@@ -27,6 +27,7 @@ Encoded: TypeAlias = "bytes | bytearray | memoryview"
 
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _JPEG_MAGIC = b"\xff\xd8\xff"
+_U32 = struct.Struct(">I")
 _PIXELS_MOST = 1 << 26  # a frame of 8,192 by 8,192
 _SHOWN_MOST = 20
 _BATCH = 16  # images a thread takes at once
@@ -162,7 +163,23 @@ def _jpeg_header(image: Encoded) -> Header:
     return Header("jpeg", (rows, columns, _JPEG_CHANNELS[space]), np.dtype(np.uint8))
 
 
+def _check_chunks(image: Encoded) -> None:
+    """Check the checksums of a PNG, and that it has its end: pillow reads pixels without."""
+    view, at, kind = memoryview(image), len(_PNG_MAGIC), b""
+    while kind != b"IEND":
+        if at + 12 > len(view):
+            raise _Damaged(f"is a PNG that is cut at byte {len(view):,}")
+        (size,) = _U32.unpack_from(view, at)
+        end = at + 8 + size
+        if end + 4 > len(view):
+            raise _Damaged(f"is a PNG that is cut at byte {len(view):,}")
+        if zlib.crc32(view[at + 4 : end]) != _U32.unpack_from(view, end)[0]:
+            raise _Damaged(f"is a PNG whose bytes {at:,} to {end:,} do not have the checksum that they should")
+        kind, at = bytes(view[at + 4 : at + 8]), end + 4
+
+
 def _png(image: Encoded, found: Header) -> NDArray[Any]:
+    _check_chunks(image)
     with Image.open(io.BytesIO(image), formats=("PNG",)) as opened:
         opened.load()
         deep = found.dtype == np.uint16

@@ -137,6 +137,8 @@ class NpyReader:
         got = fill(self._stream, memoryview(head))
         if not head.startswith(MAGIC):
             raise ConversionFailed(self.name, [unlike(bytes(head[:got]), "a .npy array")], hint=AGAIN)
+        if got < len(head):
+            raise ConversionFailed(self.name, ["its header is cut"], hint=AGAIN)
         version, read = tuple(head[6:8]), npy.read_array_header_1_0
         size = int.from_bytes(head[8:10], "little")
         rest = 10 + size - len(head)

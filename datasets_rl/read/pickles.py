@@ -339,7 +339,8 @@ class _Machine:
         return at
 
     def append(self, at: int) -> int:
-        value = self._stack.pop()
+        value = self._last(2)[1]
+        self._stack.pop()
         self._extend([value])
         return at
 
@@ -837,7 +838,6 @@ _STEPS: dict[int, Callable[[_Machine, int], int]] = {
         "b": _Machine.build,
     }.items()
 }
-_BEGINNINGS = {bytes([code]) for code in _STEPS}
 _REFUSED = {
     ord("P"): "it refers to an object outside of it (PERSID)",
     ord("Q"): "it refers to an object outside of it (BINPERSID)",
@@ -847,3 +847,4 @@ _REFUSED = {
     0x97: "it refers to a buffer outside of it (NEXT_BUFFER)",
     0x98: "it refers to a buffer outside of it (READONLY_BUFFER)",
 }
+_BEGINNINGS = {bytes([code]) for code in (*_STEPS, *_REFUSED)}

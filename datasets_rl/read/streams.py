@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AGAIN", "Readable", "Span", "fill", "unlike"]
 
+_LFS = b"version https://git-lfs"
 AGAIN = "the file is damaged or was cut: download it again with --force"
 
 
@@ -68,6 +69,6 @@ def unlike(head: bytes, wanted: str) -> str:
         return f"it is empty; expected {wanted}"
     if head.lstrip()[:1] == b"<":
         kind = f"is a web page or an XML error, not {wanted}"
-    elif head.startswith(b"version https://git-lfs"):
+    elif len(head) > 8 and _LFS.startswith(head[: len(_LFS)]):
         kind = "is a git-LFS pointer, not the file that it points to"
     return f"it {kind}: it begins with {head[:16]!r}"

@@ -132,6 +132,8 @@ class ZipReader:
 def _faults(entry: zipfile.ZipInfo, found: Mapping[str, ZipMember]) -> Iterator[str]:
     if entry.filename in found:
         yield "is there twice"
+    if entry.header_offset < 0:
+        yield "lies before the file begins"
     if entry.flag_bits & 1:
         yield "is encrypted"
     if entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:

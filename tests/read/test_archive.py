@@ -1,0 +1,298 @@
+"""Archives give their files in order, from memory, and what is hostile in them stays out."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import tarfile
+import tracemalloc
+import zipfile
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datasets_rl.errors import ConversionFailed
+from datasets_rl.read import archive
+from datasets_rl.read.archive import Limits, members
+from datasets_rl.read.npz import NpzFile
+
+FILES = {
+    "a.npy": b"x" * 1000,
+    "folder/b.npy": bytes(range(256)) * 30,
+    "empty": b"",
+    "block": b"y" * 512,
+    "long/" * 40 + "name": b"z",
+    "ümläut": b"u",
+}
+SQUEEZE = {"tar": bytes, "tar.gz": gzip.compress, "tar.xz": lzma.compress}
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+
+
+def tarred(files=FILES, form=tarfile.PAX_FORMAT, extra=()):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=form) as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+        for entry in extra:
+            tar.addfile(entry, io.BytesIO(bytes(entry.size)))
+    return out.getvalue()
+
+
+def zipped(files=FILES, method=zipfile.ZIP_DEFLATED):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as made:
+        for name, content in files.items():
+            made.writestr(name, content)
+    return out.getvalue()
+
+
+def read(data, **options):
+    return {member.name: bytes(member.read()) for member in members(io.BytesIO(data), "x", **options)}
+
+
+def faults(data, **options):
+    with pytest.raises(ConversionFailed) as caught:
+        read(data, **options)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("squeeze", SQUEEZE.values(), ids=SQUEEZE)
+def test_tar_reads_as_written(tmp_path, squeeze, form):
+    data = squeeze(tarred(form=form))
+    (tmp_path / "x.tar").write_bytes(data)
+
+    assert read(data) == FILES
+    assert list(read(data)) == list(FILES)
+    assert {member.name: member.size for member in members(tmp_path / "x.tar")} == {
+        name: len(content) for name, content in FILES.items()
+    }
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_zip_reads_as_written(method):
+    data = zipped(FILES | {"folder/": b""}, method)
+
+    assert read(data) == FILES
+
+
+def test_the_header_of_old_writers_is_read():
+    data = bytearray(tarred({"a": b"hello"}, tarfile.USTAR_FORMAT))
+    data[257:265] = bytes(8)
+    data[148:156] = b"%06o\0 " % (sum(data[:148]) + sum(data[156:512]) + 256)
+
+    assert read(bytes(data)) == {"a": b"hello"}
+
+
+def test_members_may_be_read_in_parts_or_passed_over():
+    found = {}
+    for member in members(io.BytesIO(lzma.compress(tarred())), "x"):
+        if member.name == "folder/b.npy":
+            found[member.name] = member.stream.read(7)
+    assert found == {"folder/b.npy": bytes(range(7))}
+
+
+def test_streams_of_xz_may_follow_each_other():
+    data = tarred()
+
+    assert read(lzma.compress(data[:700]) + bytes(8) + lzma.compress(data[700:])) == FILES
+
+
+def test_a_member_that_was_passed_by_says_so():
+    first, *_ = members(io.BytesIO(tarred()), "x")
+
+    with pytest.raises(ValueError, match="the archive was read on"):
+        first.read()
+
+
+def test_folders_are_passed_over():
+    folder = tarfile.TarInfo("folder")
+    folder.type = tarfile.DIRTYPE
+
+    assert read(tarred({"a": b"1"}, extra=[folder])) == {"a": b"1"}
+
+
+def test_an_npz_inside_a_tar_is_read():
+    out = io.BytesIO()
+    np.savez_compressed(out, x=np.arange(5))
+    member = next(members(io.BytesIO(lzma.compress(tarred({"episode.npz": out.getvalue()}))), "x"))
+
+    with NpzFile(io.BytesIO(member.read()), member.name) as file:
+        np.testing.assert_array_equal(file.read("x"), np.arange(5))
+
+
+FOUL_NAMES = ["../a", "a/../../b", "/etc/passwd", "..\\a", "C:\\a", "C:/a", "\\a"]
+
+
+@pytest.mark.parametrize("name", FOUL_NAMES)
+def test_names_that_lead_out_are_refused(name):
+    assert "leads out of the archive" in faults(tarred({name: b""}))[0]
+    assert "leads out of the archive" in faults(zipped({name: b""}))[0]
+
+
+def test_all_foul_names_of_a_zip_are_named_at_once():
+    assert len(faults(zipped(dict.fromkeys(FOUL_NAMES, b"") | {"good": b""}))) == len(FOUL_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (tarfile.SYMTYPE, "a symbolic link"),
+        (tarfile.LNKTYPE, "a hard link"),
+        (tarfile.CHRTYPE, "a device"),
+        (tarfile.BLKTYPE, "a device"),
+        (tarfile.FIFOTYPE, "a pipe"),
+        (tarfile.GNUTYPE_SPARSE, "sparse"),
+    ],
+)
+def test_what_is_no_plain_file_is_refused(kind, says):
+    entry = tarfile.TarInfo("odd")
+    entry.type, entry.linkname = kind, "/etc/passwd"
+
+    assert faults(tarred(extra=[entry])) == (f"odd is {says}; expected a plain file",)
+
+
+def test_a_name_that_is_there_twice_is_refused():
+    entry = tarfile.TarInfo("a.npy")
+
+    assert faults(tarred(extra=[entry])) == ("a.npy is there twice",)
+
+
+def test_members_before_the_foul_one_are_given():
+    found = []
+    with pytest.raises(ConversionFailed):
+        found.extend(member.name for member in members(io.BytesIO(tarred({"a": b"1", "../b": b""})), "x"))
+    reading = members(io.BytesIO(tarred({"a": b"1", "../b": b""})), "x")
+
+    assert next(reading).name == "a"
+
+
+@pytest.mark.parametrize("squeeze", SQUEEZE.values(), ids=SQUEEZE)
+def test_every_cut_is_refused(squeeze):
+    data = squeeze(tarred({"a": b"123" * 300}, tarfile.USTAR_FORMAT)[:2048])
+    for kept in range(0, len(data) - 512 if squeeze is bytes else len(data), 1 if len(data) < 1000 else 13):
+        assert faults(data[:kept])
+
+
+@pytest.mark.parametrize("squeeze", [gzip.compress, lzma.compress], ids=["gz", "xz"])
+def test_a_flipped_bit_is_refused_wherever_it_is(squeeze):
+    data, passed = squeeze(tarred({"a": b"123" * 300})), 0
+    for place in range(10, len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 0x40
+        with suppress(ConversionFailed):  # a few bits mean nothing, as those that fill up the last byte
+            assert read(bytes(damaged)) == {"a": b"123" * 300}
+            passed += 1
+    assert passed < 8
+
+
+def test_a_damaged_header_is_refused():
+    data = bytearray(tarred({"a": b"1" * 600, "b": b"2"}, tarfile.USTAR_FORMAT))
+    data[512 + 1024 + 3] ^= 1
+
+    assert faults(bytes(data)) == ("byte 1,536 of the archive begins no member",)
+
+
+def test_what_follows_the_end_is_refused():
+    assert faults(tarred() + b"x" * 600) == ("something follows the end of the archive",)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "empty"),
+        (b"<html>", "web page"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git-LFS"),
+        (b"7z\xbc\xaf\x27\x1c", "is not a tar"),
+        (bytes(1024), "is not a tar"),
+        (gzip.compress(b"hello" * 300), "begins no member"),
+        (lzma.compress(b"hello"), "is cut at byte 5"),
+    ],
+)
+def test_what_is_no_archive_is_named(data, says):
+    assert says in faults(data)[0]
+
+
+@pytest.mark.parametrize("squeeze", [gzip.compress, lzma.compress], ids=["gz", "xz"])
+def test_a_bomb_is_refused_and_never_in_memory(squeeze, monkeypatch):
+    monkeypatch.setattr(archive, "_GRACE", 1 << 20)
+    entry = tarfile.TarInfo("bomb")
+    entry.size = 40_000_000
+    data = squeeze(tarred({}, extra=[entry]))
+    tracemalloc.start()
+    with pytest.raises(ConversionFailed, match="expected at most 100 times as many"):
+        for _ in members(io.BytesIO(data), "x", limits=Limits(ratio=100)):
+            pass
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert peak < 10_000_000
+
+
+def test_an_archive_asks_for_no_more_than_its_limits():
+    assert "expected 1,000 at most" in faults(tarred(), limits=Limits(size=1000))[0]
+    assert "expected 3 at most" in faults(tarred(), limits=Limits(files=3))[0]
+    assert len(faults(zipped(), limits=Limits(size=1000, files=3))) == 2
+
+
+def test_huge_names_and_attributes_are_refused_unread():
+    for kind in (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE):
+        entry = tarfile.TarInfo("x")
+        entry.type, entry.size = kind, 8 << 30
+        assert "header has 8,589,934,592 bytes" in faults(entry.tobuf(tarfile.GNU_FORMAT) + bytes(1024))[0]
+
+
+def attributes(text):
+    entry = tarfile.TarInfo("x")
+    entry.type, entry.size = tarfile.XHDTYPE, len(text)
+    return entry.tobuf(tarfile.USTAR_FORMAT) + text.ljust(512, b"\0") + tarred({"a": b"1"}, tarfile.USTAR_FORMAT)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"13 path=../b\n", "'../b' leads out"),
+        (b"12 size=900\n", "is cut|begins no member"),
+        (b"11 size=-9\n", "expected a number"),
+        (b"99 path=a\n", "are damaged"),
+        (b"0 path=a\n", "are damaged"),
+        (b"nonsense", "are damaged"),
+        (b"22 GNU.sparse.major=1\n", "is sparse"),
+    ],
+)
+def test_attributes_that_lie_are_refused(text, says):
+    with pytest.raises(ConversionFailed, match=says):
+        read(attributes(text))
+
+
+def test_an_xz_header_that_asks_for_much_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(archive, "_XZ_MEMORY", 1 << 20)
+
+    assert "Memory usage limit" in faults(lzma.compress(tarred()))[0]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.sampled_from([tarred(), zipped(), gzip.compress(tarred()), lzma.compress(tarred())]))
+def test_damage_never_fails_in_another_way(data, whole):
+    damaged = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, min(len(damaged) - 1, 4000)))] = data.draw(st.integers(0, 255))
+    with suppress(ConversionFailed):
+        read(bytes(damaged))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(st.from_regex(r"[a-z]{1,8}(/[a-z]{1,120}){0,3}", fullmatch=True), st.binary(max_size=3000)))
+def test_any_files_read_as_written(files):
+    files = {
+        name: content for name, content in files.items() if not any(other.startswith(f"{name}/") for other in files)
+    }
+
+    assert read(tarred(files)) == files if files else True
+    assert read(zipped(files)) == files

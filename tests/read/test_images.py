@@ -1,0 +1,184 @@
+"""PNG and JPEG images decode as pillow decodes them, and neither damage nor size gets through."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tracemalloc
+import zlib
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from PIL import Image
+from raw.images import decoded, encoded, scene
+
+from datasets_rl.errors import ConversionFailed
+from datasets_rl.read import images
+
+
+def one(data, shape, dtype=np.uint8):
+    out = np.empty((1, *shape), dtype)
+    images.decode([data], out, "x")
+    return out[0]
+
+
+def faults(data, shape=(16, 24, 3), dtype=np.uint8):
+    with pytest.raises(ConversionFailed) as caught:
+        images.decode(
+            data if isinstance(data, list) else [data],
+            np.empty((len(data) if isinstance(data, list) else 1, *shape), dtype),
+            "x",
+        )
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_png_comes_back_bit_for_bit(channels):
+    pixels = scene(33, 47, channels)
+    data = encoded(pixels)
+
+    assert images.header(data).shape == pixels.shape
+    np.testing.assert_array_equal(one(data, pixels.shape), pixels)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"quality": 40, "progressive": True}, {"subsampling": 0}], ids=str)
+def test_jpeg_decodes_as_pillow_decodes_it(channels, options):
+    data = encoded(scene(40, 56, channels), "JPEG", **options)
+    wanted = decoded(data).reshape(40, 56, channels)
+
+    assert images.header(data).shape == wanted.shape
+    np.testing.assert_array_equal(one(data, wanted.shape), wanted)
+
+
+def test_depth_of_16_bits_keeps_them():
+    depth = np.arange(12 * 20, dtype=np.uint16).reshape(12, 20, 1) * 250
+    data = encoded(depth)
+
+    assert images.header(data).dtype == np.uint16
+    np.testing.assert_array_equal(one(data, depth.shape, np.uint16), depth)
+
+
+@pytest.mark.parametrize("kind", ["P", "1"])
+def test_palettes_and_bits_become_colours_and_greys(kind):
+    image = Image.fromarray(scene(16, 24)).convert(kind)
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    wanted = np.asarray(image.convert("RGB" if kind == "P" else "L")).reshape(16, 24, -1)
+
+    np.testing.assert_array_equal(one(out.getvalue(), wanted.shape), wanted)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
+def test_many_images_decode_in_their_order_from_any_buffer(kind, wrap):
+    pictures = [encoded(scene(16, 24, seed=seed), kind) for seed in range(70)]
+    out = np.empty((70, 16, 24, 3), np.uint8)
+    images.decode([wrap(one) for one in pictures], out)
+
+    np.testing.assert_array_equal(out, [decoded(one) for one in pictures])
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "is empty"),
+        (b"GIF89a........", "is not a PNG or JPEG image"),
+        (b"<html>", "web page"),
+        (b"\x89PNG\r\n\x1a\n\0\0", "is a PNG that is cut"),
+        (b"\xff\xd8\xff\xe0", "header is damaged"),
+    ],
+)
+def test_what_is_no_image_is_named(data, says):
+    assert says in faults(data)[0]
+    with pytest.raises(ConversionFailed, match=says):
+        images.header(data)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_a_cut_image_is_refused_wherever_it_is_cut(kind):
+    data = encoded(scene(16, 24), kind)
+    for kept in range(0, len(data) - 2, 5):
+        assert faults(data[:kept])
+
+
+def test_a_flipped_bit_in_a_png_is_refused_wherever_it_is():
+    data = encoded(scene(16, 24))
+    for place in range(8, len(data) - 12, 3):
+        damaged = bytearray(data)
+        damaged[place] ^= 0x04
+
+        assert faults(bytes(damaged))
+
+
+def test_a_jpeg_whose_bytes_are_wrong_fails_or_has_the_right_shape():
+    """The format has no checksums: what the decoder can tell is refused."""
+    data = encoded(scene(16, 24), "JPEG")
+    refused = 0
+    for place in range(2, len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 0x04
+        try:
+            one(bytes(damaged), (16, 24, 3))
+        except ConversionFailed:
+            refused += 1
+
+    assert refused > 50
+
+
+def test_all_wrong_images_are_named_at_once():
+    good = encoded(scene(16, 24))
+    small, grey = encoded(scene(8, 24)), encoded(scene(16, 24, 1))
+    problems = faults([good] * 20 + [small, b"?", grey] + [good] * 20)
+
+    assert [problem.split(" is ")[0] for problem in problems] == ["image 20", "image 21", "image 22"]
+    assert "[8, 24, 3] of uint8; expected [16, 24, 3] of uint8" in problems[0]
+    assert "[16, 24, 1]" in problems[2]
+
+
+def png(columns, rows, kind=0, bits=8, body=b""):
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", columns, rows, bits, kind, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def test_a_bomb_is_refused_by_its_declared_size():
+    data = png(100_000, 100_000, body=zlib.compress(bytes(10_000_000)))
+    tracemalloc.start()
+    with pytest.raises(ConversionFailed, match="declares 100,000 by 100,000 pixels"):
+        images.header(data)
+    assert "declares 100,000" in faults(data)[0]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert peak < 1_000_000
+
+
+def test_pixels_beyond_the_declared_size_are_not_inflated():
+    data = png(24, 16, body=zlib.compress(bytes(50_000_000)))
+    tracemalloc.start()
+    with suppress(ConversionFailed):
+        one(data, (16, 24, 1))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert peak < 2_000_000
+
+
+def test_colours_of_16_bits_are_refused_rather_than_halved():
+    assert "16 bits each" in faults(png(24, 16, kind=2, bits=16))[0]
+
+
+def test_jpeg_of_printers_colours_is_refused():
+    out = io.BytesIO()
+    Image.new("CMYK", (24, 16)).save(out, "JPEG")
+
+    assert "expected colours or grey" in faults(out.getvalue())[0]
+
+
+def test_a_wrong_buffer_is_the_callers_fault():
+    with pytest.raises(ValueError, match=r"out is \[2, 16, 24, 3\]"):
+        images.decode([b""], np.empty((2, 16, 24, 3), np.uint8))

@@ -1,0 +1,377 @@
+"""Pickles of plain data read as the library reads them, and nothing else is ever made or called."""
+
+from __future__ import annotations
+
+import copyreg
+import datetime as dt
+import io
+import os
+import pickle
+import pickletools
+import struct
+import sys
+from collections import Counter, OrderedDict, deque
+from contextlib import suppress
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datasets_rl.errors import ConversionFailed
+from datasets_rl.read import pickles
+
+SHARED = [1, 2]
+VALUES = {
+    "none": None,
+    "booleans": [True, False],
+    "integers": [0, 1, -1, 255, 256, 65535, 65536, 2**31, -(2**31), 2**40, -(2**70), 2**2000],
+    "floats": [1.5, float("inf"), -0.0],
+    "many floats": [1.5] * 2500,
+    "text": ["", "a", "é☃\n\\x", "x" * 70_000],
+    "bytes": [b"", b"\x00\xff" * 300, bytearray(b"abc")],
+    "tuples": [(), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4)],
+    "dicts": {"a": 1, (1, "b"): [], 7: {}},
+    "sets": [{1, 2}, frozenset({"a"}), set()],
+    "complex": 1 + 2j,
+    "ordered": OrderedDict(b=1, a=[2]),
+    "deques": [deque([1, 2], 3), deque([1])],
+    "shared": [SHARED, SHARED],
+    "arrays": [np.arange(5), np.arange(6.0).reshape(2, 3), np.array([True, False]), np.zeros((0, 3)), np.array(3.5)],
+    "columns first": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "types": [np.zeros(2, kind) for kind in ("f2", "f4", ">f8", ">i4", "u1", "u8", "c8", "S3", "U4")],
+    "numbers": [np.float32(3), np.int64(-3), np.bool_(True), np.float16(2), np.uint8(3), np.complex64(1j)],
+    "objects": np.array([1, "a", None, {"b": np.arange(3)}], object),
+    "a type": np.dtype("f4"),
+}
+
+
+def same(got, wanted):
+    assert type(got) is type(wanted)
+    if isinstance(wanted, np.ndarray):
+        assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+        same(list(got.ravel()), list(wanted.ravel())) if wanted.dtype.hasobject else np.testing.assert_array_equal(
+            got, wanted
+        )
+    elif isinstance(wanted, dict):
+        assert list(got) == list(wanted)
+        same(list(got.values()), list(wanted.values()))
+    elif isinstance(wanted, list | tuple | deque):
+        assert len(got) == len(wanted)
+        for one, other in zip(got, wanted, strict=True):
+            same(one, other)
+    else:
+        assert got == wanted
+
+
+def by_python(value, protocol):
+    out = io.BytesIO()
+    pickle._Pickler(out, protocol).dump(value)
+    return out.getvalue()
+
+
+def faults(data):
+    with pytest.raises(ConversionFailed) as caught:
+        pickles.load(data, "x.pickle")
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_plain_data_reads_as_written(value, protocol):
+    same(pickles.load(pickle.dumps(value, protocol)), value)
+    same(pickles.load(by_python(value, protocol)), value)
+    same(pickles.load(pickletools.optimize(pickle.dumps(value, protocol))), value)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_numpy_of_both_generations_is_known(protocol):
+    """numpy 2 renamed the modules that pickles name."""
+    value = [np.arange(3), np.float32(1)]
+    data = pickle.dumps(value, protocol)
+    names = {b"numpy.core": b"numpy._core", b"numpy._core": b"numpy.core"}
+    old, new = next((old, new) for old, new in sorted(names.items()) if old in data)
+    module = {old + tail: new + tail for tail in (b".multiarray", b".numeric")}
+    for one, other in module.items():
+        data = data.replace(b"\x8c" + bytes([len(one)]) + one, b"\x8c" + bytes([len(other)]) + other)
+        data = data.replace(b"c" + one + b"\n", b"c" + other + b"\n")
+    data = data[:2] + data[11:] if data[2:3] == b"\x95" else data  # the frame's length is another now
+
+    same(pickles.load(data), value)
+
+
+def test_python_2_is_read():
+    """Written by Python 2.7: its text and bytes are alike."""
+    array = b"cnumpy.core.multiarray\n_reconstruct\np0\n(cnumpy\nndarray\np1\n(I0\ntp2\nS'b'\np3\ntp4\nRp5\n(I1\n(I2\ntp6\ncnumpy\ndtype\np7\n(S'i2'\np8\nI0\nI1\ntp9\nRp10\n(I3\nS'<'\np11\nNNNI-1\nI-1\nI0\ntp12\nbI00\nS'\\x01\\x00\\x02\\x00'\np13\ntp14\nb."
+
+    assert pickles.load(b"(dp0\nS'a'\np1\nL5L\ns.") == {"a": 5}
+    assert pickles.load(b"\x80\x02U\x03a\xffb.") == "aÿb"
+    assert pickles.load(b"\x80\x02T\x02\0\0\0ab.") == "ab"
+    np.testing.assert_array_equal(pickles.load(array), np.array([1, 2], "<i2"))
+
+
+def test_what_is_shared_stays_shared():
+    got = pickles.load(pickle.dumps([SHARED, SHARED, array := np.arange(3), array]))
+
+    assert got[0] is got[1]
+    assert got[2] is got[3]
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.tuples(inner, inner),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(plain, st.integers(0, 5))
+def test_any_plain_data_reads_as_written(value, protocol):
+    same(pickles.load(pickle.dumps(value, protocol)), value)
+
+
+class Call:
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+class Custom:
+    pass
+
+
+ATTACKS = {
+    "system": Call(os.system, "touch /tmp/x"),
+    "eval": Call(eval, "1"),
+    "import": Call(__import__, "os"),
+    "getattr": Call(getattr, "x", "upper"),
+    "load": Call(np.load, "x.npy", None, True),
+    "fromfile": Call(np.fromfile, "/etc/passwd"),
+    "loads": Call(pickle.loads, b"."),
+    "reconstructor": Call(copyreg._reconstructor, Custom, object, None),
+    "an instance": Custom(),
+    "a class": Custom,
+    "a function": os.getcwd,
+    "a fraction": Fraction(1, 2),
+    "a date": dt.date(2020, 1, 1),
+    "a counter": Counter("a"),
+    "a record type": np.zeros(2, [("a", "f4")]),
+    "times": np.zeros(2, "M8[s]"),
+    "a masked array": np.ma.zeros(2),
+    "a range": range(3),
+    "slice": slice(3),
+    "empty": Call(np.zeros, 10**12),
+}
+
+
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_everything_else_is_refused(attack, protocol, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (problem, *_) = faults(pickle.dumps({"a": [1, attack], "b": 2}, protocol))
+
+    assert "not plain data" in problem or "refused" in problem or "of its own" in problem
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_names_are_reported_with_their_places():
+    data = b"\x80\x02(cos\nsystem\nN\x85Rcbuiltins\neval\nX\x01\0\0\0x\x85R}(X\x01\0\0\0acsys\nexit\nut."
+
+    assert [problem.partition(" is not")[0] for problem in faults(data)] == [
+        "byte 3: os.system",
+        "byte 17: builtins.eval",
+        "byte 48: sys.exit",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"\x80\x04\x8c\x05numpy\x8c\x0bdtype.mro.x\x93.", "numpy.dtype.mro.x"),
+        (b"\x80\x04\x8c\x02os\x8c\x0bpath.system\x93.", "os.path.system"),
+        (b"\x80\x04K\x01K\x02\x93.", "a name is no text"),
+        (b"Pid\n.", "PERSID"),
+        (b"\x80\x02K\x01Q.", "BINPERSID"),
+        (b"\x80\x02\x82\x01.", "extension registry"),
+        (b"\x80\x02\x83\x01\x01.", "extension registry"),
+        (b"\x80\x02\x84\x01\x01\x01\x01.", "extension registry"),
+        (b"\x80\x05\x97.", "buffer outside"),
+        (b"\x80\x05N\x98.", "buffer outside"),
+        (b"(ios\nsystem\n.", "not made"),
+        (b"(cos\nsystem\no.", "os.system"),
+        (b"\x80\x02cos\nsystem\n)\x81.", "os.system"),
+        (b"\x80\x04cos\nsystem\n)}\x92.", "os.system"),
+        (b"\x80\x02cnumpy\nndarray\n)\x81.", "instance of a class"),
+        (b"\x80\x02cnumpy\nndarray\n)R.", "numpy.ndarray is called"),
+        (b"\x80\x02cnumpy\nndarray\n.", "stands for a value"),
+        (b"\x80\x02X\x01\0\0\0x)R.", "calls what is no name"),
+        (b"\x80\x02}}b.", "given a state"),
+        (b"\x80\x02cbuiltins\nbytearray\nJ\xff\xff\xff\x7f\x85R.", "a call has a int"),
+        (b"\x80\x02]q\x00h\x00a.", "holds itself"),
+        (b"\x80\x02]\x94\x8f.", "middle of a value"),
+        (b"\x80\x02h\x07.", "used before"),
+        (b"\x80\x02K\x01", "cut"),
+        (b"\x80\x02K\x01.K", "follow its end"),
+        (b"\x80\x06N.", "protocol is 6"),
+        (b"\x80\x02(K\x01.", "middle"),
+        (b"\x80\x02a.", "missing"),
+        (b"\x80\x02e.", "mark is missing"),
+        (b"\x80\x02K\x01(K\x02a.", "missing"),
+        (b"\x80\x02\xfe.", "no instruction"),
+        (b"\x80\x02B\xff\xff\xff\x7fabc.", "2,147,483,647 bytes is cut"),
+        (b"\x80\x04\x8e" + b"\xff" * 8 + b".", "is cut"),
+        (b"\x80\x05\x96" + b"\xff" * 8 + b".", "is cut"),
+        (b"\x80\x02\x8b\x00\x00\x00\x10.", "expected 1,000 at most"),
+        (b"I" + b"9" * 5000 + b"\n.", "a line has 5,000 bytes"),
+        (b"L" + b"9" * 5000 + b"L\n.", "a line has"),
+        (b"\x80\x02r\xff\xff\xff\xff.", "missing"),
+        (b"", "is empty"),
+        (b"<html>", "web page"),
+        (b"version https://git-lfs", "git-LFS"),
+    ],
+)
+def test_hostile_and_broken_programs_are_refused(data, says):
+    assert says in faults(data)[0]
+
+
+def test_a_memo_with_large_numbers_costs_nothing():
+    assert pickles.load(b"\x80\x02]r\xff\xff\xff\xffK\x01a.") == [1]
+
+
+def test_shared_lists_that_grow_to_billions_are_refused():
+    value = [1] * 10
+    for _ in range(12):
+        value = [value] * 10
+
+    assert "written out" in faults(pickle.dumps(value))[0]
+
+
+def test_deep_nesting_is_refused_and_does_not_overflow():
+    assert "nested" in faults(b"\x80\x02)" + b"\x85" * 200_000 + b".")[0]
+    assert "is a key" in faults(b"\x80\x02}(" + b")" + b"\x85" * 200_000 + b"Nu.")[0]
+    assert "nested 33 deep" in faults(b"\x80\x02" + b"]" * 33 + b"a" * 32 + b".")[0]
+    assert pickles.load(b"\x80\x02" + b"]" * 32 + b"a" * 31 + b".")
+
+
+def test_calls_cannot_make_much_out_of_little():
+    """One megabyte, given to a call ten thousand times."""
+    body = b"X" + struct.pack("<I", 1 << 20) + b"a" * (1 << 20) + b"q\x01"
+    call = b"c_codecs\nencode\nh\x01X\x06\0\0\0latin1\x86Ra"
+
+    assert "more than it brings" in faults(b"\x80\x02" + body + b"0]" + call * 10_000 + b".")[0]
+
+
+def array(state, dtype=b"X\x02\0\0\0f8", dtype_state=b"(K\x03X\x01\0\0\0<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb"):
+    start = b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85C\x01b\x87R"
+    return (
+        start
+        + b"(K\x01"
+        + state.replace(b"DTYPE", b"cnumpy\ndtype\n" + dtype + b"\x89\x88\x87R" + dtype_state)
+        + b"tb."
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (array(b"K\x02\x85DTYPE\x89C\x08" + bytes(8)), "an array of 16 bytes has 8"),
+        (array(b"J\xff\xff\xff\xff\x85DTYPE\x89C\x08" + bytes(8)), "has the shape (-1,)"),
+        (array(b"X\x01\0\0\0a\x85DTYPE\x89C\x08" + bytes(8)), "has the shape"),
+        (array(b"K\x01\x85N\x89C\x08" + bytes(8)), "no type"),
+        (array(b"K\x01\x85DTYPE\x89C\x08" + bytes(8), b"X\x01\0\0\0O"), "an array of 1 objects has not as many"),
+        (array(b"K\x01\x85DTYPE\x89](K\x01K\x02e", b"X\x01\0\0\0O"), "an array of 1 objects has not as many"),
+        (array(b"K\x01\x85DTYPE\x89C\x01\x02", b"X\x02\0\0\0b1"), "neither 0 nor 1"),
+        (array(b"K\x01\x85DTYPE\x89C\x08" + bytes(8), b"X\x05\0\0\0i4,i4"), "refused"),
+        (array(b"K\x01\x85DTYPE\x89C\x08" + bytes(8), b"X\x02\0\0\0V8"), "refused"),
+        (array(b"K\x01\x85DTYPE\x89C\x08" + bytes(8), b"X\x02\0\0\0S0"), "refused"),
+        (
+            array(
+                b"K\x01\x85DTYPE\x89C\x08" + bytes(8), dtype_state=b"(K\x03X\x01\0\0\0|N(X\x01\0\0\0at}K\x08K\x01K\0tb"
+            ),
+            "parts of its own",
+        ),
+        (array(b"K\x01\x85DTYPE\x89C\x08" + bytes(8), dtype_state=b"(K\x03X\x01\0\0\0?NNNtb"), "byte order"),
+        (array(b"K\x01\x85DTYPE\x89C\x08" + bytes(8), dtype_state=b""), "no type"),
+    ],
+)
+def test_forged_arrays_are_refused(data, says):
+    assert says in faults(data)[0]
+
+
+def test_the_forger_forges_nothing_when_asked_for_a_plain_array():
+    np.testing.assert_array_equal(pickles.load(array(b"K\x01\x85DTYPE\x89C\x08" + struct.pack("<d", 2.5))), [2.5])
+
+
+def test_an_array_within_itself_is_refused():
+    value = np.empty(1, object)
+    value[0] = value
+
+    assert "an array holds itself" in faults(pickle.dumps(value))[0]
+
+
+EPISODE = pickle.dumps({"steps": [{"a": np.arange(3.0), "b": b"pixels", "c": [1.5, 2.5], "d": (1, "x")}] * 2}, 2)
+
+
+def test_every_cut_is_refused():
+    for kept in range(len(EPISODE)):
+        assert faults(EPISODE[:kept])
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data(), st.sampled_from([EPISODE, pickle.dumps(list(VALUES.values()), 0), pickle.dumps(VALUES, 4)]))
+def test_damaged_pickles_never_fail_in_another_way(data, episode):
+    damaged = bytearray(episode)
+    for _ in range(data.draw(st.integers(1, 5))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    before = set(sys.modules)
+    with suppress(ConversionFailed):
+        pickles.load(damaged)
+
+    assert set(sys.modules) == before
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from([bytes([code]) for code in range(256)]) | st.binary(max_size=4), max_size=40))
+def test_random_programs_never_fail_in_another_way(codes):
+    with suppress(ConversionFailed):
+        pickles.load(b"\x80\x04" + b"".join(codes) + b".")
+
+
+class TestArrayFiles:
+    def test_a_dict_in_a_npy_file_is_read(self, tmp_path):
+        """As Gen-DGRL has its episodes."""
+        value = {"observations": np.zeros((3, 2)), "dones": [False, True]}
+        np.save(tmp_path / "x.npy", value, allow_pickle=True)
+
+        same(pickles.load_npy(tmp_path / "x.npy"), value)
+
+    def test_arrays_of_objects_and_of_numbers_are_read(self, tmp_path):
+        for value in (np.array([1, "a"], object), np.arange(3), np.array(["a"])):
+            np.save(tmp_path / "x.npy", value, allow_pickle=True)
+            same(pickles.load_npy(tmp_path / "x.npy"), value)
+            with (tmp_path / "x.npy").open("rb") as stream:
+                same(pickles.load_npy(stream), value)
+
+    def test_a_foreign_name_in_a_npy_file_is_refused(self, tmp_path):
+        np.save(tmp_path / "x.npy", np.array([ATTACKS["system"]], object), allow_pickle=True)
+
+        with pytest.raises(ConversionFailed, match=r"x.npy.*system is not plain data"):
+            pickles.load_npy(tmp_path / "x.npy")
+
+    def test_a_pickle_of_another_shape_is_refused(self, tmp_path):
+        np.save(tmp_path / "x.npy", np.array([1, 2], object), allow_pickle=True)
+        data = (tmp_path / "x.npy").read_bytes().replace(b"(2,)", b"(3,)")
+
+        with pytest.raises(ConversionFailed, match=r"no array of shape \[3\]"):
+            pickles.load_npy(io.BytesIO(data))
+
+    def test_a_pickle_that_is_too_long_is_refused(self):
+        out = io.BytesIO()
+        np.save(out, np.array([b"x" * 5_000_000], object), allow_pickle=True)
+        out.seek(0)
+
+        with pytest.raises(ConversionFailed, match="more than 1,000,000 bytes"):
+            pickles.load_npy(out, most=1_000_000)

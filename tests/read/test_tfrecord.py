@@ -1,0 +1,212 @@
+"""TFRecords and Examples read as written, and no damage passes."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import resource
+import struct
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw.tfrecords import crc32c, example, masked, record, sequence_example
+
+from datasets_rl.errors import ConversionFailed
+from datasets_rl.read import tfrecord
+from datasets_rl.read.gz import Gunzip
+
+PAYLOADS = [b"123456789", b"", bytes(range(200)), b"x"]
+FILE = b"".join(map(record, PAYLOADS))
+
+floats = st.lists(st.floats(width=32, allow_nan=False), min_size=1)
+integers = st.lists(st.integers(-(2**63), 2**63 - 1))
+pixels = st.lists(st.integers(0, 2**14 - 1))
+strings = st.lists(st.binary(max_size=300), min_size=1)
+
+
+def read(data, name="x.tfrecord"):
+    return [bytes(payload) for payload in tfrecord.records(io.BytesIO(data), name)]
+
+
+def faults(data):
+    with pytest.raises(ConversionFailed) as caught:
+        read(data)
+    assert "--force" in caught.value.hint
+    return caught.value.problems
+
+
+def peak():
+    """Kilobytes that the process has had in memory at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def values(feature):
+    return feature.tolist() if isinstance(feature, np.ndarray) else [bytes(one) for one in feature]
+
+
+def parsed(payload):
+    return {name: values(feature) for name, feature in tfrecord.example(memoryview(payload), "it").items()}
+
+
+def test_the_checksum_is_that_of_the_standards():
+    """RFC 3720 B.4, the check value of the catalogues, and the mask worked out by hand."""
+    vectors = {b"123456789": 0xE3069283, bytes(32): 0x8A9136AA, b"\xff" * 32: 0x62A8AB43, bytes(range(32)): 0x46DD794E}
+
+    assert {data: crc32c(data) for data in vectors} == vectors
+    assert masked(b"123456789") == 0xC78AB0E5
+    assert tfrecord._masked(b"123456789") == 0xC78AB0E5
+    assert record(b"123456789")[-4:] == bytes.fromhex("e5b08ac7")
+
+
+def test_payloads_come_in_order():
+    assert read(FILE) == PAYLOADS
+    assert read(b"") == []
+
+
+def test_payloads_come_out_of_gzip_too():
+    stream = Gunzip(io.BytesIO(gzip.compress(FILE)), "x.gz")
+
+    assert [bytes(one) for one in tfrecord.records(stream, "x")] == PAYLOADS
+
+
+def test_payloads_own_their_memory():
+    kept = list(tfrecord.records(io.BytesIO(FILE), "x"))
+
+    assert [bytes(one) for one in kept] == PAYLOADS
+
+
+@pytest.mark.parametrize("kept", [1, 11, 12, 13, 20, 24])
+def test_a_record_that_is_cut_is_named(kept):
+    """Within the length, within its checksum, within the payload, within the last checksum."""
+    start = len(record(PAYLOADS[2]))
+    (problem,) = faults(record(PAYLOADS[2]) + FILE[:kept])
+
+    assert f"record 1 at byte {start:,} is cut after" in problem
+
+
+def test_every_cut_between_records_is_whole_and_every_other_is_refused():
+    ends = {0}
+    for payload in PAYLOADS:
+        ends.add(max(ends) + 16 + len(payload))
+    for cut in range(len(FILE)):
+        if cut in ends:
+            assert read(FILE[:cut]) == PAYLOADS[: sorted(ends).index(cut)]
+        else:
+            assert "is cut" in faults(FILE[:cut])[0]
+
+
+@pytest.mark.parametrize("place", range(0, len(FILE), 3))
+def test_a_flipped_bit_is_found(place):
+    damaged = bytearray(FILE)
+    damaged[place] ^= 0x10
+
+    assert "record" in faults(damaged)[0]
+
+
+def test_all_damaged_records_are_named_at_once_and_those_before_them_are_given():
+    data = record(b"good") + record(b"bad", check=1) + record(b"good") + record(b"worse", check=2)
+    reading = tfrecord.records(io.BytesIO(data), "x.tfrecord")
+
+    assert bytes(next(reading)) == b"good"
+    with pytest.raises(ConversionFailed) as caught:
+        next(reading)
+    assert caught.value.problems == (
+        "record 1 at byte 20 does not have the CRC32C that it should",
+        "record 3 at byte 59 does not have the CRC32C that it should",
+    )
+
+
+def test_a_length_that_lies_is_not_believed():
+    """With a checksum that is right it asks for 2 GB; nothing of that is there."""
+    for size in (2**31 - 1, 2**31, 2**63):
+        length = struct.pack("<Q", size)
+        data = length + struct.pack("<I", masked(length)) + b"abc"
+        before = peak()
+        faults(data)
+
+        assert peak() - before < 100_000
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.dictionaries(st.text(max_size=20), floats | integers | pixels | strings, max_size=6))
+def test_examples_read_as_the_runtime_wrote_them(features):
+    assert parsed(example(features)) == features | {name: [] for name, one in features.items() if not one}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(st.text(max_size=5), st.lists(floats | integers | strings, min_size=1, max_size=4), max_size=3))
+def test_sequence_examples_read_as_the_runtime_wrote_them(lists):
+    found = tfrecord.sequence_example(memoryview(sequence_example({"id": [7]}, lists)), "it")
+
+    assert {name: values(one) for name, one in found.context.items()} == {"id": [7]}
+    assert {name: [values(one) for one in steps] for name, steps in found.lists.items()} == lists
+
+
+def test_floats_and_strings_are_views_of_the_payload():
+    payload = np.frombuffer(example({"a": [1.5, 2.5], "b": [b"pixels"]}), np.uint8)
+    found = tfrecord.example(payload.data, "it")
+
+    assert np.shares_memory(found["a"], payload)
+    assert np.shares_memory(np.frombuffer(found["b"][0], np.uint8), payload)
+    assert found["a"].dtype == np.float32
+
+
+def field(number, payload):
+    return bytes([number << 3 | 2, len(payload)]) + payload
+
+
+def test_lists_that_are_not_packed_or_packed_in_parts_are_read():
+    """The format lets a writer do either."""
+    loose = field(2, b"\x0d" + struct.pack("<f", 1.5) + b"\x0d" + struct.pack("<f", 2.5))
+    mixed = field(3, b"\x08\x05" + field(1, b"\x96\x01\x07") + b"\x08" + b"\xff" * 9 + b"\x01")
+    entries = [field(1, field(1, name) + field(2, feature)) for name, feature in ((b"f", loose), (b"i", mixed))]
+
+    assert parsed(field(1, b"".join(entries))) == {"f": [1.5, 2.5], "i": [5, 150, 7, -1]}
+
+
+def test_unknown_fields_are_passed_over():
+    inner = field(1, field(1, b"x") + field(2, field(3, field(1, b"\x07"))) + field(9, b"?"))
+    payload = b"\x50\x01" + field(7, b"?") + b"\x59" + bytes(8) + b"\x5d" + bytes(4) + field(1, inner)
+
+    assert parsed(payload) == {"x": [7]}
+
+
+@pytest.mark.parametrize(
+    ("payload", "says"),
+    [
+        (b"\x0a\x7f", "has 127 bytes; 0 are left"),
+        (b"\xff" * 12, "does not end"),
+        (b"\x0b\x01", "unknown type 3"),
+        (field(1, field(1, field(1, b"\xff\xfe") + field(2, b""))), "utf-8"),
+        (field(1, field(1, field(1, b"x") + field(2, field(2, field(1, b"abc"))))), "holds no floats"),
+        (field(1, field(1, field(1, b"x") + field(2, field(3, field(1, b"\x80"))))), "integers at byte .* are cut"),
+        (field(1, field(1, field(1, b"x") + field(2, field(3, field(1, b"\xff" * 12 + b"\1"))))), "more than 10 bytes"),
+        (field(1, field(1, field(1, b"x") + field(2, field(1, b"\x0a\x09a")))), "cut|left"),
+        (field(1, field(1, field(1, b"x") + field(2, field(1, b"\x08\x01")))), "no byte string"),
+        (field(1, field(1, field(1, b"x") + field(2, field(2, b"") + field(3, b"")))), "several lists"),
+    ],
+)
+def test_what_is_no_example_is_refused(payload, says):
+    with pytest.raises(ConversionFailed, match=says):
+        tfrecord.example(memoryview(payload), "record 3")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_damaged_examples_never_fail_in_another_way(data):
+    payload = bytearray(example({"a": [1.5] * 40, "b": [1, 300, -1] * 9, "c": [b"x" * 40, b"y" * 200]}))
+    for _ in range(data.draw(st.integers(1, 4))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(payload)))
+    with suppress(ConversionFailed):
+        assert len(tfrecord.example(memoryview(payload)[:cut], "it")) <= 12
+
+
+def test_a_flood_of_empty_strings_is_refused(monkeypatch):
+    monkeypatch.setattr(tfrecord, "_STRINGS_MOST", 100)
+
+    with pytest.raises(ConversionFailed, match="more than 100 byte strings"):
+        tfrecord.example(memoryview(example({"x": [b""] * 101})), "it")
