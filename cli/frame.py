@@ -83,7 +83,8 @@ def make_app() -> typer.Typer:
     for name in command_names():
         module = importlib.import_module(f"{commands.__name__}.{name}")
         settings = getattr(module, "CONTEXT", None)
-        app.command(name, epilog=_EPILOG, context_settings=settings)(_command(module.run))
+        more: Sequence[inspect.Parameter] = getattr(module, "more_options", tuple)()
+        app.command(name, epilog=_EPILOG, context_settings=settings)(_command(module.run, more))
     return app
 
 
@@ -126,8 +127,13 @@ def _help_words(words: Sequence[str]) -> list[str]:
     return list(words)
 
 
-def _command(act: Callable[..., Result]) -> Callable[..., Result]:
-    """Wrap a command's ``run`` into what Typer calls: with the global options, and the `Shell` as first argument."""
+def _command(act: Callable[..., Result], more: Sequence[inspect.Parameter]) -> Callable[..., Result]:
+    """Wrap a command's ``run`` into what Typer calls: with the global options, and the `Shell` as first argument.
+
+    Args:
+        act: The command.
+        more: Options that it takes beside those of its signature.
+    """
 
     @functools.wraps(act)
     def command(ctx: typer.Context, **arguments: Any) -> Result:
@@ -142,7 +148,8 @@ def _command(act: Callable[..., Result]) -> Callable[..., Result]:
 
     hints = typing.get_type_hints(act, include_extras=True)
     own = [one.replace(annotation=hints[one.name]) for one in inspect.signature(act).parameters.values()]
-    return _declared(command, own[1:], hidden=True)
+    named = [one for one in own[1:] if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    return _declared(command, [*named, *more], hidden=True)
 
 
 def _root() -> Callable[..., Result | None]:

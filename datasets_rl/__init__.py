@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         BaseDatasetExperienceReplay,
         D4RLExperienceReplay,
         DemoExperienceReplay,
+        MinariExperienceReplay,
         StoredExperienceReplay,
         open_dataset,
     )
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     )
     from datasets_rl.scores import normalized_score
     from datasets_rl.settings import Settings
+    from datasets_rl.sources import Selection
     from datasets_rl.specs import (
         Binary,
         BinaryDiscreteTensorSpec,
@@ -204,6 +206,7 @@ __all__ = [
     "Locked",
     "Manifest",
     "ManifestInvalid",
+    "MinariExperienceReplay",
     "MissingDependency",
     "MultiCategorical",
     "MultiDiscreteTensorSpec",
@@ -240,6 +243,7 @@ __all__ = [
     "SamplerEnsemble",
     "SamplerWithoutReplacement",
     "SelectTransform",
+    "Selection",
     "Settings",
     "SignTransform",
     "SliceSampler",
@@ -341,6 +345,7 @@ _HOMES = {
     "Locked": "datasets_rl.errors",
     "Manifest": "datasets_rl.manifest",
     "ManifestInvalid": "datasets_rl.errors",
+    "MinariExperienceReplay": "datasets_rl.datasets",
     "MissingDependency": "datasets_rl.errors",
     "MultiCategorical": "datasets_rl.specs",
     "MultiDiscreteTensorSpec": "datasets_rl.specs",
@@ -376,6 +381,7 @@ _HOMES = {
     "Sampler": "datasets_rl.samplers",
     "SamplerEnsemble": "datasets_rl.samplers",
     "SamplerWithoutReplacement": "datasets_rl.samplers",
+    "Selection": "datasets_rl.sources",
     "SelectTransform": "datasets_rl.transforms",
     "Settings": "datasets_rl.settings",
     "SignTransform": "datasets_rl.transforms",

@@ -20,7 +20,7 @@ from datasets_rl.fetch.ahead import Ahead
 from datasets_rl.fetch.asset import Fetched
 from datasets_rl.format.journal import Journal
 from datasets_rl.format.npy import NpyStream
-from datasets_rl.format.writer import DatasetWriter, Written
+from datasets_rl.format.writer import Commit, DatasetWriter, Written
 from datasets_rl.manifest import Applied, Manifest, RawFile, StoredFile
 from datasets_rl.progress import Report
 from datasets_rl.rows import Column, Schema
@@ -32,6 +32,7 @@ from datasets_rl.ted.keys import Key
 __all__ = ["Work", "convert", "converted_bytes", "converter_version"]
 
 _METADATA_FOLDER = "metadata"
+_UNSEEN = Report()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,8 @@ def convert(
     *,
     journal: Journal | None = None,
     jobs: int = 1,
-    report: Report | None = None,
-    committed: Callable[[Ready], None] | None = None,
+    report: Report = _UNSEEN,
+    committed: Callable[[Ready], object] = bool,
 ) -> Manifest:
     """Write the shards of a dataset into a folder, one behind the other; the manifest comes last.
 
@@ -91,21 +92,12 @@ def convert(
     if not isinstance(recording, Recording):
         raise ConversionFailed(work.entry.id, ["it has no shard"])
     kept = work.selection.kept_keys([column.key for column in recording.columns])
-    columns = [column for column in recording.columns if column.key in kept]
-    if recording.steps is not None:
-        there = entries[-1]["commit"]["steps"] if entries else 0
-        disk.require_free(folder, converted_bytes(columns, recording.steps - there), "the converted dataset")
-    commits = [entry["commit"] for entry in entries]
-    if report is not None and recording.steps is not None:
-        report.expect(recording.steps)
-        report(entries[-1]["commit"]["steps"] if entries else 0)
-    writer = DatasetWriter(folder, columns, what=work.entry.id, steps=recording.steps, commits=commits)
+    writer = _writer(work, recording, kept, folder, [entry["commit"] for entry in entries], report)
     try:
         for event in events:
             if isinstance(event, Episode):
                 writer.append(event if len(kept) == len(recording.columns) else _narrowed(event, kept))
-                if report is not None:
-                    report(len(event))
+                report(len(event))
             elif isinstance(event, End):
                 entry = _journal_entry(event)
                 if journal is not None:
@@ -113,15 +105,35 @@ def convert(
                     journal.add(entry)
                 entries.append(entry)
                 ahead.release()
-                if committed is not None:
-                    committed(event.ready)
+                committed(event.ready)
         written = writer.finish()
     finally:
         writer.discard()
         events.close()
+    if recording.steps not in {None, written.steps}:
+        problem = f"it has {written.steps:,} steps; the upstream says {recording.steps:,}"
+        raise ConversionFailed(work.entry.id, [problem])
     manifest = _manifest(work, recording, written, folder, entries)
     manifest.write(folder)
     return manifest
+
+
+def _writer(
+    work: Work,
+    recording: Recording,
+    kept: Collection[Key],
+    folder: Path,
+    commits: Sequence[Commit],
+    report: Report,
+) -> DatasetWriter:
+    """Make the writer, or go on with what an earlier process wrote."""
+    columns = [column for column in recording.columns if column.key in kept]
+    if recording.steps is not None:
+        there = commits[-1]["steps"] if commits else 0
+        disk.require_free(folder, converted_bytes(columns, recording.steps - there), "the converted dataset")
+        report.expect(recording.steps)
+        report(there)
+    return DatasetWriter(folder, columns, what=work.entry.id, steps=recording.steps, commits=commits)
 
 
 def _narrowed(piece: Episode, kept: Collection[Key]) -> Episode:

@@ -38,6 +38,7 @@ __all__ = [
     "plan",
     "raw_files",
     "refuse_foreign_files",
+    "refuse_other_part",
     "remove",
     "stored",
     "verify",
@@ -228,7 +229,7 @@ def plan(
     spot = place(dataset_id, root=root, settings=settings)
     entry = _checked(dataset_id, selection)
     if spot.exists and not force and not raw_only:
-        _refuse_other_part(spot.folder, selection)
+        refuse_other_part(spot.folder, selection)
     options = Options(force, from_local, tuple(mirrors), keep_raw=keep_raw)
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
         contents = _resolve(dataset_id, spot, settings, options, selection, aside=Path(aside))
@@ -317,7 +318,7 @@ def download(
     spot = place(dataset_id, root=root, settings=settings)
     _checked(dataset_id, selection)
     if spot.exists and not force and not raw_only:
-        _refuse_other_part(spot.folder, selection)
+        refuse_other_part(spot.folder, selection)
         return spot.folder
     _refuse_foreign(spot)
     if spot.exists and not raw_only:
@@ -325,7 +326,7 @@ def download(
     with disk.lock(spot.lock, dataset_id, wait=wait, waiting=lambda owner: _say(f"waiting for {owner}")):
         disk.recover_folder(spot.folder, aside=spot.aside)
         if spot.exists and not force and not raw_only:
-            _refuse_other_part(spot.folder, selection)
+            refuse_other_part(spot.folder, selection)
             return spot.folder
         options = Options(force, from_local, tuple(mirrors), hash_check, limit_rate, keep_raw)
         if not spot.build.exists():
@@ -387,7 +388,7 @@ def _checked(dataset_id: str, selection: Selection) -> Entry:
     return entry
 
 
-def _refuse_other_part(folder: Path, selection: Selection) -> None:
+def refuse_other_part(folder: Path, selection: Selection) -> None:
     """Check that what is stored has all that is asked for.
 
     Raises:
@@ -550,7 +551,7 @@ def _convert(
                 journal=journal,
                 jobs=jobs,
                 report=advance,
-                committed=None if options.keep_raw or journal is None else partial(_drop_raw, spot, contents),
+                committed=bool if options.keep_raw or journal is None else partial(_drop_raw, spot, contents),
             )
     except ConversionFailed as error:
         fetched = options.from_local is None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from datasets_rl.manifest import Manifest
 
 
+_SHOWN_URLS = 12
 UNKNOWN = code_of(UnknownId(""))
 FULL = code_of(DiskFull("", 0, 0))
 
@@ -59,8 +62,29 @@ def run(
         str, typer.Option(metavar="SIZE", show_default=False, help="Bytes a second in all, as in 5MB.")
     ] = "",
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, metavar="N", show_default=False, help="Connections at once.")
+        int | None,
+        typer.Option(
+            "--jobs", "-j", min=1, metavar="N", show_default=False, help="Connections, and processes, at once."
+        ),
     ] = None,
+    episodes: Annotated[
+        str, typer.Option(metavar="RANGE", show_default=False, help="These only, as in 0:100, 0:100:2 or 1,5,9.")
+    ] = "",
+    keys: Annotated[
+        str, typer.Option(metavar="NAMES", show_default=False, help="These fields only, as in observation,action.")
+    ] = "",
+    max_size: Annotated[
+        str, typer.Option(metavar="SIZE", show_default=False, help="The first files that fit, as in 20GB.")
+    ] = "",
+    include: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", show_default=False, help="Of the upstream's files these; may be given again."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", show_default=False, help="Of the upstream's files not these."),
+    ] = None,
+    **choices: str,
 ) -> Result:
     """Fetch datasets, convert and check them; run it again to resume. Prints their folders.
 
@@ -69,13 +93,31 @@ def run(
       rlds download d4rl/hopper-medium-v2
       rlds download d4rl/hopper-medium-v2 d4rl/walker2d-medium-v2 --dry-run
       rlds download d4rl/door-human-v1 --from-local ~/Downloads/door-human-v1.hdf5
+      rlds download minari/D4RL/door/expert-v2 --episodes 0:100 --keys observation,action
     """
+    from datasets_rl.sources import Selection
+
+    selection = Selection(
+        episodes=episodes,
+        keys=tuple(name.strip() for name in keys.split(",") if name.strip()),
+        max_size=read_size(max_size) if max_size else None,
+        include=tuple(include or ()),
+        exclude=tuple(exclude or ()),
+        options={name.replace("_", "-"): value for name, value in choices.items() if value},
+    )
     settings = shell.settings if jobs is None else dataclasses.replace(shell.settings, jobs=jobs)
     if from_local is not None and len(set(ids)) > 1 and not from_local.is_dir():
         raise BadArgument(
             f"--from-local {from_local} is one file for {len(set(ids))} ids; expected one id, or a folder"
         )
-    common = {"from_local": from_local, "mirrors": tuple(mirror or ()), "force": force, "raw_only": raw_only}
+    common = {
+        "from_local": from_local,
+        "mirrors": tuple(mirror or ()),
+        "force": force,
+        "raw_only": raw_only,
+        "keep_raw": keep_raw,
+        "selection": selection,
+    }
     unknown = [one for one in ids if not known(one)]
     if unknown and not dry_run:
         failed = each(shell, unknown, _unknown)
@@ -85,7 +127,6 @@ def run(
     rate = read_size(limit_rate) if limit_rate else None
     options = {
         **common,
-        "keep_raw": keep_raw,
         "hash_check": not no_hash_check,
         "limit_rate": rate,
         "settings": settings,
@@ -98,6 +139,25 @@ def run(
         quiet=folders,
         code=exit_code([one.error.code if one.error else 0 for one in found]),
     )
+
+
+def more_options() -> Sequence[inspect.Parameter]:
+    """Return the choices that single sources have, an option each."""
+    from datasets_rl import sources
+
+    found: dict[str, tuple[str, list[str]]] = {}
+    for name in sources.names():
+        for option in sources.source(name).options:
+            found.setdefault(option.name, (option.help, []))[1].append(name)
+    return [
+        inspect.Parameter(
+            name.replace("-", "_"),
+            inspect.Parameter.KEYWORD_ONLY,
+            default="",
+            annotation=Annotated[str, typer.Option(f"--{name}", show_default=False, help=f"{text} ({', '.join(of)})")],
+        )
+        for name, (text, of) in sorted(found.items())
+    ]
 
 
 def _unknown(dataset_id: str) -> _Got | None:
@@ -129,7 +189,11 @@ def _tell(shell: Shell, dataset_id: str, got: _Got) -> None:
     """Say what the user should know before training on it."""
     if got.manifest is None:
         return
+    from datasets_rl.sources import Selection
+
     counts = f"{count_text(got.manifest.steps, 'step')} in {count_text(got.manifest.episodes, 'episode')}, {size_text(got.manifest.bytes)}"
+    if got.manifest.selection:
+        counts += f"; a part: {Selection.from_json(got.manifest.selection)}"
     shell.printer.note(f"{dataset_id}: {'already there, ' if got.present else ''}{counts}")
     for fault in got.manifest.faults:
         shell.printer.note(f"  known fault: {fault}")
@@ -150,6 +214,7 @@ def _document(one: Outcome[_Got] | Outcome[_Got | None]) -> dict[str, Any]:
         "steps": manifest.steps if manifest else None,
         "episodes": manifest.episodes if manifest else None,
         "bytes": manifest.bytes if manifest else None,
+        "selection": dict(manifest.selection) if manifest else {},
         "faults": list(manifest.faults) if manifest else [],
         "decisions": [dataclasses.asdict(decision) for decision in manifest.decisions] if manifest else [],
         "error": one.error_json(),
@@ -186,8 +251,10 @@ def _plan_facts(plan: Plan) -> Facts:
     return Facts(
         (
             ("folder", str(plan.folder)),
-            ("files", f"{len(plan.assets)}"),
-            *urls,
+            ("part", str(plan.selection) if plan.selection.to_json() else ""),
+            ("files", f"{len(plan.assets):,}"),
+            *urls[:_SHOWN_URLS],
+            ("", f"and {len(urls) - _SHOWN_URLS:,} more addresses" if len(urls) > _SHOWN_URLS else ""),
             ("over the network", size_text(plan.wire_bytes)),
             ("stored, about", "" if plan.stored_bytes is None else size_text(plan.stored_bytes)),
             ("at most meanwhile", size_text(plan.peak_bytes)),

@@ -9,12 +9,14 @@ from typing import Any
 from datasets_rl.datasets.d4rl import D4RLExperienceReplay
 from datasets_rl.datasets.demo import DemoExperienceReplay
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+from datasets_rl.datasets.minari import MinariExperienceReplay
 from datasets_rl.datasets.stored import StoredExperienceReplay
 
 __all__ = [
     "BaseDatasetExperienceReplay",
     "D4RLExperienceReplay",
     "DemoExperienceReplay",
+    "MinariExperienceReplay",
     "StoredExperienceReplay",
     "dataset_class",
     "open_dataset",

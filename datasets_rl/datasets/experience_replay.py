@@ -19,11 +19,12 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.manifest import Manifest
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.settings import Settings
+from datasets_rl.sources import Selection, read_numbers
 from datasets_rl.specs import CompositeSpec, from_manifest
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.selection import SelectedRows
 from datasets_rl.storages.trajectories import PaddedTrajectories
-from datasets_rl.ted.keys import as_key
+from datasets_rl.ted.keys import NEXT, ROOT_FLAGS, Key, as_key
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.writers._base import Writer
 
@@ -63,9 +64,12 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
         root: The source's folder; by default ``<RLDS_HOME>/<source>``.
         download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
+        selection: The part that is wanted, `Selection(episodes="0:100")`; all by default. Only that part is
+            downloaded; where more is stored already, only the episodes and the fields named are shown.
 
     Raises:
         UnknownId: If there is no such id, or it is not there and `download` is False.
+        BadArgument: If what is stored does not cover the selection.
     """
 
     source: ClassVar[str]
@@ -86,8 +90,10 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         *,
         root: Path | str | None = None,
         download: Download = True,
+        selection: Selection | None = None,
     ) -> None:
         self.dataset_id = dataset_id
+        self.selection = selection or Selection()
         self.split_trajs = split_trajs
         self._path = self._folder(dataset_id, root, download)
         self.stored = StoredDataset(self._path)
@@ -109,12 +115,46 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         settings = Settings.from_env()
         full_id = f"{self.source}/{dataset_id}"
         if download:
-            return library.download(full_id, root=root, force=download == "force", settings=settings)
-        return library.locate(full_id, root=root, settings=settings)
+            return library.download(
+                full_id,
+                root=root,
+                force=download == "force",
+                selection=self.selection,
+                from_local=self._local_copy(),
+                settings=settings,
+            )
+        folder = library.locate(full_id, root=root, settings=settings)
+        library.refuse_other_part(folder, self.selection)
+        return folder
+
+    def _local_copy(self) -> Path | None:
+        """Name a copy of the upstream's files that the user has, which is then read in its place."""
+        return None
 
     def _steps(self) -> DatasetStorage | SelectedRows:
-        """Choose what this replay buffer shows: all rows and fields, unless a source knows better."""
-        return DatasetStorage(self.stored)
+        """Choose what this replay buffer shows: what is wanted of what is stored, unless a source knows better."""
+        stored, wanted, whole = self.stored, self.selection, DatasetStorage(self.stored)
+        here = stored.manifest.selection
+        rows = np.arange(len(stored))
+        if wanted.episodes and not here.get("episodes"):
+            numbers = stored.episodes["source"]
+            chosen = np.isin(numbers, read_numbers(wanted.episodes, int(numbers.max()) + 1))
+            rows = rows[np.repeat(chosen, stored.episodes.lengths)]
+        fields: dict[Key, Any] = dict.fromkeys(whole.keys())
+        if wanted.keys and not here.get("keys"):
+            kept = wanted.kept_keys([field.key for field in stored.schema])
+            carried = {(NEXT, *field.key) for field in stored.schema if field.key in kept and field.carried}
+            fields = dict.fromkeys([key for key in fields if key in kept | carried | set(ROOT_FLAGS)])
+        unchanged = len(rows) == len(stored) and len(fields) == len(whole.keys())
+        return whole if unchanged else SelectedRows(whole, rows, fields)
+
+    def texts(self, key: str | tuple[str, ...]) -> list[str]:
+        """Return the texts that the numbers of a text field stand for: ``texts[number]``.
+
+        Raises:
+            UnknownKey: If there is no such text field; the error names those that there are.
+        """
+        return self.stored.texts(as_key(key))
 
     @property
     def episodes(self) -> EpisodeTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -135,6 +136,25 @@ class StoredDataset:
         items = self.map(field.final_file)
         return items if field.wide else np.asarray(items[field.name])
 
+    def texts(self, key: Key) -> list[str]:
+        """Return the texts that the numbers of a text field stand for; number 0 is the empty text.
+
+        Raises:
+            UnknownKey: If the dataset has no such text field; the error names those that it has.
+            IntegrityFailed: If the file with the texts is no list of texts.
+        """
+        wanted = key[1:] if key[0] == NEXT and key not in self.schema else key
+        if wanted not in self.schema or not self.schema[wanted].text:
+            raise UnknownKey(dotted(key), [field.name for field in self.schema if field.text])
+        path = self.folder / self.schema[wanted].texts_file
+        try:
+            texts = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise IntegrityFailed(str(path), [f"it cannot be read: {error}"]) from error
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise IntegrityFailed(str(path), ["it is no list of texts"])
+        return texts
+
     def keys(self) -> list[Key]:
         """Return every key of a TED batch: root keys, then those under "next"."""
         stored = [field.key for field in self.schema if field.key != EPISODE]
@@ -161,6 +181,8 @@ def _coverage_faults(manifest: Manifest) -> Iterator[str]:
     for field in schema:
         if field.wide:
             needed[field.file] = steps * field.step_bytes
+        if field.text:
+            needed[field.texts_file] = 2
         if field.carried:
             needed[field.final_file] = episodes * (field.step_bytes if field.wide else schema.final_record_bytes)
     listed = {entry.path: entry.bytes for entry in manifest.files}

@@ -19,6 +19,7 @@ from datasets_rl.sources._base import (
     Shard,
     Source,
 )
+from datasets_rl.sources._selection import read_numbers
 
 __all__ = [
     "Contents",
@@ -32,6 +33,7 @@ __all__ = [
     "Source",
     "find",
     "names",
+    "read_numbers",
     "source",
     "split_id",
 ]

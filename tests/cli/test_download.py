@@ -12,6 +12,7 @@ import datasets_rl.demo
 from datasets_rl import library, sources
 from datasets_rl.cli.commands import download as command
 from datasets_rl.manifest import Manifest
+from datasets_rl.sources import Selection
 
 RAW = importlib.resources.files(datasets_rl.demo).joinpath("pendulum.hdf5")
 
@@ -134,6 +135,7 @@ def test_options_reach_the_download(rlds, home, monkeypatch):
     del asked["settings"]
     assert asked == {
         "id": "demo/pendulum",
+        "selection": Selection(),
         "force": True,
         "from_local": None,
         "hash_check": True,
