@@ -32,6 +32,8 @@ _FOOT = struct.Struct("<I")
 _RECORD_MOST = (1 << 31) - 1  # protobuf's own limit of a message
 _STRINGS_MOST = 1 << 20  # of one list: empty ones take 2 bytes in the file and 200 in memory
 _SHOWN_MOST = 20
+_WIDEST = 10  # bytes of an integer
+_PIECE = 1 << 15
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
@@ -232,19 +234,34 @@ def _varints(data: memoryview, at: int) -> NDArray[np.int64]:
         raise _Damaged(f"the integers at byte {at:,} are cut")
     if raw.max() < 0x80:
         return raw.astype(np.int64)
-    last = raw < 0x80
+    values: NDArray[np.int64] = np.empty(np.count_nonzero(raw < 0x80), np.int64)
+    start = row = 0
+    while start < len(raw):
+        # A piece at a time, so that what is made on the way stays in the processor's cache.
+        last = raw[start : start + _PIECE] < 0x80
+        stop = len(last) - int(last[: -_WIDEST - 1 : -1].argmax())
+        if not last[stop - 1]:
+            raise _Damaged(f"an integer at byte {at + start:,} has more than {_WIDEST} bytes")
+        piece = _decoded(raw[start : start + stop], last[:stop], at)
+        values[row : row + len(piece)] = piece
+        start, row = start + stop, row + len(piece)
+    return values
+
+
+def _decoded(raw: NDArray[np.uint8], last: NDArray[np.bool_], at: int) -> NDArray[np.int64]:
+    """Decode whole integers; `last` says which bytes are the last ones of theirs."""
     if (last[1:] | last[:-1]).all():
         return _short(raw, last)
     ends = np.flatnonzero(last)
     values = raw[ends].astype(np.uint64)
     rows, places, starts = np.arange(len(ends)), ends, np.append(0, ends[:-1] + 1)
-    for _ in range(10):
+    for _ in range(_WIDEST):
         longer = places > starts
         if not longer.any():
             return values.view(np.int64)
         rows, places, starts = rows[longer], places[longer] - 1, starts[longer]
         values[rows] = values[rows] << np.uint64(7) | (raw[places] & np.uint8(0x7F))
-    raise _Damaged(f"an integer at byte {at:,} has more than 10 bytes")
+    raise _Damaged(f"an integer at byte {at:,} has more than {_WIDEST} bytes")
 
 
 def _short(raw: NDArray[np.uint8], last: NDArray[np.bool_]) -> NDArray[np.int64]:

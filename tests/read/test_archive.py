@@ -258,7 +258,7 @@ def attributes(text):
     ("text", "says"),
     [
         (b"13 path=../b\n", "'../b' leads out"),
-        (b"12 size=900\n", "is cut|begins no member"),
+        (b"14 size=90000\n", "is cut at byte"),
         (b"11 size=-9\n", "expected a number"),
         (b"99 path=a\n", "are damaged"),
         (b"0 path=a\n", "are damaged"),

@@ -167,6 +167,14 @@ def test_lists_that_are_not_packed_or_packed_in_parts_are_read():
     assert parsed(field(1, b"".join(entries))) == {"f": [1.5, 2.5], "i": [5, 150, 7, -1]}
 
 
+@pytest.mark.parametrize("most", [2**7, 2**14, 2**63])
+def test_many_integers_of_mixed_widths_are_read(most):
+    """More than are decoded at once, so that one of them lies across every border."""
+    wanted = np.random.default_rng(0).integers(-most if most == 2**63 else 0, most, 70_001)
+
+    assert parsed(example({"x": wanted})) == {"x": wanted.tolist()}
+
+
 def test_unknown_fields_are_passed_over():
     inner = field(1, field(1, b"x") + field(2, field(3, field(1, b"\x07"))) + field(9, b"?"))
     payload = b"\x50\x01" + field(7, b"?") + b"\x59" + bytes(8) + b"\x5d" + bytes(4) + field(1, inner)
