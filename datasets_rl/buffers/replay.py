@@ -246,6 +246,7 @@ class ReplayBuffer(Stateful):
         data = self._inverted(self._accepted(data, one=True), one=True)
         if data is None:
             return None
+        self._writer.check(data)
         with self._writing():
             priority = self._priority_of(data, self._storage.ndim - 1)
             index = self._writer.add(data)
@@ -273,6 +274,7 @@ class ReplayBuffer(Stateful):
             return torch.zeros(0, dtype=torch.int64)
         if self.dim_extend > 0 and not isinstance(data, list):
             data = time_first(data, self.dim_extend)
+        self._writer.check(data)
         with self._writing():
             priority = self._priority_of(data, self._storage.ndim) if update_priority else None
             rows = self._writer.extend(data)

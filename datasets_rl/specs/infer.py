@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import LazyStackedTensorDict, is_non_tensor, is_tensor_collection
 from torch import Tensor
@@ -17,9 +18,11 @@ from datasets_rl.specs.discrete import DiscreteTensorSpec
 from datasets_rl.specs.lazy import stack
 from datasets_rl.specs.non_tensor import NonTensorSpec
 from datasets_rl.specs.unbounded import Unbounded
-from datasets_rl.ted.keys import NEXT, ROOT_FLAGS, Key, nested
+from datasets_rl.ted.keys import NEXT, ROOT_FLAGS, Key, as_key, dotted, nested
 
-__all__ = ["from_manifest", "spec_from_data"]
+__all__ = ["from_manifest", "misfits_of_columns", "spec_from_data"]
+
+_BLOCK_BYTES = 1 << 24
 
 
 def from_manifest(manifest: Manifest, fields: Mapping[Key, torch.dtype | None] | None = None) -> CompositeSpec:
@@ -50,6 +53,29 @@ def from_manifest(manifest: Manifest, fields: Mapping[Key, torch.dtype | None] |
     if fields is not None:
         leaves = {key: leaves[key].to(dtype) for key, dtype in fields.items()}
     return CompositeSpec(nested(leaves))
+
+
+def misfits_of_columns(spec: CompositeSpec, column: Callable[[Key, int, int], Any], steps: int) -> list[str]:
+    """Say which values of a stored dataset are not in its spec: of each field the first block that has some.
+
+    Args:
+        spec: Of one transition.
+        column: Takes a key and a range of rows, and returns the values, [stop - start, ...].
+        steps: N.
+    """
+    reasons: list[str] = []
+    for name, leaf in spec.items(include_nested=True, leaves_only=True):
+        key = as_key((name,) if isinstance(name, str) else name)
+        if isinstance(leaf, (Unbounded, NonTensorSpec)) or key in ROOT_FLAGS:
+            continue
+        block = max(_BLOCK_BYTES // max(leaf.zero().nbytes, 1), 1)
+        for start in range(0, steps, block):
+            values = torch.from_numpy(np.array(column(key, start, min(start + block, steps))))
+            found = leaf.misfits(values.to(leaf.dtype), f"{dotted(key)}, counted from row {start:,},")
+            if found:
+                reasons += found
+                break
+    return reasons
 
 
 def spec_from_data(data: Any) -> Any:

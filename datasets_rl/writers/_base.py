@@ -11,6 +11,7 @@ from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import BadArgument
 
 if TYPE_CHECKING:
+    from datasets_rl.specs import TensorSpec
     from datasets_rl.storages._base import Storage
 
 __all__ = ["Writer"]
@@ -22,7 +23,28 @@ class Writer(Stateful, ABC):
     The buffer calls a writer inside its lock, one thread and one process at a time.
     """
 
+    spec: TensorSpec | None = None
+    """What every step must be; without one, nothing is checked."""
+
     _storage: Storage | None = None
+
+    def check(self, data: Any) -> None:
+        """Be shown data before anything is done with it.
+
+        Args:
+            data: A step, or several with further leading axes, or a list of steps.
+
+        Raises:
+            BadArgument: If it is not in the spec, with the path, the value and the bound; all faults at once.
+        """
+        if self.spec is None:
+            return
+        if not isinstance(data, list):
+            self.spec.assert_is_in(data)
+            return
+        reasons = [reason for number, step in enumerate(data) for reason in self.spec.misfits(step, f"step {number}")]
+        if reasons:
+            raise BadArgument(f"not in the spec: {'; '.join(reasons)}")
 
     def register_storage(self, storage: Storage) -> None:
         """Be told where to write."""

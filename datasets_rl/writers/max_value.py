@@ -16,6 +16,7 @@ from datasets_rl.ted.keys import NEXT_REWARD, Key, as_key, dotted
 from datasets_rl.writers._base import Writer
 
 if TYPE_CHECKING:
+    from datasets_rl.specs import TensorSpec
     from datasets_rl.storages._base import Storage
 
 __all__ = ["TensorDictMaxValueWriter"]
@@ -40,6 +41,7 @@ class TensorDictMaxValueWriter(Writer):
     Args:
         rank_key: The field to rank by; ``("next", "reward")`` by default.
         reduction: What makes one rank of several values: "sum", "min", "max", "mean" or "median".
+        spec: What every element must be; what is not in it is refused.
     """
 
     _ranks: NDArray[np.float64]
@@ -50,11 +52,14 @@ class TensorDictMaxValueWriter(Writer):
     _seen: tuple[int, int] | None
     """The storage's counts after the last write; None if the ranks are taken to be those of what it holds."""
 
-    def __init__(self, rank_key: str | Key | None = None, reduction: str = "sum") -> None:
+    def __init__(
+        self, rank_key: str | Key | None = None, reduction: str = "sum", *, spec: TensorSpec | None = None
+    ) -> None:
         if reduction not in _REDUCTIONS:
             raise BadArgument(f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}")
         self.rank_key = NEXT_REWARD if rank_key is None else as_key(rank_key)
         self.reduction = reduction
+        self.spec = spec
         self.empty()
 
     def register_storage(self, storage: Storage) -> None:

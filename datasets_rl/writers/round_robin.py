@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from datasets_rl.writers._base import Writer
+
+if TYPE_CHECKING:
+    from datasets_rl.specs import TensorSpec
 
 __all__ = ["RoundRobinWriter", "TensorDictRoundRobinWriter"]
 
@@ -23,10 +26,12 @@ class RoundRobinWriter(Writer):
 
     Args:
         compilable: Taken because the reference has it; without a state there is nothing to choose.
+        spec: What every step must be, such as the `specs` of a dataset; what is not in it is refused.
     """
 
-    def __init__(self, compilable: bool = False) -> None:
+    def __init__(self, compilable: bool = False, *, spec: TensorSpec | None = None) -> None:
         del compilable
+        self.spec = spec
 
     def add(self, data: Any) -> int | Tensor:
         """Write the data of one slot.

@@ -12,6 +12,8 @@ from tensordict import NonTensorStack, TensorDict
 
 from datasets_rl import (
     BadArgument,
+    BoundedTensorSpec,
+    CompositeSpec,
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
@@ -23,6 +25,7 @@ from datasets_rl import (
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
     TensorStorage,
+    Unbounded,
     UnknownKey,
 )
 
@@ -639,3 +642,33 @@ def test_a_state_of_something_else_is_refused(buffer, state):
     with pytest.raises(BadArgument, match="does not fit"):
         made.load_state_dict(state)
     assert numbers(made[:]) == [0, 1, 2]
+
+
+class TestSpecs:
+    @pytest.fixture
+    def made(self, buffer):
+        spec = CompositeSpec(
+            observation=BoundedTensorSpec(0, 100, (3,)), next={"reward": Unbounded((), dtype=torch.float64)}
+        )
+        return buffer(writer=RoundRobinWriter(spec=spec))
+
+    def test_what_is_in_the_spec_is_written(self, made):
+        made.extend(steps(0, 3))
+        made.add(steps(3, 1)[0])
+        made.extend([steps(4, 1)[0]])
+
+        assert numbers(made[:]) == [0, 1, 2, 3, 4]
+
+    @pytest.mark.parametrize("verb", ["add", "extend", "list"])
+    def test_what_is_not_is_refused_with_path_value_and_bound_and_nothing_is_written(self, made, verb):
+        data = steps(0, 2)
+        data["observation"][1, 2] = 101
+        write = {
+            "add": lambda: made.add(data[1]),
+            "extend": lambda: made.extend(data),
+            "list": lambda: made.extend([data[0], data[1]]),
+        }
+
+        with pytest.raises(BadArgument, match=r"observation is 101.0 at .*expected a number in \[0.0, 100.0\]"):
+            write[verb]()
+        assert len(made) == 0

@@ -84,6 +84,23 @@ def test_values_that_break_the_rules_are_found_by_deep(rlds, stored):
     assert rlds("verify", "demo/pendulum", "--deep").code == 5
 
 
+def test_values_outside_of_their_spec_are_found_by_deep(rlds, stored):
+    """The pendulum's action lies in [-2, 2]; a manifest that promises less is broken by the data."""
+    import json
+
+    manifest = json.loads((stored / "manifest.json").read_text())
+    manifest["specs"]["action"] = {"kind": "bounded", "dtype": "float32", "shape": [1], "low": -2.0, "high": 2.0}
+    (stored / "manifest.json").write_text(json.dumps(manifest))
+    assert rlds("verify", "demo/pendulum", "--deep").code == 0
+    manifest["specs"]["action"]["high"] = 0.5
+    (stored / "manifest.json").write_text(json.dumps(manifest))
+    ran = rlds("verify", "demo/pendulum", "--deep")
+
+    assert ran.code == 5
+    assert "action, counted from row 0, is " in ran.err + ran.out
+    assert "expected a number in [-2.0, 0.5]" in ran.err + ran.out
+
+
 @pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize("name", ["verify", "info", "sample", "path"])
 def test_a_dataset_beside_us_does_not_stand_in_for_the_id(rlds, tmp_path, monkeypatch, name):
