@@ -569,8 +569,9 @@ def verify(
 
     Args:
         dataset: Its id, or its folder.
-        deep: Beside sizes and digests, check every rule of TED, look for values that are no data, and, where the raw
-            files are at hand, compare the converted values with theirs, column by column.
+        deep: Beside sizes and digests, check every rule of TED and every value against its spec, look for values that
+            are no data, and, where the raw files are at hand, compare the converted values with theirs, column by
+            column.
         root: The source's folder; by default ``<RLDS_HOME>/<source>``.
         settings: By default those of the environment.
 
@@ -581,6 +582,7 @@ def verify(
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.format.verify import check_files
     from datasets_rl.manifest import Manifest
+    from datasets_rl.specs.infer import from_manifest, misfits_of_columns
     from datasets_rl.ted.check import check_rules
 
     settings = settings or Settings.from_env()
@@ -595,6 +597,8 @@ def verify(
         findings = check_rules(stored_dataset.schema, stored_dataset.episodes, stored_dataset.column)
         problems, remarks = findings.problems, findings.remarks
         checked.append(f"the rules of TED on {manifest.steps:,} steps of {manifest.episodes:,} episodes")
+        problems += misfits_of_columns(from_manifest(manifest), stored_dataset.column, manifest.steps)
+        checked.append("every value against the specs")
         problems += _compare(stored_dataset, folder, checked)
     return Verification(
         id=manifest.id,
