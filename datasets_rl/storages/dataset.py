@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,19 +18,17 @@ from datasets_rl.errors import BadArgument, IntegrityFailed
 from datasets_rl.format.npy import expect_random_reads, map_npy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.rows import ROWS_FILE
-from datasets_rl.storages._base import Storage
-from datasets_rl.storages.index import EndKey
+from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import RowViews, nest, spots_of
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_TERMINATED, ROOT_FLAGS, Key
 from datasets_rl.ted.table import EpisodeTable
-from datasets_rl.ted.trajectories import Trajectories
 
 __all__ = ["DatasetStorage", "as_rows", "wrapped"]
 
 _WORD = 8
 
 
-class DatasetStorage(Storage):
+class DatasetStorage(EpisodicStorage):
     """The steps of a stored dataset.
 
     Every read gives fresh memory that the caller may write to; the files are never changed. Columns (`column`) are
@@ -67,11 +65,6 @@ class DatasetStorage(Storage):
     def held(self) -> int:
         """Elements of this storage: all are there from the start."""
         return len(self.stored)
-
-    @property
-    def read_only(self) -> bool:
-        """Whether nothing can change the data: always."""
-        return True
 
     def get(self, index: Any) -> TensorDict:
         """Return the transitions at an index, as strict TED.
@@ -131,18 +124,6 @@ class DatasetStorage(Storage):
             items = stored.map(field.file, writable=True)
             return torch.from_numpy(np.asarray(items if field.wide else items[field.name]))
         return torch.from_numpy(stored.column(key))
-
-    def trajectories(
-        self, *, end_key: EndKey | None = None, traj_key: Key | None = None, step_key: Key | None = None
-    ) -> Trajectories:
-        """Return which rows follow each other in time: for the keys of TED what the file says, at once."""
-        if {end_key, traj_key, step_key} <= {None, NEXT_DONE, EPISODE}:
-            return self._episodes_in_time
-        return super().trajectories(end_key=end_key, traj_key=traj_key, step_key=step_key)
-
-    @cached_property
-    def _episodes_in_time(self) -> Trajectories:
-        return Trajectories.of(self.episodes)
 
     def keys(self) -> list[Key]:
         """Return every key of a batch."""

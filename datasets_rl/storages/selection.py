@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,16 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from datasets_rl.errors import BadArgument, UnknownKey
-from datasets_rl.storages._base import Storage
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
-from datasets_rl.storages.index import EndKey
+from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import nest
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TRUNCATED, Key, dotted
+from datasets_rl.ted.keys import NEXT_DONE, NEXT_REWARD, NEXT_TRUNCATED, Key, dotted
 from datasets_rl.ted.table import EpisodeTable
-from datasets_rl.ted.trajectories import Trajectories
 
 __all__ = ["SelectedRows"]
 
 
-class SelectedRows(Storage):
+class SelectedRows(EpisodicStorage):
     """The rows of a dataset that are named, in their order.
 
     Where the row below one is left out and belongs to the same episode, the episode ends there, truncated, with the
@@ -51,20 +48,20 @@ class SelectedRows(Storage):
         super().__init__(len(rows))
         self.dataset = dataset
         self._rows = torch.from_numpy(np.ascontiguousarray(rows, np.int64))
-        self.episodes, cut = _cut_table(dataset, rows)
+        self._episodes, cut = _cut_table(dataset, rows)
         self._cut = torch.from_numpy(cut)
         self._cut_keys = (NEXT_TRUNCATED, NEXT_DONE) if dataset.truncated_as_done else (NEXT_TRUNCATED,)
         self.fields = dict.fromkeys(dataset.keys()) if fields is None else dict(fields)
 
     @property
+    def episodes(self) -> EpisodeTable:
+        """Where each episode lies among the rows named."""
+        return self._episodes
+
+    @property
     def held(self) -> int:
         """Elements of this storage: all are there from the start."""
         return self._rows.shape[0]
-
-    @property
-    def read_only(self) -> bool:
-        """Whether nothing can change the data: always."""
-        return True
 
     def get(self, index: Any) -> TensorDict:
         """Return the transitions at an index of [0, M), as strict TED."""
@@ -82,18 +79,6 @@ class SelectedRows(Storage):
             raise UnknownKey(dotted(key), [dotted(one) for one in self.fields])
         values = _read_as(self.dataset.column(key)[self._rows], self.fields[key])
         return values | self._cut.unsqueeze(-1) if key in self._cut_keys else values
-
-    def trajectories(
-        self, *, end_key: EndKey | None = None, traj_key: Key | None = None, step_key: Key | None = None
-    ) -> Trajectories:
-        """Return which rows follow each other in time: for the keys of TED by its own table, at once."""
-        if {end_key, traj_key, step_key} <= {None, NEXT_DONE, EPISODE}:
-            return self._episodes_in_time
-        return super().trajectories(end_key=end_key, traj_key=traj_key, step_key=step_key)
-
-    @cached_property
-    def _episodes_in_time(self) -> Trajectories:
-        return Trajectories.of(self.episodes)
 
     def keys(self) -> list[Key]:
         """Return every key of a batch."""
