@@ -153,6 +153,7 @@ class Machine(RuleBasedStateMachine):
     def dump(self):
         self.buffer.dumps(self.folder / "dump")
         self.dumped = ([*self.steps], self.next, [*self.priorities], self.size)
+        self.dumped_at = self.clock
 
     @precondition(lambda self: self.dumped is not None)
     @rule(elsewhere=st.booleans(), room=st.integers(0, 3))
@@ -162,6 +163,7 @@ class Machine(RuleBasedStateMachine):
             self.size = size + (room if following <= size else 0)
             self.buffer = self.made(self.size)
         self.buffer.loads(self.folder / "dump")
+        self.clock = self.dumped_at  # steps that were lost come again: numbers held have no gap
         self.steps, self.next, self.priorities = [*steps], following, [*priorities]
 
     @precondition(lambda self: self.dumped is not None and self.dumped[1] > self.dumped[3])
@@ -171,6 +173,7 @@ class Machine(RuleBasedStateMachine):
         self.size = size + room
         self.buffer = self.made(self.size)
         self.buffer.loads(self.folder / "dump")
+        self.clock = self.dumped_at
         turn = following % size
         self.steps = steps[turn:] + steps[:turn]
         self.priorities = priorities[turn:] + priorities[:turn]
