@@ -277,7 +277,7 @@ def test_an_xz_header_that_asks_for_much_memory_is_refused(monkeypatch):
     assert "Memory usage limit" in faults(lzma.compress(tarred()))[0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data(), st.sampled_from([tarred(), zipped(), gzip.compress(tarred()), lzma.compress(tarred())]))
 def test_damage_never_fails_in_another_way(data, whole):
     damaged = bytearray(whole)

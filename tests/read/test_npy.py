@@ -146,7 +146,7 @@ class TestNpy:
         with pytest.raises(ConversionFailed, match=r"declares \[100, 7, 3\] of uint8, 2,100 bytes; it can hold 2,099"):
             reader(npy(ARRAY), most=2099)
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(st.data())
     def test_damage_never_fails_in_another_way(self, data):
         damaged = bytearray(npy(ARRAY[:2]))
@@ -300,7 +300,7 @@ class TestNpz:
             with pytest.raises(ConversionFailed):
                 NpzFile(io.BytesIO(data[:kept]))
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(st.data())
     def test_damage_never_fails_in_another_way(self, data):
         out = io.BytesIO()

@@ -98,12 +98,12 @@ def test_every_cut_between_records_is_whole_and_every_other_is_refused():
             assert "is cut" in faults(FILE[:cut])[0]
 
 
-@pytest.mark.parametrize("place", range(0, len(FILE), 3))
-def test_a_flipped_bit_is_found(place):
-    damaged = bytearray(FILE)
-    damaged[place] ^= 0x10
+def test_a_flipped_bit_is_found_wherever_it_is():
+    for place in range(len(FILE)):
+        damaged = bytearray(FILE)
+        damaged[place] ^= 0x10
 
-    assert "record" in faults(damaged)[0]
+        assert "record" in faults(damaged)[0]
 
 
 def test_all_damaged_records_are_named_at_once_and_those_before_them_are_given():
@@ -202,7 +202,7 @@ def test_what_is_no_example_is_refused(payload, says):
         tfrecord.example(memoryview(payload), "record 3")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_damaged_examples_never_fail_in_another_way(data):
     payload = bytearray(example({"a": [1.5] * 40, "b": [1, 300, -1] * 9, "c": [b"x" * 40, b"y" * 200]}))

@@ -1,0 +1,187 @@
+"""What the names do that a pickle of plain data may call: numpy's arrays, numbers and types, and a few containers.
+
+Each is written out here and checks all that it is given; nothing of numpy's own restoring is used.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ALLOWED", "Damaged", "Empty", "Name", "keys"]
+
+_TYPE = re.compile("[biufc][0-9]{1,2}|[SU][1-9][0-9]{0,8}|O8?")
+_NUMPY_CORES = ("numpy.core", "numpy._core")
+
+
+class Damaged(Exception):
+    """A pickle that cannot be read; the argument says why."""
+
+
+class Name:
+    """A global that the pickle names."""
+
+    def __init__(self, call: Callable[..., Any] | None) -> None:
+        self.call = call
+
+
+class Empty:
+    """An array or type whose content is still to come, with BUILD."""
+
+    def __init__(self, build: Callable[[Any], Any]) -> None:
+        self.build = build
+        self.places: list[int] = []
+        """In the memo."""
+
+
+def keys(values: Sequence[Any]) -> Sequence[Any]:
+    """Refuse keys other than plain values and flat tuples of them: what is nested is hashed without a bound on depth."""
+    for value in values:
+        for part in value if type(value) is tuple else (value,):
+            if not isinstance(part, str | bytes | int | float | complex | np.generic | None):
+                raise Damaged(f"a {type(part).__name__} is a key; expected text, a number, or a flat tuple of them")
+    return values
+
+
+def _numpy_dtype(code: Any, align: Any = False, copy: Any = False) -> Empty:  # noqa: ARG001  # as numpy calls it
+    if not isinstance(code, str) or not _TYPE.fullmatch(code):
+        raise Damaged(f"the numpy type {code!r:.80} is refused; expected numbers, text or objects")
+    dtype = np.dtype(code)
+
+    def build(state: Any) -> np.dtype[Any]:
+        if not isinstance(state, tuple) or len(state) < 5 or state[2:5] != (None, None, None):
+            raise Damaged(f"a numpy type with parts of its own is refused: {state!r:.80}")
+        order = state[1]
+        if order not in {"<", ">", "|", "="}:
+            raise Damaged(f"a numpy type has the byte order {order!r:.20}")
+        return dtype if order == "|" else dtype.newbyteorder(order)
+
+    return Empty(build)
+
+
+def _numpy_reconstruct(kind: Any, shape: Any, code: Any) -> Empty:  # noqa: ARG001  # the content comes with BUILD
+    if not isinstance(kind, Name) or kind.call is not _NDARRAY:
+        raise Damaged("an array is of a class of its own; expected numpy.ndarray")
+
+    def build(state: Any) -> NDArray[Any]:
+        if not isinstance(state, tuple) or len(state) != 5:
+            raise Damaged("an array has no content")
+        _, shape, dtype, fortran, content = state
+        return _array(content, dtype, shape, "F" if fortran is True else "C")
+
+    return Empty(build)
+
+
+def _ndarray(*_: Any) -> None:
+    raise Damaged("numpy.ndarray is called; expected arrays as numpy writes them")
+
+
+_NDARRAY = _ndarray
+
+
+def _array(content: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
+    if not isinstance(dtype, np.dtype) or not isinstance(shape, tuple) or order not in {"C", "F", "A"}:
+        raise Damaged("an array has no type or no shape")
+    if len(shape) > 32 or not all(type(size) is int and size >= 0 for size in shape):
+        raise Damaged(f"an array has the shape {shape!r:.80}")
+    count = math.prod(shape)
+    if dtype.hasobject:
+        if not isinstance(content, list) or len(content) != count:
+            raise Damaged(f"an array of {count:,} objects has not as many")
+        objects: NDArray[Any] = np.empty(count, object)
+        for number, value in enumerate(content):
+            objects[number] = value
+        return objects.reshape(shape, order=order)
+    if isinstance(content, str):
+        content = content.encode("latin-1")  # as Python 2 has it
+    if not isinstance(content, bytes | bytearray) or len(content) != count * dtype.itemsize:
+        size = len(content) if isinstance(content, bytes | bytearray) else 0
+        raise Damaged(f"an array of {count * dtype.itemsize:,} bytes has {size:,}")
+    _check_booleans(content, dtype)
+    found: NDArray[Any] = np.frombuffer(content, dtype) if len(content) else np.empty(count, dtype)
+    return found.reshape(shape, order=order)
+
+
+def _check_booleans(content: bytes | bytearray, dtype: np.dtype[Any]) -> None:
+    if dtype.kind == "b" and len(content) and np.frombuffer(content, np.uint8).max() > 1:
+        raise Damaged("a boolean is neither 0 nor 1")
+
+
+def _numpy_scalar(dtype: Any, content: Any = None) -> Any:
+    if isinstance(dtype, np.dtype) and dtype.hasobject:
+        return content
+    return _array(content, dtype, (), "C")[()]
+
+
+def _numpy_frombuffer(content: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
+    return _array(content, dtype, shape, order)
+
+
+def _encode(text: Any, encoding: Any = "latin-1") -> bytes:
+    """Protocols 0 to 2 have no bytes: Python 3 writes them as text that is to be encoded."""
+    if not isinstance(text, str) or encoding not in {"latin-1", "latin1"}:
+        raise Damaged(f"text is encoded as {encoding!r:.20}; expected latin1")
+    return text.encode("latin-1")
+
+
+def _bytes(content: Any = b"", encoding: Any = "latin-1") -> bytes:
+    return (
+        _encode(content, encoding) if isinstance(content, str) else bytes(_only(content, bytes, bytearray, list, tuple))
+    )
+
+
+def _bytearray(content: Any = b"", encoding: Any = "latin-1") -> bytearray:
+    return bytearray(_bytes(content, encoding))
+
+
+def _set(values: Any = ()) -> set[Any]:
+    return set(keys(_only(values, list, tuple)))
+
+
+def _frozenset(values: Any = ()) -> frozenset[Any]:
+    return frozenset(keys(_only(values, list, tuple)))
+
+
+def _complex(real: Any, imaginary: Any) -> complex:
+    return complex(_only(real, float, int), _only(imaginary, float, int))
+
+
+def _ordered(items: Any = ()) -> OrderedDict[Any, Any]:
+    pairs = [_only(item, list, tuple) for item in _only(items, list, tuple)]
+    return OrderedDict(zip(keys([key for key, _ in pairs]), (value for _, value in pairs), strict=True))
+
+
+def _deque(values: Any = (), most: Any = None) -> deque[Any]:
+    return deque(_only(values, list, tuple), None if most is None else _only(most, int))
+
+
+def _only(value: Any, *kinds: type) -> Any:
+    if not isinstance(value, kinds):
+        raise Damaged(f"a call has a {type(value).__name__}; expected {' or '.join(kind.__name__ for kind in kinds)}")
+    return value
+
+
+_BUILTINS: dict[str, Callable[..., Any]] = {
+    "bytes": _bytes,
+    "bytearray": _bytearray,
+    "set": _set,
+    "frozenset": _frozenset,
+    "complex": _complex,
+}
+ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
+    ("numpy", "ndarray"): _NDARRAY,
+    ("numpy", "dtype"): _numpy_dtype,
+    **{(f"{core}.multiarray", "_reconstruct"): _numpy_reconstruct for core in _NUMPY_CORES},
+    **{(f"{core}.multiarray", "scalar"): _numpy_scalar for core in _NUMPY_CORES},
+    **{(f"{core}.numeric", "_frombuffer"): _numpy_frombuffer for core in _NUMPY_CORES},
+    ("_codecs", "encode"): _encode,
+    ("collections", "OrderedDict"): _ordered,
+    ("collections", "deque"): _deque,
+    **{(module, name): call for module in ("builtins", "__builtin__") for name, call in _BUILTINS.items()},
+}
