@@ -23,7 +23,7 @@ class Ragged:
     lengths    3        0   2
     """
 
-    values: NDArray[Any] | Sequence[memoryview | bytes | str] | Ragged
+    values: NDArray[Any] | Sequence[memoryview | bytes | str | NDArray[Any]] | Ragged
     """[V, ...], those of all rows, one after the other; ragged themselves where lists lie in lists."""
     lengths: NDArray[np.int64]
     """[N], adding up to V."""

@@ -28,8 +28,8 @@ from datasets_rl.read.tfrecord import Feature, example
 
 __all__ = ["Column", "Leaf", "Schema"]
 
-Column: TypeAlias = "NDArray[Any] | list[memoryview] | list[str] | Ragged"
-"""Numbers [T, ...]; encoded images or byte strings, T of them; texts, T of them; or lists of these."""
+Column: TypeAlias = "NDArray[Any] | list[memoryview] | list[str] | list[NDArray[Any]] | Ragged"
+"""Numbers [T, ...]; encoded images or byte strings, texts, or arrays of unequal shapes, T of them; or lists of these."""
 
 _DEPTH_MOST = 16
 _NUMBERS = {
@@ -257,8 +257,11 @@ def _values(leaf: Leaf, features: Mapping[str, Feature], suffix: str) -> Column:
         return strings
     if not leaf.dynamic:
         return _decoded(leaf, strings)
-    shapes = _integers(features[f"{leaf.name}/shape{suffix}"]).reshape(-1, len(leaf.shape))
-    return _ragged(leaf, strings, shapes)
+    sizes = _integers(features[f"{leaf.name}/shape{suffix}"])
+    if len(sizes) % len(leaf.shape):
+        raise _Wrong(f"has shapes of {len(sizes):,} sizes; expected a multiple of {len(leaf.shape)}")
+    shapes = sizes.reshape(-1, len(leaf.shape))
+    return _shaped(leaf, strings, shapes)
 
 
 def _numbers(leaf: Leaf, feature: Feature) -> NDArray[Any]:
@@ -316,16 +319,14 @@ _TENSOR_MOST = (1 << 31) - 1
 _DEFLATE_MOST = 1100  # deflate cannot shrink anything more than 1032-fold
 
 
-def _ragged(leaf: Leaf, strings: Sequence[memoryview], shapes: NDArray[np.int64]) -> Ragged:
-    """Read numbers that each have a shape of their own, flat."""
+def _shaped(leaf: Leaf, strings: Sequence[memoryview], shapes: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """Read numbers that each have a shape of their own."""
     if len(shapes) != len(strings):
         raise _Wrong(f"has {len(strings):,} values and {len(shapes):,} shapes")
     for shape in shapes.tolist():
         if any(wanted not in {None, size} or size < 0 for size, wanted in zip(shape, leaf.shape, strict=True)):
             raise _Wrong(f"has the shape {shape}; expected {list(leaf.shape)}")
-    flat = [_tensor(leaf, string, tuple(shape)).ravel() for string, shape in zip(strings, shapes.tolist(), strict=True)]
-    lengths = np.array([len(one) for one in flat], np.int64)
-    return Ragged(np.concatenate([np.empty(0, leaf.dtype), *flat]), lengths)
+    return [_tensor(leaf, string, tuple(shape)) for string, shape in zip(strings, shapes.tolist(), strict=True)]
 
 
 def _tensor(leaf: Leaf, string: memoryview, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -188,16 +188,27 @@ def test_lists_in_lists_in_steps_keep_both_lengths():
     assert got["steps"].values.values.tolist() == [1, 2, 3]
 
 
-def test_values_that_bring_their_shapes_are_flat_with_lengths():
+def test_values_that_bring_their_shapes_have_them():
     schema = features(steps=sequence(features(depth=tensor("uint16", None, None, encoding="zlib"))))
-    values = [np.arange(6, dtype=np.uint16), np.arange(2, dtype=np.uint16)]
+    values = [np.arange(6, dtype=np.uint16).reshape(2, 3), np.arange(2, dtype=np.uint16).reshape(1, 2)]
     got = read(
         schema,
         {"steps/depth/value": [zlib.compress(one.tobytes()) for one in values], "steps/depth/shape": [2, 3, 1, 2]},
     )
 
-    assert got["steps/depth"].lengths.tolist() == [6, 2]
-    np.testing.assert_array_equal(got["steps/depth"].values, np.concatenate(values))
+    for one, wanted in zip(got["steps/depth"], values, strict=True):
+        np.testing.assert_array_equal(one, wanted)
+
+
+def test_shapes_that_lie_are_refused():
+    schema = features(steps=sequence(features(depth=tensor("uint16", None, 2, None, encoding="bytes"))))
+    value = {"steps/depth/value": [bytes(24)]}
+
+    assert "24 bytes; expected 48" in faults(schema, value | {"steps/depth/shape": [2, 2, 6]})[0]
+    assert "expected [None, 2, None]" in faults(schema, value | {"steps/depth/shape": [2, 3, 2]})[0]
+    assert "expected [None, 2, None]" in faults(schema, value | {"steps/depth/shape": [-2, 2, -3]})[0]
+    assert "1 values and 2 shapes" in faults(schema, value | {"steps/depth/shape": [2, 2, 3, 2, 2, 3]})[0]
+    assert "expected a multiple of 3" in faults(schema, value | {"steps/depth/shape": [2, 2]})[0]
 
 
 def test_a_free_axis_outside_of_steps_is_found():
