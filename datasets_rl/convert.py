@@ -110,8 +110,8 @@ def convert(
     finally:
         writer.discard()
         events.close()
-    if recording.steps not in {None, written.steps}:
-        problem = f"it has {written.steps:,} steps; the upstream says {recording.steps:,}"
+    if (said := _steps(work, recording)) not in {None, written.steps}:
+        problem = f"it has {written.steps:,} steps; the upstream says {said:,}"
         raise ConversionFailed(work.entry.id, [problem])
     manifest = _manifest(work, recording, written, folder, entries)
     manifest.write(folder)
@@ -128,12 +128,19 @@ def _writer(
 ) -> DatasetWriter:
     """Make the writer, or go on with what an earlier process wrote."""
     columns = [column for column in recording.columns if column.key in kept]
-    if recording.steps is not None:
+    steps = _steps(work, recording)
+    if steps is not None:
         there = commits[-1]["steps"] if commits else 0
-        disk.require_free(folder, converted_bytes(columns, recording.steps - there), "the converted dataset")
-        report.expect(recording.steps)
+        disk.require_free(folder, converted_bytes(columns, steps - there), "the converted dataset")
+        report.expect(steps)
         report(there)
-    return DatasetWriter(folder, columns, what=work.entry.id, steps=recording.steps, commits=commits)
+    return DatasetWriter(folder, columns, what=work.entry.id, steps=steps, commits=commits)
+
+
+def _steps(work: Work, recording: Recording) -> int | None:
+    """Return how many steps will come, where it is known."""
+    alone = len(work.contents.shards) == 1
+    return recording.steps if work.contents.steps is None and alone else work.contents.steps
 
 
 def _narrowed(piece: Episode, kept: Collection[Key]) -> Episode:

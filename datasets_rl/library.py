@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets_rl import disk, sources
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.errors import BadArgument, ConversionFailed, ManifestInvalid, NotADataset, UnknownId
+from datasets_rl.errors import BadArgument, ConversionFailed, ManifestInvalid, NotADataset, UnknownId, UnknownKey
 from datasets_rl.progress import Counted, report
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
@@ -532,6 +532,8 @@ def _convert(
     head, name = sources.split_id(dataset_id)
     work = Work(contents.entry or sources.source(head).entry(name), contents, selection)
     journal = Journal(spot.journal, work.key) if len(contents.shards) > 1 else None
+    if journal is not None and not journal.fits(spot.build):
+        journal.restart()
     if journal is None or not journal.entries:
         disk.remove_tree(spot.build)
     spot.build.mkdir(parents=True, exist_ok=True)
@@ -625,8 +627,15 @@ def _compare(stored_dataset: StoredDataset, folder: Path, checked: list[str]) ->
     if files is None:
         checked.append("not compared with raw files: they are not at hand (rlds download --keep-raw keeps them)")
         return []
-    checked.append(f"every converted value against {', '.join(file.name for file in files.values())}")
-    return origin.compare(name, files, stored_dataset.column, stored_dataset.episodes)
+    try:
+        problems = origin.compare(name, files, stored_dataset.column, stored_dataset.episodes)
+    except UnknownKey:
+        checked.append("not compared with raw files: fields of theirs were left out")
+        return []
+    named = [file.name for file in files.values()]
+    more = f" and {len(named) - 3:,} more files" if len(named) > 3 else ""
+    checked.append(f"every converted value against {', '.join(named[:3])}{more}")
+    return problems
 
 
 def raw_files(manifest: Manifest, spot: Place | None) -> Mapping[str, Path] | None:

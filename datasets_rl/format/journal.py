@@ -26,6 +26,7 @@ class Journal:
 
     def __init__(self, path: Path, key: str) -> None:
         self._path = path
+        self._key = key
         lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
         self.entries: list[Mapping[str, Any]] = []
         """What was added, by this process or an earlier one."""
@@ -39,13 +40,18 @@ class Journal:
             with path.open("r+b") as stream:
                 stream.truncate(len(lines[0]) + 1 + good)
         else:
-            self.restart(key)
+            self.restart()
 
-    def restart(self, key: str) -> None:
+    def fits(self, folder: Path) -> bool:
+        """Return whether a folder has all that was committed to it; without entries it has."""
+        files: Mapping[str, int] = self.entries[-1]["commit"]["files"] if self.entries else {}
+        return all((folder / name).is_file() and (folder / name).stat().st_size >= size for name, size in files.items())
+
+    def restart(self) -> None:
         """Forget all lines."""
         self.entries.clear()
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        disk.write_text(self._path, json.dumps({"key": key}) + "\n")
+        disk.write_text(self._path, json.dumps({"key": self._key}) + "\n")
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Add a line, and wait until it is on the disk."""

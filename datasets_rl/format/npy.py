@@ -87,11 +87,12 @@ class NpyStream:
         self._stream.seek(end)
         self._rows = written
 
-    def sync(self) -> None:
-        """Wait until all rows so far are on the disk."""
+    def sync(self) -> int:
+        """Wait until all rows so far are on the disk, and return how many bytes the file has."""
         with disk.disk_errors(self._path.parent):
             self._stream.flush()
             os.fsync(self._stream.fileno())
+        return self._stream.tell()
 
     def append(self, block: NDArray[Any]) -> None:
         """Write further rows, [n, ...]."""

@@ -137,14 +137,14 @@ class DatasetWriter:
         """
         self._hand_over()
         self._settle()
-        for stream in self._streams.values():
-            stream.sync()
+        files = {name: stream.sync() for name, stream in self._streams.items()}
         episodes, known_words = self._committed
         self._committed = (self._episode, {key: len(words) for key, words in self._words.items()})
         # What was handed over in pieces comes back as one: only the newest pieces are of this commit.
         self._returns = [np.concatenate(self._returns)] if self._returns else []
         returns = self._returns[0][episodes:].tolist() if self._returns else []
         return {
+            "files": files,
             "steps": self._steps,
             "open_steps": self._open_steps,
             "open_return": self._open_return,

@@ -112,6 +112,8 @@ class Contents:
     """What is known of the dataset, where the upstream says more than the catalog."""
     revision: str = ""
     """The upstream's own version mark of the whole, a commit."""
+    steps: int | None = None
+    """How many steps all shards have, where the upstream says so; it is held to that."""
 
     def narrowed(self, selection: Selection) -> Contents:
         """Leave out the shards that the globs leave out, and those behind the one that exceeds the size.
@@ -142,7 +144,8 @@ class Contents:
                 f"no file is left of {len(self.assets):,}", hint=f"the first one is {self.assets[0].path}"
             )
         assets = tuple(asset for asset in self.assets if asset.path in taken)
-        return replace(self, assets=assets, shards=tuple(kept))
+        steps = self.steps if len(kept) == len(self.shards) else None
+        return replace(self, assets=assets, shards=tuple(kept), steps=steps)
 
 
 class Recording(ABC):
@@ -154,7 +157,7 @@ class Recording(ABC):
     columns: Sequence[Column]
     """Every field of a step; ``episode`` and ``("next", "done")`` are left to the converter."""
     steps: int | None
-    """How many steps the whole dataset, or the part that is wanted, has, where the files say so."""
+    """How many steps the files say that they have; heeded where a dataset is one shard."""
     metadata: Mapping[str, NDArray[np.generic] | str | float | bool]
     """What belongs to no step, by slash-joined name: weights of the behaviour policy, its algorithm."""
     decisions: list[Decision]

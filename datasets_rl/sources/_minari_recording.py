@@ -147,10 +147,9 @@ class MinariRecording(Recording):
         return found
 
     def _steps(self, facts: Mapping[str, Any]) -> int | None:
-        """Return how many steps will come; before version 0.5 the file itself says it."""
+        """Return how many steps the file says that it has, as files did before version 0.5."""
         if "metadata" in facts:
-            steps: int | None = facts["steps"]
-            return steps
+            return None
         total, numbers = self._metadata.get("total_episodes"), self._episodes.numbers()
         if isinstance(total, int) and total != len(numbers):
             raise ConversionFailed(self._what, [f"it has {len(numbers):,} episodes; its metadata says {total:,}"])

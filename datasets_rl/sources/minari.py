@@ -79,7 +79,6 @@ class Minari(Source):
         total = metadata["total_episodes"]
         numbers = read_numbers(selection.episodes, total)
         facts: dict[str, Any] = {"metadata": metadata, "keys": list(selection.keys)}
-        facts["steps"] = metadata["total_steps"] if len(numbers) == total else None
         common = inside["metadata.json"]
         if metadata["data_format"] == "hdf5":
             main = _hdf5(entry, inside)
@@ -92,7 +91,15 @@ class Minari(Source):
             episodes = _episode_files(entry, inside, metadata["data_format"], numbers)
             shards = tuple(_grouped(numbers, episodes))
             assets = (common, *(asset for number in numbers for asset in episodes[number]))
-        return Contents(assets, shards, (common.path,), facts, _described(entry, metadata), folder.revision)
+        return Contents(
+            assets,
+            shards,
+            common=(common.path,),
+            facts=facts,
+            entry=_described(entry, metadata),
+            revision=folder.revision,
+            steps=metadata["total_steps"] if len(numbers) == total else None,
+        )
 
     def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
         """Open the files of a shard."""

@@ -1,0 +1,604 @@
+"""Minari's datasets, written by Minari itself, against the values that it was given to write."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+from raw.minari import SPACES, episodes, flat, write
+from upstreams import COMMIT, bucket, hub
+
+from datasets_rl import MinariExperienceReplay, Selection, library
+from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, IntegrityFailed, Offline, UnknownId
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.settings import Settings
+from datasets_rl.sources import find, minari
+from datasets_rl.ted.check import check_rules
+
+NAME = "test/things/drawn-v3"
+ID = f"minari/{NAME}"
+FORMATS = ("hdf5", "arrow", "parquet")
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.delenv("MINARI_REMOTE", raising=False)
+    return Settings(home=tmp_path / "home", progress=False, retries=0)
+
+
+@pytest.fixture
+def convert(tmp_path, settings):
+    """Convert what lies in Minari's cache at ``tmp_path / "cache"``."""
+
+    def run(**options):
+        return StoredDataset(library.download(ID, from_local=tmp_path / "cache" / NAME, settings=settings, **options))
+
+    return run
+
+
+@pytest.fixture
+def put(tmp_path):
+    """Let Minari write episodes into the cache."""
+
+    def run(given, **options):
+        return write(tmp_path / "cache", NAME, given, **{"space": SPACES["box"], **options})
+
+    return run
+
+
+def meets(stored, given, *, jpeg=()):
+    """Compare every value with what was given; images that went through JPEG may be off by a little."""
+    observations = [flat(one.observations) for one in given]
+    actions = [flat(one.actions) for one in given]
+    for key in observations[0]:
+        now = [value for one in observations for value in one[key][:-1]]
+        following = [value for one in observations for value in one[key][1:]]
+        same(stored, ("observation", *key), now, lossy=key in jpeg)
+        same(stored, ("next", "observation", *key), following, lossy=key in jpeg)
+    for key in actions[0]:
+        same(stored, ("action", *key), [value for one in actions for value in one[key]])
+    for name, key in (("rewards", "reward"), ("terminations", "terminated"), ("truncations", "truncated")):
+        values = [value for one in given for value in getattr(one, name)]
+        assert stored.column(("next", key))[:, 0].tolist() == values
+    assert stored.episodes.lengths.tolist() == [len(one) for one in given]
+    assert stored.episodes["final_known"].all()
+
+
+def same(stored, key, wanted, *, lossy=False):
+    got = stored.column(key)
+    if isinstance(wanted[0], str):
+        texts = stored.texts(key)
+        assert [texts[number] for number in got] == wanted
+    elif lossy:
+        assert np.abs(got.astype(int) - np.asarray(wanted, int)).max() <= 3
+    else:
+        assert np.array_equal(got, np.asarray(wanted))
+        assert got.dtype == np.asarray(wanted[0]).dtype or np.asarray(wanted[0]).dtype.kind == "i"
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("kind", SPACES)
+def test_every_space_comes_out_of_every_back_end_as_it_was_given(put, convert, kind, data_format):
+    given = episodes(SPACES[kind])
+    put(given, space=SPACES[kind], data_format=data_format)
+
+    stored = convert()
+
+    jpeg = {"image": ((),), "grey": (("frame",),)}.get(kind, ())
+    meets(stored, given, jpeg=jpeg)
+    assert check_rules(stored.schema, stored.episodes, stored.column).problems == []
+    assert library.verify(stored.folder, deep=True).problems == ()
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "multi_binary", "dict", "tuple"])
+def test_actions_of_every_space_are_read(put, convert, kind, data_format):
+    given = episodes(SPACES["box"], action=SPACES[kind])
+    put(given, action=SPACES[kind], data_format=data_format)
+
+    meets(convert(), given)
+
+
+def test_the_members_of_a_tuple_are_called_as_in_the_files(put, convert):
+    put(episodes(SPACES["tuple"]), space=SPACES["tuple"], data_format="arrow")
+
+    assert {key for key in convert().keys() if key[0] == "observation"} == {
+        ("observation", "_index_0"),
+        ("observation", "_index_1"),
+    }
+
+
+def test_what_the_spaces_say_becomes_specs(put, convert):
+    put(episodes(SPACES["discrete"]), space=SPACES["discrete"])
+
+    specs = convert().manifest.specs
+    assert specs["observation"] == {"kind": "bounded", "shape": [], "dtype": "int64", "low": -2, "high": 4}
+    assert specs["action"] == {"kind": "bounded", "shape": [3], "dtype": "float32", "low": -1.0, "high": 1.0}
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_images_are_read_by_what_is_stored_and_not_by_what_the_metadata_says(put, convert, data_format):
+    given = episodes(SPACES["image"])
+    folder = put(given, space=SPACES["image"], data_format=data_format, jpeg=False)
+    text = (folder / "data" / "metadata.json").read_text()
+    for said in ('"jpeg_encoding": true', '"something": 1'):
+        (folder / "data" / "metadata.json").write_text(text.replace('"jpeg_encoding": false', said))
+
+        stored = convert(force=True)
+
+        meets(stored, given)
+        assert "jpeg" not in {one.rule for one in stored.manifest.decisions}
+
+
+def test_jpeg_images_of_different_and_of_equal_lengths_are_the_same_to_us(put, convert):
+    """Minari writes a vlen dataset for the one and a plain one for the other."""
+    dice = np.random.default_rng(0)
+    smooth = [np.full((36, 40, 3), 90, np.uint8)] * 3
+    noisy = [*smooth[:2], dice.integers(0, 255, (36, 40, 3), np.uint8)]
+    given = episodes(SPACES["image"], lengths=(2, 2))
+    for one, frames in zip(given, (smooth, noisy), strict=True):
+        one.observations[:] = frames
+    folder = put(given, space=SPACES["image"])
+    with h5py.File(folder / "data" / "main_data.hdf5") as file:
+        kinds = [file[f"episode_{number}/observations"].dtype.kind for number in range(2)]
+
+    stored = convert()
+
+    assert kinds == ["u", "O"]
+    assert np.abs(stored.column(("observation",))[:2].astype(int) - np.array(smooth[:2])).max() <= 3
+    assert np.unique(stored.column(("next", "observation"))[3]).size > 50
+
+
+def test_symbols_that_a_writer_damaged_with_jpeg_are_read_and_flagged(put, convert):
+    """Minari 0.5.3 wrote 7 x 7 symbols as JPEG, which changes them."""
+    given = episodes(SPACES["text"], lengths=(3,))
+    folder = put(given, space=SPACES["text"], minari_version="0.5.3")
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        group = file["episode_0/observations"]
+        frames = [_jpeg(frame) for frame in group["view"][()]]
+        del group["view"]
+        group.create_dataset("view", data=frames, dtype=h5py.vlen_dtype(np.uint8))
+
+    stored = convert()
+
+    rules = {one.rule: one.count for one in stored.manifest.decisions}
+    assert rules["jpeg-of-symbols"] == 4
+    assert stored.column(("observation", "view")).shape == (3, 7, 7, 3)
+
+
+def _jpeg(frame):
+    buffer = io.BytesIO()
+    Image.fromarray(frame).save(buffer, format="JPEG")
+    return np.frombuffer(buffer.getvalue(), np.uint8)
+
+
+def infos(length, dice):
+    return {"success": dice.random(length + 1) > 0.5, "deep": {"qpos": dice.normal(size=(length + 1, 4))}}
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_infos_with_a_row_for_the_reset_are_states(put, convert, data_format):
+    given = episodes(SPACES["box"], infos=infos)
+    put(given, data_format=data_format)
+
+    stored = convert()
+
+    qpos = np.concatenate([one.infos["deep"]["qpos"][:-1] for one in given])
+    after = np.concatenate([one.infos["deep"]["qpos"][1:] for one in given])
+    assert np.array_equal(stored.column(("info", "deep", "qpos")), qpos)
+    assert np.array_equal(stored.column(("next", "info", "deep", "qpos")), after)
+    assert library.verify(stored.folder, deep=True).problems == ()
+
+
+def test_infos_without_a_row_for_the_reset_follow_their_actions(put, convert):
+    """Row t is what came with the state after action t; before the first action nothing is known."""
+    given = episodes(SPACES["box"], infos=lambda length, dice: {"x": dice.normal(size=(length, 2)) + 5})
+    put(given)
+
+    stored = convert()
+
+    following = np.concatenate([one.infos["x"] for one in given])
+    now = np.concatenate([np.concatenate([np.zeros((1, 2)), one.infos["x"][:-1]]) for one in given])
+    assert np.array_equal(stored.column(("next", "info", "x")), following)
+    assert np.array_equal(stored.column(("info", "x")), now)
+    assert {one.rule: one.count for one in stored.manifest.decisions}["info-without-reset"] == 3
+    assert library.verify(stored.folder, deep=True).problems == ()
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_seeds_keep_all_their_bits(put, convert, data_format):
+    put(episodes(SPACES["box"], lengths=(2, 3, 2), seeds=[7, 2**64 - 1, None]), data_format=data_format)
+
+    table = convert().episodes
+
+    assert table["seed"].tolist() == [7, 2**64 - 1, 0]
+    assert table["seed"].dtype == np.uint64
+    assert table["seeded"].tolist() == [True, True, False]
+
+
+def test_ten_comes_behind_nine(put, convert):
+    given = episodes(SPACES["box"], lengths=[1] * 12)
+    put(given)
+
+    stored = convert()
+
+    assert stored.episodes["source"].tolist() == list(range(12))
+    meets(stored, given)
+
+
+def test_text_of_the_environment_is_kept_and_nothing_of_it_is_imported(put, convert):
+    put(episodes(SPACES["box"]), env_spec='{"entry_point": "os:abort"}', ref_min_score=1.5, ref_max_score=9.0)
+
+    metadata = convert().manifest.metadata
+
+    assert metadata["env_spec"] == '{"entry_point": "os:abort"}'
+    assert (metadata["author"], metadata["algorithm_name"]) == ("nobody", "a drawn policy")
+    assert (metadata["ref_min_score"], metadata["ref_max_score"]) == (1.5, 9.0)
+
+
+def test_a_missing_space_is_not_asked_of_an_environment(put, convert):
+    given = episodes(SPACES["box"])
+    put(given, observation_space=None, env_spec='{"entry_point": "os:abort"}')
+
+    stored = convert()
+
+    meets(stored, given)
+    assert "space-missing" in {one.rule for one in stored.manifest.decisions}
+
+
+def test_an_unknown_version_is_read_and_flagged(put, convert):
+    put(episodes(SPACES["box"]), minari_version="9.9.9")
+
+    assert "unknown-minari-version" in {one.rule for one in convert().manifest.decisions}
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "0.4.3", "0.5.0", "0.5.4"])
+def test_known_versions_are_not(put, convert, version):
+    put(episodes(SPACES["box"]), minari_version=version)
+
+    assert {one.rule for one in convert().manifest.decisions} == {"minari-n-plus-one"}
+
+
+def test_before_0_5_the_metadata_is_in_the_file(put, convert):
+    given = episodes(SPACES["box"])
+    folder = put(given)
+    known = json.loads((folder / "data" / "metadata.json").read_text())
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        for name in ("observation_space", "action_space", "total_episodes", "total_steps", "dataset_id"):
+            file.attrs[name] = known[name]
+        file.attrs.update({"author": "a; b", "minari_version": "0.4.3"})
+    (folder / "data" / "metadata.json").unlink()
+
+    stored = convert()
+
+    meets(stored, given)
+    assert stored.manifest.metadata["author"] == "a; b"
+    assert stored.manifest.specs["action"]["high"] == 1.0
+
+
+def test_an_episode_without_a_flag_at_its_end_was_cut_there(put, convert):
+    given = episodes(SPACES["box"], lengths=(3,))
+    given[0].terminations[-1] = False
+    put(given)
+
+    stored = convert()
+
+    assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, False, True]
+    assert "end-without-flag" in {one.rule for one in stored.manifest.decisions}
+
+
+def test_a_flag_inside_an_episode_ends_a_trajectory(put, convert):
+    given = episodes(SPACES["box"], lengths=(5,))
+    given[0].truncations[1] = True
+    put(given)
+
+    stored = convert()
+
+    assert stored.episodes.lengths.tolist() == [2, 3]
+    assert stored.episodes["source"].tolist() == [0, 0]
+    states = np.asarray(given[0].observations)
+    assert np.array_equal(stored.column(("next", "observation")), states[1:])
+    assert library.verify(stored.folder, deep=True).problems == ()
+
+
+def broken(folder, change):
+    path = folder / "data" / "main_data.hdf5"
+    with h5py.File(path, "a") as file:
+        change(file)
+
+
+def _replace(file, name, data):
+    del file[name]
+    file.create_dataset(name, data=data)
+
+
+def _objects(file, name, items):
+    del file[name]
+    dataset = file.create_dataset(name, len(items), h5py.vlen_dtype(items[0].dtype))
+    for row, item in enumerate(items):
+        dataset[row] = item
+
+
+BREAKS = {
+    "a missing episode": (lambda file: file.move("episode_1", "episode_7"), "episode 1: HDF5 says"),
+    "too few observations": (
+        lambda file: _replace(file, "episode_1/observations", np.zeros((1, 5))),
+        r"episode 1: observation has 1 rows for 1 steps",
+    ),
+    "other lengths": (lambda file: _replace(file, "episode_0/actions", np.zeros((9, 3), "f4")), "action has 9 rows"),
+    "infos of another length": (
+        lambda file: file.create_dataset("episode_0/infos/x", data=np.zeros(9)),
+        r"info.x has 9 rows for 4 steps",
+    ),
+    "a column that others lack": (
+        lambda file: file.create_dataset("episode_2/infos/x", data=np.zeros(8)),
+        "episode 2: it has 6 members; the first episode 5",
+    ),
+    "declared steps": (
+        lambda file: file["episode_2"].attrs.modify("total_steps", 9),
+        "it has 7 steps; its metadata says 9",
+    ),
+    "objects": (
+        lambda file: _objects(file, "episode_0/actions", [np.ones(2, "f4")] * 4),
+        "holds objects; expected numbers, texts or JPEG",
+    ),
+    "bytes that are no image": (
+        lambda file: _objects(file, "episode_0/observations", [np.arange(9, dtype="u1")] * 5),
+        "expected a JPEG image",
+    ),
+    "flags that are numbers": (
+        lambda file: _replace(file, "episode_0/terminations", np.array([0, 0, 0, 2])),
+        "other numbers than 0 and 1",
+    ),
+    "another shape": (
+        lambda file: _replace(file, "episode_2/actions", np.zeros((7, 4), "f4")),
+        r"action is float32 \[4\]; in the first episode \[3\]",
+    ),
+    "no rewards": (lambda file: file.__delitem__("episode_0/rewards"), "episode 0: it has no next.reward"),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_file_that_contradicts_itself_is_refused_with_the_place(put, convert, name, tmp_path):
+    change, message = BREAKS[name]
+    broken(put(episodes(SPACES["box"])), change)
+
+    with pytest.raises(ConversionFailed, match=message):
+        convert()
+    assert not (tmp_path / "home" / "minari" / NAME).exists()
+
+
+@pytest.mark.parametrize(
+    "link", [h5py.ExternalLink("other.hdf5", "/episode_0"), "data"], ids=["an episode", "a column"]
+)
+def test_links_to_other_files_are_not_followed(put, convert, link, tmp_path):
+    folder = put(episodes(SPACES["box"]))
+    shutil.copyfile(folder / "data" / "main_data.hdf5", folder / "data" / "other.hdf5")
+
+    def change(file):
+        place = "episode_1" if link != "data" else "episode_1/actions"
+        del file[place]
+        file[place] = h5py.ExternalLink(str(folder / "data" / "other.hdf5"), place)
+
+    broken(folder, change)
+
+    with pytest.raises(ConversionFailed, match="episode 1: .*another file"):
+        convert()
+    assert not (tmp_path / "home" / "minari" / NAME).exists()
+
+
+def test_a_dataset_that_claims_more_than_it_stores_is_refused_before_it_is_read(put, convert):
+    def change(file):
+        del file["episode_0/actions"]
+        file.create_dataset("episode_0/actions", (4, 1 << 34), "f4", chunks=(4, 1 << 10))
+
+    broken(put(episodes(SPACES["box"])), change)
+
+    with pytest.raises(ConversionFailed, match=r"declares \[4, 17179869184\]"):
+        convert()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"total_steps": 13}, "it has 12 steps; the upstream says 13"),
+        ({"total_episodes": 0}, "total_episodes is 0; expected a whole number from 1"),
+        ({"total_steps": "many"}, "total_steps is 'many'"),
+        ({"data_format": "zarr"}, "data_format is 'zarr'; expected hdf5, arrow or parquet"),
+        ({"dataset_id": "other/x-v0"}, "it is of the dataset 'other/x-v0'"),
+        ({"observation_space": '{"type": "Custom"}'}, "observation_space is of type 'Custom'"),
+        ({"action_space": "{"}, "action_space is no JSON"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else "-".join(value),
+)
+def test_metadata_that_contradicts_the_files_is_refused(put, convert, change, message):
+    path = put(episodes(SPACES["box"])) / "data" / "metadata.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+
+    with pytest.raises(ConversionFailed, match=message):
+        convert()
+
+
+@pytest.mark.parametrize("data_format", ["arrow", "parquet"])
+def test_a_table_that_is_missing_or_cut_is_refused(put, convert, data_format):
+    folder = put(episodes(SPACES["box"]), data_format=data_format)
+    table = next((folder / "data" / "1").glob(f"*.{data_format}"))
+    table.write_bytes(table.read_bytes()[:-40])
+    with pytest.raises(ConversionFailed, match="episode 1: .* cannot be read"):
+        convert()
+
+    table.unlink()
+    with pytest.raises(ConversionFailed, match=f"episode 1 has 0 {data_format} files"):
+        convert()
+
+
+@pytest.mark.parametrize(
+    "name", ["../x-v0", "a/../b-v0", "a//b-v0", "a/b", "/a-v0", "a\\b-v0", "a b-v0", "a-v", "ü/x-v0", "a/.hidden-v0"]
+)
+def test_ids_that_are_none_of_minaris_are_refused(name):
+    with pytest.raises(UnknownId):
+        minari.SOURCE.entry(name)
+
+
+def test_ids_that_the_catalog_does_not_know_are_taken_if_minari_could_have_made_them():
+    assert find("minari/atari/breakout/expert-v0").id == "minari/atari/breakout/expert-v0"
+    assert find("minari/D4RL/door/human-v2").title
+    assert "D4RL/door/human-v2" in MinariExperienceReplay.available_datasets
+
+
+def test_the_hub_gives_a_dataset_of_one_commit(put, settings, tmp_path, monkeypatch):
+    given = episodes(SPACES["dict"])
+    put(given, space=SPACES["dict"], data_format="arrow")
+    with hub({"farama-minari/test": tmp_path / "cache" / "test"}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        stored = StoredDataset(library.download(ID, settings=settings))
+
+    meets(stored, given)
+    assert stored.manifest.revision == COMMIT
+    assert all(f"@{COMMIT}/" in file.url for file in stored.manifest.raw)
+    assert len(stored.manifest.raw) == 7
+    assert {file.checked for file in stored.manifest.raw} == {"catalog", "recorded"}
+    assert [*(tmp_path / "home" / "minari" / ".raw").rglob("*.arrow")] == []
+
+
+def test_the_bucket_gives_what_the_hub_does_not_have(put, settings, tmp_path, monkeypatch):
+    given = episodes(SPACES["box"])
+    put(given)
+    with hub({"nobody/nothing": tmp_path}) as first, bucket({"minari-remote": tmp_path / "cache"}) as second:
+        monkeypatch.setenv("HF_ENDPOINT", first.url)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", second.url)
+        stored = StoredDataset(library.download(ID, settings=settings))
+
+    meets(stored, given)
+    assert all("#1700000000000001" in file.url for file in stored.manifest.raw)
+    assert {file.checked for file in stored.manifest.raw} == {"catalog"}
+
+
+def test_a_remote_that_is_named_is_the_only_one_asked(put, settings, tmp_path, monkeypatch):
+    put(episodes(SPACES["box"]))
+    with bucket({"mine": tmp_path / "cache"}) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        monkeypatch.setenv("MINARI_REMOTE", "gcp://mine")
+        assert library.download(ID, settings=settings).is_dir()
+    monkeypatch.setenv("MINARI_REMOTE", "ftp://mine")
+    with pytest.raises(BadArgument, match="MINARI_REMOTE is 'ftp://mine'; expected hf://AUTHOR or gcp://BUCKET"):
+        library.download(ID, force=True, settings=settings)
+
+
+def test_without_a_network_the_ways_are_named(settings, monkeypatch, tmp_path):
+    offline = Settings(home=tmp_path, offline=True, progress=False)
+    with pytest.raises(Offline, match="--from-local PATH"):
+        library.download(ID, settings=offline)
+
+
+def test_a_refusing_remote_is_told_with_its_reason(settings, tmp_path, monkeypatch):
+    with hub({"nobody/nothing": tmp_path}) as first, bucket({"minari-remote": tmp_path}, listable=False) as second:
+        monkeypatch.setenv("HF_ENDPOINT", first.url)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", second.url)
+        with pytest.raises(FetchFailed, match=r"status 404.*status 403"):
+            library.download(ID, settings=settings)
+
+
+def test_other_bytes_than_the_hub_lists_are_refused(put, settings, tmp_path, monkeypatch):
+    folder = put(episodes(SPACES["box"]))
+    with hub({"farama-minari/test": tmp_path / "cache" / "test"}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("MINARI_REMOTE", "hf://farama-minari")
+        (behaviour,) = server.paths.values()
+        path = "things/drawn-v3/data/main_data.hdf5"
+        behaviour.misbehave[path] = _File(folder / "data" / "main_data.hdf5")
+        with pytest.raises(IntegrityFailed, match="sha256"):
+            library.download(ID, settings=settings)
+
+
+class _File:
+    """The file with one bit changed."""
+
+    def __init__(self, path):
+        from servers import File
+
+        body = bytearray(path.read_bytes())
+        body[-1] ^= 1
+        self.answer = File(bytes(body)).answer
+
+
+def test_minaris_own_cache_is_read_in_its_place(put, settings, tmp_path, monkeypatch):
+    given = episodes(SPACES["box"])
+    folder = put(given)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "cache"))
+    monkeypatch.setenv("RLDS_OFFLINE", "1")
+    before = sorted(path.stat().st_mtime_ns for path in folder.rglob("*"))
+
+    dataset = MinariExperienceReplay(NAME, 4, root=tmp_path / "store", load_from_local_minari=True)
+
+    meets(dataset.stored, given)
+    assert sorted(path.stat().st_mtime_ns for path in folder.rglob("*")) == before
+    assert all(file.url.startswith("file:") for file in dataset.manifest.raw)
+    assert library.verify(dataset.data_path, deep=True).checked[-1].startswith("every converted value")
+
+
+def test_a_batch_is_strict_ted_with_nested_fields(put, settings, tmp_path):
+    put(episodes(SPACES["text"]), space=SPACES["text"])
+    library.download(ID, root=tmp_path / "store", from_local=tmp_path / "cache" / NAME, settings=settings)
+
+    dataset = MinariExperienceReplay(NAME, 6, root=tmp_path / "store", download=False)
+    batch = dataset.sample()
+
+    assert batch["observation", "view"].shape == (6, 7, 7, 3)
+    texts = dataset.texts("observation.mission")
+    assert {texts[number] for number in batch["next", "observation", "mission"].tolist()} <= set(texts[1:])
+    assert not batch["done"].any()
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_some_episodes_are_a_dataset_of_their_own(put, convert, settings, data_format, tmp_path):
+    given = episodes(SPACES["box"], lengths=(4, 1, 7, 2))
+    put(given, data_format=data_format)
+
+    stored = convert(selection=Selection(episodes="1:3"))
+
+    meets(stored, given[1:3])
+    assert stored.episodes["source"].tolist() == [1, 2]
+    assert stored.manifest.selection == {"episodes": "1:3"}
+    with pytest.raises(BadArgument, match=r"holds --episodes 1:3; asked for: the whole dataset"):
+        convert()
+    assert len(convert(selection=Selection(episodes="1:3"))) == 8
+    assert len(convert(force=True)) == 14
+
+
+def test_only_the_files_of_the_episodes_that_are_wanted_are_fetched(put, settings, tmp_path, monkeypatch):
+    put(episodes(SPACES["box"], lengths=(4, 1, 7, 2)), data_format="parquet")
+    with hub({"farama-minari/test": tmp_path / "cache" / "test"}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        plan = library.plan(ID, selection=Selection(episodes="2"), settings=settings)
+        library.download(ID, selection=Selection(episodes="2"), settings=settings)
+
+    fetched = {request.path.split("/data/")[1] for request in server.requests if "/resolve/" in request.path}
+    assert {path.split("/")[0] for path in fetched} == {"metadata.json", "2"}
+    assert plan.wire_bytes == sum(asset.size for asset in plan.assets)
+    assert len(plan.assets) == 3
+
+
+def test_some_fields_are_a_dataset_of_their_own(put, convert):
+    given = episodes(SPACES["dict"], infos=infos)
+    put(given, space=SPACES["dict"])
+
+    stored = convert(selection=Selection(keys=("observation.goal", "action")))
+
+    assert {field.name for field in stored.schema} == {
+        "observation.goal.place",
+        "observation.goal.kind",
+        "action",
+        "next.reward",
+        "next.terminated",
+        "next.truncated",
+        "next.done",
+        "episode",
+    }
+    assert library.verify(stored.folder, deep=True).problems == ()

@@ -1,0 +1,172 @@
+"""The Hugging Face hub and Google Cloud Storage as loopback servers, over folders on the disk.
+
+    with hub({"farama-minari/D4RL": folder}) as server:      # HF_ENDPOINT=server.url
+    with bucket({"minari-remote": folder}) as server:        # STORAGE_EMULATOR_HOST=server.url
+
+They answer as the real ones do: pages of lists, commits, sha256 and size in the headers of large files, generations and
+MD5. `Server.paths` may be changed while they run, and everything asked is in `Server.requests`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from servers import Call, File, Server, Status, serve
+
+__all__ = ["COMMIT", "Bucket", "Hub", "bucket", "hub"]
+
+COMMIT = "c0ffee" * 6 + "c0ff"
+LARGE = 512
+"""Bytes from which a file of the hub is an LFS object."""
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def _reply(call: Call, value: Any, headers: Mapping[str, str] | None = None) -> None:
+    body = json.dumps(value).encode()
+    call.start(200, {"Content-Type": "application/json", "Content-Length": len(body), **(headers or {})})
+    if call.command == "GET":
+        call.wfile.write(body)
+
+
+@dataclass
+class Hub:
+    """A dataset repository: its commit, its tree in pages, its files."""
+
+    repo: str
+    folder: Path
+    commit: str = COMMIT
+    page: int = 3
+    """Entries of a page of the tree."""
+    misbehave: dict[str, Any] = field(default_factory=dict)
+    """For a path of the repository, the behaviour that answers in the place of the file."""
+
+    def answer(self, call: Call) -> None:
+        path = unquote(urlsplit(call.path).path)
+        api = f"/api/datasets/{self.repo}/"
+        if path.startswith(f"{api}revision/"):
+            wanted = path.removeprefix(f"{api}revision/")
+            known = wanted in {"main", self.commit}
+            _reply(call, {"sha": self.commit, "id": self.repo}) if known else Status(404).answer(call)
+        elif path.startswith(f"{api}tree/"):
+            self._tree(call, path.removeprefix(f"{api}tree/{self.commit}").strip("/"))
+        else:
+            self._file(call, path.removeprefix(f"/datasets/{self.repo}/resolve/{self.commit}/"))
+
+    def _tree(self, call: Call, below: str) -> None:
+        query = parse_qs(urlsplit(call.path).query)
+        inside = {
+            path: place for path, place in _files(self.folder).items() if path.startswith(f"{below}/" if below else "")
+        }
+        if not inside:
+            Status(404, {"X-Error-Message": "Entry not found"}).answer(call)
+            return
+        folders = sorted({parent.as_posix() for path in inside for parent in Path(path).parents} - {"."})
+        entries = [{"type": "directory", "oid": "0" * 40, "size": 0, "path": one} for one in folders]
+        entries += [self._entry(path, place) for path, place in inside.items()]
+        start = int(query.get("cursor", ["0"])[0])
+        following = start + self.page
+        there = f"{call.server.url}{urlsplit(call.path).path}?recursive=true&cursor={following}"
+        more = {"Link": f'<{there}>; rel="next"'} if following < len(entries) else {}
+        _reply(call, entries[start:following], more)
+
+    def _entry(self, path: str, place: Path) -> dict[str, Any]:
+        size = place.stat().st_size
+        entry: dict[str, Any] = {"type": "file", "oid": "1" * 40, "size": size, "path": path}
+        if size >= LARGE:
+            entry["lfs"] = {"oid": _sha256(place), "size": size, "pointerSize": 134}
+        return entry
+
+    def _file(self, call: Call, path: str) -> None:
+        place = self.folder / path
+        if path in self.misbehave:
+            self.misbehave[path].answer(call)
+        elif not place.is_file():
+            Status(404).answer(call)
+        else:
+            large = place.stat().st_size >= LARGE
+            linked = {"X-Linked-Etag": f'"{_sha256(place)}"', "X-Linked-Size": place.stat().st_size} if large else {}
+            File(place, headers={"X-Repo-Commit": self.commit, **linked}).answer(call)
+
+
+@dataclass
+class Bucket:
+    """A bucket: its list in pages, its objects, each of one generation."""
+
+    name: str
+    folder: Path
+    generation: int = 1700000000000001
+    page: int = 3
+    listable: bool = True
+    """Whether anybody may list it."""
+    composite: bool = False
+    """Objects that were put together from pieces have no MD5."""
+
+    def answer(self, call: Call) -> None:
+        path = unquote(urlsplit(call.path).path)
+        if path == f"/storage/v1/b/{self.name}/o":
+            self._list(call) if self.listable else Status(403).answer(call)
+            return
+        place = self.folder / path.removeprefix(f"/{self.name}/")
+        wanted = parse_qs(urlsplit(call.path).query).get("generation", [str(self.generation)])[0]
+        if not place.is_file() or wanted != str(self.generation):
+            Status(404).answer(call)
+            return
+        File(place, headers={"x-goog-hash": f"md5={_md5(place)}", "x-goog-generation": self.generation}).answer(call)
+
+    def _list(self, call: Call) -> None:
+        query = parse_qs(urlsplit(call.path).query)
+        prefix, start = query["prefix"][0], int(query.get("pageToken", ["0"])[0])
+        items = [
+            {"name": path, "size": str(place.stat().st_size), "generation": str(self.generation)}
+            | ({} if self.composite else {"md5Hash": _md5(place)})
+            for path, place in _files(self.folder).items()
+            if path.startswith(prefix)
+        ]
+        following = start + self.page
+        more = {"nextPageToken": str(following)} if following < len(items) else {}
+        _reply(call, ({"items": items[start:following]} if items else {}) | more)
+
+
+class _Everywhere(dict[str, Any]):
+    """Sends every path to the behaviour whose name stands in it."""
+
+    def get(self, path: str, default: Any = None) -> Any:
+        for mark, behaviour in self.items():
+            if mark in unquote(path):
+                return behaviour
+        return default
+
+
+@contextmanager
+def hub(repositories: Mapping[str, Path], **options: Any) -> Iterator[Server]:
+    """Serve dataset repositories for the length of the block."""
+    with serve({}) as server:
+        server.paths = _Everywhere({f"/{repo}/": Hub(repo, folder, **options) for repo, folder in repositories.items()})
+        yield server
+
+
+@contextmanager
+def bucket(buckets: Mapping[str, Path], **options: Any) -> Iterator[Server]:
+    """Serve buckets for the length of the block."""
+    with serve({}) as server:
+        server.paths = _Everywhere({f"/{name}/": Bucket(name, folder, **options) for name, folder in buckets.items()})
+        yield server
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _md5(path: Path) -> str:
+    return base64.b64encode(hashlib.md5(path.read_bytes()).digest()).decode()
