@@ -45,6 +45,7 @@ _DECODE_ERRORS = (
 )
 _JPEG_CHANNELS = {"Gray": 1, "YCbCr": 3, "RGB": 3}
 _JPEG_SPACES = {1: "GRAY", 3: "RGB"}
+_PALETTE = 3
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _PNG_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 
@@ -120,7 +121,7 @@ def _decode(image: Encoded, out: NDArray[Any]) -> str:
         if found.format == "jpeg":
             simplejpeg.decode_jpeg(image, _JPEG_SPACES[found.shape[2]], buffer=out)
         else:
-            out[...] = _png(image, found)
+            _png(image, out)
     except _Damaged as error:
         return str(error)
     except _DECODE_ERRORS as error:
@@ -163,26 +164,33 @@ def _jpeg_header(image: Encoded) -> Header:
     return Header("jpeg", (rows, columns, _JPEG_CHANNELS[space]), np.dtype(np.uint8))
 
 
-def _check_chunks(image: Encoded) -> None:
-    """Check the checksums of a PNG, and that it has its end: pillow reads pixels without."""
+def _pixels(image: Encoded) -> bytes:
+    """Return the packed pixels of a PNG. Its checksums are checked, and that it has its end: pillow does neither."""
     view, at, kind = memoryview(image), len(_PNG_MAGIC), b""
+    parts: list[memoryview] = []
     while kind != b"IEND":
-        if at + 12 > len(view):
-            raise _Damaged(f"is a PNG that is cut at byte {len(view):,}")
-        (size,) = _U32.unpack_from(view, at)
+        size = _U32.unpack_from(view, at)[0] if at + 12 <= len(view) else len(view)
         end = at + 8 + size
         if end + 4 > len(view):
             raise _Damaged(f"is a PNG that is cut at byte {len(view):,}")
         if zlib.crc32(view[at + 4 : end]) != _U32.unpack_from(view, end)[0]:
             raise _Damaged(f"is a PNG whose bytes {at:,} to {end:,} do not have the checksum that they should")
-        kind, at = bytes(view[at + 4 : at + 8]), end + 4
+        kind = bytes(view[at + 4 : at + 8])
+        if kind == b"IDAT":
+            parts.append(view[at + 8 : end])
+        at = end + 4
+    return b"".join(parts)
 
 
-def _png(image: Encoded, found: Header) -> NDArray[Any]:
-    _check_chunks(image)
+def _png(image: Encoded, out: NDArray[Any]) -> None:
+    packed = _pixels(image)
+    bits, kind, *_, interlaced = image[24:29]
+    if bits == 8 and kind != _PALETTE and not interlaced:
+        from datasets_rl.read import png  # compiles
+
+        png.decode(packed, out)
+        return
     with Image.open(io.BytesIO(image), formats=("PNG",)) as opened:
         opened.load()
-        deep = found.dtype == np.uint16
-        wanted = opened.mode if deep else _PNG_MODES[found.shape[2]]
-        pixels = np.asarray(opened if opened.mode == wanted else opened.convert(wanted))
-    return pixels.reshape(found.shape)
+        wanted = opened.mode if bits == 16 else _PNG_MODES[out.shape[2]]
+        out[...] = np.asarray(opened if opened.mode == wanted else opened.convert(wanted)).reshape(out.shape)

@@ -52,6 +52,29 @@ def test_jpeg_decodes_as_pillow_decodes_it(channels, options):
     np.testing.assert_array_equal(one(data, wanted.shape), wanted)
 
 
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("kind", range(5))
+def test_every_filter_is_undone_as_pillow_undoes_it(kind, channels):
+    """Any bytes are rows of differences: pillow says which pixels they are."""
+    raw = np.random.default_rng(kind).integers(0, 256, (9, 11 * channels + 1), np.uint8)
+    raw[:, 0] = kind
+    data = png(11, 9, {1: 0, 3: 2, 4: 6}[channels], body=zlib.compress(raw.tobytes()))
+
+    np.testing.assert_array_equal(one(data, (9, 11, channels)), decoded(data).reshape(9, 11, channels))
+
+
+def test_a_filter_that_there_is_not_is_refused():
+    assert "filter 5" in faults(png(2, 1, body=zlib.compress(b"\5ab")), (1, 2, 1))[0]
+
+
+def test_an_interlaced_png_is_read():
+    pixels = np.arange(64, dtype=np.uint8).reshape(8, 8, 1)
+    passes = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
+    rows = b"".join(b"\0" + row.tobytes() for y, x, dy, dx in passes for row in pixels[y::dy, x::dx])
+
+    np.testing.assert_array_equal(one(png(8, 8, body=zlib.compress(rows), interlaced=1), (8, 8, 1)), pixels)
+
+
 def test_depth_of_16_bits_keeps_them():
     depth = np.arange(12 * 20, dtype=np.uint16).reshape(12, 20, 1) * 250
     data = encoded(depth)
@@ -137,11 +160,11 @@ def test_all_wrong_images_are_named_at_once():
     assert "[16, 24, 1]" in problems[2]
 
 
-def png(columns, rows, kind=0, bits=8, body=b""):
+def png(columns, rows, kind=0, bits=8, body=b"", interlaced=0):
     def chunk(name, data):
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
-    header = struct.pack(">IIBBBBB", columns, rows, bits, kind, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", columns, rows, bits, kind, 0, 0, interlaced)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
 
