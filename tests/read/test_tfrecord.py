@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
-import resource
 import struct
+import sys
 from contextlib import suppress
 
 import numpy as np
@@ -40,6 +40,8 @@ def faults(data):
 
 def peak():
     """Kilobytes that the process has had in memory at most."""
+    import resource
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -119,6 +121,7 @@ def test_all_damaged_records_are_named_at_once_and_those_before_them_are_given()
     )
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the peak is counted in another unit, or not at all")
 def test_a_length_that_lies_is_not_believed():
     """With a checksum that is right it asks for 2 GB; nothing of that is there."""
     for size in (2**31 - 1, 2**31, 2**63):
