@@ -87,7 +87,8 @@ class UnknownKey(BadArgument, KeyError):
     def __init__(self, key: str, known: Sequence[str]) -> None:
         near = difflib.get_close_matches(key, known, n=3, cutoff=0.4)
         super().__init__(
-            f"no key {key!r} among {', '.join(known)}", hint=f"did you mean {', '.join(near)}?" if near else ""
+            f"no key {key!r} among {', '.join(known) or 'none: the data has no keys'}",
+            hint=f"did you mean {', '.join(near)}?" if near else "",
         )
         self.key = key
 
@@ -182,13 +183,22 @@ class DiskFull(DatasetsRLError):
         needed: Bytes wanted.
         free: Bytes there.
         why: What the bytes are for.
+        hint: What to do next.
     """
 
-    def __init__(self, path: Path | str, needed: int | None, free: int, why: str = "") -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        needed: int | None,
+        free: int,
+        why: str = "",
+        *,
+        hint: str = "make room, or choose another place with --root DIR or RLDS_HOME; what was fetched is kept",
+    ) -> None:
         wanted = f"{needed:,} bytes needed" if needed is not None else "writing failed"
         super().__init__(
             f"not enough disk at {path}: {wanted}{f' ({why})' if why else ''}, {free:,} bytes free",
-            hint="make room, or choose another place with --root DIR or RLDS_HOME; what was fetched is kept",
+            hint=hint,
         )
         self.path = Path(path)
         self.needed = needed

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Inverted", "Transform", "part_of", "size_faults", "transforms_of"]
+from datasets_rl.errors import BadArgument
+
+__all__ = ["Inverted", "Transform", "axis_faults", "part_of", "size_faults", "transformed", "transforms_of"]
 
 Transform = Callable[[Any], Any]
 
@@ -33,6 +35,15 @@ def size_faults(**sizes: Any) -> list[str]:
         f"{name} is {size!r}; expected a whole number from 1"
         for name, size in sizes.items()
         if size is not None and (not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1)
+    ]
+
+
+def axis_faults(**axes: Any) -> list[str]:
+    """Say which axes are no whole numbers from 0; None is no axis."""
+    return [
+        f"{name} is {axis!r}; expected an axis from 0"
+        for name, axis in axes.items()
+        if axis is not None and (not isinstance(axis, (int, np.integer)) or isinstance(axis, bool) or axis < 0)
     ]
 
 
@@ -67,3 +78,16 @@ def transforms_of(transform: Any, problems: list[str]) -> list[Transform]:
     listed = [] if transform is None else [transform] if callable(transform) else list(transform)
     problems += [f"transform {one!r} is no callable" for one in listed if not callable(one)]
     return listed
+
+
+def transformed(transforms: Sequence[Transform], data: Any) -> Any:
+    """Return what transforms, applied in order, make of data.
+
+    Raises:
+        BadArgument: If one returns nothing.
+    """
+    for transform in transforms:
+        data = transform(data)
+        if data is None:
+            raise BadArgument(f"the transform {transform!r} returned None", hint="return the batch from it")
+    return data

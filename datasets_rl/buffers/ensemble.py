@@ -11,6 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.utils import expand_as_right
 from torch import Tensor
 
+from datasets_rl.buffers.arguments import transformed
 from datasets_rl.buffers.batch import pinned, stacked
 from datasets_rl.buffers.gate import Gate, GateChain
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
@@ -133,8 +134,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         batch = self._collate_fn(parts) if self._collate_fn is not None and collate else self._stacked(parts, numbers)
         if isinstance(batch, TensorDictBase) and _INDEX in info:
             batch.set(_INDEX, _source_of(info[_INDEX], batch))
-        for transform in self._transforms:
-            batch = transform(batch)
+        batch = transformed(self._transforms, batch)
         return pinned(batch) if self._pin_memory else batch
 
     def _stacked(self, parts: list[Any], numbers: list[int]) -> Any:
@@ -268,6 +268,10 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
 
 def _expect_flat(rbs: Sequence[ReplayBuffer]) -> None:
+    given: Sequence[Any] = rbs
+    strange = [repr(one) for one in given if not isinstance(one, ReplayBuffer)]
+    if strange:
+        raise BadArgument(f"{', '.join(strange)}: no replay buffer", hint="give each storage a ReplayBuffer")
     nested = [number for number, rb in enumerate(rbs) if isinstance(rb, ReplayBufferEnsemble)]
     if nested:
         raise BadArgument(

@@ -15,7 +15,15 @@ from torch import Generator, Tensor
 from torch.utils._pytree import tree_map
 
 from datasets_rl import checkpoint
-from datasets_rl.buffers.arguments import Inverted, Transform, part_of, size_faults, transforms_of
+from datasets_rl.buffers.arguments import (
+    Inverted,
+    Transform,
+    axis_faults,
+    part_of,
+    size_faults,
+    transformed,
+    transforms_of,
+)
 from datasets_rl.buffers.batch import pinned, stacked, time_first
 from datasets_rl.buffers.display import as_html, as_text
 from datasets_rl.buffers.fields import field_of, key_of, write_field
@@ -116,8 +124,11 @@ class ReplayBuffer(Stateful):
         default_writer = ImmutableDatasetWriter if fixed else self._default_writer
         self._writer: Writer = part_of(writer, "extend", problems, default_writer)
         self._transforms: list[Transform] = transforms_of(transform, problems)
-        if dim_extend is not None and dim_extend < 0:
-            problems.append(f"dim_extend is {dim_extend}; expected an axis from 0")
+        problems += axis_faults(dim_extend=dim_extend)
+        if collate_fn is not None and not callable(collate_fn):
+            problems.append(f"collate_fn {collate_fn!r} is no callable")
+        if generator is not None and not isinstance(generator, Generator):
+            problems.append(f"generator is {generator!r}; expected a torch.Generator")
         if problems:
             raise BadArgument("; ".join(problems))
         if generator is not None:
@@ -133,11 +144,11 @@ class ReplayBuffer(Stateful):
         self._ran_out = False
         """Whether the last batch was the last of an epoch."""
         self._gate: Gate | GateChain = Gate()
+        self._prefetch = self._ahead(prefetch)
         if shared:
             self.share()
         elif self._storage.shared and not self._storage.read_only:
             self._gate.share()
-        self._prefetch = self._ahead(prefetch)
 
     def _default_writer(self) -> Writer:
         return RoundRobinWriter()
@@ -389,8 +400,7 @@ class ReplayBuffer(Stateful):
         del info
         if collate and self._collate_fn is not None:
             data = self._collate_fn(data)
-        for transform in self._transforms:
-            data = transform(data)
+        data = transformed(self._transforms, data)
         return pinned(data) if self._pin_memory else data
 
     def _ahead(self, depth: int | None) -> Prefetch[Drawn, tuple[Any, dict[Any, Any]]] | None:

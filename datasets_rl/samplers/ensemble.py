@@ -51,8 +51,12 @@ class SamplerEnsemble(Sampler):
     ) -> None:
         if not samplers:
             raise BadArgument("there is no sampler; expected at least one")
-        if num_buffer_sampled is not None and num_buffer_sampled < 1:
-            raise BadArgument(f"num_buffer_sampled is {num_buffer_sampled}; expected at least 1")
+        faults = [f"{one!r} has no method sample; expected samplers" for one in samplers if not hasattr(one, "sample")]
+        parts: Any = num_buffer_sampled
+        if parts is not None and (not isinstance(parts, int) or parts < 1):
+            faults.append(f"num_buffer_sampled is {num_buffer_sampled!r}; expected at least 1")
+        if faults:
+            raise BadArgument("; ".join(faults))
         self.samplers = samplers
         self.sample_from_all = sample_from_all
         self.num_buffer_sampled = len(samplers) if sample_from_all or not num_buffer_sampled else num_buffer_sampled
@@ -73,7 +77,10 @@ class SamplerEnsemble(Sampler):
     def _chances(self, value: Sequence[float] | Tensor) -> Tensor:
         if self.sample_from_all:
             raise BadArgument("p was given, and sample_from_all takes every buffer once: they exclude each other")
-        p = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
+        try:
+            p = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise BadArgument(f"p is {value!r}; expected a number for each sampler") from error
         if p.shape != (len(self.samplers),):
             raise BadArgument(f"p has shape {list(p.shape)}; expected [{len(self.samplers)}], one for each sampler")
         if not (p.isfinite().all() and (p >= 0).all() and p.sum() > 0):

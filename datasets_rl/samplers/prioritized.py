@@ -24,6 +24,9 @@ __all__ = ["PRIORITY_WEIGHT", "PrioritizedSampler"]
 PRIORITY_WEIGHT = "priority_weight"
 """The key of the importance weights in a batch."""
 
+_LIMIT = 2**40
+"""Steps that no memory holds the priorities of."""
+
 _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "max": lambda values: values.amax(1),
     "mean": lambda values: values.mean(1),
@@ -73,11 +76,12 @@ class PrioritizedSampler(Sampler):
         generator: Generator | None = None,
     ) -> None:
         faults = _numbers(alpha=alpha, beta=beta, eps=eps)
-        if max_capacity < 1:
-            faults.append(f"max_capacity is {max_capacity}; expected at least 1")
+        given: dict[str, Any] = {"max_capacity": max_capacity, "dtype": dtype}
+        if not isinstance(given["max_capacity"], (int, np.integer)) or not 1 <= max_capacity < _LIMIT:
+            faults.append(f"max_capacity is {max_capacity!r}; expected a whole number, at least 1 and below {_LIMIT}")
         if reduction not in _REDUCTIONS:
             faults.append(f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}")
-        if not dtype.is_floating_point:
+        if not isinstance(given["dtype"], torch.dtype) or not dtype.is_floating_point:
             faults.append(f"dtype is {dtype}; expected a floating one")
         _refuse(faults)
         self._capacity = int(max_capacity)

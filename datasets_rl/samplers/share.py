@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -33,8 +34,9 @@ class Share:
             return cls()
         if rank is None or world_size is None:
             raise BadArgument(f"rank is {rank} and world_size is {world_size}; expected both, or neither")
-        if not 0 <= rank < world_size:
-            raise BadArgument(f"rank is {rank}; expected at least 0 and below world_size {world_size}")
+        given: tuple[Any, Any] = (rank, world_size)
+        if not all(isinstance(one, int) for one in given) or not 0 <= rank < world_size:
+            raise BadArgument(f"rank is {rank!r}; expected at least 0 and below world_size {world_size!r}")
         return cls(rank, world_size)
 
     def __bool__(self) -> bool:

@@ -390,10 +390,14 @@ def _size_faults(num_slices: Any, slice_len: Any) -> list[str]:
     return faults
 
 
-def _sign_faults(tensors: dict[str, Tensor | None], keys: dict[str, Any]) -> list[str]:
+def _sign_faults(tensors: dict[str, Any], keys: dict[str, Any]) -> list[str]:
     given = [name for name, value in tensors.items() if value is not None]
     named = [name for name, value in keys.items() if value is not None]
-    faults = []
+    faults = [
+        f"{name} is {value!r}; expected a tensor [N]"
+        for name, value in tensors.items()
+        if value is not None and not isinstance(value, Tensor)
+    ]
     if len(given) > 1:
         faults.append("ends and trajectories exclude each other")
     if given and named:
@@ -408,6 +412,6 @@ def _span_faults(span: Any, slice_len: int | None) -> list[str]:
     if len(sides) != 2 or not all(isinstance(one, (bool, int)) and one >= 0 for one in sides):
         return [f"span is {span!r}; expected True, False, a number of steps from 0, or two of these"]
     longest = max((one for one in sides if not isinstance(one, bool)), default=0)
-    if slice_len is not None and longest >= slice_len:
+    if longest and isinstance(slice_len, int) and longest >= slice_len:
         return [f"span is {span!r}; expected less than slice_len, {slice_len}"]
     return []

@@ -18,7 +18,7 @@ from datasets_rl.ted.keys import Key
 if TYPE_CHECKING:
     from datasets_rl.ted.trajectories import Trajectories
 
-__all__ = ["Storage"]
+__all__ = ["Storage", "device_of"]
 
 
 class Storage(Stateful, ABC):
@@ -44,6 +44,8 @@ class Storage(Stateful, ABC):
             for name, size in sizes.items()
             if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1
         ]
+        if not faults and max_size >= 2**63:
+            faults.append(f"max_size is {max_size}; expected less than 2**63")
         if faults:
             raise BadArgument("; ".join(faults))
         self.max_size = int(max_size)
@@ -212,3 +214,15 @@ class Storage(Stateful, ABC):
     def empty(self) -> None:
         """Forget all steps."""
         raise BadArgument(f"{type(self).__name__} cannot be emptied")
+
+
+def device_of(device: torch.device | str | int) -> torch.device:
+    """Read the argument of a storage.
+
+    Raises:
+        BadArgument: If it names no device.
+    """
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise BadArgument(f"device is {device!r}; expected a device such as 'cpu' or 'cuda:0'") from error

@@ -30,6 +30,10 @@ class StorageEnsemble(Storage):
             raise BadArgument(f"{len(transforms)} transforms were given for {len(storages)} storages")
         if not storages:
             raise BadArgument("there is no storage; expected at least one")
+        given: tuple[Any, ...] = storages
+        strange = [repr(one) for one in given if not isinstance(one, Storage)]
+        if strange:
+            raise BadArgument(f"{', '.join(strange)}: no storage; expected instances of Storage")
         super().__init__(sum(storage.max_size for storage in storages))
         self.storages = storages
         self.transforms = tuple(transforms) if transforms is not None else (None,) * len(storages)

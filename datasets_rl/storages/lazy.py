@@ -13,7 +13,7 @@ from torch import Tensor
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.rows import WIDE_BYTES
-from datasets_rl.storages._base import Storage
+from datasets_rl.storages._base import Storage, device_of
 from datasets_rl.storages.objects import Objects, as_non_tensor, write_objects
 from datasets_rl.storages.packed import RowViews, Spot
 from datasets_rl.storages.structure import Structure
@@ -44,7 +44,8 @@ class LazyTensorStorage(TensorStorage):
         cleanup_memmap: Belongs to `shared_init`.
 
     Raises:
-        BadArgument: If `shared_init` is asked for, or a size is below 1.
+        BadArgument: If `shared_init` is asked for, a size is below 1, or there is no such device; when the first data
+            comes, if the steps do not fit in the memory.
     """
 
     _layout = "rows"
@@ -70,7 +71,7 @@ class LazyTensorStorage(TensorStorage):
                 hint="use a LazyMemmapStorage: the first data may come from any process that has it",
             )
         Storage.__init__(self, max_size, ndim=ndim)
-        self.device = None if device == "auto" else torch.device(device)
+        self.device = None if device == "auto" else device_of(device)
 
     def _make(self, structure: Structure, lane_shape: tuple[int, ...], leaves: Sequence[Any]) -> None:
         if self.device is None:
@@ -83,7 +84,13 @@ class LazyTensorStorage(TensorStorage):
 
     def _zeros(self, shape: tuple[int, ...]) -> Tensor:
         if self.device is None or self.device.type == "cpu":
-            return torch.from_numpy(np.zeros(shape, np.int64))  # pages of zeros cost nothing until they are written
+            try:
+                return torch.from_numpy(np.zeros(shape, np.int64))  # pages of zeros cost nothing until they are written
+            except (MemoryError, OverflowError, ValueError) as error:
+                raise BadArgument(
+                    f"{self.max_size:,} steps need {math.prod(shape) * _WORD:,} bytes, more than this machine gives",
+                    hint="choose a smaller max_size, or a LazyMemmapStorage on a disk that has the room",
+                ) from error
         return torch.zeros(shape, dtype=torch.int64, device=self.device)
 
     def _use(self, structure: Structure, lane_shape: tuple[int, ...], tables: Sequence[Tensor]) -> None:

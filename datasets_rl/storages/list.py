@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tensordict import NonTensorData, TensorDict, TensorDictBase, is_tensor_collection
+from tensordict import MemoryMappedTensor, NonTensorData, TensorDict, TensorDictBase, is_tensor_collection
 from torch import Tensor
 
 from datasets_rl.checkpoint import refuse
 from datasets_rl.errors import BadArgument
-from datasets_rl.storages._base import Storage
+from datasets_rl.storages._base import Storage, device_of
 from datasets_rl.storages.positions import Run, names_one, note, positions, target
 
 __all__ = ["ListStorage"]
@@ -39,7 +39,7 @@ class ListStorage(Storage):
     ) -> None:
         del compilable
         super().__init__(sys.maxsize if max_size is None else max_size)
-        self.device = None if device is None else torch.device(device)
+        self.device = None if device is None else device_of(device)
         self._items: list[Any] = []
 
     def get(self, index: Any) -> Any:
@@ -157,6 +157,8 @@ def _encoded(item: Any, place: str) -> Any:
     """Return an element as a tree that a state may hold."""
     if item is None or isinstance(item, (bool, int, float, str)) or type(item) is Tensor:
         return item
+    if isinstance(item, MemoryMappedTensor):
+        return item.as_subclass(Tensor)
     if isinstance(item, TensorDictBase):
         fields = {name: _encoded(value, f"{place}.{name}") for name, value in item.items()}
         return {"tensordict": fields, "batch_size": list(item.batch_size)}

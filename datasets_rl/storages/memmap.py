@@ -70,6 +70,8 @@ class LazyMemmapStorage(LazyTensorStorage):
         if scratch_dir is None:
             self.scratch_dir = Path(tempfile.mkdtemp(prefix="datasets_rl_"))
         else:
+            if not isinstance(scratch_dir, (str, os.PathLike)):
+                raise BadArgument(f"scratch_dir is {scratch_dir!r}; expected a path")
             self.scratch_dir = Path(scratch_dir).absolute()
             self.scratch_dir.mkdir(parents=True, exist_ok=True)
         there = [name for name in (_ABOUT, _COUNTS, "rows.0.bin") if (self.scratch_dir / name).exists()]

@@ -338,6 +338,8 @@ def _node(data: Any, path: Path, leading: int, leaves: list[Leaf], faults: list[
         faults.append(f"{_shown(path)} has shape {list(shape)}; expected at least {leading} axes")
     if isinstance(data, Tensor) and data.layout is not torch.strided:
         faults.append(f"{_shown(path)} has layout {data.layout}; expected a dense tensor")
+    if isinstance(data, Tensor) and data.is_meta:
+        faults.append(f"{_shown(path)} is on the meta device, without values; expected a tensor that has them")
     if _is_object(data) or isinstance(data, Tensor):
         dtype = data.dtype if isinstance(data, Tensor) else None
         leaves.append(Leaf(path, dtype, shape[leading:]))

@@ -77,6 +77,8 @@ def as_key(key: str | Iterable[Any]) -> Key:
     """
     if isinstance(key, str):
         parts: tuple[str, ...] = tuple(key.split("."))
+    elif not isinstance(key, Iterable):
+        parts = ()
     else:
         parts = tuple(name for part in key for name in ((part,) if isinstance(part, str) else as_key(part)))
     if not parts or not all(parts):
