@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` without its enumerations, which double the cost of a gate
 import os
+import signal
 import tempfile
 import threading
 import uuid
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -19,13 +22,38 @@ from datasets_rl.disk import FileLock
 __all__ = ["Gate", "GateChain"]
 
 
+_SIGINT = int(signal.SIGINT)
+
+
+class _HeldBack:
+    """Ctrl-C while the main thread is inside: it comes when the gate has been left, so that no step is half written.
+
+    A second one comes at once: whoever waits for something that never ends gets out.
+    """
+
+    def __init__(self, before: Callable[[int, FrameType | None], Any]) -> None:
+        self.before = before
+        self.depth = 1
+        self._came = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self._came += 1
+        if self._came > 1:
+            self.before(number, frame)
+
+    def let_go(self) -> None:
+        _signal.signal(_SIGINT, self.before)
+        if self._came == 1:
+            self.before(_SIGINT, None)
+
+
 class Gate:
     """The lock of a buffer.
 
     Inside ``with gate`` there is one thread, and one process if the buffer is shared. What was drawn inside may be read
     outside of it by another thread, between `begin_read` and `end_read`; a writer first waits for these with
     `wait_for_reads`, so that no row changes between its choice and its reading. The gate may be entered again by who is
-    inside.
+    inside. Ctrl-C is held back until it has been left.
 
         caller    | draw, begin_read |                    | wait ....... write |
         thread                         read ... end_read
@@ -42,6 +70,8 @@ class Gate:
         self._inside = threading.Condition(threading.RLock())
         self._depth = 0
         self._reads = 0
+        self._held_back: _HeldBack | None = None
+        """Only the main thread sets it."""
         self._file = FileLock(self._path) if self._path is not None else None
         _gates.add(self)
 
@@ -68,7 +98,12 @@ class Gate:
             # something is large enough to be split (from 32,768 elements).
             torch.set_num_threads(1)
             self._forked = False
-        self._inside.acquire()
+        self._hold_back()
+        try:
+            self._inside.acquire()
+        except BaseException:
+            self._let_go()
+            raise
         self._depth += 1
         if self._file is not None and self._depth == 1:
             try:
@@ -76,6 +111,7 @@ class Gate:
             except BaseException:
                 self._depth -= 1
                 self._inside.release()
+                self._let_go()
                 raise
 
     def __exit__(self, *failure: object) -> None:
@@ -83,6 +119,28 @@ class Gate:
         if self._file is not None and not self._depth:
             self._file.release()
         self._inside.release()
+        self._let_go()
+
+    def _hold_back(self) -> None:
+        if threading.get_ident() != threading.main_thread().ident:
+            return  # Ctrl-C comes to the main thread only
+        if self._held_back is not None:
+            self._held_back.depth += 1
+            return
+        before = _signal.getsignal(_SIGINT)
+        if callable(before):
+            held_back = _HeldBack(before)
+            _signal.signal(_SIGINT, held_back)  # one that comes before raises here, and nothing is held back
+            self._held_back = held_back
+
+    def _let_go(self) -> None:
+        held_back = self._held_back
+        if held_back is None or threading.get_ident() != threading.main_thread().ident:
+            return
+        held_back.depth -= 1
+        if not held_back.depth:
+            self._held_back = None
+            held_back.let_go()
 
     def begin_read(self) -> None:
         """Announce a reading that ends outside; called inside."""
@@ -161,6 +219,8 @@ _gates: weakref.WeakSet[Gate] = weakref.WeakSet()
 def _after_fork() -> None:
     """Free every gate in a forked process: the threads of its parent that were inside do not exist here."""
     for gate in list(_gates):
+        if gate._held_back is not None:  # noqa: SLF001 - of this file
+            _signal.signal(_SIGINT, gate._held_back.before)  # noqa: SLF001 - of this file
         gate._start(forked=True)  # noqa: SLF001 - of this file
         if gate._file is not None:  # noqa: SLF001 - of this file
             # The parent may drop its buffer, and the file with it, before the child first comes here.

@@ -179,3 +179,45 @@ def test_the_file_of_a_shared_gate_goes_with_it():
     assert path.exists()
     del gate
     assert not path.exists()
+
+
+def interrupted(gate, order, times=1):
+    with gate, gate:
+        for _ in range(times):
+            signal.raise_signal(signal.SIGINT)
+        order.append("whole")
+
+
+@pytest.mark.parametrize("gate", [Gate(), GateChain([Gate(), Gate()])], ids=["one", "several"])
+def test_an_interrupt_inside_comes_when_the_gate_has_been_left(gate):
+    order = []
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(gate, order)
+
+    assert order == ["whole"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_interrupt_inside_comes_at_once():
+    gate, order = Gate(), []
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(gate, order, times=2)
+
+    assert not order
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_other_threads_leave_the_handler_of_interrupts_alone():
+    gate, seen = Gate(), []
+
+    def enter():
+        with gate:
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join(10)
+
+    assert seen == [signal.default_int_handler]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import signal
 
 import pytest
 import torch
@@ -672,3 +673,22 @@ class TestSpecs:
         with pytest.raises(BadArgument, match=r"observation is 101.0 at .*expected a number in \[0.0, 100.0\]"):
             write[verb]()
         assert len(made) == 0
+
+
+@pytest.mark.parametrize("kind", [LazyTensorStorage, ListStorage])
+def test_ctrl_c_while_steps_are_written_leaves_none_of_them_half_written(monkeypatch, kind):
+    rb = TensorDictReplayBuffer(storage=kind(4), batch_size=4, prefetch=2)
+    old = TensorDict({"a": torch.zeros(4), "b": torch.zeros(4, 2000)}, [4])
+    rb.extend(old)
+    write = kind.set
+
+    def interrupted(storage, cursor, data):
+        signal.raise_signal(signal.SIGINT)
+        write(storage, cursor, data)
+
+    monkeypatch.setattr(kind, "set", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rb.extend(old + 1)
+
+    assert rb.write_count == 8
+    assert rb.sample()["a"].tolist() == [1.0] * 4
