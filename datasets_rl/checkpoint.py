@@ -444,7 +444,10 @@ def _store(folder: Path, tensor: Tensor) -> str:
     if target.exists() and target.stat().st_size == _HEAD + len(data):
         return name
     temporary = folder / f".{name}.{threading.get_ident()}.tmp"
-    with disk.disk_errors(folder), temporary.open("wb") as stream:
+    with (
+        disk.disk_errors(folder, hint="make room, or name another folder; the dump before is whole"),
+        temporary.open("wb") as stream,
+    ):
         stream.write(head)
         stream.write(data)
     disk.publish_file(temporary, target)

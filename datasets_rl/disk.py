@@ -143,7 +143,7 @@ def free_bytes(path: Path) -> int:
     return 0
 
 
-def require_free(path: Path, needed: int, why: str = "") -> None:
+def require_free(path: Path, needed: int, why: str = "", *, hint: str = "") -> None:
     """Check that `needed` bytes fit below `path`.
 
     Raises:
@@ -151,17 +151,17 @@ def require_free(path: Path, needed: int, why: str = "") -> None:
     """
     free = free_bytes(path)
     if needed > free:
-        raise DiskFull(path, needed, free, why)
+        raise DiskFull(path, needed, free, why, hint=hint)
 
 
 @contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
+def disk_errors(path: Path, *, hint: str = "") -> Iterator[None]:
     """Turn the system's "no space left" inside the block into `DiskFull`, which names the place."""
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
-            raise DiskFull(path, None, free_bytes(path), os.strerror(error.errno)) from error
+            raise DiskFull(path, None, free_bytes(path), os.strerror(error.errno), hint=hint) from error
         raise
 
 

@@ -183,7 +183,7 @@ class DiskFull(DatasetsRLError):
         needed: Bytes wanted.
         free: Bytes there.
         why: What the bytes are for.
-        hint: What to do next.
+        hint: What to do next; by default what helps a download.
     """
 
     def __init__(
@@ -193,12 +193,12 @@ class DiskFull(DatasetsRLError):
         free: int,
         why: str = "",
         *,
-        hint: str = "make room, or choose another place with --root DIR or RLDS_HOME; what was fetched is kept",
+        hint: str = "",
     ) -> None:
         wanted = f"{needed:,} bytes needed" if needed is not None else "writing failed"
         super().__init__(
             f"not enough disk at {path}: {wanted}{f' ({why})' if why else ''}, {free:,} bytes free",
-            hint=hint,
+            hint=hint or "make room, or choose another place with --root DIR or RLDS_HOME; what was fetched is kept",
         )
         self.path = Path(path)
         self.needed = needed

@@ -25,6 +25,7 @@ __all__ = ["LazyMemmapStorage"]
 _ABOUT = "storage.json"
 _COUNTS = "counts.bin"
 _FORMAT = 1
+_ELSEWHERE = "make room, choose another scratch_dir, or a smaller max_size"
 
 
 class LazyMemmapStorage(LazyTensorStorage):
@@ -186,7 +187,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         shape = (self._slots_for(lane_shape), *lane_shape)
         files = self._files(structure, shape)
         missing = sum(size * 8 for path, size in files if not path.exists())
-        disk.require_free(self.scratch_dir, missing, f"{self.max_size:,} steps")
+        disk.require_free(self.scratch_dir, missing, f"{self.max_size:,} steps", hint=_ELSEWHERE)
         self._use(structure, lane_shape, [_mapped(path, size, shape) for path, size in files])
 
     def _selected(self, flat: Tensor, steps: int) -> list[Tensor]:
