@@ -99,13 +99,12 @@ def convert(
                 writer.append(event if len(kept) == len(recording.columns) else _narrowed(event, kept))
                 report(len(event))
             elif isinstance(event, End):
-                entry = _journal_entry(event)
-                if journal is not None:
-                    entry["commit"] = writer.commit()
-                    journal.add(entry)
-                entries.append(entry)
+                entries.append(_journal_entry(event))
+                # The last one is not: what a kill then leaves has a shard whose columns and metadata can be read.
+                if journal is not None and len(entries) < len(work.contents.shards):
+                    journal.add({**entries[-1], "commit": writer.commit()})
+                    committed(event.ready)
                 ahead.release()
-                committed(event.ready)
         written = writer.finish()
     finally:
         writer.discard()

@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -341,9 +341,19 @@ def download(
         _convert(dataset_id, contents, spot, settings, options, selection)
         disk.publish_folder(spot.build, spot.folder, aside=spot.aside)
         if not keep_raw:
-            disk.remove_tree(spot.raw)
-        disk.remove_tree(spot.work)
+            _clear(spot.raw)
+        _clear(spot.work)
     return spot.folder
+
+
+def _clear(path: Path) -> None:
+    """Delete a folder, and those above it that only an id with slashes made."""
+    disk.remove_tree(path)
+    for parent in path.parents:
+        if parent.name in {".raw", ".work"}:
+            return
+        with suppress(OSError):  # another id with the same beginning has something there
+            parent.rmdir()
 
 
 def _say(text: str) -> None:
@@ -532,10 +542,10 @@ def _convert(
     head, name = sources.split_id(dataset_id)
     work = Work(contents.entry or sources.source(head).entry(name), contents, selection)
     journal = Journal(spot.journal, work.key) if len(contents.shards) > 1 else None
-    if journal is not None and not journal.fits(spot.build):
-        journal.restart()
-    if journal is None or not journal.entries:
+    if journal is None:
         disk.remove_tree(spot.build)
+    else:
+        journal.bring_back(spot.build)
     spot.build.mkdir(parents=True, exist_ok=True)
     jobs = _jobs(contents, settings)
     left = contents.shards[len(journal.entries) if journal is not None else 0 :]
@@ -553,7 +563,7 @@ def _convert(
                 journal=journal,
                 jobs=jobs,
                 report=advance,
-                committed=bool if options.keep_raw or journal is None else partial(_drop_raw, spot, contents),
+                committed=bool if options.keep_raw else partial(_drop_raw, spot, contents),
             )
     except ConversionFailed as error:
         fetched = options.from_local is None
@@ -685,6 +695,6 @@ def remove(dataset_id: str, *, root: Path | str | None = None, settings: Setting
         if spot.exists:
             refuse_foreign_files(spot.folder)
             disk.discard_folder(spot.folder, by_way_of=spot.work / "removed")
-        disk.remove_tree(spot.work)
-        disk.remove_tree(spot.raw)
+        _clear(spot.work)
+        _clear(spot.raw)
     return freed

@@ -160,7 +160,7 @@ def test_a_fault_in_another_process_is_told_as_it_is_here(raw, get, tmp_path):
     (copy / NAME / "data" / "17" / "metadata.json").write_text('{"total_steps": 99}')
     told = []
     for jobs in (1, 3):
-        with pytest.raises(ConversionFailed, match="episode 17: it has . steps; its metadata says 99") as caught:
+        with pytest.raises(ConversionFailed, match=r"episode 17: it has . steps; its metadata says 99") as caught:
             get(f"home{jobs}", jobs=jobs, from_local=copy)
         told.append(caught.value.problems)
 
@@ -232,7 +232,7 @@ def test_an_interrupted_download_keeps_its_revision(raw, get, monkeypatch):
     assert stored.manifest.revision == repository.commit
 
 
-def test_sizes_and_globs_choose_among_the_files(raw, get, tmp_path):
+def test_sizes_and_globs_choose_among_the_files(raw, get):
     folder = raw / NAME / "data"
     sizes = [sum(path.stat().st_size for path in (folder / str(n)).glob("*")) for n in range(20)]
     most = (folder / "metadata.json").stat().st_size + sum(sizes[:9])
@@ -249,7 +249,7 @@ def test_sizes_and_globs_choose_among_the_files(raw, get, tmp_path):
 def test_groups_come_in_order_and_no_more_than_there_is_room_for():
     fetched, seen = [], []
 
-    def fetch(group, halt):
+    def fetch(group, _):
         fetched.append(group)
         return [group]
 
@@ -263,7 +263,7 @@ def test_groups_come_in_order_and_no_more_than_there_is_room_for():
 
 
 def test_a_failure_comes_when_its_turn_is():
-    def fetch(group, halt):
+    def fetch(group, _):
         if group == [2]:
             raise BadArgument("no")
         return [group]
@@ -277,7 +277,7 @@ def test_a_failure_comes_when_its_turn_is():
 def test_an_end_before_its_time_stops_the_thread():
     began = threading.Event()
 
-    def fetch(group, halt):
+    def fetch(_, halt):
         began.set()
         halt.sleep(60)
         return []

@@ -42,10 +42,17 @@ class Journal:
         else:
             self.restart()
 
-    def fits(self, folder: Path) -> bool:
-        """Return whether a folder has all that was committed to it; without entries it has."""
+    def bring_back(self, folder: Path) -> None:
+        """Bring a folder to its last commit: delete what was begun after it; with rows lost, forget all and begin anew."""
         files: Mapping[str, int] = self.entries[-1]["commit"]["files"] if self.entries else {}
-        return all((folder / name).is_file() and (folder / name).stat().st_size >= size for name, size in files.items())
+        for path in folder.glob("*"):
+            if path.name not in files:
+                disk.remove_tree(path)
+        for name, size in files.items():
+            if not (folder / name).is_file() or (folder / name).stat().st_size < size:
+                disk.remove_tree(folder)
+                self.restart()
+                return
 
     def restart(self) -> None:
         """Forget all lines."""

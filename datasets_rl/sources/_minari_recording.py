@@ -27,7 +27,7 @@ from datasets_rl.sources._minari_episodes import (
     TableEpisodes,
     cleaned,
 )
-from datasets_rl.sources._minari_spaces import Leaf, leaves, read_space
+from datasets_rl.sources._minari_spaces import Leaf, document, leaves, read_space
 from datasets_rl.sources._selection import read_numbers
 from datasets_rl.ted.episode import Episode, Texts
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted
@@ -163,15 +163,13 @@ class MinariRecording(Recording):
 
     def specs(self) -> Mapping[str, Any]:
         """Return what the spaces say of the fields that they speak of."""
-        from datasets_rl.specs import from_minari
-
         found = {}
         for column in self.columns:
             leaf = self._episodes.leaves.get(column.key)
             if leaf is not None and not column.text:
-                spec = from_minari(leaf.space)
-                if str(spec.dtype).removeprefix("torch.") == column.dtype.name and tuple(spec.shape) == column.shape:
-                    found[dotted(column.key)] = spec.to_json()
+                spec = document(leaf)
+                if (spec["dtype"], tuple(spec["shape"])) == (column.dtype.name, column.shape):
+                    found[dotted(column.key)] = spec
         return found
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:

@@ -8,9 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from datasets_rl.ted.keys import Key
 
-__all__ = ["Leaf", "leaves", "read_space"]
+__all__ = ["Leaf", "document", "leaves", "read_space"]
 
 _KINDS = frozenset({"Box", "Dict", "Discrete", "MultiBinary", "MultiDiscrete", "Text", "Tuple"})
 _DEPTH = 16
@@ -102,6 +105,41 @@ def leaves(space: Mapping[str, Any], names: Key = ()) -> Iterator[Leaf]:
             yield from leaves(one, (*names, f"_index_{number}"))
     else:
         yield Leaf(names, space)
+
+
+def document(leaf: Leaf) -> dict[str, Any]:
+    """Describe the values of a leaf as `datasets_rl.specs.from_minari(leaf.space).to_json()` does, without torch."""
+    space, shape = leaf.space, list(leaf.shape)
+    dtype = space.get("dtype", "int8" if leaf.kind == "MultiBinary" else "int64")
+    plain = {"shape": shape, "dtype": dtype}
+    start = np.asarray(space.get("start", 0))
+    if leaf.kind == "MultiBinary":
+        return {"kind": "binary", **plain}
+    if leaf.kind == "Box":
+        low, high = (np.asarray(space[name]) for name in ("low", "high"))
+        if np.dtype(dtype).kind == "f" and np.isneginf(low).all() and np.isposinf(high).all():
+            return {"kind": "unbounded", **plain}
+        low, high = (one.astype(dtype) for one in (low, high))
+    elif not start.any():
+        name = "n" if leaf.kind == "Discrete" else "nvec"
+        return {"kind": "discrete" if name == "n" else "multi_discrete", **plain, name: space[name]}
+    else:
+        low, high = start, start + np.asarray(space.get("n", space.get("nvec"))) - 1
+    return {"kind": "bounded", **plain, "low": _compact(low), "high": _compact(high)}
+
+
+def _compact(bound: NDArray[Any]) -> Any:
+    for axis in range(bound.ndim):
+        first = np.take(bound, [0], axis)
+        bound = first if (bound == first).all() else bound
+    return _named(bound.item() if bound.size == 1 else bound.tolist())
+
+
+def _named(value: Any) -> Any:
+    # JSON has no infinities.
+    if isinstance(value, list):
+        return [_named(one) for one in value]
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
 def _axes(values: Any) -> tuple[int, ...]:

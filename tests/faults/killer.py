@@ -4,7 +4,8 @@ A child is forked from this process, which has everything imported, and ends its
 an open, a rename, a removal, a new folder. So every moment between two changes of the disk is met, not only those
 that a clock happens to hit.
 
-    argument    JSON: id, root, options of `download`, steps (how far the events lie apart), random (how many more)
+    argument    JSON: id, root, options of `download`, steps (how far the events lie apart), random (how many more),
+                shard_bytes (how large a shard of Minari's is; 0 leaves it as it is)
     output      a line of JSON for each child: event, died, folder (whole, absent, or why it does not open), digest
 """
 
@@ -22,12 +23,15 @@ from datasets_rl.errors import DatasetsRLError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
+from datasets_rl.sources import _minari_recording, minari
 
 EVENTS = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree"}
 
 task = json.loads(sys.argv[1])
 root = Path(task["root"])
 options = task["options"]
+minari._SHARD_BYTES = task["shard_bytes"] or minari._SHARD_BYTES
+assert _minari_recording  # the children find it imported
 settings = Settings.from_env({"RLDS_HOME": str(root.parent), "RLDS_NO_PROGRESS": "1", "RLDS_JOBS": "1"})
 spot = library.place(task["id"], root=root, settings=settings)
 

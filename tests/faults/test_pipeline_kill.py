@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from d4rl_files import mujoco
+from raw.minari import SPACES, episodes, write
 from servers import File, Slow, serve
+from upstreams import hub
 
 from datasets_rl import library
 
@@ -25,9 +27,10 @@ def raw(tmp_path_factory):
     return path
 
 
-def killed(tmp_path, *, options, keep=False, steps=1, random=0, name=f"d4rl/{NAME}"):
+def killed(tmp_path, *, options, keep=False, steps=1, random=0, name=f"d4rl/{NAME}", shard_bytes=0):
     root = tmp_path / "home" / name.split("/")[0]
     task = {"id": name, "root": str(root), "options": options, "keep": keep, "steps": steps, "random": random}
+    task["shard_bytes"] = shard_bytes
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("killer.py"), json.dumps(task)],
         capture_output=True,
@@ -87,6 +90,35 @@ def test_a_hundred_random_kills_of_download_and_conversion_never_leave_a_wrong_d
 
     assert judge(lives) >= 100
     assert any(int(asked.removeprefix("bytes=").split("-")[0]) > 0 for asked in server.ranges)
+    assert leftovers(root) == []
+
+
+@pytest.fixture(scope="session")
+def shards(tmp_path_factory):
+    """A dataset of Minari's of three shards."""
+    root = tmp_path_factory.mktemp("shards")
+    given = episodes(SPACES["text"], [2, 3] * 3, seeds=range(6))
+    write(root, "aa/b-v0", given, space=SPACES["text"])
+    return root
+
+
+def test_a_conversion_of_shards_killed_at_its_steps_goes_on_at_the_shard(shards, tmp_path):
+    options = {"from_local": str(shards)}
+    lives, root = killed(tmp_path, options=options, steps=20, name="minari/aa/b-v0", shard_bytes=12_000)
+
+    assert judge(lives) >= 5
+    assert leftovers(root) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_download_of_shards_killed_at_its_steps_and_at_random_moments_is_resumed(shards, tmp_path, monkeypatch):
+    with hub({"farama-minari/aa": shards / "aa"}, page=50) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("MINARI_REMOTE", "hf://farama-minari")
+        lives, root = killed(tmp_path, options={}, steps=3, random=40, name="minari/aa/b-v0", shard_bytes=12_000)
+
+    assert judge(lives) >= 60
     assert leftovers(root) == []
 
 

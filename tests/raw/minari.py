@@ -85,7 +85,7 @@ def episodes(
     return made
 
 
-def _draw(space: Any, dice: np.random.Generator) -> Any:
+def _draw(space: Any, dice: np.random.Generator) -> Any:  # noqa: PLR0911 -- a kind of space each
     if isinstance(space, spaces.Dict):
         return {name: _draw(one, dice) for name, one in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

@@ -6,9 +6,11 @@ import io
 import json
 import shutil
 
+import gymnasium
 import h5py
 import numpy as np
 import pytest
+from minari.serialization import serialize_space
 from PIL import Image
 from raw.minari import SPACES, episodes, flat, write
 from upstreams import COMMIT, bucket, hub
@@ -18,6 +20,8 @@ from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, Integ
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, minari
+from datasets_rl.sources._minari_spaces import document, leaves
+from datasets_rl.specs import from_minari
 from datasets_rl.ted.check import check_rules
 
 NAME = "test/things/drawn-v3"
@@ -108,7 +112,7 @@ def test_actions_of_every_space_are_read(put, convert, kind, data_format):
 def test_the_members_of_a_tuple_are_called_as_in_the_files(put, convert):
     put(episodes(SPACES["tuple"]), space=SPACES["tuple"], data_format="arrow")
 
-    assert {key for key in convert().keys() if key[0] == "observation"} == {
+    assert {key for key in [*convert().keys()] if key[0] == "observation"} == {
         ("observation", "_index_0"),
         ("observation", "_index_1"),
     }
@@ -120,6 +124,25 @@ def test_what_the_spaces_say_becomes_specs(put, convert):
     specs = convert().manifest.specs
     assert specs["observation"] == {"kind": "bounded", "shape": [], "dtype": "int64", "low": -2, "high": 4}
     assert specs["action"] == {"kind": "bounded", "shape": [3], "dtype": "float32", "low": -1.0, "high": 1.0}
+
+
+BOUNDS = {
+    **SPACES,
+    "half": gymnasium.spaces.Box(np.array([-np.inf, 0.0], "f4"), np.array([1.0, np.inf], "f4")),
+    "free": gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32),
+    "rows": gymnasium.spaces.Box(np.array([[0, 0], [1, 1]]), np.array([[5, 6], [5, 6]]), dtype=np.int64),
+    "starts": gymnasium.spaces.MultiDiscrete([3, 4], start=[1, -1]),
+    "grid": gymnasium.spaces.MultiDiscrete([[3, 4], [5, 6]]),
+    "bits": gymnasium.spaces.MultiBinary([2, 3]),
+}
+
+
+@pytest.mark.parametrize("kind", BOUNDS)
+def test_specs_are_described_as_they_describe_themselves(kind):
+    """The reader describes them without torch, which takes longer to import than most datasets to convert."""
+    for leaf in leaves(json.loads(serialize_space(BOUNDS[kind]))):
+        if leaf.kind != "Text":
+            assert document(leaf) == from_minari(leaf.space).to_json()
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
@@ -388,7 +411,7 @@ def test_links_to_other_files_are_not_followed(put, convert, link, tmp_path):
 
     broken(folder, change)
 
-    with pytest.raises(ConversionFailed, match="episode 1: .*another file"):
+    with pytest.raises(ConversionFailed, match=r"episode 1: .*another file"):
         convert()
     assert not (tmp_path / "home" / "minari" / NAME).exists()
 
@@ -430,7 +453,7 @@ def test_a_table_that_is_missing_or_cut_is_refused(put, convert, data_format):
     folder = put(episodes(SPACES["box"]), data_format=data_format)
     table = next((folder / "data" / "1").glob(f"*.{data_format}"))
     table.write_bytes(table.read_bytes()[:-40])
-    with pytest.raises(ConversionFailed, match="episode 1: .* cannot be read"):
+    with pytest.raises(ConversionFailed, match=r"episode 1: .* cannot be read"):
         convert()
 
     table.unlink()
@@ -491,7 +514,7 @@ def test_a_remote_that_is_named_is_the_only_one_asked(put, settings, tmp_path, m
         library.download(ID, force=True, settings=settings)
 
 
-def test_without_a_network_the_ways_are_named(settings, monkeypatch, tmp_path):
+def test_without_a_network_the_ways_are_named(tmp_path):
     offline = Settings(home=tmp_path, offline=True, progress=False)
     with pytest.raises(Offline, match="--from-local PATH"):
         library.download(ID, settings=offline)
@@ -528,7 +551,7 @@ class _File:
         self.answer = File(bytes(body)).answer
 
 
-def test_minaris_own_cache_is_read_in_its_place(put, settings, tmp_path, monkeypatch):
+def test_minaris_own_cache_is_read_in_its_place(put, tmp_path, monkeypatch):
     given = episodes(SPACES["box"])
     folder = put(given)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "cache"))
@@ -557,7 +580,7 @@ def test_a_batch_is_strict_ted_with_nested_fields(put, settings, tmp_path):
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_some_episodes_are_a_dataset_of_their_own(put, convert, settings, data_format, tmp_path):
+def test_some_episodes_are_a_dataset_of_their_own(put, convert, data_format):
     given = episodes(SPACES["box"], lengths=(4, 1, 7, 2))
     put(given, data_format=data_format)
 

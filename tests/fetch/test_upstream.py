@@ -1,0 +1,174 @@
+"""Lists of folders: of the hub, of a bucket, of this disk; pinned, kept, and distrusted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+from servers import Html, Status
+from upstreams import COMMIT, bucket, hub
+
+from datasets_rl.errors import FetchFailed, Offline
+from datasets_rl.fetch import fetch
+from datasets_rl.fetch.upstream import Upstream
+from datasets_rl.settings import Settings
+
+URL = "hf://datasets/lab/data/set"
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A folder of five files, small and large, with names that need escapes."""
+    for number, name in enumerate(["a.txt", "b/c d.bin", "b/%24x.bin", "b/e/f.bin", "z.bin"]):
+        path = tmp_path / "tree" / "set" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes([number + 65]) * (700 * number + 10))
+    return tmp_path / "tree"
+
+
+@pytest.fixture
+def ask(tmp_path):
+    def make(**options):
+        settings = Settings(home=tmp_path, progress=False, retries=1, offline=options.pop("offline", False))
+        return Upstream(tmp_path / "raw", tmp_path / "kept.json", settings=settings, **options)
+
+    return make
+
+
+@pytest.fixture
+def on_hub(tree, monkeypatch):
+    with hub({"lab/data": tree}, page=2) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+@pytest.fixture
+def in_bucket(tree, monkeypatch):
+    with bucket({"lab": tree}, page=2) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield server
+
+
+def paths(folder):
+    return [asset.path for asset in folder.assets]
+
+
+ALL = ["up/a.txt", "up/b/%24x.bin", "up/b/c d.bin", "up/b/e/f.bin", "up/z.bin"]
+
+
+def test_the_hub_lists_all_pages_of_one_commit_with_digests(ask, on_hub, tree):
+    folder = ask().folder("up", [URL])
+
+    assert paths(folder) == ALL
+    assert folder.revision == COMMIT
+    assert folder.assets[-1].urls == (f"hf://datasets/lab/data@{COMMIT}/set/z.bin",)
+    assert folder.assets[-1].sha256 == hashlib.sha256((tree / "set/z.bin").read_bytes()).hexdigest()
+    assert (folder.assets[0].sha256, folder.assets[0].size) == (None, 10)
+    assert sum("/tree/" in request.path for request in on_hub.requests) >= 3
+
+
+@pytest.mark.usefixtures("in_bucket")
+def test_a_bucket_lists_all_pages_with_generations_and_md5(ask, tree):
+    folder = ask().folder("up", ["gs://lab/set"])
+
+    assert paths(folder) == ALL
+    assert folder.assets[-1].urls == ("gs://lab/set/z.bin#1700000000000001",)
+    assert folder.assets[-1].md5 == hashlib.md5((tree / "set/z.bin").read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("place", ["on_hub", "in_bucket"])
+def test_what_is_listed_can_be_fetched(ask, place, request, tree, tmp_path):
+    request.getfixturevalue(place)
+    folder = ask().folder("up", [URL, "gs://lab/set"] if place == "on_hub" else ["gs://lab/set"])
+
+    came = fetch(folder.assets, tmp_path / "raw", settings=Settings(home=tmp_path, progress=False, retries=0))
+
+    assert [one.path.read_bytes() for one in came] == [(tree / "set" / path[3:]).read_bytes() for path in ALL]
+
+
+@pytest.mark.usefixtures("in_bucket")
+def test_an_object_with_another_md5_is_refused(ask, tree, tmp_path):
+    folder = ask().folder("up", ["gs://lab/set"])
+    (tree / "set/z.bin").write_bytes(b"x" * (700 * 4 + 10))
+
+    with pytest.raises(Exception, match="it has MD5"):
+        fetch(folder.assets[-1:], tmp_path / "raw", settings=Settings(home=tmp_path, progress=False, retries=0))
+
+
+def test_a_list_is_asked_for_once_and_serves_without_a_network(ask, on_hub):
+    first = ask().folder("up", [URL])
+    on_hub.paths.clear()
+
+    assert ask(offline=True).folder("up", [URL]) == first
+
+
+def test_offline_with_nothing_kept_names_the_ways(ask, on_hub):
+    with pytest.raises(Offline, match=r"--from-local PATH, or a copy of the upstream with --mirror"):
+        ask(offline=True).folder("up", [URL])
+    assert on_hub.requests == []
+
+
+def test_a_mirror_that_can_be_listed_is_asked_first(ask, on_hub, tree):
+    (tree / "set").rename(tree / "up")
+
+    folder = ask(mirrors=[tree.as_uri()]).folder("up", [URL])
+
+    assert paths(folder) == ALL
+    assert on_hub.requests == []
+
+
+@pytest.mark.parametrize("inner", [True, False], ids=["its root", "the folder itself"])
+def test_a_folder_of_the_users_is_listed_without_hidden_files(ask, tree, inner):
+    (tree / "set" / ".cache").mkdir()
+    (tree / "set" / ".cache" / "x").write_text("")
+    folder = ask(local=tree if inner else tree / "set").folder("set", [])
+
+    assert paths(folder) == [path.replace("up/", "set/") for path in ALL]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "message"),
+    [
+        (Status(403), "status 403"),
+        (Status(404), "status 404"),
+        (Html(), "a web page"),
+    ],
+    ids=["refused", "absent", "a web page"],
+)
+def test_an_upstream_that_does_not_list_is_told_with_every_address(ask, on_hub, behaviour, message):
+    for name in on_hub.paths:
+        on_hub.paths[name] = behaviour
+    with pytest.raises(FetchFailed, match=message) as caught:
+        ask().folder("up", [URL, "https://example.org/x"])
+    assert [url for url, _ in caught.value.failures] == [URL, "https://example.org/x"]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"type": "file", "path": "set/../../x", "size": 1},
+        {"type": "file", "path": "/etc/passwd", "size": 1},
+        {"type": "file", "path": "set/\\x", "size": 1},
+        {"type": "file", "size": 1},
+        {"type": "file", "path": "set/x"},
+        "text",
+    ],
+    ids=["upwards", "absolute", "a backslash", "no path", "no size", "no object"],
+)
+def test_a_hostile_list_is_refused(ask, on_hub, entry):
+    (name,) = on_hub.paths
+    repository = on_hub.paths[name]
+    original = repository.answer
+
+    def answer(call):
+        if "/tree/" in call.path:
+            body = json.dumps([entry]).encode()
+            call.start(200, {"Content-Length": len(body)})
+            call.wfile.write(body)
+        else:
+            original(call)
+
+    repository.answer = answer
+    with pytest.raises(FetchFailed):
+        ask().folder("up", [URL])
