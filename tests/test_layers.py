@@ -18,7 +18,7 @@ FOLDERS = {
 }
 
 LAYERS = [
-    {"errors", "settings", "ted.keys"},
+    {"compiled", "errors", "settings", "ted.keys"},
     {"checkpoint", "disk", "progress", "rows"},
     {"manifest", "specs"},
     {"ted"},

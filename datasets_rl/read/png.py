@@ -15,6 +15,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets_rl.compiled import compiled
+
 try:
     from isal import isal_zlib as inflating
     from isal.igzip_lib import IsalError
@@ -25,6 +27,9 @@ except ImportError:  # no wheel for this machine
     _ERRORS = (zlib.error,)
 
 __all__ = ["decode"]
+
+_READ_ONLY = numba.types.Array(numba.uint8, 2, "C", readonly=True)
+_SIGNATURE = numba.void(_READ_ONLY, numba.uint8[:, ::1], numba.int64)
 
 
 def decode(packed: bytes, out: NDArray[np.uint8]) -> None:
@@ -52,6 +57,7 @@ def decode(packed: bytes, out: NDArray[np.uint8]) -> None:
     _undo(raw, out.reshape(rows, -1), channels)
 
 
+@compiled(_SIGNATURE)
 def _undo(raw: NDArray[np.uint8], out: NDArray[np.uint8], step: int) -> None:
     """Add up the differences of each row, in place of `out`."""
     rows, width = out.shape
@@ -80,11 +86,3 @@ def _undo(raw: NDArray[np.uint8], out: NDArray[np.uint8], step: int) -> None:
                 best = left if far <= near and far <= last else up if near <= last else corner
                 row[x] = line[x] + np.uint8(best)
         above = row
-
-
-_READ_ONLY = numba.types.Array(numba.uint8, 2, "C", readonly=True)
-_SIGNATURE = numba.void(_READ_ONLY, numba.uint8[:, ::1], numba.int64)
-try:
-    _undo = numba.njit(_SIGNATURE, nogil=True, cache=True)(_undo)
-except (RuntimeError, OSError):  # nothing can be written beside the module or in the user's cache
-    _undo = numba.njit(_SIGNATURE, nogil=True)(_undo)

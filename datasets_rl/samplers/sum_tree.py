@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.samplers.compiled import compiled
+from datasets_rl.compiled import compiled
 
 __all__ = ["SumTree"]
 

@@ -12,10 +12,13 @@ __all__ = ["compiled"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def compiled(signature: str) -> Callable[[Function], Function]:
+def compiled(signature: Any) -> Callable[[Function], Function]:
     """Compile a function for arguments of these types, at once, and keep the result on the disk.
 
     The function releases the GIL while it runs.
+
+    Args:
+        signature: In numba's words, as text or as one of its types.
     """
 
     def compile_now(function: Function) -> Function:
