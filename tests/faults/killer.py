@@ -4,11 +4,13 @@ A child is forked from this process, which has everything imported, and ends its
 an open, a rename, a removal, a new folder. So every moment between two changes of the disk is met, not only those
 that a clock happens to hit.
 
-    argument    JSON: id, root, options of `download`, steps (how far the events lie apart), random (how many more),
-                shard_bytes (how large a shard of Minari's is; 0 leaves it as it is)
+    argument    JSON: id, root, options of `download`, choices (options of the source), steps (how far the events lie
+                apart), random (how many more), small (what is set lower, by its dotted name)
     output      a line of JSON for each child: event, died, folder (whole, absent, or why it does not open), digest
 """
 
+import hashlib
+import importlib
 import json
 import os
 import random
@@ -23,16 +25,20 @@ from datasets_rl.errors import DatasetsRLError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
-from datasets_rl.sources import _minari_recording, minari
+from datasets_rl.sources import Selection, _minari_recording
 
 EVENTS = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree"}
 
 task = json.loads(sys.argv[1])
 root = Path(task["root"])
 options = task["options"]
-minari._SHARD_BYTES = task["shard_bytes"] or minari._SHARD_BYTES
+if task.get("choices"):
+    options["selection"] = Selection(options=task["choices"])
+for name, value in task["small"].items():
+    module, _, attribute = name.rpartition(".")
+    setattr(importlib.import_module(module), attribute, value)
 assert _minari_recording  # the children find it imported
-settings = Settings.from_env({"RLDS_HOME": str(root.parent), "RLDS_NO_PROGRESS": "1", "RLDS_JOBS": "1"})
+settings = Settings.from_env({**os.environ, "RLDS_HOME": str(root.parent), "RLDS_NO_PROGRESS": "1", "RLDS_JOBS": "1"})
 spot = library.place(task["id"], root=root, settings=settings)
 
 
@@ -75,13 +81,14 @@ def work():
 
 
 def state():
-    """Say what a reader finds, and a digest of the rows if it finds a dataset."""
+    """Say what a reader finds, and a digest of all files if it finds a dataset."""
     if not spot.exists:
         return "absent", ""
     try:
         stored = StoredDataset(spot.folder)
         _ = stored.episodes
-        return "whole", file_sha256(spot.folder / "rows.npy")
+        digests = [(path.name, file_sha256(path)) for path in sorted(spot.folder.rglob("*")) if path.is_file()]
+        return "whole", hashlib.sha256(repr(digests).encode()).hexdigest()
     except DatasetsRLError as error:
         return f"broken: {error}", ""
 

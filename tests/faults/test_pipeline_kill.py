@@ -17,6 +17,7 @@ from datasets_rl import library
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
 
 NAME = "halfcheetah-medium-v2"
+SMALL = {"datasets_rl.sources.minari._SHARD_BYTES": 12_000}
 UPSTREAM = "/gym_mujoco_v2/halfcheetah_medium-v2.hdf5"
 
 
@@ -27,10 +28,10 @@ def raw(tmp_path_factory):
     return path
 
 
-def killed(tmp_path, *, options, keep=False, steps=1, random=0, name=f"d4rl/{NAME}", shard_bytes=0):
+def killed(tmp_path, *, options, keep=False, steps=1, random=0, name=f"d4rl/{NAME}", small=None):
     root = tmp_path / "home" / name.split("/")[0]
     task = {"id": name, "root": str(root), "options": options, "keep": keep, "steps": steps, "random": random}
-    task["shard_bytes"] = shard_bytes
+    task["small"] = small or {}
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("killer.py"), json.dumps(task)],
         capture_output=True,
@@ -104,7 +105,7 @@ def shards(tmp_path_factory):
 
 def test_a_conversion_of_shards_killed_at_its_steps_goes_on_at_the_shard(shards, tmp_path):
     options = {"from_local": str(shards)}
-    lives, root = killed(tmp_path, options=options, steps=12, name="minari/aa/b-v0", shard_bytes=12_000)
+    lives, root = killed(tmp_path, options=options, steps=12, name="minari/aa/b-v0", small=SMALL)
 
     assert judge(lives) >= 4
     assert leftovers(root) == []
@@ -116,7 +117,7 @@ def test_a_download_of_shards_killed_at_its_steps_and_at_random_moments_is_resum
     with hub({"farama-minari/aa": shards / "aa"}, page=50) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("MINARI_REMOTE", "hf://farama-minari")
-        lives, root = killed(tmp_path, options={}, steps=3, random=40, name="minari/aa/b-v0", shard_bytes=12_000)
+        lives, root = killed(tmp_path, options={}, steps=3, random=40, name="minari/aa/b-v0", small=SMALL)
 
     assert judge(lives) >= 60
     assert leftovers(root) == []

@@ -47,5 +47,7 @@ class Case:
     """Writes a tree of about so many bytes under the same id, for the measurement of memory and speed."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the manifest that must be so: ``{"licence": "MIT"}``."""
+    small: Mapping[str, int] = field(default_factory=dict)
+    """What is set lower so that this tree has several shards: ``{"datasets_rl.sources.minari._SHARD_BYTES": 10_000}``."""
     lossy: Mapping[str, float] = field(default_factory=dict)
     """Dotted keys whose values may be off by so much: pictures that went through JPEG."""
