@@ -193,7 +193,7 @@ def _manifest(
 def converted_bytes(columns: Sequence[Column], steps: int) -> int:
     """Return about how many bytes a dataset of these columns takes: exact but for the records of its episodes."""
     schema = Schema.layout(columns)
-    a_step = schema.record_bytes + 8 + sum(field.step_bytes for field in schema.wide)
+    a_step = schema.record_bytes + 8 + sum(field.least_bytes for field in schema.wide)
     return steps * a_step
 
 

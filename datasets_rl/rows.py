@@ -9,7 +9,8 @@ part of the record after it holds a whole transition:
     | carried: s_i | action, reward, flags ... pad | carried: s_i+1 | ...
     |<---------------------- window_bytes ------------------------>|
 
-A field of at least `WIDE_BYTES` bytes (an image) has a file of its own.
+A field of at least `WIDE_BYTES` bytes (an image) has a file of its own. Pictures may stay encoded: their bytes then lie
+back to back in that file, and a second one says where each ends.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ __all__ = ["ROWS_FILE", "WIDE_BYTES", "Column", "Field", "Schema"]
 ROWS_FILE = "rows.npy"
 WIDE_BYTES = 4096  # measured: format/FORMAT.md, "Where wide fields begin"
 _RECORD_ALIGN = 8
+_END_BYTES = 8  # an int64 a picture
+_PICTURE_AXES = 3
 _DTYPES = {np.dtype(name).str: np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8")}
 """The dtypes that torch gathers and writes; it cannot do either with wider unsigned integers."""
 _OWN_FILES = frozenset({"rows", "final", "episodes"})
@@ -51,11 +54,18 @@ class Column:
     """The dtype in memory where it is wider than the stored one."""
     text: bool = False
     """The numbers stand for texts, which lie in a file of their own; int32, one a step."""
+    encoded: bool = False
+    """Pictures that are stored as PNG or JPEG and decoded when they are read; `shape` is that of the decoded ones."""
 
     @property
     def step_bytes(self) -> int:
         """Bytes of one step."""
         return self.dtype.itemsize * math.prod(self.shape)
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes on the disk of one step: all of them, but for pictures that stay encoded, whose size nobody knows."""
+        return _END_BYTES if self.encoded else self.step_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,24 @@ class Field(Column):
         return f"final.{self.name}.npy" if self.wide else "final.npy"
 
     @property
+    def ends_file(self) -> str:
+        """The file that says behind which byte each encoded picture ends."""
+        return f"{self.name}.ends.npy"
+
+    @property
+    def final_ends_file(self) -> str:
+        """The same for the pictures after the last action of each episode; one that is not known has no bytes."""
+        return f"final.{self.name}.ends.npy"
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """The names of all .npy files that hold this field."""
+        finals = (self.final_file, self.final_ends_file) if self.carried else ()
+        if self.encoded:
+            return (self.file, self.ends_file, *finals)
+        return (self.file, *finals[:1])
+
+    @property
     def texts_file(self) -> str:
         """The file with the texts that the numbers stand for: a JSON list; only text fields have one."""
         return f"{self.name}.texts.json"
@@ -101,6 +129,8 @@ class Field(Column):
             entry["read_as"] = self.read_as.str
         if self.text:
             entry["text"] = True
+        if self.encoded:
+            entry["encoded"] = True
         return entry
 
 
@@ -137,7 +167,7 @@ class Schema:
         places: dict[Key, int] = {}
         offset = 0
         for column in sorted(columns, key=lambda column: (not column.carried, -column.dtype.itemsize)):
-            if column.step_bytes < wide_bytes:
+            if column.step_bytes < wide_bytes and not column.encoded:
                 offset = _round_up(offset, column.dtype.itemsize)
                 places[column.key] = offset
                 offset += column.step_bytes
@@ -221,6 +251,7 @@ def _placed(column: Column, offset: int | None) -> Field:
         carried=column.carried,
         read_as=column.read_as,
         text=column.text,
+        encoded=column.encoded,
         file=ROWS_FILE if offset is not None else f"{dotted(column.key)}.npy",
         offset=offset or 0,
     )
@@ -235,6 +266,7 @@ def _field_from_json(entry: Mapping[str, Any]) -> Field:
         carried=entry["carried"],
         read_as=None if read_as is None else _DTYPES[read_as],
         text=entry.get("text", False),
+        encoded=entry.get("encoded", False),
         file=entry["file"],
         offset=entry["offset"],
     )
@@ -268,6 +300,7 @@ _ENTRY_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("offset", _is_whole, "a whole number"),
     ("carried", lambda value: isinstance(value, bool), "true or false"),
     ("text", lambda value: value is None or isinstance(value, bool), "true or false"),
+    ("encoded", lambda value: value is None or isinstance(value, bool), "true or false"),
 )
 
 
@@ -311,6 +344,8 @@ def _field_faults(field: Field) -> Iterator[str]:
         yield f"{field.name} is read as {field.read_as.str}; only narrow fields that are not carried can be"
     if field.text and (field.dtype.str, field.shape, field.read_as) != ("<i4", (), None):
         yield f"{field.name} stands for texts and is {field.dtype.str} {list(field.shape)}; expected <i4 []"
+    if field.encoded and not (field.wide and field.dtype.str == "|u1" and len(field.shape) == _PICTURE_AXES):
+        yield f"{field.name} holds pictures and is {field.dtype.str} {list(field.shape)}; expected |u1 of three axes"
     if any(size <= 0 for size in field.shape):
         yield f"{field.name} has shape {list(field.shape)}; expected sizes above 0"
     if field.offset < 0 or field.offset % max(field.dtype.itemsize, 1):

@@ -23,6 +23,7 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from datasets_rl.errors import ConversionFailed, DatasetsRLError
 from datasets_rl.fetch.ahead import Ahead
 from datasets_rl.fetch.asset import Fetched
 from datasets_rl.sources import Contents, Decision, Recording, Shard, source
-from datasets_rl.ted.episode import Episode, Texts
+from datasets_rl.ted.episode import Encoded, Episode, Texts, Values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -266,13 +267,18 @@ def _widen(out: IO[bytes]) -> None:
 def _packed(piece: Episode) -> tuple[dict[str, Any], list[NDArray[Any]]]:
     arrays: list[NDArray[Any]] = []
 
-    def described(columns: Mapping[tuple[str, ...], NDArray[Any] | Texts]) -> list[Any]:
-        entries = []
+    def described(columns: Mapping[tuple[str, ...], Values]) -> list[Any]:
+        entries: list[Any] = []
         for key, column in columns.items():
+            if isinstance(column, Encoded):
+                joined = b"".join(column.pictures)
+                arrays.append(np.frombuffer(joined, np.uint8))
+                entries.append([key, "|u1", [len(joined)], None, [len(one) for one in column.pictures]])
+                continue
             array = np.ascontiguousarray(column.codes if isinstance(column, Texts) else column)
             arrays.append(array)
             words = column.words if isinstance(column, Texts) else None
-            entries.append([key, array.dtype.str, array.shape, words])
+            entries.append([key, array.dtype.str, array.shape, words, None])
         return entries
 
     facts = {name: (np.asarray(value).dtype.str, np.asarray(value).item()) for name, value in piece.facts.items()}
@@ -307,16 +313,24 @@ def _receive(stream: IO[bytes]) -> tuple[int, Any]:
     def columns(entries: Sequence[Any]) -> dict[tuple[str, ...], Any]:
         nonlocal size
         found: dict[tuple[str, ...], Any] = {}
-        for key, dtype, shape, words in entries:
+        for key, dtype, shape, words, lengths in entries:
             array: NDArray[Any] = np.empty(shape, dtype)
             _fill(stream, array.reshape(-1).view(np.uint8).data)
             size += array.nbytes
-            found[tuple(key)] = array if words is None else Texts(array, tuple(words))
+            if lengths is not None:
+                found[tuple(key)] = Encoded(_cut(array.data, lengths))
+            else:
+                found[tuple(key)] = array if words is None else Texts(array, tuple(words))
         return found
 
     steps, states = columns(header["steps"]), columns(header["states"])
     facts = {name: np.dtype(dtype).type(value) for name, (dtype, value) in header["facts"].items()}
     return size, Episode(steps, states, header["continues"], facts)
+
+
+def _cut(joined: memoryview, lengths: Sequence[int]) -> list[memoryview]:
+    ends = [0, *accumulate(lengths)]
+    return [joined[start:stop] for start, stop in pairwise(ends)]
 
 
 def _read(stream: IO[bytes], size: int) -> bytearray:

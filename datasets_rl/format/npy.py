@@ -87,6 +87,11 @@ class NpyStream:
         self._stream.seek(end)
         self._rows = written
 
+    @property
+    def rows(self) -> int:
+        """Rows so far."""
+        return self._rows
+
     def sync(self) -> int:
         """Wait until all rows so far are on the disk, and return how many bytes the file has."""
         with disk.disk_errors(self._path.parent):

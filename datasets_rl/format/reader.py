@@ -7,13 +7,14 @@ import stat
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import BadArgument, IntegrityFailed, UnknownKey
 from datasets_rl.format.npy import copy_on_write, map_npy, open_npy
+from datasets_rl.format.pictures import Pictures
 from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.manifest import Manifest
 from datasets_rl.rows import ROWS_FILE, Field, Schema
@@ -21,7 +22,9 @@ from datasets_rl.ted.keys import EPISODE, NEXT, ROOT_FLAGS, Key, dotted
 from datasets_rl.ted.steps import next_of
 from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 
-__all__ = ["StoredDataset"]
+__all__ = ["Items", "StoredDataset"]
+
+Items: TypeAlias = "NDArray[Any] | Pictures"
 
 
 class StoredDataset:
@@ -44,6 +47,7 @@ class StoredDataset:
         self.folder = folder
         self.manifest = Manifest.read(folder)
         self._maps: dict[str, np.memmap[Any, Any]] = {}
+        self._decoding: dict[str, Pictures] = {}
         problems = [*_coverage_faults(self.manifest), *_size_faults(folder, self.manifest)]
         if problems:
             raise IntegrityFailed(str(folder), problems)
@@ -98,8 +102,14 @@ class StoredDataset:
         if name == "final.npy":
             return self.schema.final_record, (episodes,)
         for field in self.schema.wide:
-            if name in {field.file, field.final_file}:
-                return field.dtype, (steps if name == field.file else episodes, *field.shape)
+            if name not in field.arrays:
+                continue
+            if name in {field.ends_file, field.final_ends_file}:
+                return np.dtype(np.int64), (steps if name == field.ends_file else episodes,)
+            if field.encoded:
+                ends = self.map(field.ends_file if name == field.file else field.final_ends_file)
+                return field.dtype, (int(ends[-1]),)
+            return field.dtype, (steps if name == field.file else episodes, *field.shape)
         raise BadArgument(f"{name!r} is not a file of {self.manifest.id}")
 
     def column(self, key: Key, start: int = 0, stop: int | None = None) -> NDArray[Any]:
@@ -120,21 +130,34 @@ class StoredDataset:
         start, stop, _ = slice(start, stop).indices(self.manifest.steps)
         stop = max(start, stop)
         if key in self.schema:
-            stored = self._items(self.schema[key])[start:stop]
+            stored = self.items(key)[start:stop]
             read_as = self.schema[key].read_as
             return stored if read_as is None else stored.astype(read_as)
         if key in ROOT_FLAGS:
             return np.zeros((stop - start, 1), np.bool_)
         if key[0] == NEXT and key[1:] in self.schema and self.schema[key[1:]].carried:
-            field = self.schema[key[1:]]
-            return next_of(self._items(field), self.finals(key[1:]), self.episodes, start, stop)
+            return next_of(self.items(key[1:]), self.finals(key[1:]), self.episodes, start, stop)
         raise UnknownKey(dotted(key), [dotted(one) for one in self.keys()])
 
-    def finals(self, key: Key) -> NDArray[Any]:
+    def items(self, key: Key) -> Items:
+        """Return the values of a stored field, [N, ...], in the dtype of the file: a view, or what decodes pictures."""
+        field = self.schema[key]
+        if field.encoded:
+            return self._pictures(field, field.file, field.ends_file)
+        return self.map(field.file) if field.wide else np.asarray(self.rows[field.name])
+
+    def finals(self, key: Key) -> Items:
         """Return the values of a carried field after the last action of each episode, [E, ...]; zeros where unknown."""
         field = self.schema[key]
+        if field.encoded:
+            return self._pictures(field, field.final_file, field.final_ends_file)
         items = self.map(field.final_file)
         return items if field.wide else np.asarray(items[field.name])
+
+    def _pictures(self, field: Field, file: str, ends_file: str) -> Pictures:
+        if file not in self._decoding:
+            self._decoding[file] = Pictures(self.map(file), self.map(ends_file), field.shape, self.folder / file)
+        return self._decoding[file]
 
     def texts(self, key: Key) -> list[str]:
         """Return the texts that the numbers of a text field stand for; number 0 is the empty text.
@@ -162,12 +185,9 @@ class StoredDataset:
         root = [key for key in stored if key[0] != NEXT]
         return [*root, EPISODE, *ROOT_FLAGS, *following, *(key for key in stored if key[0] == NEXT)]
 
-    def _items(self, field: Field) -> NDArray[Any]:
-        return self.map(field.file) if field.wide else np.asarray(self.rows[field.name])
-
     def __getstate__(self) -> dict[str, Any]:
         # Another process maps the files itself; the pages are shared.
-        return {"folder": self.folder, "manifest": self.manifest, "_maps": {}}
+        return {"folder": self.folder, "manifest": self.manifest, "_maps": {}, "_decoding": {}}
 
     def __repr__(self) -> str:
         manifest = self.manifest
@@ -179,11 +199,15 @@ def _coverage_faults(manifest: Manifest) -> Iterator[str]:
     schema, steps, episodes = manifest.schema, manifest.steps, manifest.episodes
     needed = {ROWS_FILE: (steps + 1) * schema.record_bytes, EPISODES_FILE: episodes * EPISODE_DTYPE.itemsize}
     for field in schema:
-        if field.wide:
+        if field.encoded:
+            needed |= {field.file: 0, field.ends_file: steps * field.least_bytes}
+        elif field.wide:
             needed[field.file] = steps * field.step_bytes
         if field.text:
             needed[field.texts_file] = 2
-        if field.carried:
+        if field.carried and field.encoded:
+            needed |= {field.final_file: 0, field.final_ends_file: episodes * field.least_bytes}
+        elif field.carried:
             needed[field.final_file] = episodes * (field.step_bytes if field.wide else schema.final_record_bytes)
     listed = {entry.path: entry.bytes for entry in manifest.files}
     for name, least in sorted(needed.items()):

@@ -54,8 +54,7 @@ def _header_faults(folder: Path) -> list[str]:
         stored = StoredDataset(folder)
     except IntegrityFailed as error:
         return list(error.problems)
-    carried = [field for field in stored.schema if field.carried]
-    wanted = {ROWS_FILE, *(field.file for field in stored.schema), *(field.final_file for field in carried)}
+    wanted = {ROWS_FILE, *(name for field in stored.schema for name in field.arrays)}
     for name in sorted(wanted):
         try:
             stored.map(name)

@@ -15,8 +15,9 @@ from datasets_rl import disk
 from datasets_rl.errors import BadArgument, ConversionFailed
 from datasets_rl.format.npy import NpyStream, file_sha256
 from datasets_rl.manifest import StoredFile, lacking_fields
+from datasets_rl.read.images import header
 from datasets_rl.rows import ROWS_FILE, Column, Field, Schema
-from datasets_rl.ted.episode import Episode, Texts
+from datasets_rl.ted.episode import Encoded, Episode, Texts, Values
 from datasets_rl.ted.keys import (
     EPISODE,
     NEXT_DONE,
@@ -40,6 +41,7 @@ EPISODES_FILE = "episodes.npy"
 _BLOCK_BYTES = 2 << 20  # what the second-level cache holds: the passes over a batch cost half as much
 _BLOCK_STEPS = 1 << 16
 _FLAG = np.dtype(np.bool_)
+_END = np.dtype(np.int64)
 _OWN = (Column(NEXT_DONE, _FLAG, (1,)), Column(EPISODE, np.dtype(np.int32), (), read_as=np.dtype(np.int64)))
 
 
@@ -90,7 +92,7 @@ class DatasetWriter:
         self._what = what
         self._carried = [field for field in self.schema if field.carried]
         self._given = [field for field in self.schema if not field.carried and field.key not in {NEXT_DONE, EPISODE}]
-        widest = max(self.schema.record_bytes, *(field.step_bytes for field in self.schema))
+        widest = max(self.schema.record_bytes, *(_held_bytes(field) for field in self.schema))
         capacity = max(1, min(_BLOCK_STEPS, _BLOCK_BYTES // widest))
         # Two: one is filled while the other is checked, summed up and written.
         self._batch, self._other = _Batch(self.schema, capacity), _Batch(self.schema, capacity)
@@ -105,12 +107,14 @@ class DatasetWriter:
         self._known: list[bool] = []
         self._returns: list[NDArray[np.float64]] = []
         self._facts: list[Mapping[str, Any]] = []
+        self._picture_files = {name for field in self.schema if field.encoded for name in field.arrays[::2]}
         # Zeros, as they stand for a final state that is not known, are then the empty text.
         self._words: dict[Key, dict[str, int]] = {field.key: {"": 0} for field in self.schema if field.text}
         self._committed = (0, dict.fromkeys(self._words, 1))
         for commit in commits:
             self._restore(commit)
-        self._streams = _streams(folder, self.schema, steps, (self._steps, self._episode) if commits else None)
+        written = (self._steps, self._episode, commits[-1]["pictures"]) if commits else None
+        self._streams = _streams(folder, self.schema, steps, written)
 
     def _restore(self, commit: Commit) -> None:
         self._steps, self._open_steps, self._open_return = commit["steps"], commit["open_steps"], commit["open_return"]
@@ -153,6 +157,7 @@ class DatasetWriter:
             "returns": returns,
             "facts": {name: (v.dtype.str, v.tolist()) for name, v in _fact_columns(self._facts[episodes:]).items()},
             "moments": {dotted(key): moments.state() for key, moments in self._moments.items()},
+            "pictures": {name: self._streams[name].rows for name in self._streams if name in self._picture_files},
             "words": {dotted(key): [*words][known_words[key] :] for key, words in self._words.items()},
         }
 
@@ -196,10 +201,9 @@ class DatasetWriter:
     def _copy(self, batch: _Batch, piece: Episode, taken: int, count: int) -> None:
         start, stop = batch.filled, batch.filled + count
         columns = batch.rows.columns
-        for field in self._given:
-            columns[field.key][start:stop] = _array(piece.steps[field.key])[taken : taken + count]
-        for field in self._carried:
-            columns[field.key][start:stop] = _array(piece.states[field.key])[taken : taken + count]
+        for fields, values in ((self._given, piece.steps), (self._carried, piece.states)):
+            for field in fields:
+                columns[field.key][start:stop] = _array(values[field.key])[taken : taken + count]
         batch.chunks.append((start, count))
         batch.chunk_episodes.append(self._episode)
         batch.filled = stop
@@ -208,8 +212,9 @@ class DatasetWriter:
 
     def _end_episode(self, batch: _Batch, piece: Episode, steps: int) -> None:
         for field in self._carried:
-            final = split_states(_array(piece.states[field.key]), steps)[1]
-            batch.finals.columns[field.key][batch.ended] = 0 if final is None else final
+            _, final = split_states(_array(piece.states[field.key]), steps)
+            unknown = b"" if field.encoded else 0
+            batch.finals.columns[field.key][batch.ended] = unknown if final is None else final
         batch.ended += 1
         batch.ends.append(batch.filled - 1)
         self._lengths.append(self._open_steps)
@@ -252,6 +257,8 @@ class DatasetWriter:
                 array = arrays.get(field.key)
                 if array is None:
                     yield f"{field.name} is missing"
+                elif isinstance(array, Encoded) or field.encoded:
+                    yield from _picture_problems(field, array, steps, most)
                 elif isinstance(array, Texts):
                     yield f"{field.name} holds texts; expected {field.dtype.name}"
                 elif array.dtype != field.dtype or array.shape[1:] != field.shape or not steps <= len(array) <= most:
@@ -281,7 +288,16 @@ class DatasetWriter:
             self._streams[name].append(block)
         for name, block in batch.finals.files(batch.ended):
             self._streams["final.npy" if name == ROWS_FILE else f"final.{name}"].append(block)
+        for field, pictures in batch.rows.pictures(count):
+            self._append_pictures(field.file, field.ends_file, pictures)
+        for field, pictures in batch.finals.pictures(batch.ended):
+            self._append_pictures(field.final_file, field.final_ends_file, pictures)
         batch.clear()
+
+    def _append_pictures(self, file: str, ends_file: str, pictures: Sequence[bytes]) -> None:
+        ends = self._streams[file].rows + np.cumsum([len(one) for one in pictures], dtype=np.int64)
+        self._streams[file].append(np.frombuffer(b"".join(pictures), np.uint8))
+        self._streams[ends_file].append(ends)
 
     def _check_flags(self, done: NDArray[np.bool_], ends: list[int], first: int) -> None:
         expected = np.zeros(len(done), np.bool_)
@@ -360,8 +376,33 @@ class DatasetWriter:
             stream.discard()
 
 
-def _array(column: NDArray[Any] | Texts) -> NDArray[Any]:
+def _array(column: Values) -> Any:
+    if isinstance(column, Encoded):
+        return column.pictures
     return column.codes if isinstance(column, Texts) else column
+
+
+def _held_bytes(field: Field) -> int:
+    # Encoded pictures were seen to have a tenth (JPEG) to a half (PNG) of the bytes of their pixels.
+    return field.step_bytes // 8 if field.encoded else field.step_bytes
+
+
+def _picture_problems(field: Field, column: Any, steps: int, most: int) -> Iterator[str]:
+    if not isinstance(column, Encoded) or not field.encoded:
+        wanted = "encoded pictures" if field.encoded else field.dtype.name
+        yield f"{field.name} holds {type(column).__name__}; expected {wanted}"
+    elif not steps <= len(column) <= most:
+        yield f"{field.name} has {len(column)} pictures; expected {steps}"
+    else:
+        for number, picture in enumerate(column.pictures):
+            try:
+                found = header(picture)
+            except ConversionFailed as error:
+                yield f"{field.name}: picture {number} {error.problems[0]}"
+                continue
+            if (found.shape, found.dtype) != (field.shape, field.dtype):
+                wanted = f"{field.dtype.name} {list(field.shape)}"
+                yield f"{field.name}: picture {number} is {found.dtype.name} {list(found.shape)}; expected {wanted}"
 
 
 def _fact_columns(listed: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
@@ -401,10 +442,13 @@ class _Block:
         self, narrow: Sequence[Field], wide: Sequence[Field], record: np.dtype[np.void], capacity: int
     ) -> None:
         self._records = np.zeros(capacity, record)
-        self._wide = {field.file: np.zeros((capacity, *field.shape), field.dtype) for field in wide}
+        plain = [field for field in wide if not field.encoded]
+        self._wide = {field.file: np.zeros((capacity, *field.shape), field.dtype) for field in plain}
+        self._pictures: dict[Field, list[bytes]] = {field: [b""] * capacity for field in wide if field.encoded}
         self._has_records = bool(narrow)
-        self.columns: dict[Key, NDArray[Any]] = {field.key: self._records[field.name] for field in narrow}
-        self.columns |= {field.key: self._wide[field.file] for field in wide}
+        self.columns: dict[Key, Any] = {field.key: self._records[field.name] for field in narrow}
+        self.columns |= {field.key: self._wide[field.file] for field in plain}
+        self.columns |= {field.key: pictures for field, pictures in self._pictures.items()}
 
     def files(self, count: int) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield the name of each file and the first `count` items for it."""
@@ -413,15 +457,31 @@ class _Block:
         for name, items in self._wide.items():
             yield name, items[:count]
 
+    def pictures(self, count: int) -> Iterator[tuple[Field, list[bytes]]]:
+        """Yield each field of encoded pictures, and the first `count` of them."""
+        for field, pictures in self._pictures.items():
+            yield field, pictures[:count]
 
-def _streams(folder: Path, schema: Schema, steps: int | None, written: tuple[int, int] | None) -> dict[str, NpyStream]:
-    """Open all files; `written` says how many rows and episodes stay in those that are there."""
-    rows, ended = written or (None, None)
+
+def _streams(
+    folder: Path, schema: Schema, steps: int | None, written: tuple[int, int, Mapping[str, int]] | None
+) -> dict[str, NpyStream]:
+    """Open all files; `written` says how many rows, episodes and, by file, bytes of pictures stay in them."""
+    rows, ended, pictures = written or (None, None, {})
     with disk.disk_errors(folder):
         streams = {ROWS_FILE: NpyStream(folder / ROWS_FILE, schema.record, expected=steps, written=rows)}
         if any(field.carried for field in schema.narrow):
             streams["final.npy"] = NpyStream(folder / "final.npy", schema.final_record, written=ended)
         for field in schema.wide:
+            if field.encoded:
+                pairs = (
+                    (field.file, field.ends_file, steps, rows),
+                    (field.final_file, field.final_ends_file, None, ended),
+                )
+                for name, ends, expected, there in pairs[: 1 + field.carried]:
+                    streams[name] = NpyStream(folder / name, field.dtype, written=pictures.get(name))
+                    streams[ends] = NpyStream(folder / ends, _END, expected=expected, written=there)
+                continue
             streams[field.file] = NpyStream(folder / field.file, field.dtype, field.shape, steps, rows)
             if field.carried:
                 streams[field.final_file] = NpyStream(

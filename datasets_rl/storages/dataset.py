@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor
 
 from datasets_rl.errors import BadArgument, IntegrityFailed
 from datasets_rl.format.npy import expect_random_reads, map_npy
-from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.pictures import Pictures
+from datasets_rl.format.reader import Items, StoredDataset
 from datasets_rl.rows import ROWS_FILE
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import RowViews, nest, spots_of
@@ -53,8 +54,8 @@ class DatasetStorage(EpisodicStorage):
         # Files that do not fit into the memory are read row by row; others come in faster with what lies around.
         scattered = stored.manifest.bytes > _memory() / 2
         self._windows = _windows(stored, scattered=scattered)
-        self._wide = tuple((field, _read_only(stored.map(field.file), scattered=scattered)) for field in schema.wide)
-        self._finals: dict[Key, Tensor] | None = None
+        self._wide = {one.key: (one, _items(stored.items(one.key), scattered=scattered)) for one in schema.wide}
+        self._finals: dict[Key, _Items] | None = None
 
     @property
     def episodes(self) -> EpisodeTable:
@@ -90,10 +91,15 @@ class DatasetStorage(EpisodicStorage):
         count = rows.shape[0]
         leaves: dict[Key, Tensor] = dict(zip(ROOT_FLAGS, torch.zeros((3, count, 1), dtype=torch.bool), strict=True))
         self._views(windows, leaves)
-        for field, items in self._wide:
-            leaves[field.key] = items.index_select(0, rows)
-            if field.carried:
-                leaves[(NEXT, *field.key)] = items.index_select(0, (rows + 1).clamp_(max=len(self) - 1))
+        for field, items in self._wide.values():
+            if not field.carried:
+                leaves[field.key] = items.index_select(0, rows)
+            elif field.encoded:  # what stands in both is decoded once
+                both = items.index_select(0, torch.cat([rows, self._following(rows)]))
+                leaves[field.key], leaves[(NEXT, *field.key)] = both[:count], both[count:]
+            else:
+                leaves[field.key] = items.index_select(0, rows)
+                leaves[(NEXT, *field.key)] = items.index_select(0, self._following(rows))
         done = leaves[NEXT_DONE]
         if done.any():
             self._put_finals(leaves, done)
@@ -101,15 +107,40 @@ class DatasetStorage(EpisodicStorage):
             leaves[NEXT_DONE] = leaves[NEXT_TERMINATED].clone()
         return nest(leaves, torch.Size((count,)))
 
+    def _following(self, rows: Tensor) -> Tensor:
+        return (rows + 1).clamp_(max=len(self) - 1)
+
     def _put_finals(self, leaves: dict[Key, Tensor], done: Tensor) -> None:
         # The row below the last row of an episode belongs to the next episode.
         at = done.view(-1).nonzero().squeeze(1)
         episodes = leaves[EPISODE].index_select(0, at)
+        for key, final in self._known_finals().items():
+            leaves[(NEXT, *key)].index_copy_(0, at, final.index_select(0, episodes))
+
+    def _known_finals(self) -> dict[Key, _Items]:
         if self._finals is None:
             stored = self.stored
-            self._finals = {one.key: _read_only(stored.finals(one.key)) for one in stored.schema if one.carried}
-        for key, final in self._finals.items():
-            leaves[(NEXT, *key)].index_copy_(0, at, final.index_select(0, episodes))
+            self._finals = {one.key: _items(stored.finals(one.key)) for one in stored.schema if one.carried}
+        return self._finals
+
+    def pick(self, key: Key, rows: Tensor) -> Tensor:
+        """Return one field of some rows, [B, ...]; what stands under "next" is made for them alone."""
+        if key in self._wide:
+            return self._wide[key][1].index_select(0, rows)
+        under = key[1:]
+        if key[0] != NEXT or not self._is_carried(under):
+            return super().pick(key, rows)
+        values = self.pick(under, self._following(rows))
+        numbers = self.episodes.episode_of(rows.numpy())
+        last = np.flatnonzero(self.episodes.stops[numbers] - 1 == rows.numpy())
+        if len(last):
+            finals = self._known_finals()[under].index_select(0, torch.from_numpy(numbers[last]))
+            values.index_copy_(0, torch.from_numpy(last), finals)
+        return values
+
+    def _is_carried(self, key: Key) -> bool:
+        schema = self.stored.schema
+        return key in schema and schema[key].carried
 
     def column(self, key: Key) -> Tensor:
         """Return one field of all rows, [N, ...]: a view where the file holds it as such, else a copy.
@@ -121,6 +152,8 @@ class DatasetStorage(EpisodicStorage):
         key = NEXT_TERMINATED if key == NEXT_DONE and not self.truncated_as_done else key
         if key in stored.schema and stored.schema[key].read_as is None:
             field = stored.schema[key]
+            if field.encoded:
+                return torch.from_numpy(stored.column(key))
             items = stored.map(field.file, writable=True)
             return torch.from_numpy(np.asarray(items if field.wide else items[field.name]))
         return torch.from_numpy(stored.column(key))
@@ -164,6 +197,25 @@ def _windows(stored: StoredDataset, *, scattered: bool) -> Tensor:
         raise IntegrityFailed(str(path), ["there is no record of zeros behind the last row"])
     words = _read_only(flat[: (count + 1) * schema.record_bytes].view(np.int64), scattered=scattered)
     return words.as_strided((count, schema.window_bytes // _WORD), (schema.record_bytes // _WORD, 1))
+
+
+class _Decoded:
+    """Encoded pictures, gathered from as from a tensor."""
+
+    def __init__(self, pictures: Pictures) -> None:
+        self._pictures = pictures
+
+    def index_select(self, dim: int, rows: Tensor) -> Tensor:
+        """Return the pictures of these rows, uint8 [B, rows, columns, channels]."""
+        del dim
+        return torch.from_numpy(self._pictures.take(rows.numpy()))
+
+
+_Items: TypeAlias = "Tensor | _Decoded"
+
+
+def _items(items: Items, *, scattered: bool = False) -> _Items:
+    return _Decoded(items) if isinstance(items, Pictures) else _read_only(items, scattered=scattered)
 
 
 def _read_only(array: NDArray[Any], *, scattered: bool = False) -> Tensor:

@@ -80,6 +80,13 @@ class SelectedRows(EpisodicStorage):
         values = _read_as(self.dataset.column(key)[self._rows], self.fields[key])
         return values | self._cut.unsqueeze(-1) if key in self._cut_keys else values
 
+    def pick(self, key: Key, rows: Tensor) -> Tensor:
+        """Return one field of some rows, [B, ...]."""
+        if key not in self.fields:
+            raise UnknownKey(dotted(key), [dotted(one) for one in self.fields])
+        values = _read_as(self.dataset.pick(key, self._rows[rows]), self.fields[key])
+        return values | self._cut[rows].unsqueeze(-1) if key in self._cut_keys else values
+
     def keys(self) -> list[Key]:
         """Return every key of a batch."""
         return list(self.fields)

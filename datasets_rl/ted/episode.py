@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.ted.keys import OBSERVATION, Key
 
-__all__ = ["Episode", "Texts"]
+__all__ = ["Encoded", "Episode", "Texts", "Values"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,20 @@ class Texts:
 
 
 @dataclass(frozen=True, slots=True)
+class Encoded:
+    """A column of pictures that stay PNG or JPEG, [T] or [T + 1]; they are decoded when they are read."""
+
+    pictures: Sequence[bytes | bytearray | memoryview]
+
+    def __len__(self) -> int:
+        """Return how many they are."""
+        return len(self.pictures)
+
+
+Values: TypeAlias = "NDArray[np.generic] | Texts | Encoded"
+
+
+@dataclass(frozen=True, slots=True)
 class Episode:
     """One trajectory, or a piece of one: T actions and the T + 1 states around them.
 
@@ -44,10 +59,10 @@ class Episode:
     because the state after their last action is the first state of the next piece.
     """
 
-    steps: Mapping[Key, NDArray[np.generic] | Texts]
+    steps: Mapping[Key, Values]
     """What happens once a step, [T, ...]: ``("action",)``, ``("next", "reward")``, ``("next", "terminated")``,
     ``("next", "truncated")``, and whatever else the source has."""
-    states: Mapping[Key, NDArray[np.generic] | Texts]
+    states: Mapping[Key, Values]
     """What exists before and after every step, [T + 1, ...] or [T, ...]: ``("observation",)``, ``("info", "qpos")``."""
     continues: bool = False
     """The next piece goes on with the same trajectory."""

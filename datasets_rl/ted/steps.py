@@ -36,11 +36,11 @@ def split_states(states: NDArray[Any], steps: int) -> tuple[NDArray[Any], NDArra
     return states[:steps], states[steps] if len(states) > steps else None
 
 
-def next_of(rows: NDArray[Any], final: NDArray[Any], table: EpisodeTable, start: int, stop: int) -> NDArray[Any]:
+def next_of(rows: Any, final: Any, table: EpisodeTable, start: int, stop: int) -> NDArray[Any]:
     """Return what stands under "next" for rows start to stop.
 
     Args:
-        rows: The values at t of all N rows, [N, ...].
+        rows: The values at t of all N rows, [N, ...]: an array, or what is read like one.
         final: The values after the last action, [E, ...].
         table: Where the E episodes lie.
         start: First row wanted.

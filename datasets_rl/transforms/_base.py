@@ -404,11 +404,10 @@ def reader(storage: Any, rows: Tensor) -> Callable[[NestedKey], Tensor | None]:
 
     def entry(key: NestedKey) -> Tensor | None:
         try:
-            column: Tensor = storage.column((key,) if isinstance(key, str) else key)
+            found: Tensor = storage.pick((key,) if isinstance(key, str) else key, rows)
         except UnknownKey:
             return None
-        # Several times as fast as indexing, also where the column is part of packed rows.
-        return column.index_select(0, rows.to(column.device))
+        return found
 
     return entry
 
