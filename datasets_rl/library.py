@@ -22,7 +22,7 @@ from datasets_rl.sources import Selection
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Fetched
-    from datasets_rl.fetch.parallel import Halt
+    from datasets_rl.fetch.parallel import Halt, Limiter
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.manifest import Manifest
     from datasets_rl.shards import Ready
@@ -112,7 +112,8 @@ class Options:
     from_local: Path | str | None = None
     mirrors: tuple[str, ...] = ()
     hash_check: bool = True
-    limit_rate: int | None = None
+    limiter: Limiter | None = None
+    """Keeps the rate over all files of all shards."""
     keep_raw: bool = False
 
 
@@ -313,6 +314,8 @@ def download(
         DiskFull: If there is no room.
         Locked: If another process did not finish in time.
     """
+    from datasets_rl.fetch.parallel import Limiter
+
     settings = settings or Settings.from_env()
     selection = selection or Selection()
     spot = place(dataset_id, root=root, settings=settings)
@@ -328,7 +331,7 @@ def download(
         if spot.exists and not force and not raw_only:
             refuse_other_part(spot.folder, selection)
             return spot.folder
-        options = Options(force, from_local, tuple(mirrors), hash_check, limit_rate, keep_raw)
+        options = Options(force, from_local, tuple(mirrors), hash_check, Limiter(limit_rate), keep_raw)
         if not spot.build.exists():
             # What was learned and journalled belongs to a dataset that is finished, or was not begun.
             spot.journal.unlink(missing_ok=True)
@@ -468,7 +471,7 @@ def _fetch(
         spot.raw,
         settings=settings,
         hash_check=options.hash_check,
-        limit_rate=options.limit_rate,
+        limiter=options.limiter,
         label=dataset_id,
         **progress,
     )

@@ -4,7 +4,7 @@
     with bucket({"minari-remote": folder}) as server:        # STORAGE_EMULATOR_HOST=server.url
 
 They answer as the real ones do: pages of lists, commits, sha256 and size in the headers of large files, generations and
-MD5. `Server.paths` may be changed while they run, and everything asked is in `Server.requests`.
+checksums. `Server.paths` may be changed while they run, and everything asked is in `Server.requests`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from crc32c import crc32c
 from servers import Call, File, Server, Status, serve
 
 __all__ = ["COMMIT", "Bucket", "Hub", "bucket", "hub"]
@@ -122,13 +123,16 @@ class Bucket:
         if not place.is_file() or wanted != str(self.generation):
             Status(404).answer(call)
             return
-        File(place, headers={"x-goog-hash": f"md5={_md5(place)}", "x-goog-generation": self.generation}).answer(call)
+        hashes = [f"crc32c={_crc32c(place)}"] + [f"md5={_md5(place)}"] * (not self.composite)
+        headers = {"x-goog-hash": ",".join(hashes), "x-goog-generation": self.generation}
+        File(place, headers=headers).answer(call)
 
     def _list(self, call: Call) -> None:
         query = parse_qs(urlsplit(call.path).query)
         prefix, start = query["prefix"][0], int(query.get("pageToken", ["0"])[0])
         items = [
             {"name": path, "size": str(place.stat().st_size), "generation": str(self.generation)}
+            | {"crc32c": _crc32c(place)}
             | ({} if self.composite else {"md5Hash": _md5(place)})
             for path, place in _files(self.folder).items()
             if path.startswith(prefix)
@@ -170,3 +174,7 @@ def _sha256(path: Path) -> str:
 
 def _md5(path: Path) -> str:
     return base64.b64encode(hashlib.md5(path.read_bytes()).digest()).decode()
+
+
+def _crc32c(path: Path) -> str:
+    return base64.b64encode(crc32c(path.read_bytes()).to_bytes(4, "big")).decode()

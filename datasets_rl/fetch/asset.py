@@ -26,6 +26,8 @@ class Asset:
     """What the file is, for messages: 'HDF5', 'npz'."""
     md5: str | None = None
     """Lower-case hexadecimal digest of an upstream that knows no sha256."""
+    crc32c: str | None = None
+    """Eight lower-case hexadecimal digits of an upstream that may know no digest at all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from pathlib import Path
 
 from datasets_rl.fetch.asset import Asset
+from datasets_rl.fetch.part import Digest
 from datasets_rl.fetch.plan import Wanted
 from datasets_rl.fetch.schemes import NotThere
 
-__all__ = ["HEAD", "WrongBytes", "compare", "look", "look_at_file", "wanted"]
+__all__ = ["HEAD", "WrongBytes", "compare", "known", "look", "look_at_file", "wanted"]
 
 HEAD = 1024
 """Bytes that are enough to tell what a file is."""
-_BLOCK = 1 << 20
 _LFS = b"version https://git-lfs.github.com/spec/"
 _PAGE = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
 _XML = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<(?:\?xml|error)\b", re.IGNORECASE)
@@ -30,7 +29,15 @@ class WrongBytes(NotThere):
 
 def wanted(asset: Asset, *, hash_check: bool) -> Wanted:
     """Return what is known about a file, or nothing if the user does not want it compared."""
-    return Wanted(asset.size, asset.sha256 and asset.sha256.lower(), asset.md5) if hash_check else Wanted()
+    sha256 = asset.sha256 and asset.sha256.lower()
+    return Wanted(asset.size, sha256, asset.md5, asset.crc32c) if hash_check else Wanted()
+
+
+def known(want: Wanted, *, hash_check: bool) -> str:
+    """Return how much a file that met `want` was compared with: see `Fetched.checked`."""
+    if not hash_check:
+        return "skipped"
+    return "catalog" if want.checksum else "recorded"
 
 
 def look(asset: Asset, head: bytes) -> str | None:
@@ -61,26 +68,15 @@ def look_at_file(asset: Asset, path: Path) -> str | None:
         return look(asset, stream.read(HEAD))
 
 
-def compare(want: Wanted, size: int, sha256: str, path: Path | None = None) -> list[str]:
-    """Return how a whole file differs from the one wanted; it is read only where no more than its MD5 is known."""
+def compare(want: Wanted, digest: Digest) -> list[str]:
+    """Return how a whole file differs from the one wanted: in its length, and in the strongest checksum known."""
     problems = []
-    if want.size is not None and size != want.size:
-        problems.append(f"it has {size:,} bytes, expected {want.size:,}")
-    if want.sha256 is not None and sha256 != want.sha256:
-        problems.append(f"it has sha256 {sha256}, expected {want.sha256}")
-    if problems or path is None or want.sha256 is not None or want.md5 is None:
-        return problems
-    if (md5 := _md5(path)) != want.md5:
-        problems.append(f"it has MD5 {md5}, expected {want.md5}")
+    if want.size is not None and digest.upto != want.size:
+        problems.append(f"it has {digest.upto:,} bytes, expected {want.size:,}")
+    name = want.checksum
+    if name and (got := digest.hexdigest(name)) != (expected := getattr(want, name)):
+        problems.append(f"it has {name} {got}, expected {expected}")
     return problems
-
-
-def _md5(path: Path) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _kind(asset: Asset) -> str:

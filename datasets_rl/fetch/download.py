@@ -17,7 +17,7 @@ from datasets_rl.fetch import check, plan
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.check import WrongBytes
 from datasets_rl.fetch.parallel import Halt, Limiter, in_parallel
-from datasets_rl.fetch.part import Part, Record, digest_file, read_record
+from datasets_rl.fetch.part import Digest, Part, Record, digest_file, read_record
 from datasets_rl.fetch.plan import Do
 from datasets_rl.fetch.schemes import Get, NotThere, Remote, scheme_of, shown
 from datasets_rl.progress import Report, report
@@ -63,7 +63,7 @@ def fetch(
     *,
     settings: Settings,
     hash_check: bool = True,
-    limit_rate: int | None = None,
+    limiter: Limiter | None = None,
     label: str = "",
     advance: Report | None = None,
     halt: Halt | None = None,
@@ -78,7 +78,7 @@ def fetch(
         folder: Where they go, each to its `path`; files that are used in place stay where they are.
         settings: Time limits, tries, threads, and whether the network may be used.
         hash_check: False neither compares sizes nor digests, for mirrors of edited files.
-        limit_rate: Bytes a second, for all files together.
+        limiter: Keeps a rate over all files, and over all calls that share it.
         label: What the progress is called.
         advance: Where bytes are counted, instead of in a progress of its own.
         halt: Ends the work when it is raised.
@@ -92,7 +92,7 @@ def fetch(
         IntegrityFailed: If the addresses gave another file than the one wanted.
         DiskFull: If the disk is full; what came is kept.
     """
-    _check_arguments(assets, limit_rate)
+    _check_arguments(assets)
     pending = _pending(assets, folder, hash_check=hash_check)
     expected = {path: total for path, (total, _) in pending.items()}
     known = _sum_known(expected.values())
@@ -100,7 +100,7 @@ def fetch(
     show = settings.progress and known != 0 and not settings.offline
     name = label or (assets[0].path if len(assets) == 1 else f"{len(assets)} files")
     with report(name, known, done=done, show=show and advance is None) as own:
-        work = _Work(folder, settings, hash_check, Limiter(limit_rate), advance or own, expected, halt or Halt())
+        work = _Work(folder, settings, hash_check, limiter or Limiter(), advance or own, expected, halt or Halt())
         with work.connections():
             return work.run(assets)
 
@@ -114,7 +114,7 @@ def asking(settings: Settings) -> Iterator[Get]:
         from datasets_rl.fetch.transfer import Network
 
         if not opened:
-            opened.append(Network(settings, Limiter(None), Report(), {}, Halt()))
+            opened.append(Network(settings, Limiter(), Report(), {}, Halt()))
         return opened[0].get_json(url, headers)
 
     try:
@@ -181,7 +181,11 @@ def _renamed(asset: Asset, folder: Path) -> Path | None:
     if asset.sha256 is None or asset.size is None:
         return None
     alike = [one for one in sorted(folder.glob(f"*{plan.safe_path(asset.path).suffix}")) if one.is_file()]
-    same = [one for one in alike if one.stat().st_size == asset.size and digest_file(one) == asset.sha256.lower()]
+    same = [
+        one
+        for one in alike
+        if one.stat().st_size == asset.size and digest_file(one).hexdigest() == asset.sha256.lower()
+    ]
     return same[0] if len(same) == 1 else None
 
 
@@ -191,7 +195,7 @@ def _not_there(asset: Asset) -> str:
     return f"there is no such file{also}"
 
 
-def _check_arguments(assets: Sequence[Asset], limit_rate: int | None) -> None:
+def _check_arguments(assets: Sequence[Asset]) -> None:
     paths = [plan.safe_path(asset.path) for asset in assets]
     if len(set(paths)) != len(paths):
         twice = sorted({str(path) for path in paths if paths.count(path) > 1})
@@ -199,8 +203,6 @@ def _check_arguments(assets: Sequence[Asset], limit_rate: int | None) -> None:
     for asset in assets:
         for url in asset.urls:
             scheme_of(url)
-    if limit_rate is not None and limit_rate <= 0:
-        raise BadArgument(f"the rate limit is {limit_rate}; expected a number of bytes a second above 0")
 
 
 def _pending(assets: Sequence[Asset], folder: Path, *, hash_check: bool) -> dict[str, tuple[int | None, int]]:
@@ -253,26 +255,20 @@ def _present(asset: Asset, target: Path, *, hash_check: bool) -> Fetched | None:
     want, record = check.wanted(asset, hash_check=hash_check), read_record(target)
     step = plan.finished(want, _finished(target, record))
     if step.do is Do.HASH:
-        sha256 = digest_file(target)
+        sha256 = digest_file(target).hexdigest()
         if sha256 != (want.sha256 or (record and record.sha256)) or check.look_at_file(asset, target):
             return None
         facts = target.stat()
         same = record is not None and record.sha256 == sha256
         url, etag = (record.url, record.etag) if record and same else (target.absolute().as_uri(), None)
-        record = Record(url, facts.st_size, sha256, etag, _checked(want, hash_check=hash_check), facts.st_mtime_ns)
+        record = Record(url, facts.st_size, sha256, etag, check.known(want, hash_check=hash_check), facts.st_mtime_ns)
         record.write(target)
     elif step.do is not Do.PRESENT:
         return None
     if record is None:
         return None
-    checked = record.checked if hash_check and want.sha256 is None else _checked(want, hash_check=hash_check)
+    checked = record.checked if hash_check and want.sha256 is None else check.known(want, hash_check=hash_check)
     return _fetched(asset, target, record, "recorded" if hash_check and checked == "skipped" else checked)
-
-
-def _checked(want: plan.Wanted, *, hash_check: bool) -> str:
-    if not hash_check:
-        return "skipped"
-    return "recorded" if want.sha256 is None and want.md5 is None else "catalog"
 
 
 def _fetched(asset: Asset, path: Path, record: Record, checked: str) -> Fetched:
@@ -284,11 +280,13 @@ def _use(asset: Asset, path: Path, url: str, *, hash_check: bool) -> Fetched:
     if wrong_kind := check.look_at_file(asset, path):
         raise NotThere(wrong_kind)
     want, size = check.wanted(asset, hash_check=hash_check), path.stat().st_size
-    # A file of another length need not be read to know that it is another one.
-    sha256 = "" if want.size not in (None, size) else digest_file(path)
-    if problems := check.compare(want if sha256 else replace(want, sha256=None), size, sha256, path):
+    if want.size not in (None, size):
+        # It need not be read to know that it is another one.
+        raise WrongBytes(f"it has {size:,} bytes, expected {want.size:,}")
+    digest = digest_file(path, md5=want.md5 is not None)
+    if problems := check.compare(want, digest):
         raise WrongBytes("; ".join(problems))
-    return Fetched(asset, path, size, sha256, url, None, _checked(want, hash_check=hash_check))
+    return Fetched(asset, path, size, digest.hexdigest(), url, None, check.known(want, hash_check=hash_check))
 
 
 @dataclass
@@ -382,9 +380,9 @@ class _Work:
         if plan.part(want, part.left, remote.address).do is Do.RESTART:
             part = Part(target, replaces=part.done)
         part.adopt(shown(url), remote.address)
-        checked = _checked(want, hash_check=self.hash_check)
-        record = Transfer(self.network(), asset, want, part, remote, lanes).run(checked)
-        return _fetched(asset, target, record, checked)
+        part.digest = Digest(md5=want.md5 is not None)
+        record = Transfer(self.network(), asset, want, part, remote, lanes).run(hash_check=self.hash_check)
+        return _fetched(asset, target, record, record.checked)
 
     def _agree(self, asset: Asset, remote: Remote) -> plan.Wanted:
         """Return what the catalog and the server know together about a file."""
@@ -395,7 +393,7 @@ class _Work:
             raise WrongBytes(f"the file there has {remote.size:,} bytes, expected {want.size:,}")
         if remote.sha256 is not None and want.sha256 not in (None, remote.sha256):
             raise WrongBytes(f"the file there has sha256 {remote.sha256}, expected {want.sha256}")
-        return plan.Wanted(want.size or remote.size, want.sha256 or remote.sha256, want.md5)
+        return want.completed(plan.Wanted(remote.size, remote.sha256))
 
 
 def _sum_up(asset: Asset, failures: Sequence[tuple[str, NotThere]]) -> DatasetsRLError:

@@ -7,6 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from datasets_rl.errors import BadArgument
+
 __all__ = ["Halt", "Limiter", "Stopped", "in_parallel"]
 
 _GRACE = 1.0
@@ -52,9 +54,14 @@ class Limiter:
 
     Args:
         rate: Bytes a second; None is no limit.
+
+    Raises:
+        BadArgument: If the rate is not above 0.
     """
 
-    def __init__(self, rate: float | None) -> None:
+    def __init__(self, rate: float | None = None) -> None:
+        if rate is not None and rate <= 0:
+            raise BadArgument(f"the rate limit is {rate}; expected a number of bytes a second above 0")
         self._rate = rate
         self._lock = threading.Lock()
         self._free = time.monotonic()

@@ -75,6 +75,16 @@ class Wanted:
     size: int | None = None
     sha256: str | None = None
     md5: str | None = None
+    crc32c: str | None = None
+
+    @property
+    def checksum(self) -> str:
+        """The name of the strongest checksum that is known, or nothing."""
+        return next((name for name in ("sha256", "md5", "crc32c") if getattr(self, name) is not None), "")
+
+    def completed(self, said: Wanted) -> Wanted:
+        """Return this with what another one knows beyond it."""
+        return Wanted(*(getattr(self, name) or getattr(said, name) for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ Imported only when there is something to request, as httpx takes longer to impor
 
 from __future__ import annotations
 
+import base64
+import binascii
 import email.utils
 import json
 import random
@@ -39,6 +41,8 @@ _REDIRECTS = 10
 _ANSWER_MOST = 64 << 20
 _UNREACHED = 1
 _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-\d+|\*)/(\d+|\*)")
+_SHA256 = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
+_CRC32C = re.compile(r"\bcrc32c=([\w+/=]+)")
 
 
 class _Passing(Exception):
@@ -187,26 +191,30 @@ class Transfer:
         self._lanes = lanes
         self._halt = network.halt
 
-    def run(self, checked: str) -> Record:
+    def run(self, *, hash_check: bool) -> Record:
         """Fetch, check and publish the file.
 
         Args:
-            checked: What the record says about the comparison.
+            hash_check: Whether what the answers tell of the file is compared as well.
 
         Raises:
             NotThere: If the address does not give the file; `WrongBytes` if it gives another one.
         """
-        problems = self._bring()
+        problems = self._bring(hash_check=hash_check)
         if problems and self._part.inherited:
             # The fault may lie in the bytes that were at hand, and not in those of this address.
             self._drop()
-            problems = self._bring()
+            problems = self._bring(hash_check=hash_check)
         if problems:
             self._drop()
             raise WrongBytes("; ".join(problems))
-        return self._part.publish(self._part.digest.hexdigest(), checked)
+        known = check.known(self._known(hash_check=hash_check), hash_check=hash_check)
+        return self._part.publish(self._part.digest.hexdigest(), known)
 
-    def _bring(self) -> list[str]:
+    def _known(self, *, hash_check: bool) -> plan.Wanted:
+        return self._want.completed(self._part.said) if hash_check else self._want
+
+    def _bring(self, *, hash_check: bool) -> list[str]:
         try:
             with disk.disk_errors(self._part.path):
                 self._fill_whatever_comes()
@@ -217,7 +225,7 @@ class Transfer:
         wrong_kind = check.look_at_file(self._asset, self._part.path)
         if wrong_kind:
             return [wrong_kind]
-        return check.compare(self._want, self._part.done, self._part.digest.hexdigest(), self._part.path)
+        return check.compare(self._known(hash_check=hash_check), self._part.digest)
 
     def _save_even_on_a_full_disk(self) -> None:
         try:
@@ -288,7 +296,7 @@ class Transfer:
             if problem := self._look(head):
                 raise NotThere(problem + _host(response))
             self._network.advance(-part.begin())
-        part.learn(said.total, response.headers.get("etag"), said.validator)
+        part.learn(said.total, response.headers.get("etag"), said.validator, _told(response))
         if part.total is not None:
             self._network.learn(self._asset.path, part.total)
             disk.require_free(part.path, part.total - part.done, f"the rest of {self._asset.path}")
@@ -363,6 +371,23 @@ def _read(response: httpx.Response) -> plan.Answer:
         validator=etag if etag.startswith('"') and etag.isascii() else headers.get("last-modified"),
         encoding=headers.get("content-encoding", ""),
     )
+
+
+def _told(response: httpx.Response) -> plan.Wanted:
+    """Return the checksums of the whole file that an answer tells: the hub's sha256, Google's CRC-32C."""
+    # The hub tells it in the answer that leads to another host.
+    linked = _SHA256.fullmatch((response.history or [response])[0].headers.get("x-linked-etag", ""))
+    crc32c = _CRC32C.search(response.headers.get("x-goog-hash", ""))
+    # Of what is stored compressed and sent plain, it is that of the compressed bytes.
+    plain = response.headers.get("x-goog-stored-content-encoding", "identity") == "identity"
+    return plan.Wanted(sha256=linked[1] if linked else None, crc32c=_as_hex(crc32c[1]) if crc32c and plain else None)
+
+
+def _as_hex(encoded: str) -> str | None:
+    try:
+        return base64.b64decode(encoded, validate=True).hex()
+    except binascii.Error:
+        return None
 
 
 def _first(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:

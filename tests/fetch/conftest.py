@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from datasets_rl.fetch import Asset, Fetched, fetch, plan
+from datasets_rl.fetch.parallel import Limiter
 from datasets_rl.settings import Settings
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -52,7 +53,7 @@ def get(folder, settings) -> Get:
     def get(urls: str | Sequence[str], *, hash_check: bool = True, limit_rate: int | None = None, **known) -> Fetched:
         urls = (urls,) if isinstance(urls, str) else tuple(urls)
         asset = Asset(urls, **{"path": "a.hdf5", "magic": MAGIC, "kind": "HDF5", **known})
-        return fetch([asset], folder, settings=settings, hash_check=hash_check, limit_rate=limit_rate)[0]
+        return fetch([asset], folder, settings=settings, hash_check=hash_check, limiter=Limiter(limit_rate))[0]
 
     return get
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from datasets_rl.fetch import Asset
 from datasets_rl.fetch.check import compare, look, wanted
+from datasets_rl.fetch.part import Digest
 from datasets_rl.fetch.plan import Wanted
 
 HDF5 = Asset(("x",), "a.hdf5", magic=b"\x89HDF\r\n\x1a\n", kind="HDF5")
@@ -41,8 +44,35 @@ def test_a_file_without_known_first_bytes_may_be_anything_but_a_web_page_or_a_po
 
 
 def test_all_differences_are_named_at_once():
-    assert compare(Wanted(5, "aa"), 4, "bb") == ["it has 4 bytes, expected 5", "it has sha256 bb, expected aa"]
-    assert compare(Wanted(), 4, "bb") == []
+    digest = Digest()
+    digest.take(b"1234", 0)
+
+    said = "it has sha256 03ac674216f3e15c761ee1a5e255f067953623c8b388b4459e13f978d7c846f4, expected aa"
+    assert compare(Wanted(5, "aa"), digest) == ["it has 4 bytes, expected 5", said]
+    assert compare(Wanted(), digest) == []
+
+
+@pytest.mark.parametrize(
+    ("known", "compared"),
+    [
+        (Wanted(crc32c="0"), "crc32c"),
+        (Wanted(md5="0", crc32c="0"), "md5"),
+        (Wanted(sha256="0", md5="0", crc32c="0"), "sha256"),
+    ],
+    ids=["crc32c", "md5", "sha256"],
+)
+def test_the_strongest_checksum_that_is_known_is_compared(known, compared):
+    """The check value of CRC-32C, and two of RFC 1321 and FIPS 180-4, are public."""
+    digest = Digest(md5=True)
+    digest.take(b"123456789", 0)
+    sums = {
+        "crc32c": "e3069283",
+        "md5": "25f9e794323b453885f5181f1b624d0b",
+        "sha256": "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225",
+    }
+
+    assert compare(known, digest) == [f"it has {compared} {sums[compared]}, expected 0"]
+    assert compare(replace(known, **{compared: sums[compared]}), digest) == []
 
 
 def test_digests_are_compared_whatever_their_case_and_only_if_wanted():

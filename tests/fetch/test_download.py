@@ -15,6 +15,7 @@ from servers import Cut, File, NoRange, Redirect, Slow, Status, serve
 
 from datasets_rl.errors import BadArgument, FetchFailed, IntegrityFailed, Offline
 from datasets_rl.fetch import Asset, fetch, fetch_local, mirrored, remaining_bytes, transfer
+from datasets_rl.fetch.parallel import Limiter
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 
@@ -205,7 +206,8 @@ def test_many_files_do_not_multiply_their_connections(folder, settings, data, mo
 def test_the_rate_limit_holds_for_all_threads_together(folder, settings):
     with serve({f"/{n}": b"x" * 20_000 for n in range(4)}) as server:
         began = time.monotonic()
-        fetch([Asset((f"{server.url}/{n}",), f"{n}") for n in range(4)], folder, settings=settings, limit_rate=160_000)
+        assets = [Asset((f"{server.url}/{n}",), f"{n}") for n in range(4)]
+        fetch(assets, folder, settings=settings, limiter=Limiter(160_000))
 
     assert 0.45 < time.monotonic() - began < 15
 

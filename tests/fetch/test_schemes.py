@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from servers import File, Redirect, Status, serve
 
 from datasets_rl.errors import BadArgument, FetchFailed, IntegrityFailed
 from datasets_rl.fetch import schemes
+from datasets_rl.fetch.part import Part
+from datasets_rl.fetch.plan import Wanted
 from datasets_rl.fetch.schemes import NotThere, scheme_of
 
 COMMIT = "c0ffee" * 6 + "c0ff"
@@ -112,6 +116,33 @@ def test_an_object_of_a_bucket_is_fetched(get, data, monkeypatch):
     assert came.url == "gs://bucket/a/$b c"
 
 
+def test_an_object_that_nobody_listed_is_compared_with_what_its_bucket_says_of_it(get, data, monkeypatch):
+    """A crc32c of zeros is that of no bytes, "AAAAAA==" in a header of Google's."""
+    told = base64.b64encode(crc32c(data).to_bytes(4, "big")).decode()
+    behaviour = {"right": {"x-goog-hash": f"crc32c={told}"}, "wrong": {"x-goog-hash": "crc32c=AAAAAA==,md5=x"}}
+    behaviour["zipped"] = {**behaviour["wrong"], "x-goog-stored-content-encoding": "gzip"}
+    with serve({f"/bucket/{name}": File(data, headers=headers) for name, headers in behaviour.items()}) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        checked = {name: get(f"gs://bucket/{name}", path=name).checked for name in ("right", "zipped")}
+        with pytest.raises(IntegrityFailed, match=r"it has crc32c [0-9a-f]{8}, expected 00000000"):
+            get("gs://bucket/wrong", path="wrong")
+        skipped = get("gs://bucket/wrong", path="wrong", hash_check=False)
+
+    assert checked == {"right": "catalog", "zipped": "recorded"}
+    assert skipped.checked == "skipped"
+
+
+def test_what_a_bucket_said_is_known_when_the_download_goes_on(folder):
+    part = Part(folder / "a")
+    part.begin()
+    part.learn(300, '"e"', '"e"', Wanted(crc32c="00000000"))
+    part.path.write_bytes(b"x" * 10)
+    part.advance(part.spans[0], b"x" * 10)
+    part.save()
+
+    assert Part.load(folder / "a").said == Wanted(crc32c="00000000")
+
+
 @pytest.fixture
 def hub(monkeypatch, tmp_path, data, sha256):
     """A hub that sends large files to another host, and the server of that host."""
@@ -134,6 +165,20 @@ def test_a_file_on_the_hub_is_pinned_to_its_commit_and_compared_with_the_hubs_di
     assert came.url == f"hf://datasets/o/r@{COMMIT}/data/a.hdf5"
     asked = [(request.method, request.path.split("/")[5]) for request in hub[0].requests]
     assert asked == [("HEAD", "main"), ("GET", COMMIT)]
+
+
+def test_an_address_that_names_a_commit_costs_one_request(get, hub, sha256):
+    """The digest comes with the answer."""
+    came = get(f"hf://datasets/o/r@{COMMIT}/data/a.hdf5")
+
+    assert [request.method for request in hub[0].requests] == ["GET"]
+    assert (came.sha256, came.checked) == (sha256, "catalog")
+
+
+def test_wrong_bytes_under_a_named_commit_are_told(get, hub, data):
+    hub[1].paths["/blob"] = data[:-1] + b"?"
+    with pytest.raises(IntegrityFailed, match="it has sha256"):
+        get(f"hf://datasets/o/r@{COMMIT}/data/a.hdf5")
 
 
 def test_a_revision_on_the_hub_can_be_named(get, hub):

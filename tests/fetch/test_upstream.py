@@ -9,7 +9,7 @@ import pytest
 from servers import Html, Status
 from upstreams import COMMIT, bucket, hub
 
-from datasets_rl.errors import FetchFailed, Offline
+from datasets_rl.errors import FetchFailed, IntegrityFailed, Offline
 from datasets_rl.fetch import fetch
 from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.settings import Settings
@@ -77,6 +77,36 @@ def test_a_bucket_lists_all_pages_with_generations_and_md5(ask, tree):
     assert folder.assets[-1].md5 == hashlib.md5((tree / "set/z.bin").read_bytes()).hexdigest()
 
 
+def test_a_file_that_the_hub_listed_costs_one_request(ask, on_hub, tmp_path):
+    folder = ask().folder("up", [URL])
+    on_hub.requests.clear()
+
+    came = fetch(folder.assets, tmp_path / "raw", settings=Settings(home=tmp_path, progress=False, retries=0))
+
+    assert [request.method for request in on_hub.requests] == ["GET"] * 5
+    assert [one.checked for one in came] == ["recorded", "catalog", "catalog", "catalog", "catalog"]
+
+
+@pytest.fixture
+def composite(tree, monkeypatch):
+    """A bucket of objects that have no MD5."""
+    with bucket({"lab": tree}, composite=True) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield server
+
+
+@pytest.mark.usefixtures("composite")
+def test_an_object_without_md5_is_compared_with_its_crc32c(ask, tree, tmp_path):
+    settings = Settings(home=tmp_path, progress=False, retries=0)
+    folder = ask().folder("up", ["gs://lab/set"])
+
+    assert {asset.md5 for asset in folder.assets} == {None}
+    assert {one.checked for one in fetch(folder.assets, tmp_path / "raw", settings=settings)} == {"catalog"}
+    (tree / "set/z.bin").write_bytes(b"x" * (700 * 4 + 10))
+    with pytest.raises(IntegrityFailed, match=r"it has crc32c [0-9a-f]{8}, expected"):
+        fetch(folder.assets[-1:], tmp_path / "other", settings=settings)
+
+
 @pytest.mark.parametrize("place", ["on_hub", "in_bucket"])
 def test_what_is_listed_can_be_fetched(ask, place, request, tree, tmp_path):
     request.getfixturevalue(place)
@@ -92,7 +122,7 @@ def test_an_object_with_another_md5_is_refused(ask, tree, tmp_path):
     folder = ask().folder("up", ["gs://lab/set"])
     (tree / "set/z.bin").write_bytes(b"x" * (700 * 4 + 10))
 
-    with pytest.raises(Exception, match="it has MD5"):
+    with pytest.raises(Exception, match="it has md5"):
         fetch(folder.assets[-1:], tmp_path / "raw", settings=Settings(home=tmp_path, progress=False, retries=0))
 
 

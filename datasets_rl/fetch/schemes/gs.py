@@ -19,7 +19,7 @@ from datasets_rl.fetch.schemes._base import Ask, Get, NotThere, Remote
 IN_PLACE = False
 _ENDPOINT = "https://storage.googleapis.com"
 _GENERATION = re.compile(r"(?P<name>.+)#(?P<generation>\d+)")
-_FIELDS = "items(name,size,md5Hash,generation),nextPageToken"
+_FIELDS = "items(name,size,md5Hash,crc32c,generation),nextPageToken"
 
 
 def resolve(url: str, ask: Ask) -> Remote:
@@ -34,7 +34,10 @@ def resolve(url: str, ask: Ask) -> Remote:
 
 
 def folder(url: str, get: Get) -> Folder:
-    """List all objects below a prefix, each with its generation, its size and, where it has one, its MD5."""
+    """List all objects below a prefix, each with its generation, its size and its checksums.
+
+    Objects that were put together from pieces have no MD5.
+    """
     bucket, name = _split(url)
     prefix = f"{name.rstrip('/')}/" if name else ""
     assets = tuple(
@@ -42,7 +45,8 @@ def folder(url: str, get: Get) -> Folder:
             (f"gs://{bucket}/{item['name']}#{item['generation']}",),
             item["name"][len(prefix) :],
             size=int(item["size"]),
-            md5=base64.b64decode(item["md5Hash"]).hex() if "md5Hash" in item else None,
+            md5=_hex(item.get("md5Hash")),
+            crc32c=_hex(item.get("crc32c")),
         )
         for item in _items(bucket, prefix, get)
         # Some tools make an empty object for a folder.
@@ -63,6 +67,10 @@ def _items(bucket: str, prefix: str, get: Get) -> Iterator[Mapping[str, Any]]:
             raise NotThere(f"the list of the bucket cannot be understood: {error!r}") from error
         if not page:
             return
+
+
+def _hex(checksum: str | None) -> str | None:
+    return base64.b64decode(checksum).hex() if checksum else None
 
 
 def _split(url: str) -> tuple[str, str]:

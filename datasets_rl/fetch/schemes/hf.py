@@ -1,7 +1,7 @@
 """``hf://datasets/owner/repo[@revision]/path``: a file in a dataset repository on the Hugging Face hub.
 
-A branch or tag is resolved to its commit once, so that an interrupted download goes on with the same file. The digest
-and the size of large files come with the answer and are checked. HF_ENDPOINT and HF_TOKEN are honoured. The bytes are
+A branch or tag is resolved to its commit once, so that an interrupted download goes on with the same file; an address
+that names a commit costs no request. The digest of large files comes with the answer and is checked. HF_ENDPOINT and HF_TOKEN are honoured. The bytes are
 fetched by our own engine: the hub's client does not resume after its process was killed.
 """
 
@@ -21,6 +21,7 @@ _ADDRESS = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^
 _FOLDER = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?(?:/(?P<path>.*))?")
 _NEXT = re.compile(r'<([^>]*)>;\s*rel="?next"?')
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def resolve(url: str, ask: Ask) -> Remote:
@@ -42,6 +43,8 @@ def resolve(url: str, ask: Ask) -> Remote:
         named = at(found["revision"])
     except ValueError as error:
         raise NotThere(f"it does not name a repository: {error}") from error
+    if _COMMIT.fullmatch(found["revision"] or ""):
+        return Remote(named, url, headers)
     facts = ask(named, headers)
     commit = facts.get("x-repo-commit") or found["revision"] or "main"
     size, digest = facts.get("x-linked-size", ""), facts.get("x-linked-etag", "").strip('W/"')
