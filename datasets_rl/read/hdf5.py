@@ -174,13 +174,17 @@ class Hdf5File:
         self._finish(self._submit(cursor.advance(start, array.shape[0] if stop is None else stop)))
         return cursor.rows()
 
-    def blocks(self, names: Sequence[str], *, rows: int, overlap: Collection[str] = ()) -> Iterator[Block]:
+    def blocks(
+        self, names: Sequence[str], *, rows: int, overlap: Collection[str] = (), start: int = 0, stop: int | None = None
+    ) -> Iterator[Block]:
         """Read columns of equal length side by side; the next block is inflated while the caller works on this one.
 
         Args:
             names: The columns.
             rows: Rows of a block.
             overlap: Columns that come with the first row of the next block too, where there is one.
+            start: The first row.
+            stop: The row after the last one; by default the end.
 
         Yields:
             Blocks, without gaps, in order. Each owns its memory.
@@ -189,17 +193,17 @@ class Hdf5File:
             ConversionFailed: If chunks do not decode; the error names the columns and the rows.
         """
         cursors = {name: _Cursor(self.arrays[name]) for name in names}
-        total = self.arrays[names[0]].shape[0]
+        total = self.arrays[names[0]].shape[0] if stop is None else stop
         ends = {name: 1 if name in overlap else 0 for name in names}
 
-        def begin(start: int) -> list[Future[None]]:
-            jobs = [c.advance(start, min(start + rows + ends[name], total)) for name, c in cursors.items()]
+        def begin(first: int) -> list[Future[None]]:
+            jobs = [c.advance(first, min(first + rows + ends[name], total)) for name, c in cursors.items()]
             return self._submit(itertools.chain.from_iterable(jobs))
 
-        pending = begin(0)
-        for start in range(0, total, rows):
+        pending = begin(start)
+        for first in range(start, total, rows):
             self._finish(pending)
-            block = Block(start, min(start + rows, total), {name: c.rows() for name, c in cursors.items()})
+            block = Block(first, min(first + rows, total), {name: c.rows() for name, c in cursors.items()})
             pending = begin(block.stop) if block.stop < total else []
             yield block
 

@@ -66,6 +66,8 @@ def test_blocks_of_any_size_join_to_the_column(tmp_path, data):
     rows = data.draw(st.integers(1, 60))
     chunks = [(data.draw(st.integers(1, rows)), data.draw(st.integers(1, 3))) for _ in range(2)]
     block = data.draw(st.integers(1, 70))
+    start = data.draw(st.integers(0, rows - 1))
+    stop = data.draw(st.integers(start + 1, rows))
     arrays = [np.random.default_rng(number).normal(size=(rows, 3)) for number in range(2)]
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
@@ -73,10 +75,13 @@ def test_blocks_of_any_size_join_to_the_column(tmp_path, data):
             file.create_dataset(str(number), data=array, chunks=chunk, compression="gzip")
 
     with Hdf5File(path, threads=2) as file:
-        for got in file.blocks(["0", "1"], rows=block, overlap=["1"]):
+        there = start
+        for got in file.blocks(["0", "1"], rows=block, overlap=["1"], start=start, stop=stop):
+            assert got.start == there
             np.testing.assert_array_equal(got.columns["0"], arrays[0][got.start : got.stop])
-            np.testing.assert_array_equal(got.columns["1"], arrays[1][got.start : got.stop + 1])
-        assert got.stop == rows
+            np.testing.assert_array_equal(got.columns["1"], arrays[1][got.start : min(got.stop + 1, stop)])
+            there = got.stop
+        assert there == stop
 
 
 def test_a_pass_inflates_every_chunk_once(tmp_path, monkeypatch):
