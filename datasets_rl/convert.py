@@ -26,7 +26,7 @@ from datasets_rl.progress import Report
 from datasets_rl.rows import Column, Schema
 from datasets_rl.shards import End, Opening, Ready, in_order
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection
-from datasets_rl.ted.episode import Episode
+from datasets_rl.ted.episode import Episode, Late
 from datasets_rl.ted.keys import Key
 
 __all__ = ["Work", "convert", "converted_bytes", "converter_version"]
@@ -98,6 +98,8 @@ def convert(
             if isinstance(event, Episode):
                 writer.append(event if len(kept) == len(recording.columns) else _narrowed(event, kept))
                 report(len(event))
+            elif isinstance(event, Late):
+                writer.amend(event)
             elif isinstance(event, End):
                 entries.append(_journal_entry(event))
                 # The last one is not: what a kill then leaves has a shard whose columns and metadata can be read.
@@ -187,6 +189,7 @@ def _manifest(
         time_limit=entry.time_limit,
         selection=work.selection.to_json(),
         revision=work.contents.revision,
+        score={} if entry.score is None else asdict(entry.score),
     )
 
 

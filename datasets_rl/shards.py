@@ -34,7 +34,7 @@ from datasets_rl.errors import ConversionFailed, DatasetsRLError
 from datasets_rl.fetch.ahead import Ahead
 from datasets_rl.fetch.asset import Fetched
 from datasets_rl.sources import Contents, Decision, Recording, Shard, source
-from datasets_rl.ted.episode import Encoded, Episode, Texts, Values
+from datasets_rl.ted.episode import Encoded, Episode, Late, Texts, Values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,7 @@ class End:
 
 def in_order(
     opening: Opening, shards: Sequence[Shard], ahead: Ahead, jobs: int
-) -> Generator[Recording | Episode | End, None, None]:
+) -> Generator[Recording | Episode | Late | End, None, None]:
     """Yield the first shard, opened, then the pieces of every shard and an `End` behind each.
 
     They are the same whatever `jobs` is.
@@ -151,7 +151,7 @@ class _Reading:
 class _Here(_Reading):
     """A shard that is read in this process, as its pieces are asked for."""
 
-    def pieces(self) -> Iterator[Episode]:
+    def pieces(self) -> Iterator[Episode | Late]:
         recording = self.opened or self.open()
         yield from recording.episodes(self.ready.shard.part)
         self.decisions = tuple(recording.decisions)
@@ -198,7 +198,7 @@ class _Elsewhere(_Reading):
         if self._stdout is not None:
             self._stdout.close()
 
-    def pieces(self) -> Iterator[Episode]:
+    def pieces(self) -> Iterator[Episode | Late]:
         while True:
             with self._change:
                 self._change.wait_for(lambda: self._came)
@@ -220,7 +220,7 @@ class _Elsewhere(_Reading):
                 self._held += size
                 self._came.append((size, piece))
                 self._change.notify_all()
-                if self._closed or not isinstance(piece, Episode):
+                if self._closed or not isinstance(piece, Episode | Late):
                     return
 
     def _next(self) -> tuple[int, Any]:
@@ -264,7 +264,7 @@ def _widen(out: IO[bytes]) -> None:
         return
 
 
-def _packed(piece: Episode) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+def _packed(piece: Episode | Late) -> tuple[dict[str, Any], list[NDArray[Any]]]:
     arrays: list[NDArray[Any]] = []
 
     def described(columns: Mapping[tuple[str, ...], Values]) -> list[Any]:
@@ -281,6 +281,8 @@ def _packed(piece: Episode) -> tuple[dict[str, Any], list[NDArray[Any]]]:
             entries.append([key, array.dtype.str, array.shape, words, None])
         return entries
 
+    if isinstance(piece, Late):
+        return {"late": described(piece.states), "back": piece.back}, arrays
     facts = {name: (np.asarray(value).dtype.str, np.asarray(value).item()) for name, value in piece.facts.items()}
     header = {
         "steps": described(piece.steps),
@@ -323,6 +325,8 @@ def _receive(stream: IO[bytes]) -> tuple[int, Any]:
                 found[tuple(key)] = array if words is None else Texts(array, tuple(words))
         return found
 
+    if "late" in header:
+        return size, Late(columns(header["late"]), header["back"])
     steps, states = columns(header["steps"]), columns(header["states"])
     facts = {name: np.dtype(dtype).type(value) for name, (dtype, value) in header["facts"].items()}
     return size, Episode(steps, states, header["continues"], facts)

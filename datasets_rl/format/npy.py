@@ -69,7 +69,7 @@ class NpyStream:
         self._expected = expected or 0
         self._rows = 0
         self._hash = hashlib.sha256()
-        self._seen = written is None
+        self._seen = written is None and expected is not None
         if written is None:
             self._stream: IO[bytes] = path.open("wb")
             self._write(self._header(self._expected))
@@ -104,6 +104,15 @@ class NpyStream:
         self._write(np.ascontiguousarray(block).reshape(-1).view(np.uint8))
         self._rows += len(block)
 
+    def amend(self, row: int, item: NDArray[Any]) -> None:
+        """Write a row again that was written by this process, [1, ...]."""
+        self._seen = False
+        with disk.disk_errors(self._path.parent):
+            end = self._stream.tell()
+            self._stream.seek(end - (self._rows - row) * item.nbytes)
+            self._stream.write(np.ascontiguousarray(item).reshape(-1).view(np.uint8).data)
+            self._stream.seek(end)
+
     def close(self, *, trailing: int = 0) -> StoredFile:
         """Write zeros after the last row, put the true number of rows into the header and return the file's entry."""
         self._write(bytes(trailing))
@@ -126,7 +135,8 @@ class NpyStream:
     def _write(self, data: Any) -> None:
         with disk.disk_errors(self._path.parent):
             self._stream.write(data)
-        self._hash.update(data)
+        if self._seen:
+            self._hash.update(data)
 
     def _header(self, rows: int) -> bytes:
         described = {

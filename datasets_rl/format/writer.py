@@ -17,7 +17,7 @@ from datasets_rl.format.npy import NpyStream, file_sha256
 from datasets_rl.manifest import StoredFile, lacking_fields
 from datasets_rl.read.images import header
 from datasets_rl.rows import ROWS_FILE, Column, Field, Schema
-from datasets_rl.ted.episode import Encoded, Episode, Texts, Values
+from datasets_rl.ted.episode import Encoded, Episode, Late, Texts, Values
 from datasets_rl.ted.keys import (
     EPISODE,
     NEXT_DONE,
@@ -180,6 +180,13 @@ class DatasetWriter:
                 self._end_episode(batch, piece, steps)
             if batch.filled == batch.capacity:
                 self._hand_over()
+
+    def amend(self, late: Late) -> None:
+        """Write states in the place of the zeros that stood for them, in a row that came after the last commit."""
+        self._hand_over()
+        self._settle()
+        for key, state in late.states.items():
+            self._streams[self.schema[key].file].amend(self._steps - late.back, state)
 
     def _numbered(self, piece: Episode) -> Episode:
         """Put the dataset's own numbers in the place of texts."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.ted.keys import OBSERVATION, Key
 
-__all__ = ["Encoded", "Episode", "Texts", "Values"]
+__all__ = ["Encoded", "Episode", "Late", "Texts", "Values"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +79,17 @@ class Episode:
         """Whether the observation after the last action is there."""
         steps = len(self)
         return all(len(array) == steps + 1 for key, array in self.states.items() if key[0] == OBSERVATION[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """States of an earlier row, which come only now because they stand at the end of their file.
+
+    rows    x x 0 x x x      the row was given with zeros in their place, in the same shard
+                |--4-->|
+    """
+
+    states: Mapping[Key, NDArray[np.generic]]
+    """[1, ...] for each; only of fields so wide that they have a file of their own."""
+    back: int
+    """Rows that were given since, and the row itself: 1 is the last one."""

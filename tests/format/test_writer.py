@@ -8,11 +8,13 @@ from stored_data import Model, columns, trajectory, write_dataset
 
 from datasets_rl.errors import BadArgument, ConversionFailed
 from datasets_rl.format import DatasetWriter, writer
+from datasets_rl.format.npy import file_sha256
 from datasets_rl.rows import Column
-from datasets_rl.ted.episode import Episode
+from datasets_rl.ted.episode import Episode, Late
 from datasets_rl.ted.stats import Moments
 
 F4, BOOL = np.dtype("f4"), np.dtype("?")
+FLAGS = ("terminated", "truncated")
 
 
 @pytest.fixture
@@ -212,3 +214,24 @@ def test_a_small_deviation_is_not_swallowed_by_a_large_mean():
         moments.update(block)
 
     assert moments.to_json()["std"][0] == pytest.approx(values.std(), rel=1e-7)
+
+
+def test_states_that_come_late_stand_where_their_row_is(tmp_path):
+    """Whether the row was written already or not; and the digest is that of what then stands there."""
+    frames = np.random.default_rng(0).integers(1, 255, (5, 80, 80), np.uint8)
+    seen = frames.copy()
+    seen[[0, 3]] = 0
+    wide = [Column(("observation",), np.dtype("u1"), (80, 80), carried=True)]
+    wide += [Column(("next", name), F4 if name == "reward" else BOOL, (1,)) for name in ("reward", *FLAGS)]
+    steps = {("next", "reward"): np.zeros((5, 1), F4), ("next", "terminated"): flags(0, 0, 0, 0, 1)}
+    made = DatasetWriter(tmp_path, wide, what="toy/data", steps=5)
+
+    made.append(Episode({**steps, ("next", "truncated"): flags(*[0] * 5)}, {("observation",): seen}))
+    made.amend(Late({("observation",): frames[:1]}, back=5))
+    made.amend(Late({("observation",): frames[3:4]}, back=2))
+    written = made.finish()
+    made.discard()
+
+    (file,) = (one for one in written.files if one.path == "observation.npy")
+    assert np.array_equal(np.load(tmp_path / "observation.npy"), frames)
+    assert file.sha256 == file_sha256(tmp_path / "observation.npy")
