@@ -93,6 +93,8 @@ class Manifest:
     """Which part of the upstream's dataset this is; empty for the whole."""
     revision: str = ""
     """The upstream's own version mark of the whole, a commit."""
+    score: Mapping[str, Any] = field(default_factory=dict)
+    """The returns that a normalised score calls 0 and 1, "low" and "high", and their "origin"; empty if nobody said."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the document that manifest.json holds."""
@@ -119,6 +121,7 @@ class Manifest:
             "time_limit": self.time_limit,
             **({"selection": dict(self.selection)} if self.selection else {}),
             **({"revision": self.revision} if self.revision else {}),
+            **({"score": dict(self.score)} if self.score else {}),
         }
 
     @classmethod
@@ -210,11 +213,12 @@ _PLAIN = (
     "time_limit",
     "selection",
     "revision",
+    "score",
 )
 _COUNTS = {"steps": 1, "episodes": 1, "final_unknown": 0, "time_limit": 1}
 _KINDS: Sequence[tuple[tuple[str, ...], type, str]] = (
     (("id", "converter", "licence", "citation", "homepage", "revision"), str, "text"),
-    (("statistics", "specs", "metadata", "selection"), dict, "an object"),
+    (("statistics", "specs", "metadata", "selection", "score"), dict, "an object"),
     (("faults",), list, "a list of sentences"),
 )
 _NEEDED = (
@@ -258,6 +262,7 @@ def _faults(document: Mapping[str, Any]) -> Iterator[str]:
         for name in names:
             if not isinstance(document.get(name, kind()), kind):
                 yield f"{name} is {shorten(document[name])}; expected {wanted}"
+    yield from _score_faults(document.get("score"))
     faults = document.get("faults")
     if isinstance(faults, list) and not all(isinstance(fault, str) for fault in faults):
         yield f"faults is {shorten(faults)}; expected a list of sentences"
@@ -268,6 +273,15 @@ def _faults(document: Mapping[str, Any]) -> Iterator[str]:
             continue
         for number, entry in enumerate(entries):
             yield from _entry_faults(f"{name}[{number}]", entry, kinds)
+
+
+def _score_faults(score: Any) -> Iterator[str]:
+    if not isinstance(score, dict) or not score:
+        return
+    numbers: list[Any] = [score.get(name) for name in ("low", "high")]
+    plain = all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in numbers)
+    if not plain or numbers != sorted(set(numbers)) or not isinstance(score.get("origin"), str) or len(score) > 3:
+        yield f"score is {shorten(score)}; expected the numbers low and high, low below high, and the text origin"
 
 
 def lacking_fields(schema: Schema) -> Iterator[str]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import BadArgument
-from datasets_rl.sources import find
+from datasets_rl import library
+from datasets_rl.errors import BadArgument, NotADataset
+from datasets_rl.manifest import Manifest
+from datasets_rl.settings import Settings
+from datasets_rl.sources import Score, find
 
-__all__ = ["normalized_score"]
+__all__ = ["normalized_score", "reference_score"]
 
 
-def normalized_score(dataset_id: str, returns: Any) -> float | NDArray[np.float64]:
+def normalized_score(
+    dataset: str | Path, returns: Any, *, root: Path | str | None = None, settings: Settings | None = None
+) -> float | NDArray[np.float64]:
     """Put returns on the scale of a dataset's reference scores.
 
         score = (return - low) / (high - low)
@@ -24,8 +30,10 @@ def normalized_score(dataset_id: str, returns: Any) -> float | NDArray[np.float6
     here it is not multiplied.
 
     Args:
-        dataset_id: With its source, ``d4rl/hopper-medium-v2``.
+        dataset: An id with its source, ``d4rl/hopper-medium-v2``, or the folder of a stored dataset.
         returns: Undiscounted returns of whole episodes: a number, or a sequence, array or tensor of any shape.
+        root: The source's folder, where the numbers stand in the dataset only; by default ``<RLDS_HOME>/<source>``.
+        settings: By default those of the environment.
 
     Returns:
         A float for a number, else a float64 array of the shape of `returns`.
@@ -34,12 +42,39 @@ def normalized_score(dataset_id: str, returns: Any) -> float | NDArray[np.float6
         UnknownId: If there is no such dataset.
         BadArgument: If it has no reference scores, or `returns` are no numbers.
     """
-    score = find(dataset_id).score
-    if score is None:
-        raise BadArgument(f"{dataset_id} has no reference scores: its authors published none")
+    score = reference_score(dataset, root=root, settings=settings)
     values = _as_array(returns)
     scaled = (values - score.low) / (score.high - score.low)
     return float(scaled) if values.ndim == 0 else scaled
+
+
+def reference_score(dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None) -> Score:
+    """Return the returns that a normalised score calls 0 and 1: from the catalog, or else from the stored dataset.
+
+    Minari's datasets say them in their own metadata: they are known once such a dataset is downloaded.
+
+    Args:
+        dataset: An id with its source, or the folder of a stored dataset.
+        root: The source's folder; by default ``<RLDS_HOME>/<source>``.
+        settings: By default those of the environment.
+
+    Raises:
+        UnknownId: If there is no such dataset.
+        BadArgument: If it has no reference scores.
+    """
+    known = None if isinstance(dataset, Path) else find(dataset).score
+    if known is not None:
+        return known
+    try:
+        stored = Manifest.read(library.locate(dataset, root=root, settings=settings)).score
+    except NotADataset:
+        if isinstance(dataset, Path):
+            raise
+        hint = f"some datasets bring their own: rlds download {dataset}"
+        raise BadArgument(f"{dataset} has no reference scores in the catalog", hint=hint) from None
+    if not stored:
+        raise BadArgument(f"{dataset} has no reference scores: its authors published none")
+    return Score(**stored)
 
 
 def _as_array(returns: Any) -> NDArray[np.float64]:

@@ -26,9 +26,9 @@ LAYERS = [
     {"samplers", "transforms", "writers"},
     {"sources", "storages"},
     {"shards", "convert"},
-    {"buffers", "scores"},
+    {"buffers"},
     {"library"},
-    {"datasets", "preprocess"},
+    {"datasets", "preprocess", "scores"},
     {"loading"},
     {"cli", "recipes"},
 ]

@@ -106,6 +106,7 @@ def _stored_json(manifest: Manifest, folder: Path | None) -> dict[str, Any]:
         "licence": manifest.licence,
         "citation": manifest.citation,
         "homepage": manifest.homepage,
+        "score": dict(manifest.score) or None,
         "time_limit": manifest.time_limit,
         "converter": manifest.converter,
     }
@@ -129,7 +130,7 @@ def _dtype(field: Field) -> str:
 def _blocks(name: str, entry: Entry | None, manifest: Manifest | None, folder: Path | None) -> Iterator[Block]:
     known: Entry | Manifest | None = entry if entry is not None else manifest
     if known is not None:
-        yield Facts(_known(known), title=name)
+        yield Facts(_known(known, manifest), title=name)
         if known.faults:
             yield Lines(tuple(known.faults), title="known faults")
     if manifest is None:
@@ -141,15 +142,17 @@ def _blocks(name: str, entry: Entry | None, manifest: Manifest | None, folder: P
     yield from _history(manifest)
 
 
-def _known(known: Entry | Manifest) -> tuple[tuple[str, str], ...]:
-    score = getattr(known, "score", None)
+def _known(known: Entry | Manifest, manifest: Manifest | None) -> tuple[tuple[str, str], ...]:
+    score = dict(manifest.score) if manifest is not None else {}
+    if not score and (published := getattr(known, "score", None)):
+        score = asdict(published)
     return (
         ("title", getattr(known, "title", "")),
         ("deprecated", "yes" if getattr(known, "deprecated", False) else ""),
         ("on the wire", size_text(known.bytes) if hasattr(known, "title") else ""),
         ("time limit", f"{known.time_limit} steps" if known.time_limit else ""),
-        ("score 0", f"return {score.low:,.2f}" if score else ""),
-        ("score 1", f"return {score.high:,.2f} ({score.origin})" if score else ""),
+        ("score 0", f"return {score['low']:,.2f}" if score else ""),
+        ("score 1", f"return {score['high']:,.2f} ({score['origin']})" if score else ""),
         ("licence", known.licence),
         ("citation", known.citation),
         ("homepage", known.homepage),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from ..options import Shell
+from ..options import Shell, aim
 from ..output import Result, Table
 
 # Returns may be negative: -1205.6 is a number here, and no option.
@@ -15,12 +16,16 @@ CONTEXT = {"ignore_unknown_options": True}
 
 def run(
     shell: Shell,
-    dataset: Annotated[str, typer.Argument(metavar="ID", show_default=False, help="SOURCE/NAME.")],
+    dataset: Annotated[
+        str, typer.Argument(metavar="ID|PATH", show_default=False, help="SOURCE/NAME, or a dataset's folder.")
+    ],
     returns: Annotated[
         list[float], typer.Argument(metavar="RETURN...", show_default=False, help="Undiscounted returns of episodes.")
     ],
 ) -> Result:
     """Normalise returns: 0 is a random policy, 1 an expert. Papers print 100 times this.
+
+    Datasets of Minari bring the two returns with them: download one first.
 
     \b
     Examples:
@@ -28,19 +33,16 @@ def run(
       rlds score demo/pendulum -150 -1200 -600
       rlds score d4rl/hopper-medium-v2 1800 2100 --json
     """
-    from datasets_rl import sources
-    from datasets_rl.scores import normalized_score
+    from datasets_rl.scores import normalized_score, reference_score
 
-    scores = [float(normalized_score(dataset, value)) for value in returns]
-    reference = sources.find(dataset).score
-    low, high, origin = (reference.low, reference.high, reference.origin) if reference else (0.0, 1.0, "")
+    place = aim(shell, dataset)
+    reference = reference_score(**place)
+    scores = [float(normalized_score(returns=value, **place)) for value in returns]
     mean = sum(scores) / len(scores)
-    shell.printer.note(f"0 is the return {low:,.2f} and 1 is {high:,.2f}, from {origin}")
+    shell.printer.note(f"0 is the return {reference.low:,.2f} and 1 is {reference.high:,.2f}, from {reference.origin}")
     data = {
         "id": dataset,
-        "low": low,
-        "high": high,
-        "origin": origin,
+        **asdict(reference),
         "returns": returns,
         "scores": scores,
         "mean": mean,

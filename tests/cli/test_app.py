@@ -193,7 +193,7 @@ def test_a_fault_of_the_program_itself_is_told_in_lines_and_ends_with_1(tmp_path
         "import sys\n"
         "from datasets_rl import scores\n"
         "from datasets_rl.cli import app\n"
-        "scores.normalized_score = lambda *_: 1 / 0\n"
+        "scores.normalized_score = lambda *_, **__: 1 / 0\n"
         "sys.argv = ['rlds', 'score', 'demo/pendulum', '1', *sys.argv[1:]]\n"
         "sys.exit(app.main())\n"
     )

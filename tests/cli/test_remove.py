@@ -76,7 +76,7 @@ def test_on_a_terminal_it_asks_beside_the_data_stream(rlds, stored, monkeypatch,
 
     assert ran.code == code
     assert ran.out == ("" if left else "demo/pendulum\n")
-    assert ran.err.startswith("delete demo/pendulum (610.8 kB)? [y/N] ")
+    assert ran.err.startswith("delete demo/pendulum (611.0 kB)? [y/N] ")
     assert stored.exists() is left
 
 

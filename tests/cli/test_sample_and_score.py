@@ -83,3 +83,15 @@ def test_timing_ends_after_its_time(rlds, monkeypatch):
     monkeypatch.setattr(sample, "_SECONDS", 0)
 
     assert rlds("sample", "demo/pendulum", "--json").json["timing"]["rounds"] == 1
+
+
+def test_a_folder_brings_its_own_reference_scores(rlds, stored):
+    """Those of the demo, which stand in its manifest as well."""
+    ran = rlds("score", stored, "-1205.62", "-1.6713e2", "--json")
+
+    assert ran.json["scores"] == pytest.approx([0, 1])
+    assert (
+        rlds("score", "minari/D4RL/door/human-v2", 1)
+        .err.splitlines()[-1]
+        .endswith("rlds download minari/D4RL/door/human-v2")
+    )

@@ -1,4 +1,4 @@
-"""Normalised scores are D4RL's."""
+"""Normalised scores are D4RL's, and those of the datasets that bring their own."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import sys
 import numpy as np
 import pytest
 import torch
+from raw.minari import SPACES, episodes, write
 
-from datasets_rl.errors import BadArgument, UnknownId
-from datasets_rl.scores import normalized_score
+from datasets_rl import library
+from datasets_rl.errors import BadArgument, NotADataset, UnknownId
+from datasets_rl.scores import normalized_score, reference_score
+from datasets_rl.settings import Settings
+from datasets_rl.sources import Score
 
 
 def test_the_random_policy_is_0_and_the_expert_1():
@@ -67,6 +71,49 @@ def test_what_has_no_scores_is_refused():
         normalized_score("d4rl/hopper-medium-v9", 1.0)
     with pytest.raises(BadArgument, match="expected numbers"):
         normalized_score("demo/pendulum", "many")
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    """A dataset of Minari's whose own metadata says which returns are 0 and 1."""
+    folder = write(
+        tmp_path / "cache",
+        "test/drawn-v0",
+        episodes(SPACES["box"], (2,)),
+        space=SPACES["box"],
+        ref_min_score=-10.0,
+        ref_max_score=30.0,
+    )
+    settings = Settings(home=tmp_path / "home", progress=False)
+    return settings, library.download("minari/test/drawn-v0", from_local=folder, settings=settings)
+
+
+def test_a_stored_dataset_brings_its_own_reference_scores(drawn):
+    settings, folder = drawn
+
+    assert normalized_score("minari/test/drawn-v0", [0.0, 30.0], settings=settings).tolist() == [0.25, 1.0]
+    assert normalized_score("minari/test/drawn-v0", -10, root=settings.home / "minari") == 0
+    assert normalized_score(folder, 50.0) == 1.5
+    assert reference_score(folder) == Score(-10.0, 30.0, "the dataset's own metadata")
+
+
+def test_what_is_not_downloaded_is_to_be(tmp_path):
+    settings = Settings(home=tmp_path)
+
+    with pytest.raises(BadArgument, match=r"no reference scores in the catalog") as caught:
+        normalized_score("minari/D4RL/door/human-v2", 1.0, settings=settings)
+    assert "rlds download minari/D4RL/door/human-v2" in caught.value.hint
+    with pytest.raises(NotADataset):
+        normalized_score(tmp_path, 1.0)
+
+
+def test_a_dataset_whose_authors_published_none_has_none(drawn, tmp_path):
+    settings, _ = drawn
+    cache = write(tmp_path / "cache", "test/plain-v0", episodes(SPACES["box"], (2,)), space=SPACES["box"])
+    folder = library.download("minari/test/plain-v0", from_local=cache, settings=settings)
+
+    with pytest.raises(BadArgument, match="its authors published none"):
+        normalized_score(folder, 1.0)
 
 
 def test_torch_is_not_loaded():
