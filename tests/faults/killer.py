@@ -5,7 +5,7 @@ an open, a rename, a removal, a new folder. So every moment between two changes 
 that a clock happens to hit.
 
     argument    JSON: id, root, options of `download`, choices (options of the source), steps (how far the events lie
-                apart), random (how many more), small (what is set lower, by its dotted name)
+                apart) or kills (how many there are about), random (how many more), small (what is set lower, by its dotted name)
     output      a line of JSON for each child: event, died, folder (whole, absent, or why it does not open), digest
 """
 
@@ -106,7 +106,8 @@ def clean():
 total = life(0)
 report("first", died=False)
 clean()
-for fatal in range(1, total + 1, task["steps"]):
+steps = max(1, total // task["kills"]) if task.get("kills") else task["steps"]
+for fatal in range((steps + 1) // 2, total + 1, steps):
     died = life(fatal) is None
     report(fatal, died)
     life(0)

@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import h5py
 import numpy as np
+from raw.case import Case, Fault
+from upstreams import hub
 
-__all__ = ["SPACES", "Given", "episodes", "flat", "write"]
+from datasets_rl.ted.episode import Episode, Texts
+
+__all__ = ["CASES", "SPACES", "Given", "episodes", "flat", "write"]
 
 spaces = gymnasium.spaces
 ACTION = spaces.Box(-1, 1, (3,), np.float32)
@@ -194,3 +201,137 @@ def write(
         known = {**json.loads(path.read_text()), **metadata}
         path.write_text(json.dumps({key: value for key, value in known.items() if value is not None}))
     return folder
+
+
+ID = "test/things/drawn-v3"
+_AUTHOR, _REST = ID.split("/", 1)
+
+
+def _golden(given: Sequence[Given]) -> list[Episode]:
+    found = []
+    for number, one in enumerate(given):
+        steps: dict[tuple[str, ...], Any] = {
+            ("next", "reward"): np.asarray(one.rewards)[:, None],
+            ("next", "terminated"): np.asarray(one.terminations)[:, None],
+            ("next", "truncated"): np.asarray(one.truncations)[:, None],
+        }
+        steps |= {("action", *key): _column(values) for key, values in flat(one.actions).items()}
+        states = {("observation", *key): _column(values) for key, values in flat(one.observations).items()}
+        states |= {("info", name): np.asarray(values) for name, values in (one.infos or {}).items()}
+        facts = {"source": number, "seed": one.seed or 0, "seeded": one.seed is not None}
+        found.append(Episode(steps, states, facts=facts))
+    return found
+
+
+def _column(values: Sequence[Any]) -> Any:
+    return Texts.of(values) if isinstance(values[0], str) else np.asarray(values)
+
+
+def _written(space: str, data_format: str) -> Callable[[Path], list[Episode]]:
+    def act(folder: Path) -> list[Episode]:
+        infos = _infos if data_format == "hdf5" else None
+        given = episodes(SPACES[space], (4, 1, 7, 3), infos=infos, seeds=(5, None, 7, (1 << 63) + 1))
+        # The sizes that Minari computes depend on the file system.
+        write(folder, ID, given, space=SPACES[space], data_format=data_format, dataset_size=None)
+        return _golden(given)
+
+    return act
+
+
+def _infos(length: int, dice: np.random.Generator) -> Mapping[str, Any]:
+    return {"speed": dice.normal(size=length + 1)}
+
+
+@contextmanager
+def _served(folder: Path) -> Iterator[Mapping[str, str]]:
+    with hub({f"farama-minari/{_AUTHOR}": folder / _AUTHOR}) as server:
+        yield {"HF_ENDPOINT": server.url, "MINARI_REMOTE": "hf://farama-minari"}
+
+
+def _metadata(**fields: Any) -> Callable[[Path], object]:
+    def spoil(folder: Path) -> None:
+        place = folder / ID / "data" / "metadata.json"
+        place.write_text(json.dumps({**json.loads(place.read_text()), **fields}))
+
+    return spoil
+
+
+def _bytes(path: str, data: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / ID / "data" / path).write_bytes(data)
+
+
+def _inside(act: Callable[[h5py.File], object]) -> Callable[[Path], object]:
+    def spoil(folder: Path) -> None:
+        with h5py.File(folder / ID / "data" / "main_data.hdf5", "r+") as file:
+            act(file)
+
+    return spoil
+
+
+def _replaced(name: str, value: Any) -> Callable[[Path], object]:
+    def act(file: h5py.File) -> None:
+        del file[name]
+        file[name] = value
+
+    return _inside(act)
+
+
+def _linked(folder: Path) -> None:
+    with h5py.File(folder / "other.hdf5", "w") as other:
+        other["more"] = np.zeros(5)
+    add = h5py.ExternalLink(str(folder / "other.hdf5"), "more")
+    _inside(lambda file: file.__setitem__("episode_0/observations/more", add))(folder)
+
+
+_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
+_ANY = {
+    "metadata that is no JSON": Fault(_bytes("metadata.json", b"{"), "no JSON"),
+    "a web page in the place of the metadata": Fault(_bytes("metadata.json", b"<html>Sign in</html>"), "web page"),
+    "metadata that is a list": Fault(_bytes("metadata.json", b"[]"), "expected an object"),
+    "no episodes": Fault(_metadata(total_episodes=0), "total_episodes is 0"),
+    "an unknown format": Fault(_metadata(data_format="zarr"), "data_format is 'zarr'"),
+    "the metadata of another dataset": Fault(_metadata(dataset_id="other/things-v0"), "other/things-v0"),
+    "another number of steps": Fault(_metadata(total_steps=99), "99"),
+}
+_HDF5 = {
+    **_ANY,
+    "a pointer of git-LFS": Fault(_bytes("main_data.hdf5", _POINTER), "LFS"),
+    "a web page in the place of the file": Fault(_bytes("main_data.hdf5", b"<html>Sign in</html>" * 99), "web page"),
+    "an episode that is missing": Fault(_inside(lambda file: file.__delitem__("episode_2")), "episode"),
+    "a column of another length": Fault(_replaced("episode_1/rewards", np.zeros(5)), "rows for"),
+    "a link out of the file": Fault(_linked, "link to another file"),
+}
+_TABLE = {
+    **_ANY,
+    "a pointer of git-LFS": Fault(_bytes("2/part-0.parquet", _POINTER), "LFS"),
+    "an episode that is missing": Fault(lambda folder: shutil.rmtree(folder / ID / "data" / "2"), "episode 2"),
+    "a table that is cut": Fault(_bytes("1/part-0.parquet", b"PAR1" + bytes(100)), "not a parquet file"),
+}
+
+
+def _many(folder: Path, size: int) -> None:
+    """Write HDF5 files of 200 episodes: 176 bytes a step."""
+    length = max(1, size // 200 // 176)
+    space, dice = spaces.Box(-1, 1, (17,), np.float64), np.random.default_rng(0)
+    totals = {"total_steps": 200 * length, "total_episodes": 200}
+    place = write(folder, ID, episodes(space, [2]), space=space, **totals) / "data" / "main_data.hdf5"
+    with h5py.File(place, "w", track_order=True) as file:
+        for number in range(200):
+            group = file.create_group(f"episode_{number}")
+            group.attrs.update({"id": number, "total_steps": length, "seed": number})
+            columns = {
+                "observations": dice.normal(size=(length + 1, 17)),
+                "actions": dice.normal(size=(length, 6)).astype("f4"),
+                "rewards": dice.normal(size=length),
+                "terminations": np.zeros(length, bool),
+                "truncations": np.arange(length) == length - 1,
+            }
+            for name, data in columns.items():
+                group.create_dataset(name, data=data, chunks=True, maxshape=(None, *data.shape[1:]))
+
+
+_SMALL = {"datasets_rl.sources.minari._SHARD_BYTES": 10_000}
+CASES = [
+    Case(f"minari/{ID}", _written("dict", "hdf5"), _served, faults=_HDF5, many=_many, small=_SMALL),
+    Case(f"minari/{ID}", _written("text", "parquet"), _served, faults=_TABLE, small=_SMALL),
+]

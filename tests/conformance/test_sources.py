@@ -1,0 +1,625 @@
+"""What every source promises, on the cases of tests/raw: from the upstream to a strict dataset, or to an error of ours."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import importlib
+import importlib.util
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from datasets_rl import Selection, library, sources
+from datasets_rl.cli.app import main
+from datasets_rl.cli.errors import EXIT_CODES
+from datasets_rl.datasets import dataset_class
+from datasets_rl.errors import BadArgument, DatasetsRLError, Offline
+from datasets_rl.format.journal import Journal
+from datasets_rl.format.npy import file_sha256
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.settings import Settings
+from datasets_rl.ted.check import check_rules
+from datasets_rl.ted.episode import Encoded, Episode, Texts
+from datasets_rl.ted.keys import dotted
+
+Key = tuple[str, ...]
+KILLER = Path(__file__).parents[1] / "faults" / "killer.py"
+REFUSED = {row.code for row in EXIT_CODES if row.code in range(2, 9)}
+
+
+def cases() -> Iterator[Any]:
+    for name in sources.names():
+        if importlib.util.find_spec(f"raw.{name}") is None:
+            continue
+        found = getattr(importlib.import_module(f"raw.{name}"), "CASES", [])
+        for number, case in enumerate(found):
+            yield pytest.param(case, id=f"{name}{number}")
+
+
+CASES = [*cases()]
+FAULTS = [
+    pytest.param(one.values[0], fault, id=f"{one.id}-{name.replace(' ', '_')}")
+    for one in CASES
+    for name, fault in one.values[0].faults.items()
+]
+MANY = [one for one in CASES if one.values[0].many is not None]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A case that was written, is served, and has been converted once."""
+
+    case: Any
+    tree: Path
+    golden: Sequence[Episode]
+    stored: StoredDataset
+    """Of one process; its raw files were kept."""
+    place: library.Place
+    contents: sources.Contents
+
+    @property
+    def name(self) -> str:
+        return self.case.id.partition("/")[2]
+
+    @property
+    def selection(self) -> Selection:
+        return Selection(options=self.case.options)
+
+    @property
+    def words(self) -> list[str]:
+        """The options of the source, as they are typed."""
+        return [word for name, value in self.case.options.items() for word in (f"--{name}", value)]
+
+    def download(self, home: Path, *, jobs: int = 1, **options: Any) -> StoredDataset:
+        settings = dataclasses.replace(Settings.from_env(), home=home, jobs=jobs)
+        selection = dataclasses.replace(self.selection, **options.pop("part", {}))
+        return StoredDataset(library.download(self.case.id, settings=settings, selection=selection, **options))
+
+    @property
+    def paths(self) -> set[str]:
+        """The files of all shards."""
+        return {path for shard in self.contents.shards for path in shard.paths}
+
+    @property
+    def last(self) -> set[str]:
+        """The files that only the last shard needs, if there are others."""
+        *before, last = self.contents.shards
+        needed = {path for shard in before for path in shard.paths} | set(self.contents.common)
+        return set(last.paths) - needed if before else set()
+
+
+def settled(environment: pytest.MonkeyPatch, home: Path, more: Mapping[str, str] = {}) -> None:
+    """Let the environment say nothing but this."""
+    for name in [name for name in os.environ if name.startswith(("RLDS_", "HF_", "MINARI_"))]:
+        environment.delenv(name)
+    plain = {"RLDS_HOME": str(home), "RLDS_JOBS": "1", "RLDS_MAX_RETRIES": "0", "RLDS_NO_PROGRESS": "1"}
+    for name, value in {"NO_PROXY": "*", **plain, **more}.items():
+        environment.setenv(name, value)
+
+
+def shrunk(environment: pytest.MonkeyPatch, case: Any) -> None:
+    """Make the shards of a small tree small, and processes worth it."""
+    for name, value in case.small.items():
+        environment.setattr(name, value)
+    environment.setattr(library, "_WORTH_PROCESSES", 0)
+    environment.setattr("os.cpu_count", lambda: 4)
+
+
+@pytest.fixture(scope="module", params=CASES)
+def made(request, tmp_path_factory):
+    case = request.param
+    tree, home = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("home")
+    golden = case.write(tree)
+    with pytest.MonkeyPatch.context() as environment, case.served(tree) as variables:
+        settled(environment, home, variables)
+        shrunk(environment, case)
+        place = library.place(case.id)
+        folder = library.download(case.id, selection=Selection(options=case.options), keep_raw=True)
+        contents = library._resolve(
+            case.id, place, Settings.from_env(), library.Options(), Selection(options=case.options), aside=place.work
+        )
+        yield Made(case, tree, golden, StoredDataset(folder), place, contents)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def rlds(capsys):
+    """Run ``rlds`` in this process; return its code, its document and what it said."""
+
+    def run(*words):
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return code, json.loads(out), err
+
+    return run
+
+
+def content(folder):
+    """The digest of every file, and the manifest; addresses and marks of the server are of the same run."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["raw"].sort(key=lambda one: one["path"])
+    manifest["decisions"].sort(key=lambda one: one["rule"])
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "manifest.json"]
+    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}, manifest
+
+
+def unsharded(manifest):
+    """Leave out what depends on how large the shards are: counts of files, and the last bits of sums."""
+    return {**manifest, "decisions": [{**one, "count": 0} for one in manifest["decisions"]], "statistics": {}}
+
+
+def differing(left, right):
+    return [(name, left.get(name), right.get(name)) for name in left | right if left.get(name) != right.get(name)]
+
+
+def leftovers(root):
+    """Everything in a source's folder that belongs to no finished dataset."""
+    hidden = [path for name in (".work", ".raw") for path in (root / name).rglob("*")]
+    return sorted(path.relative_to(root) for path in hidden)
+
+
+def test_every_source_has_cases():
+    there = {one.values[0].id.partition("/")[0] for one in CASES}
+
+    assert there == set(sources.names())
+
+
+def test_the_command_makes_it(made, tmp_path):
+    words = ["download", made.case.id, "--json", *made.words]
+    command = [str(Path(sys.executable).with_name("rlds")), *words]
+    environment = {**os.environ, "RLDS_HOME": str(tmp_path / "home")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    (told,) = json.loads(done.stdout)["datasets"]
+    assert (told["id"], told["steps"], told["error"]) == (made.case.id, sum(map(len, made.golden)), None)
+    files, manifest = content(Path(told["folder"]))
+    wanted = content(made.stored.folder)
+    assert files == wanted[0]
+    assert differing(unsharded(manifest), unsharded(wanted[1])) == []
+    assert leftovers(tmp_path / "home" / made.case.id.partition("/")[0]) == []
+
+
+def test_the_class_makes_the_same_with_two_processes(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_JOBS", "2")
+    options = {"selection": made.selection} if made.case.options else {}
+    before = sockets()
+
+    dataset = dataset_class(made.place.root.name)(made.name, root=tmp_path / "root", download=True, **options)
+
+    assert content(dataset.data_path) == content(made.stored.folder)
+    assert len(dataset) == len(made.stored)
+    shows_the_rows(dataset, made.stored)
+    assert leftovers(tmp_path / "root") == []
+    assert settles(lambda: sockets() <= before)
+
+
+def shows_the_rows(dataset, stored):
+    whole = dataset[:]
+    shown = {key if isinstance(key, tuple) else (key,): leaf for key, leaf in whole.items(True, True)}
+    known = set(stored.keys())
+    assert len(set(shown) & known) >= 5
+    for key in set(shown) & known:
+        wanted = stored.column(key)
+        got = shown[key].numpy()
+        assert got.shape == wanted.shape
+        assert np.array_equal(got, wanted, equal_nan=wanted.dtype.kind == "f"), dotted(key)
+
+
+def sockets():
+    found = 0
+    for path in Path("/proc/self/fd").iterdir():
+        try:
+            found += str(path.readlink()).startswith("socket:")
+        except OSError:
+            continue
+    return found
+
+
+def settles(holds):
+    """The threads of the server take a moment to close their side."""
+    end = time.monotonic() + 5
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.01)
+    return holds()
+
+
+def test_it_is_strict_and_all_of_it_is_what_the_generator_made(made):
+    stored = made.stored
+    table = stored.episodes
+
+    assert check_rules(stored.schema, table, stored.column).problems == []
+    assert table.lengths.tolist() == [len(one) for one in made.golden]
+    assert table["final_known"].tolist() == [one.final_known for one in made.golden]
+    assert stored.manifest.steps == len(stored) == sum(map(len, made.golden))
+    assert stored.manifest.final_unknown == sum(not one.final_known for one in made.golden)
+    wanted = {*made.golden[0].steps, *made.golden[0].states, ("next", "done"), ("episode",)}
+    assert {field.key for field in stored.schema} == wanted
+    for name in made.golden[0].facts:
+        assert table[name].tolist() == [np.asarray(one.facts[name]).item() for one in made.golden], name
+    for row, (start, one) in enumerate(zip(table.starts.tolist(), made.golden, strict=True)):
+        rows = slice(start, start + len(one))
+        for key, values in one.steps.items():
+            same(made, key, rows, values)
+        for key, values in one.states.items():
+            same(made, key, rows, of(values, 0, len(one)))
+            same(made, ("next", *key), rows, following(values, len(one)))
+        ends = np.arange(len(one)) == len(one) - 1
+        assert np.array_equal(stored.column(("next", "done"), start, rows.stop)[:, 0], ends)
+        assert (stored.column(("episode",), start, rows.stop) == row).all()
+        reward = np.asarray(one.steps["next", "reward"], np.float64).sum()
+        assert np.isclose(table["return"][row], reward, equal_nan=True, atol=1e-3, rtol=1e-5)
+
+
+def of(values, start, stop):
+    """Rows of a column."""
+    if isinstance(values, Texts):
+        return Texts(values.codes[start:stop], values.words)
+    if isinstance(values, Encoded):
+        return Encoded(values.pictures[start:stop])
+    return values[start:stop]
+
+
+def following(values, steps):
+    """The values after each step; zeros, or the empty text, where the last one is not known."""
+    if len(values) > steps:
+        return of(values, 1, steps + 1)
+    if isinstance(values, Texts):
+        return Texts(np.append(values.codes[1:], len(values.words)), (*values.words, ""))
+    rest = plain(of(values, 1, steps)) if steps > 1 else plain(of(values, 0, 1))[:0]
+    return np.concatenate([rest, np.zeros((1, *plain(of(values, 0, 1)).shape[1:]), rest.dtype)])
+
+
+def plain(values):
+    """Pictures as numbers, by another decoder than ours."""
+    if not isinstance(values, Encoded):
+        return np.asarray(values)
+    decoded = [np.asarray(Image.open(io.BytesIO(bytes(one)))) for one in values.pictures]
+    return np.stack([one if one.ndim == 3 else one[..., None] for one in decoded])
+
+
+def same(made, key, rows, values):
+    got = made.stored.column(key, rows.start, rows.stop)
+    if isinstance(values, Texts):
+        texts = made.stored.texts(key)
+        assert [texts[number] for number in got] == [values.words[code] for code in values.codes], dotted(key)
+        return
+    wanted = plain(values)
+    off = made.case.lossy.get(dotted(key), made.case.lossy.get(dotted(key[1:]), 0) if key[0] == "next" else 0)
+    assert got.shape == wanted.shape, dotted(key)
+    assert got.dtype.kind == wanted.dtype.kind, dotted(key)
+    if off:
+        assert np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max() <= off, dotted(key)
+    else:
+        assert np.array_equal(got, wanted, equal_nan=wanted.dtype.kind == "f"), dotted(key)
+
+
+def test_the_manifest_says_where_it_came_from(made):
+    manifest = made.stored.manifest
+
+    assert manifest.id == made.case.id
+    assert manifest.licence
+    assert manifest.citation or manifest.homepage
+    assert manifest.raw
+    for file in manifest.raw:
+        assert len(file.sha256) == 64
+        assert file.bytes > 0
+        assert ":" in file.url
+    assert len({file.path for file in manifest.raw}) == len(manifest.raw)
+    for name, value in made.case.facts.items():
+        assert getattr(manifest, name) == value, name
+
+
+def test_a_dry_run_says_the_bytes_that_then_come(made, home, rlds):
+    code, document, _ = rlds("download", made.case.id, "--dry-run", "--json", *made.words)
+
+    (told,) = document["datasets"]
+    raw = {file.path: file.bytes for file in made.stored.manifest.raw}
+    in_place = all(url.startswith(("file:", "package:")) for file in told["files"] for url in file["urls"])
+    assert code == 0
+    assert {file["path"] for file in told["files"]} == set(raw)
+    if None in {file["bytes"] for file in told["files"]}:
+        # Only a catalog may not know; a list always does.
+        assert type(sources.source(made.place.root.name)).resolve is sources.Source.resolve
+    else:
+        assert told["wire_bytes"] == (0 if in_place else sum(raw.values()))
+    assert not home.exists()
+
+
+def test_verify_compares_it_with_the_raw_files(made, rlds):
+    code, document, _ = rlds("verify", made.stored.folder, "--deep", "--json")
+
+    (told,) = document["datasets"]
+    assert (code, told["intact"], told["problems"]) == (0, True, [])
+    assert told["checked"][-1].startswith("every converted value against")
+
+
+def test_verify_finds_a_byte_that_was_changed(made, tmp_path, rlds):
+    copy = shutil.copytree(made.stored.folder, tmp_path / "copy")
+    place = copy / max(made.stored.manifest.files, key=lambda file: file.bytes).path
+    data = bytearray(place.read_bytes())
+    data[len(data) // 2] ^= 1
+    place.write_bytes(data)
+
+    code, document, _ = rlds("verify", copy, "--json")
+
+    assert code == 5
+    assert any(place.name in problem for problem in document["datasets"][0]["problems"])
+
+
+def test_verify_finds_a_value_that_was_changed_with_its_digest(made, rlds):
+    """In its place beside the raw files, and put right again."""
+    folder, field = made.stored.folder, changeable(made)
+    before = {name: (folder / name).read_bytes() for name in (field.file, "manifest.json")}
+    values = np.lib.format.open_memmap(folder / field.file, mode="r+")
+    one = values if field.wide else values[field.name]
+    middle = len(one) // 2
+    one[middle] = one[middle] ^ 1 if one.dtype.kind in "iub" else -one[middle] - 1
+    values.flush()
+    manifest = json.loads(before["manifest.json"])
+    for entry in manifest["files"]:
+        if entry["path"] == field.file:
+            entry["sha256"] = file_sha256(folder / field.file)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    try:
+        code, document, _ = rlds("verify", folder, "--deep", "--json")
+    finally:
+        for name, data in before.items():
+            (folder / name).write_bytes(data)
+
+    assert code == 5
+    assert any(field.name in problem for problem in document["datasets"][0]["problems"]), document["datasets"][0]
+
+
+def changeable(made):
+    """A field of numbers that came over as they are: an action, where there is one."""
+    known = ("episode", "next.reward", "next.terminated", "next.truncated", "next.done")
+    fields = [
+        field
+        for field in made.stored.schema
+        if not (field.name in known or field.text or field.encoded or field.name in made.case.lossy)
+    ]
+    fields = fields or [field for field in made.stored.schema if field.key == ("action",)]
+    return min(fields, key=lambda field: (field.key[0] != "action", field.carried))
+
+
+def test_only_the_fields_that_are_named_are_stored(made, home):
+    names = sorted({dotted(key) for key in made.golden[0].steps if key[0] != "next"} or {"observation"})
+    kept = made.download(home, part={"keys": (names[0],)})
+
+    added = {"next.reward", "next.terminated", "next.truncated", "next.done", "episode"}
+    assert {field.name for field in kept.schema} == {names[0], *added}
+    for name in (names[0], "next.reward", "next.done"):
+        key = tuple(name.split("."))
+        assert np.array_equal(words(kept, key), words(made.stored, key), equal_nan=kept.column(key).dtype.kind == "f")
+
+
+def words(stored, key):
+    """A column, texts as texts."""
+    values = stored.column(key)
+    return np.array(stored.texts(key))[values] if stored.schema[key].text else values
+
+
+def test_a_field_that_there_is_not_is_refused(made, home, rlds):
+    code, document, err = rlds("download", made.case.id, "--json", "--keys", "no_such_field", *made.words)
+
+    assert code == 2
+    assert "no_such_field" in err
+    assert document["datasets"][0]["folder"] is None
+    assert [*library.stored(home)] == []
+
+
+def test_files_are_chosen_by_globs(made, home):
+    if not made.last:
+        with pytest.raises(BadArgument, match="no file is left"):
+            made.download(home, part={"include": ("*.no-such-file",)})
+        return
+    patterns = tuple(glob.escape(path) for path in sorted(made.last))
+
+    less = made.download(home / "exclude", part={"exclude": patterns})
+    assert 0 < len(less) < len(made.stored)
+    begins_with(made.stored, less)
+    others = tuple(glob.escape(path) for path in made.paths - made.last)
+    rest = made.download(home / "include", part={"include": others})
+    assert content(rest.folder)[0] == content(less.folder)[0]
+
+
+def begins_with(stored, less):
+    assert np.array_equal(less.column(("next", "reward")), stored.column(("next", "reward"), 0, len(less)))
+    lengths = stored.episodes.lengths[: len(less.episodes) - 1]
+    assert np.array_equal(less.episodes.lengths[:-1], lengths)
+
+
+def test_the_first_files_that_fit_are_taken(made, home):
+    sizes = {file.path: file.bytes for file in made.stored.manifest.raw}
+    unsized = None in {asset.size for asset in made.contents.assets}
+    if not made.last or unsized:
+        with pytest.raises(BadArgument, match="is not known" if unsized else "the first piece alone has"):
+            made.download(home, part={"max_size": 1})
+        return
+    most = sum(sizes[path] for path in sizes if path not in made.last)
+
+    less = made.download(home, part={"max_size": most})
+    assert 0 < len(less) < len(made.stored)
+    begins_with(made.stored, less)
+
+
+def test_episodes_are_chosen_before_the_download(made, home):
+    if "episodes" not in sources.source(made.place.root.name).selects:
+        with pytest.raises(BadArgument, match="no episodes"):
+            made.download(home, part={"episodes": "0:1"})
+        return
+    wanted = made.stored.episodes["source"]
+    first = int(wanted[0])
+
+    less = made.download(home, part={"episodes": str(first)})
+    rows = np.repeat(wanted == first, made.stored.episodes.lengths)
+    assert 0 < len(less) == rows.sum()
+    assert set(less.episodes["source"].tolist()) == {first}
+    assert np.array_equal(less.column(("next", "reward")), made.stored.column(("next", "reward"))[rows])
+
+
+class _Death(BaseException):
+    """What a kill looks like from the inside, as far as Python goes."""
+
+
+def test_what_is_committed_is_not_fetched_again(made, home, monkeypatch):
+    if len(made.contents.shards) < 2:
+        pytest.skip("it is one shard")
+    began, asked = Journal.add, []
+    fetch = library._fetch
+
+    def dies(self, entry):
+        began(self, entry)
+        raise _Death
+
+    def watched(dataset_id, assets, *arguments, **options):
+        asked.extend(asset.path for asset in assets)
+        return fetch(dataset_id, assets, *arguments, **options)
+
+    monkeypatch.setattr(library, "_fetch", watched)
+    monkeypatch.setattr(Journal, "add", dies)
+    lives = []
+    for _ in made.contents.shards[1:]:
+        asked.clear()
+        with pytest.raises(_Death):
+            made.download(home)
+        lives.append(list(asked))
+    monkeypatch.setattr(Journal, "add", began)
+    asked.clear()
+    stored = made.download(home)
+
+    assert content(stored.folder) == content(made.stored.folder)
+    shards = made.contents.shards
+    for life, committed in ((lives[1:], 1), ([list(asked)], len(shards) - 1)):
+        done = {path for shard in shards[:committed] for path in shard.paths}
+        needed = {path for shard in shards[committed:] for path in shard.paths} | set(made.contents.common)
+        assert not set().union(*map(set, life)) & (done - needed)
+
+
+def killed(made, tmp_path, **task):
+    root = tmp_path / "home" / made.place.root.name
+    plain = {
+        "options": {},
+        "keep": False,
+        "random": 0,
+        "kills": 0,
+        "small": dict(made.case.small),
+        "choices": made.case.options,
+    }
+    argument = json.dumps({"id": made.case.id, "root": str(root), **plain, **task})
+    done = subprocess.run([sys.executable, str(KILLER), argument], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lives = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {life["folder"] for life in lives} <= {"whole", "absent"}
+    assert all(life["folder"] == "whole" for life in lives if not life["died"] and life["event"] != "random")
+    assert len({life["digest"] for life in lives if life["folder"] == "whole"}) == 1
+    assert leftovers(root) == []
+    assert content(root / made.name) == content(made.stored.folder)
+    return sum(life["died"] for life in lives)
+
+
+def test_a_download_that_is_killed_is_gone_on_with(made, tmp_path):
+    assert killed(made, tmp_path, kills=3) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_download_that_is_killed_at_many_moments_is_gone_on_with(made, tmp_path):
+    assert killed(made, tmp_path, steps=3, random=20) >= 10
+
+
+def test_without_a_network_what_is_stored_opens_and_the_rest_is_missing(made, home, monkeypatch):
+    monkeypatch.setenv("RLDS_OFFLINE", "1")
+    kind = dataset_class(made.place.root.name)
+    options = {"selection": made.selection} if made.case.options else {}
+
+    assert len(kind(made.name, root=made.place.root, **options)) == len(made.stored)
+    asset = made.contents.assets[0]
+    if asset.urls and asset.urls[0].startswith("package:"):
+        assert len(made.download(home)) == len(made.stored)
+        return
+    with pytest.raises(Offline):
+        made.download(home)
+    assert [*library.stored(home)] == []
+    assert not any((home / made.place.root.name / path).is_file() for path in leftovers(home / made.place.root.name))
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """A case without a conversion of its own."""
+    settled(monkeypatch, tmp_path / "home")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("case", "fault"), FAULTS)
+def test_what_is_broken_is_refused_and_nothing_is_stored(case, fault, alone, monkeypatch, rlds):
+    shrunk(monkeypatch, case)
+    tree = alone / "tree"
+    tree.mkdir()
+    case.write(tree)
+    fault.spoil(tree)
+
+    options = [word for name, value in case.options.items() for word in (f"--{name}", value)]
+    code, document, err = rlds("download", case.id, "--json", "--from-local", tree, *options)
+
+    (told,) = document["datasets"]
+    assert code in REFUSED, err
+    assert issubclass(getattr(importlib.import_module("datasets_rl.errors"), told["error"]["kind"]), DatasetsRLError)
+    assert fault.says in err
+    assert told["folder"] is None
+    assert [*library.stored(alone / "home")] == []
+
+
+MEASURED = """
+import json, sys
+from pathlib import Path
+from datasets_rl import library, sources
+from datasets_rl.settings import Settings
+import datasets_rl.convert, datasets_rl.shards
+
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+name, tree, home, options, warm = json.loads(sys.argv[1])
+selection = sources.Selection(options=options)
+library.download(name, from_local=warm, settings=Settings(home=Path(home) / "warm", progress=False), selection=selection)
+idle = peak()
+library.download(name, from_local=tree, settings=Settings(home=Path(home), progress=False, jobs=1), selection=selection)
+print(peak() - idle)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", MANY)
+def test_memory_does_not_grow_with_the_dataset(case, alone):
+    many, few = alone / "many", alone / "few"
+    for folder, size in ((many, 300_000_000), (few, 100_000)):
+        folder.mkdir()
+        case.many(folder, size)
+    task = [case.id, str(many), str(alone / "home"), dict(case.options), str(few)]
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, json.dumps(task)], capture_output=True, text=True, check=True
+    )
+
+    assert float(done.stdout) < 500

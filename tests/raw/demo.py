@@ -1,0 +1,66 @@
+"""The data that comes with the package, from the script that made it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from contextlib import nullcontext
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+from raw.case import Case, Fault
+
+import datasets_rl.demo
+from datasets_rl.demo.make_pendulum import columns
+from datasets_rl.ted.episode import Episode
+
+__all__ = ["CASES"]
+
+FILE = "pendulum.hdf5"
+LENGTH = 200
+
+
+def written(folder: Path) -> list[Episode]:
+    shutil.copyfile(str(files(datasets_rl.demo).joinpath(FILE)), folder / FILE)
+    made = columns()
+    found = []
+    for start in range(0, len(made["rewards"]), LENGTH):
+        rows = slice(start, start + LENGTH)
+        steps = {
+            ("action",): made["actions"][rows],
+            ("next", "reward"): made["rewards"][rows, None],
+            ("next", "terminated"): made["terminals"][rows, None],
+            ("next", "truncated"): made["timeouts"][rows, None],
+        }
+        last = made["next_observations"][start + LENGTH - 1 : start + LENGTH]
+        infos = {("info", name): made[f"infos/{name}"][rows] for name in ("qpos", "qvel", "policy")}
+        states = {("observation",): np.concatenate([made["observations"][rows], last]), **infos}
+        found.append(Episode(steps, states, facts={"repaired": False}))
+    return found
+
+
+def served(_: Path) -> nullcontext[Mapping[str, str]]:
+    return nullcontext({})
+
+
+def edited(folder: Path) -> None:
+    place = folder / FILE
+    data = bytearray(place.read_bytes())
+    data[len(data) // 2] ^= 1
+    place.write_bytes(data)
+
+
+# A sine differs in its last bit between processors.
+_LAST_BITS = ("observation", "action", "next.observation", "next.reward", "info.qpos", "info.qvel")
+
+CASES = [
+    Case(
+        id="demo/pendulum",
+        write=written,
+        served=served,
+        faults={"a file that somebody edited": Fault(edited, "sha256")},
+        facts={"licence": "MIT"},
+        lossy=dict.fromkeys(_LAST_BITS, 1e-3),
+    )
+]
