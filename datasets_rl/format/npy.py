@@ -21,7 +21,7 @@ from datasets_rl import disk
 from datasets_rl.errors import IntegrityFailed
 from datasets_rl.manifest import StoredFile
 
-__all__ = ["NpyStream", "copy_on_write", "expect_random_reads", "file_sha256", "map_npy", "open_npy"]
+__all__ = ["NpyStream", "begun_rows", "copy_on_write", "expect_random_reads", "file_sha256", "map_npy", "open_npy"]
 
 _HASH_BYTES = 1 << 20
 # Linux's value; Python names it only since 3.11, and other systems have nothing to reserve.
@@ -64,8 +64,8 @@ class NpyStream:
         written: int | None = None,
     ) -> None:
         self._path = path
-        self._dtype = dtype
-        self._shape = shape
+        self.dtype = dtype
+        self.shape = shape
         self._expected = expected or 0
         self._rows = 0
         self._hash = hashlib.sha256()
@@ -78,7 +78,7 @@ class NpyStream:
 
     def _go_on(self, written: int) -> None:
         """Cut what lies behind the rows that stay."""
-        end = len(self._header(self._expected)) + written * self._dtype.itemsize * math.prod(self._shape)
+        end = len(self._header(self._expected)) + written * self.item_bytes
         there = self._path.stat().st_size if self._path.is_file() else 0
         if there < end:
             raise IntegrityFailed(str(self._path), [f"it has {there:,} bytes; {written:,} rows need {end:,}"])
@@ -91,6 +91,11 @@ class NpyStream:
     def rows(self) -> int:
         """Rows so far."""
         return self._rows
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * math.prod(self.shape)
 
     def sync(self) -> int:
         """Wait until all rows so far are on the disk, and return how many bytes the file has."""
@@ -140,9 +145,9 @@ class NpyStream:
 
     def _header(self, rows: int) -> bytes:
         described = {
-            "descr": npy.dtype_to_descr(self._dtype),
+            "descr": npy.dtype_to_descr(self.dtype),
             "fortran_order": False,
-            "shape": (rows, *self._shape),
+            "shape": (rows, *self.shape),
         }
         stream = io.BytesIO()
         try:
@@ -151,6 +156,32 @@ class NpyStream:
             stream = io.BytesIO()
             npy.write_array_header_2_0(stream, described)
         return stream.getvalue()
+
+
+def begun_rows(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], rows: int) -> NDArray[Any]:
+    """Map the first rows of a file that an `NpyStream` has begun and not closed.
+
+    Args:
+        path: The file.
+        dtype: Of one item.
+        shape: Of one item.
+        rows: How many there are, as the stream said.
+
+    Returns:
+        [rows, ...], read-only.
+
+    Raises:
+        IntegrityFailed: If the file does not hold so many.
+    """
+    if not rows:
+        return np.empty((0, *shape), dtype)
+    try:
+        with path.open("rb") as stream:
+            read = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
+            read(stream, max_header_size=_MAX_HEADER)
+            return np.memmap(stream, dtype, mode="r", offset=stream.tell(), shape=(rows, *shape))
+    except _HEADER_ERRORS as error:
+        raise IntegrityFailed(str(path), [f"it does not hold {rows:,} rows: {error}"]) from error
 
 
 def open_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.memmap[Any, Any]:

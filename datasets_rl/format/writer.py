@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.errors import BadArgument, ConversionFailed
-from datasets_rl.format.npy import NpyStream, file_sha256
+from datasets_rl.format.npy import NpyStream, begun_rows, file_sha256
 from datasets_rl.manifest import StoredFile, lacking_fields
 from datasets_rl.read.images import header
 from datasets_rl.rows import ROWS_FILE, Column, Field, Schema
 from datasets_rl.ted.episode import Encoded, Episode, Late, Texts, Values
+from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import (
     EPISODE,
     NEXT_DONE,
@@ -40,6 +41,7 @@ Commit = Mapping[str, Any]
 EPISODES_FILE = "episodes.npy"
 _BLOCK_BYTES = 2 << 20  # what the second-level cache holds: the passes over a batch cost half as much
 _BLOCK_STEPS = 1 << 16
+_COPY_BYTES = 4 << 20
 _FLAG = np.dtype(np.bool_)
 _END = np.dtype(np.int64)
 _OWN = (Column(NEXT_DONE, _FLAG, (1,)), Column(EPISODE, np.dtype(np.int32), (), read_as=np.dtype(np.int64)))
@@ -107,17 +109,24 @@ class DatasetWriter:
         self._known: list[bool] = []
         self._returns: list[NDArray[np.float64]] = []
         self._facts: list[Mapping[str, Any]] = []
-        self._picture_files = {name for field in self.schema if field.encoded for name in field.arrays[::2]}
         # Zeros, as they stand for a final state that is not known, are then the empty text.
         self._words: dict[Key, dict[str, int]] = {field.key: {"": 0} for field in self.schema if field.text}
         self._committed = (0, dict.fromkeys(self._words, 1))
         for commit in commits:
             self._restore(commit)
-        written = (self._steps, self._episode, commits[-1]["pictures"]) if commits else None
+        written = (self._steps, self._episode, commits[-1]["rows"]) if commits else None
         self._streams = _streams(folder, self.schema, steps, written)
 
     def _restore(self, commit: Commit) -> None:
         self._steps, self._open_steps, self._open_return = commit["steps"], commit["open_steps"], commit["open_return"]
+        self._take_episodes(commit)
+        for key, moments in self._moments.items():
+            moments.restore(commit["moments"][dotted(key)])
+        for key, words in self._words.items():
+            words.update({word: len(words) + more for more, word in enumerate(commit["words"][dotted(key)])})
+        self._committed = (self._episode, {key: len(words) for key, words in self._words.items()})
+
+    def _take_episodes(self, commit: Commit) -> None:
         self._lengths += commit["lengths"]
         self._known += [bool(known) for known in commit["known"]]
         self._returns.append(np.array(commit["returns"], np.float64))
@@ -125,12 +134,7 @@ class DatasetWriter:
         self._facts += [
             {name: column[row] for name, column in columns.items()} for row in range(len(commit["lengths"]))
         ]
-        for key, moments in self._moments.items():
-            moments.restore(commit["moments"][dotted(key)])
-        for key, words in self._words.items():
-            words.update({word: len(words) + more for more, word in enumerate(commit["words"][dotted(key)])})
         self._episode = len(self._lengths)
-        self._committed = (self._episode, {key: len(words) for key, words in self._words.items()})
 
     def commit(self) -> Commit:
         """Wait until everything so far is on the disk.
@@ -157,7 +161,7 @@ class DatasetWriter:
             "returns": returns,
             "facts": {name: (v.dtype.str, v.tolist()) for name, v in _fact_columns(self._facts[episodes:]).items()},
             "moments": {dotted(key): moments.state() for key, moments in self._moments.items()},
-            "pictures": {name: self._streams[name].rows for name in self._streams if name in self._picture_files},
+            "rows": {name: stream.rows for name, stream in self._streams.items()},
             "words": {dotted(key): [*words][known_words[key] :] for key, words in self._words.items()},
         }
 
@@ -187,6 +191,156 @@ class DatasetWriter:
         self._settle()
         for key, state in late.states.items():
             self._streams[self.schema[key].file].amend(self._steps - late.back, state)
+
+    def extend(self, block: Episodes) -> None:
+        """Write whole episodes, back to back.
+
+        Raises:
+            ConversionFailed: As `append` does.
+        """
+        self._check_block(block)
+        stops = np.cumsum(block.lengths)
+        count, taken = block.count, 0
+        words = {
+            key: self._numbers(self._words[key], Texts(np.arange(len(texts)), tuple(texts)))
+            for key, texts in block.words.items()
+            if key in self._words
+        }
+        while taken < count:
+            batch = self._batch
+            stop = taken + min(batch.capacity - batch.filled, count - taken)
+            first, last = np.searchsorted(stops, [taken, stop - 1], side="right")
+            self._copy_block(batch, block, words, slice(taken, stop), slice(first, last + 1), stops)
+            taken = stop
+            if batch.filled == batch.capacity:
+                self._hand_over()
+
+    def _copy_block(
+        self,
+        batch: _Batch,
+        block: Episodes,
+        words: Mapping[Key, NDArray[np.int32]],
+        rows: slice,
+        episodes: slice,
+        stops: NDArray[np.int64],
+    ) -> None:
+        """Copy rows, and the final states of the episodes that end among them."""
+
+        def numbered(key: Key, values: NDArray[Any]) -> NDArray[Any]:
+            return words[key][values] if key in words else values
+
+        shift = batch.filled - rows.start
+        into = slice(batch.filled, rows.stop + shift)
+        for fields, values in ((self._given, block.steps), (self._carried, block.states)):
+            for field in fields:
+                batch.rows.columns[field.key][into] = numbered(field.key, values[field.key][rows])
+        begins = np.maximum(stops[episodes] - block.lengths[episodes], rows.start)
+        ends = np.minimum(stops[episodes], rows.stop)
+        over = stops[episodes] <= rows.stop
+        batch.chunks += zip((begins + shift).tolist(), (ends - begins).tolist(), strict=True)
+        batch.chunk_episodes += range(self._episode, self._episode + len(begins))
+        batch.ends += (ends[over] + shift - 1).tolist()
+        closed = slice(episodes.start, episodes.start + int(over.sum()))
+        finals = slice(batch.ended, batch.ended + int(over.sum()))
+        for field in self._carried:
+            known = block.known[closed].reshape(-1, *(1 for _ in field.shape))
+            batch.finals.columns[field.key][finals] = np.where(
+                known, numbered(field.key, block.finals[field.key][closed]), 0
+            )
+        batch.ended, batch.filled = finals.stop, into.stop
+        self._steps += rows.stop - rows.start
+        self._lengths += block.lengths[closed].tolist()
+        self._known += block.known[closed].tolist()
+        self._facts += [
+            dict(zip(block.facts, one, strict=True))
+            for one in zip(*(block.facts[name][closed] for name in block.facts), strict=True)
+        ]
+        self._episode += finals.stop - finals.start
+        self._open_steps = 0 if over[-1] else int(ends[-1] - begins[-1]) + (self._open_steps if len(begins) == 1 else 0)
+
+    def _check_block(self, block: Episodes) -> None:
+        problems = []
+        if self._open_steps:
+            problems.append("the episode before them has no end yet")
+        if not len(block) or (block.lengths < 1).any():
+            problems.append("there is no episode, or one without a step")
+        for kind, fields, arrays, count in (
+            ("steps", self._given, block.steps, block.count),
+            ("states", self._carried, block.states, block.count),
+            ("finals", self._carried, block.finals, len(block)),
+        ):
+            wanted = {field.key: (field.dtype, (count, *field.shape)) for field in fields}
+            for key in wanted.keys() | arrays.keys():
+                found = (arrays[key].dtype, arrays[key].shape) if key in arrays else None
+                if found != wanted.get(key):
+                    problems.append(f"{kind} has {dotted(key)} as {_shown(found)}; expected {_shown(wanted.get(key))}")
+        if problems:
+            where = f"the episodes from {self._episode} (from row {self._steps})"
+            raise ConversionFailed(self._what, [f"{where}: {one}" for one in sorted(problems)])
+
+    def absorb(self, folder: Path, commit: Commit) -> None:
+        """Append what another writer of the same columns wrote: its rows, with this one's numbers for episodes and texts.
+
+        Args:
+            folder: That of the other writer.
+            commit: What its only `commit` returned.
+
+        Raises:
+            IntegrityFailed: If the folder does not hold what was committed.
+        """
+        self._hand_over()
+        self._settle()
+        numbers = {
+            key: self._numbers(words, Texts(np.arange(len(more) + 1), ("", *more)))
+            for key, words in self._words.items()
+            for more in [commit["words"][dotted(key)]]
+        }
+        shifts = self._picture_shifts()
+        for name, stream in self._streams.items():
+            self._absorb_file(
+                begun_rows(folder / name, stream.dtype, stream.shape, commit["rows"][name]),
+                stream,
+                numbers,
+                shifts.get(name, 0),
+            )
+        for key, moments in self._moments.items():
+            moments.merge(commit["moments"][dotted(key)])
+        lengths, returns = list(commit["lengths"]), np.array(commit["returns"], np.float64)
+        open_steps, open_return = commit["open_steps"], commit["open_return"]
+        # What was open goes on with the first episode of the other one, or still does.
+        if lengths:
+            lengths[0] += self._open_steps
+            returns[0] += self._open_return
+        else:
+            open_steps, open_return = open_steps + self._open_steps, open_return + self._open_return
+        self._take_episodes({**commit, "lengths": lengths, "returns": returns})
+        self._steps += commit["steps"]
+        self._open_steps, self._open_return = open_steps, open_return
+
+    def _picture_shifts(self) -> dict[str, int]:
+        """Return what is added to the ends of pictures that come behind those that are there."""
+        encoded = [field for field in self.schema if field.encoded]
+        shifts = {field.ends_file: self._streams[field.file].rows for field in encoded}
+        return shifts | {one.final_ends_file: self._streams[one.final_file].rows for one in encoded if one.carried}
+
+    def _absorb_file(
+        self, rows: NDArray[Any], stream: NpyStream, numbers: Mapping[Key, NDArray[np.int32]], shift: int
+    ) -> None:
+        step = max(1, _COPY_BYTES // stream.item_bytes)
+        for start in range(0, len(rows), step):
+            block = rows[start : start + step]
+            if shift:
+                block = block + shift
+            elif block.dtype.names:
+                # As bytes: numpy does not copy what lies between the fields.
+                block = np.array(block.view(np.uint8)).view(block.dtype)
+            for name in block.dtype.names or ():
+                key = tuple(name.split("."))
+                if key == EPISODE:
+                    block[name] += self._episode
+                elif key in numbers:
+                    block[name] = numbers[key][block[name]]
+            stream.append(block)
 
     def _numbered(self, piece: Episode) -> Episode:
         """Put the dataset's own numbers in the place of texts."""
@@ -387,6 +541,10 @@ def _array(column: Values) -> Any:
     if isinstance(column, Encoded):
         return column.pictures
     return column.codes if isinstance(column, Texts) else column
+
+
+def _shown(found: tuple[np.dtype[Any], tuple[int, ...]] | None) -> str:
+    return "nothing" if found is None else f"{found[0].name} {list(found[1])}"
 
 
 def _held_bytes(field: Field) -> int:

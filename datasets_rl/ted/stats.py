@@ -67,13 +67,22 @@ class Moments:
         np.maximum(self._high, highs.max(axis=1), out=self._high)
         mean = sums / np.maximum(count, 1)
         values = values - mean[:, None]
-        squares = np.einsum("ij,ij->i", values, values)
+        self._add(count, mean, np.einsum("ij,ij->i", values, values))
+
+    def _add(self, count: NDArray[np.int64], mean: NDArray[np.float64], squares: NDArray[np.float64]) -> None:
         total = self._count + count
         share = count / np.maximum(total, 1)
         apart = mean - self._mean
         self._squares += squares + apart**2 * (self._count * share)
         self._mean += apart * share
         self._count = total
+
+    def merge(self, state: list[list[float]]) -> None:
+        """Take what another one has seen, as its `state` says."""
+        count, mean, squares, low, high = (np.array(column) for column in state)
+        np.minimum(self._low, low, out=self._low)
+        np.maximum(self._high, high, out=self._high)
+        self._add(count.astype(np.int64), mean, squares)
 
     def state(self) -> list[list[float]]:
         """Return what `restore` needs, as JSON values with NaN and infinity."""

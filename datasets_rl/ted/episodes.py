@@ -1,0 +1,105 @@
+"""Several whole trajectories that lie back to back, as they do on the disk: what is worked on at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.ted.episode import Episode, Texts
+from datasets_rl.ted.keys import Key
+from datasets_rl.ted.steps import next_of
+from datasets_rl.ted.table import EpisodeTable
+
+__all__ = ["Episodes"]
+
+Arrays = Mapping[Key, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """E trajectories with N steps in all; an array a field.
+
+    states   |  s_0  s_1  s_2  |  s_0  s_1  |       [N, ...]
+    finals      f_0               f_1               [E, ...], zeros where not known
+    steps    |  a_0  a_1  a_2  |  a_0  a_1  |       [N, ...]
+    """
+
+    lengths: NDArray[np.int64]
+    """Steps of each, [E], from 1."""
+    steps: Arrays
+    """What happens once a step; ``("next", "reward")``, ``("next", "terminated")`` and ``("next", "truncated")`` are
+    always there, ``("next", "done")`` and ``("episode",)`` never."""
+    states: Arrays
+    """What exists before and after every step."""
+    finals: Arrays
+    """The states after the last actions, of the same fields."""
+    known: NDArray[np.bool_]
+    """Whether the state after its last action is known, [E]."""
+    facts: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """What is known about each as a whole, [E]: always its number upstream, "source"."""
+    words: Mapping[Key, Sequence[str]] = field(default_factory=dict)
+    """The texts that the numbers of a text field stand for."""
+
+    def __len__(self) -> int:
+        """Return E."""
+        return len(self.lengths)
+
+    @cached_property
+    def table(self) -> EpisodeTable:
+        """Where each one lies among the N steps."""
+        return EpisodeTable.from_lengths(self.lengths)
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return int(self.lengths.sum())
+
+    def following(self, key: Key) -> NDArray[Any]:
+        """Return what a state is at t + 1, [N, ...]: the row below, and behind the last row of each its final one."""
+        return next_of(self.states[key], self.finals[key], self.table, 0, self.count)
+
+    def pick(self, episodes: NDArray[Any]) -> Episodes:
+        """Return some of the trajectories, by their numbers or by a mask, in that order."""
+        chosen = np.arange(len(self))[episodes]
+        if len(chosen) == len(self) and (np.diff(chosen) == 1).all():
+            return self
+        lengths = self.lengths[chosen]
+        # The rows of each one, one after the other.
+        starts = self.table.starts[chosen]
+        rows = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+        return replace(
+            self,
+            lengths=lengths,
+            steps={key: values[rows] for key, values in self.steps.items()},
+            states={key: values[rows] for key, values in self.states.items()},
+            finals={key: values[chosen] for key, values in self.finals.items()},
+            known=self.known[chosen],
+            facts={name: values[chosen] for name, values in self.facts.items()},
+        )
+
+    def __iter__(self) -> Iterator[Episode]:
+        """Yield each trajectory by itself."""
+        for number, rows in enumerate(self.table):
+            span = slice(rows.start, rows.stop)
+            known = bool(self.known[number])
+            states = {
+                key: np.concatenate([values[span], self.finals[key][number : number + 1]]) if known else values[span]
+                for key, values in self.states.items()
+            }
+            steps: dict[Key, Any] = {key: values[span] for key, values in self.steps.items()}
+            texts: dict[Key, Any] = {
+                key: Texts(one[key], tuple(self.words[key]))
+                for one in (steps, states)
+                for key in one
+                if key in self.words
+            }
+            yield Episode(
+                {key: texts.get(key, values) for key, values in steps.items()},
+                {key: texts.get(key, values) for key, values in states.items()},
+                facts={name: values[number] for name, values in self.facts.items()},
+            )
