@@ -18,7 +18,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5g, h5o, h5s
+from h5py import h5a, h5d, h5g, h5l, h5o, h5s
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed, MissingDependency
@@ -27,7 +27,7 @@ from datasets_rl.sources._minari_spaces import Leaf
 from datasets_rl.ted.episode import Texts
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
-__all__ = ["Faults", "Hdf5Episodes", "RawEpisode", "Stored", "TableEpisodes", "cleaned"]
+__all__ = ["Faults", "Hdf5Episodes", "Linked", "RawEpisode", "Stored", "TableEpisodes", "cleaned"]
 
 _ROOTS: Mapping[str, Key] = {
     "observations": ("observation",),
@@ -38,12 +38,17 @@ _ROOTS: Mapping[str, Key] = {
     "truncations": NEXT_TRUNCATED,
 }
 _JPEG = b"\xff\xd8\xff"
+_DEEPEST = 16
 _SHRUNK_MOST = 1100  # deflate cannot shrink anything more than 1032-fold
 _LIBRARY_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 
 
 class Faults(Exception):
     """What is wrong with an episode; the arguments say it, a sentence each."""
+
+
+class Linked(Faults):
+    """The data lie elsewhere, maybe in another file: nobody knows what lies there on this machine."""
 
 
 class Stored(ABC):
@@ -102,7 +107,6 @@ class Hdf5Episodes:
             self._file = h5py.File(path, "r", locking=False)
         except OSError as error:
             raise ConversionFailed(path.name, [f"HDF5 says: {error}"]) from error
-        self._here = h5o.get_info(self._file.id).fileno
         self._columns: dict[Key, bytes] = {}
         self._groups: dict[bytes, int] = {}
 
@@ -128,20 +132,15 @@ class Hdf5Episodes:
         """Open an episode.
 
         Raises:
-            Faults: If it is not there, has other columns than the first one, or reaches out of the file.
+            Faults: If it is not there, or has other columns than the first one; `Linked` if it is in another file.
         """
         name = f"episode_{number}".encode()
         try:
-            group = h5g.open(self._file.id, name)
-            if h5o.get_info(group).fileno != self._here:
-                raise Faults(
-                    "it lies in another file, as in datasets that were combined before Minari 0.4: "
-                    "download those that it was combined of"
-                )
+            group = h5g.open(_itself(self._file.id, name), name)
             if not self._columns:
                 self._find(group, b"", ())
             for path, count in self._groups.items():
-                there = h5g.open(group, path) if path else group
+                there = h5g.open(_itself(group, path), path) if path else group
                 if there.get_num_objs() != count:
                     raise Faults(
                         f"{path.decode() or 'it'} has {there.get_num_objs()} members; the first episode {count}"
@@ -158,9 +157,9 @@ class Hdf5Episodes:
             member = group.get_objname_by_idx(number)
             way = (*names, member.decode("utf-8"))
             full = b"/".join(filter(None, (path, member)))
-            found = h5o.open(group, member)
-            if h5o.get_info(found).fileno != self._here or len(way) > 16:
-                raise Faults(f"{full.decode()} is a link to another file; expected the data itself")
+            found = h5o.open(_itself(group, member), member)
+            if len(way) > _DEEPEST:
+                raise Faults(f"{full.decode()} lies {len(way)} groups deep; expected at most {_DEEPEST}")
             if isinstance(found, h5g.GroupID):
                 self._find(found, full, way)
             elif isinstance(found, h5d.DatasetID):
@@ -168,10 +167,18 @@ class Hdf5Episodes:
                 self._columns[cleaned(key)] = full
 
     def _column(self, group: Any, path: bytes, key: Key) -> Stored:
-        dataset = h5d.open(group, path)
-        if h5o.get_info(dataset).fileno != self._here:
-            raise Faults(f"{path.decode()} is a link to another file; expected the data itself")
-        return _Hdf5Column(path.decode(), dataset, self.leaves.get(key))
+        return _Hdf5Column(path.decode(), h5d.open(_itself(group, path), path), self.leaves.get(key))
+
+
+def _itself(group: Any, path: bytes) -> Any:
+    """Return the group, if what lies there below it is the data itself.
+
+    Where a link leads is up to HDF5: if there is no file of that path, it takes one of that name beside this file, and
+    all of Minari's have one name.
+    """
+    if group.links.get_info(path).type != h5l.TYPE_HARD:
+        raise Linked(f"{path.decode()} is a link; expected the data itself")
+    return group
 
 
 class _Hdf5Column(Stored):

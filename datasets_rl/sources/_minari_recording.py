@@ -22,6 +22,7 @@ from datasets_rl.sources._base import Decision, Recording, Selection
 from datasets_rl.sources._minari_episodes import (
     Faults,
     Hdf5Episodes,
+    Linked,
     RawEpisode,
     Stored,
     TableEpisodes,
@@ -195,7 +196,14 @@ class MinariRecording(Recording):
         try:
             return self._episodes.read(number)
         except Faults as error:
-            raise self._failed(number, error.args) from None
+            failed = self._failed(number, error.args)
+            parts = self._metadata.get("combined_datasets", ())
+            if isinstance(error, Linked) and len(parts):
+                # Minari copies episodes when it combines datasets; its first versions made links.
+                failed.hint = (
+                    f"download what it was combined of: rlds download {' '.join(f'minari/{one}' for one in parts)}"
+                )
+            raise failed from None
 
     def _failed(self, number: int, problems: Any) -> ConversionFailed:
         start = f"episode {number}: "

@@ -398,22 +398,62 @@ def test_a_file_that_contradicts_itself_is_refused_with_the_place(put, convert, 
 
 
 @pytest.mark.parametrize(
-    "link", [h5py.ExternalLink("other.hdf5", "/episode_0"), "data"], ids=["an episode", "a column"]
+    "link",
+    [h5py.ExternalLink("other.hdf5", "/episode_0"), h5py.ExternalLink("/gone/main_data.hdf5", "/episode_0")],
+    ids=["to another file", "to a file that is not there"],
 )
-def test_links_to_other_files_are_not_followed(put, convert, link, tmp_path):
-    folder = put(episodes(SPACES["box"]))
+@pytest.mark.parametrize("place", ["episode_1", "episode_0/observations", "episode_1/observations/position"])
+def test_links_are_not_followed(put, convert, link, place, tmp_path):
+    """HDF5 takes a file of the same name beside the file for one that is not there, which is this file itself."""
+    folder = put(episodes(SPACES["dict"]), space=SPACES["dict"])
     shutil.copyfile(folder / "data" / "main_data.hdf5", folder / "data" / "other.hdf5")
 
     def change(file):
-        place = "episode_1" if link != "data" else "episode_1/actions"
         del file[place]
-        file[place] = h5py.ExternalLink(str(folder / "data" / "other.hdf5"), place)
+        file[place] = link if place == "episode_1" else h5py.ExternalLink(link.filename, f"/{place}")
 
     broken(folder, change)
 
-    with pytest.raises(ConversionFailed, match=r"episode 1: .*another file"):
+    with pytest.raises(ConversionFailed, match=rf"{place[:7]} {place[8]}: .* is a link; expected the data itself"):
         convert()
     assert not (tmp_path / "home" / "minari" / NAME).exists()
+
+
+def test_links_of_a_combined_dataset_say_what_to_download_instead(put, convert):
+    """As Minari's first versions combined datasets."""
+    folder = put(episodes(SPACES["box"]), combined_datasets=["aa/b-v0", "aa/c-v1"])
+
+    def change(file):
+        del file["episode_0"]
+        file["episode_0"] = h5py.ExternalLink(
+            "/home/somebody/.minari/datasets/aa/b-v0/data/main_data.hdf5", "/episode_0"
+        )
+
+    broken(folder, change)
+    with pytest.raises(ConversionFailed, match="episode 0: episode_0 is a link; expected the data itself") as caught:
+        convert()
+    assert "rlds download minari/aa/b-v0 minari/aa/c-v1" in caught.value.hint
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_datasets_that_minari_combined_are_read(tmp_path, convert, monkeypatch, data_format):
+    """Minari copies the episodes, numbers them anew, and loses their seeds."""
+    import minari
+
+    parts = [episodes(SPACES["text"], (3, 2), seed=seed, seeds=(1, 2)) for seed in range(2)]
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "cache"))
+    names = ("test/first-v0", "test/second-v0")
+    for name, given in zip(names, parts, strict=True):
+        write(tmp_path / "cache", name, given, space=SPACES["text"], data_format=data_format)
+    (tmp_path / "cache" / "test" / "things").mkdir()
+    minari.combine_datasets([minari.load_dataset(name) for name in names], NAME)
+
+    stored = convert()
+
+    meets(stored, [*parts[0], *parts[1]])
+    assert stored.episodes["source"].tolist() == [0, 1, 2, 3]
+    assert not stored.episodes["seeded"].any()
+    assert stored.manifest.metadata["combined_datasets"] == "test/first-v0; test/second-v0"
 
 
 def test_a_dataset_that_claims_more_than_it_stores_is_refused_before_it_is_read(put, convert):
