@@ -10,6 +10,7 @@ from datasets_rl.datasets.d4rl import D4RLExperienceReplay
 from datasets_rl.datasets.demo import DemoExperienceReplay
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 from datasets_rl.datasets.minari import MinariExperienceReplay
+from datasets_rl.datasets.roboset import RobosetExperienceReplay
 from datasets_rl.datasets.stored import StoredExperienceReplay
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "D4RLExperienceReplay",
     "DemoExperienceReplay",
     "MinariExperienceReplay",
+    "RobosetExperienceReplay",
     "StoredExperienceReplay",
     "dataset_class",
     "open_dataset",

@@ -1,0 +1,246 @@
+"""RoboSet's two layouts, its numbering and its ids, against what the writer of the files knows."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from raw.roboset import NAME, Trial, draw, write_file
+from upstreams import hub
+
+from datasets_rl import RobosetExperienceReplay, Selection, library
+from datasets_rl.errors import BadArgument, ConversionFailed, UnknownId
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.settings import Settings
+from datasets_rl.sources import find, source
+from datasets_rl.ted.check import check_rules
+
+ID = f"roboset/{NAME}"
+
+
+@pytest.fixture
+def convert(tmp_path):
+    settings = Settings(home=tmp_path / "home", progress=False, retries=0)
+
+    def run(*files, **options):
+        """Write files, a dict of trials each, and convert them."""
+        for number, trials in enumerate(files):
+            write_file(tmp_path / "tree" / NAME / f"seed{number}.h5", trials)
+        return StoredDataset(library.download(ID, from_local=tmp_path / "tree", settings=settings, **options))
+
+    return run
+
+
+@pytest.fixture
+def dice():
+    return np.random.default_rng(1)
+
+
+def counting(length, *, by_state, done=None):
+    """A trial whose state is its time, and whose action and reward are those of the step."""
+    states = {"observations": np.arange(length + 1.0)[:, None]}
+    return Trial(states, np.arange(length)[:, None] + 0.25, np.arange(length) + 100.0, done, by_state)
+
+
+def test_where_the_last_action_is_nan_reward_and_mark_belong_to_the_action_of_the_row_before(convert):
+    """Row t: s_t, r_t, d_t, a_t; what a_0 led to stands in row 1."""
+    stored = convert({0: counting(3, by_state=True, done=np.array([False, False, True]))})
+
+    assert stored.column(("observation",))[:, 0].tolist() == [0, 1, 2]
+    assert stored.column(("next", "observation"))[:, 0].tolist() == [1, 2, 3]
+    assert stored.column(("action",))[:, 0].tolist() == [0.25, 1.25, 2.25]
+    assert stored.column(("next", "reward"))[:, 0].tolist() == [100, 101, 102]
+    assert stored.column(("next", "terminated"))[:, 0].tolist() == [False, False, True]
+    assert stored.column(("time",)).tolist() == [0, 0.04, 0.08]
+    assert stored.episodes["final_known"].tolist() == [True]
+    assert [one.rule for one in stored.manifest.decisions] == ["rows-are-states"]
+
+
+def test_where_the_last_action_is_a_number_reward_and_mark_belong_to_the_action_of_the_same_row(convert):
+    stored = convert({0: counting(3, by_state=False)})
+
+    assert stored.column(("observation",))[:, 0].tolist() == [0, 1, 2]
+    assert stored.column(("next", "observation"))[:, 0].tolist() == [1, 2, 0]
+    assert stored.column(("next", "reward"))[:, 0].tolist() == [100, 101, 102]
+    assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, False, True]
+    assert stored.episodes["final_known"].tolist() == [False]
+    rules = {one.rule: one.count for one in stored.manifest.decisions}
+    assert rules == {"rows-are-steps": 1, "end-without-flag": 1}
+
+
+def test_the_layout_is_found_out_trial_by_trial(convert):
+    stored = convert({0: counting(2, by_state=True), 1: counting(2, by_state=False)})
+
+    assert stored.column(("next", "observation"))[:, 0].tolist() == [1, 2, 1, 0]
+    assert stored.episodes["final_known"].tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("by_state", "final"), [(True, 4), (False, 0)])
+def test_an_end_mark_inside_a_trial_ends_the_trajectory(convert, by_state, final):
+    stored = convert({0: counting(4, by_state=by_state, done=np.array([False, True, False, False]))})
+
+    assert stored.episodes.lengths.tolist() == [2, 2]
+    assert stored.episodes["source"].tolist() == [0, 0]
+    assert stored.column(("next", "observation"))[:, 0].tolist() == [1, 2, 3, final]
+    assert stored.column(("next", "terminated"))[:, 0].tolist() == [False, True, False, False]
+    assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, False, False, True]
+    assert check_rules(stored.schema, stored.episodes, stored.column).problems == []
+    assert library.verify(stored.folder, deep=True).problems == ()
+
+
+def test_trials_come_file_by_file_in_the_order_of_their_numbers_with_unique_episodes(convert, dice):
+    stored = convert({10: draw(dice, 1), 2: draw(dice, 2)}, {2: draw(dice, 3), 0: draw(dice, 4)})
+
+    assert stored.episodes["source"].tolist() == [2, 10, 0, 2]
+    assert stored.episodes["seed"].tolist() == [0, 0, 1, 1]
+    assert stored.column(("seed",)).tolist() == [0] * 3 + [1] * 7
+    assert stored.column(("episode",)).tolist() == [0, 0, 1, 2, 2, 2, 2, 3, 3, 3]
+    assert stored.manifest.metadata == {f"files/{seed}": f"{NAME}/seed{seed}.h5" for seed in range(2)}
+
+
+def test_trials_longer_than_a_piece_are_read_in_pieces(convert, dice, monkeypatch):
+    given = {0: draw(dice, 9, done=True), 1: draw(dice, 8, by_state=False, done=None), 2: draw(dice, 7)}
+    whole = convert(given)
+    wanted = {key: whole.column(key).copy() for key in [*whole.keys()]}
+    # A row of 127 bytes or so: two rows, three, and one a piece, so that pieces end at, before and behind the last.
+    for size in (130, 260, 400, 1000):
+        monkeypatch.setattr("datasets_rl.sources._roboset_recording._BLOCK_BYTES", size)
+        stored = convert(force=True)
+        assert stored.episodes.lengths.tolist() == [9, 8, 7]
+        for key, values in wanted.items():
+            assert np.array_equal(stored.column(key), values), (size, key)
+
+
+def test_numbers_of_16_bits_are_widened_without_loss(convert, dice):
+    trial = draw(dice, 3, dtype=np.float16)
+    stored = convert({0: trial})
+
+    assert stored.column(("observation",)).dtype == np.float32
+    assert np.array_equal(stored.column(("action",)), trial.actions.astype(np.float32))
+    assert {one.rule for one in stored.manifest.decisions} >= {"widened"}
+
+
+def test_a_later_file_with_narrower_numbers_is_widened_and_one_with_wider_ones_refused(convert, dice):
+    narrow, wide = draw(dice, 3, dtype=np.float32), draw(dice, 3)
+
+    stored = convert({0: wide}, {0: narrow})
+    assert np.array_equal(stored.column(("action",))[3:], narrow.actions.astype(np.float64))
+    with pytest.raises(ConversionFailed, match=r"seed1\.h5: Trial0: .*float64.*first trial float32"):
+        convert({0: narrow}, {0: wide}, force=True)
+
+
+def test_a_mark_on_the_first_state_ends_nothing(convert, tmp_path, dice):
+    write_file(tmp_path / "tree" / NAME / "seed0.h5", {0: draw(dice, 3)})
+    with h5py.File(tmp_path / "tree" / NAME / "seed0.h5", "r+") as file:
+        file["Trial0/done"][0] = True
+
+    assert not convert().column(("next", "terminated")).any()
+
+
+def test_every_fault_of_all_trials_is_named_at_once(convert, dice, tmp_path):
+    write_file(tmp_path / "tree" / NAME / "seed0.h5", {number: draw(dice, 3) for number in range(3)})
+    with h5py.File(tmp_path / "tree" / NAME / "seed0.h5", "r+") as file:
+        file["Trial1/observations"][1, 2] = np.inf
+        del file["Trial2/time"]
+    with pytest.raises(ConversionFailed) as caught:
+        convert()
+
+    assert len(caught.value.problems) == 2
+
+
+def test_an_id_has_no_files_of_an_id_that_begins_alike(convert, dice, tmp_path):
+    tree = tmp_path / "tree"
+    write_file(tree / f"{NAME}.h5", {0: draw(dice, 1)})
+    write_file(tree / f"{NAME}2" / "seed1.h5", {0: draw(dice, 2)})
+    stored = convert({0: draw(dice, 3)})
+
+    assert [file.path for file in stored.manifest.raw] == [f"{NAME}.h5", f"{NAME}/seed0.h5"]
+
+
+def test_the_folder_of_the_id_itself_can_be_given(dice, tmp_path):
+    write_file(tmp_path / "mine" / "a.h5", {0: draw(dice, 3)})
+    settings = Settings(home=tmp_path / "home", progress=False)
+
+    folder = library.download(ID, from_local=tmp_path / "mine", settings=settings)
+
+    assert len(StoredDataset(folder)) == 3
+
+
+def test_names_with_parentheses_are_asked_for_percent_encoded(dice, tmp_path, monkeypatch):
+    write_file(tmp_path / "tree" / NAME / "seed0.h5", {0: draw(dice, 3)})
+    monkeypatch.setenv("NO_PROXY", "*")
+    with hub({"jdvakil/RoboSet_Sim": tmp_path / "tree"}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        library.download(ID, settings=Settings(home=tmp_path / "home", progress=False, retries=0))
+
+    asked = [request.path for request in server.requests]
+    assert any("/resolve/" in path for path in asked)
+    assert not any("(" in path for path in asked)
+
+
+def test_pickles_can_be_left_out(convert, dice, tmp_path):
+    (tmp_path / "tree" / NAME).mkdir(parents=True)
+    (tmp_path / "tree" / NAME / "seed1.pickle").write_bytes(b"\x80\x04.")
+
+    with pytest.raises(ConversionFailed, match="pickles"):
+        convert({0: draw(dice, 3)})
+    assert len(convert(selection=Selection(exclude=("*.pickle",)))) == 3
+
+
+def test_a_file_that_is_left_out_takes_no_other_with_it_and_seeds_keep_their_numbers(convert, dice):
+    stored = convert({0: draw(dice, 3)}, {0: draw(dice, 2)}, selection=Selection(exclude=("seed0.h5",)))
+
+    assert stored.column(("seed",)).tolist() == [1, 1]
+    assert library.verify(stored.folder, deep=True).problems == ()
+
+
+def test_episodes_are_named_by_their_number_in_each_file(convert, dice):
+    stored = convert(
+        {number: draw(dice, 2) for number in range(3)},
+        {number: draw(dice, 3) for number in range(3)},
+        selection=Selection(episodes="1:"),
+    )
+
+    assert stored.episodes["source"].tolist() == [1, 2, 1, 2]
+    assert library.verify(stored.folder, deep=True).problems == ()
+    with pytest.raises(BadArgument, match="there are 3, counted from 0"):
+        convert(selection=Selection(episodes="7"), force=True)
+
+
+def test_fields_that_are_left_out_are_not_looked_at(convert, dice, tmp_path):
+    write_file(tmp_path / "tree" / NAME / "seed0.h5", {0: draw(dice, 3)})
+    with h5py.File(tmp_path / "tree" / NAME / "seed0.h5", "r+") as file:
+        file["Trial0/env_infos/obs_dict/qp"][1] = np.nan
+
+    stored = convert(selection=Selection(keys=("observation", "action")))
+
+    assert ("info", "obs_dict", "qp") not in stored.schema
+    assert library.verify(stored.folder, deep=True).problems == ()
+
+
+def test_the_class_has_the_keys_of_the_reference(convert, dice, tmp_path):
+    convert({0: draw(dice, 4), 1: draw(dice, 3)})
+
+    dataset = RobosetExperienceReplay(NAME, 5, root=tmp_path / "home" / "roboset", download=False)
+    batch = dataset.sample()
+
+    assert set(batch.keys()) - {"index"} == {
+        *("action", "done", "episode", "info", "next", "observation", "seed", "terminated", "time", "truncated")
+    }
+    assert set(batch["next"].keys()) == {"done", "info", "observation", "reward", "terminated", "truncated"}
+    assert (batch["seed"].dtype, batch["seed"].shape) == (torch.int64, (5,))
+    assert batch["next", "reward"].shape == (5, 1)
+    assert dataset.metadata["files"] == {"0": f"{NAME}/seed0.h5"}
+    assert len(RobosetExperienceReplay.available_datasets) == 20
+
+
+def test_the_catalog_has_the_twenty_ids():
+    names = source("roboset").ids()
+
+    assert len(names) == 20
+    assert sum(name.startswith("FK1-v4(human)/human_demos_by_task/") for name in names) == 6
+    assert find(ID).title == "Franka kitchen, policies: FK1_MicroOpenRandom_v2d-v4"
+    with pytest.raises(UnknownId) as caught:
+        find("roboset/FK1-v4(human)/human_demos_by_task")
+    assert caught.value.nearest[0] == "roboset/FK1-v4(human)/human_demos_by_playdata"
