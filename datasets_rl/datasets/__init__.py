@@ -12,6 +12,7 @@ from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 from datasets_rl.datasets.minari import MinariExperienceReplay
 from datasets_rl.datasets.roboset import RobosetExperienceReplay
 from datasets_rl.datasets.stored import StoredExperienceReplay
+from datasets_rl.datasets.vd4rl import VD4RLExperienceReplay
 
 __all__ = [
     "BaseDatasetExperienceReplay",
@@ -20,6 +21,7 @@ __all__ = [
     "MinariExperienceReplay",
     "RobosetExperienceReplay",
     "StoredExperienceReplay",
+    "VD4RLExperienceReplay",
     "dataset_class",
     "open_dataset",
 ]
