@@ -92,16 +92,21 @@ def convert(
     if not isinstance(recording, Recording):
         raise ConversionFailed(work.entry.id, ["it has no shard"])
     kept = work.selection.kept_keys([column.key for column in recording.columns])
+    chosen = _Chosen(work.contents.numbers, entries[-1]["seen"] if entries else 0)
     writer = _writer(work, recording, kept, folder, [entry["commit"] for entry in entries], report)
     try:
         for event in events:
             if isinstance(event, Episode):
-                writer.append(event if len(kept) == len(recording.columns) else _narrowed(event, kept))
-                report(len(event))
+                piece = chosen.take(event)
+                if piece is not None:
+                    writer.append(piece if len(kept) == len(recording.columns) else _narrowed(piece, kept))
+                    report(len(piece))
             elif isinstance(event, Late):
                 writer.amend(event)
             elif isinstance(event, End):
-                entries.append(_journal_entry(event))
+                entries.append({**_journal_entry(event), "seen": chosen.seen})
+                if chosen.complete:
+                    break
                 # The last one is not: what a kill then leaves has a shard whose columns and metadata can be read.
                 if journal is not None and len(entries) < len(work.contents.shards):
                     journal.add({**entries[-1], "commit": writer.commit()})
@@ -117,6 +122,32 @@ def convert(
     manifest = _manifest(work, recording, written, folder, entries)
     manifest.write(folder)
     return manifest
+
+
+class _Chosen:
+    """Takes trajectories by their numbers over all shards, where no shard knows how many come before it.
+
+    Args:
+        numbers: Those that are wanted; None for all, and all come as they are.
+        seen: How many came from earlier shards.
+    """
+
+    def __init__(self, numbers: Sequence[int] | None, seen: int) -> None:
+        self._wanted = None if numbers is None else frozenset(numbers)
+        self.seen = seen
+
+    def take(self, piece: Episode) -> Episode | None:
+        """Return a piece with the number of its trajectory, or None if that is not wanted."""
+        number = self.seen
+        self.seen += not piece.continues
+        if self._wanted is None:
+            return piece
+        return replace(piece, facts={**piece.facts, "source": number}) if number in self._wanted else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that are wanted have come."""
+        return self._wanted is not None and self.seen > max(self._wanted)
 
 
 def _writer(

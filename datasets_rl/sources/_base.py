@@ -114,6 +114,9 @@ class Contents:
     """The upstream's own version mark of the whole, a commit."""
     steps: int | None = None
     """How many steps all shards have, where the upstream says so; it is held to that."""
+    numbers: Sequence[int] | None = None
+    """The trajectories that are wanted, counted over all shards, where no upstream says how many each shard has: the
+    others are dropped, and no shard behind the last one wanted is waited for."""
 
     def narrowed(self, selection: Selection) -> Contents:
         """Leave out the shards that the globs leave out, and those behind the one that exceeds the size.
@@ -200,6 +203,15 @@ class Source(ABC):
     @abstractmethod
     def ids(self) -> Sequence[str]:
         """Return every id of this source, sorted; no network."""
+
+    def listed(self, upstream: Upstream) -> Sequence[str]:
+        """Return every id that the upstream has today, where it can be asked; by default those of the catalog.
+
+        Raises:
+            FetchFailed: If it does not answer.
+        """
+        del upstream
+        return self.ids()
 
     @abstractmethod
     def entry(self, name: str) -> Entry:

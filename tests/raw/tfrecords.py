@@ -83,7 +83,7 @@ def example(features):
     made = messages()["t.Example"]()
     for name, values in features.items():
         fill(made.features.feature[name], values)
-    return made.SerializeToString()
+    return made.SerializeToString(deterministic=True)
 
 
 def sequence_example(context, lists):
@@ -93,4 +93,4 @@ def sequence_example(context, lists):
     for name, steps in lists.items():
         for values in steps:
             fill(made.feature_lists.feature_list[name].feature.add(), values)
-    return made.SerializeToString()
+    return made.SerializeToString(deterministic=True)
