@@ -33,6 +33,7 @@ __all__ = [
     "Plan",
     "Verification",
     "download",
+    "listed",
     "locate",
     "place",
     "plan",
@@ -200,6 +201,24 @@ def stored(home: Path) -> Iterator[Path]:
             folders[:] = [] if inside else sorted(name for name in folders if not name.startswith("."))
             if MANIFEST_FILE in files:
                 yield folder
+
+
+def listed(source: str, *, settings: Settings | None = None) -> Sequence[str]:
+    """Return every id that the upstream of a source has today, by asking it; nothing is kept.
+
+    Args:
+        source: Its name.
+        settings: By default those of the environment.
+
+    Raises:
+        UnknownId: If there is no such source.
+        FetchFailed: If the upstream does not answer; `Offline` if the network is forbidden.
+    """
+    from datasets_rl.fetch.upstream import Upstream
+
+    settings = settings or Settings.from_env()
+    with tempfile.TemporaryDirectory(prefix="rlds-list-") as aside:
+        return sources.source(source).listed(Upstream(Path(aside), Path(aside, "upstream.json"), settings=settings))
 
 
 def plan(

@@ -62,7 +62,8 @@ class Hub:
         elif path.startswith(f"{api}tree/"):
             self._tree(call, path.removeprefix(f"{api}tree/{self.commit}").strip("/"))
         else:
-            self._file(call, path.removeprefix(f"/datasets/{self.repo}/resolve/{self.commit}/"))
+            below = path.removeprefix(f"/datasets/{self.repo}/resolve/")
+            self._file(call, below.removeprefix(f"{self.commit}/").removeprefix("main/"))
 
     def _tree(self, call: Call, below: str) -> None:
         query = parse_qs(urlsplit(call.path).query)
@@ -128,7 +129,7 @@ class Bucket:
         File(place, headers=headers).answer(call)
 
     def _list(self, call: Call) -> None:
-        query = parse_qs(urlsplit(call.path).query)
+        query = parse_qs(urlsplit(call.path).query, keep_blank_values=True)
         prefix, start = query["prefix"][0], int(query.get("pageToken", ["0"])[0])
         items = [
             {"name": path, "size": str(place.stat().st_size), "generation": str(self.generation)}
@@ -142,10 +143,27 @@ class Bucket:
         _reply(call, ({"items": items[start:following]} if items else {}) | more)
 
 
+@dataclass
+class _Owned:
+    """The list of the repositories of an author, in pages of one."""
+
+    repos: list[str]
+
+    def answer(self, call: Call) -> None:
+        query = parse_qs(urlsplit(call.path).query)
+        mine = [repo for repo in self.repos if repo.startswith(f"{query['author'][0]}/")]
+        start = int(query.get("cursor", ["0"])[0])
+        there = f"{call.server.url}/api/datasets?author={query['author'][0]}&cursor={start + 1}"
+        more = {"Link": f'<{there}>; rel="next"'} if start + 1 < len(mine) else {}
+        _reply(call, [{"id": repo} for repo in mine[start : start + 1]], more)
+
+
 class _Everywhere(dict[str, Any]):
     """Sends every path to the behaviour whose name stands in it."""
 
     def get(self, path: str, default: Any = None) -> Any:
+        if path == "/api/datasets":
+            return _Owned([hub.repo for hub in self.values() if isinstance(hub, Hub)])
         for mark, behaviour in self.items():
             if mark in unquote(path):
                 return behaviour

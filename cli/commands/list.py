@@ -1,4 +1,4 @@
-"""``rlds list``: every id that is known, without a request."""
+"""``rlds list``: every id that is known, without a request unless one wants it."""
 
 from __future__ import annotations
 
@@ -61,25 +61,27 @@ def run(
     ] = "",
     source: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="Of this source only.")] = "",
     downloaded: Annotated[bool, typer.Option("--downloaded", help="Only those that are stored here.")] = False,
+    remote: Annotated[bool, typer.Option("--remote", help="Ask the upstreams which ids they have today.")] = False,
     max_size: Annotated[
         str, typer.Option(metavar="SIZE", show_default=False, help="No more bytes on the wire, as in 500MB or 2GiB.")
     ] = "",
     sort: Annotated[Sort, typer.Option(help="Sort by id, or by bytes on the wire.")] = Sort.NAME,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", show_default=False, help="The first N only.")] = None,
 ) -> Result:
-    """List the ids of datasets; no network.
+    """List the ids of datasets; no network, unless --remote asks for it.
 
     \b
     Examples:
       rlds list 'hopper-*-v2'
       rlds list --max-size 50MB --sort size
       rlds list --downloaded --json
+      rlds list --remote --source minari
     """
     from datasets_rl import sources
 
     names = (sources.source(source).name,) if source else sources.names()
     most = read_size(max_size) if max_size else None
-    matching = [row for row in _rows(shell, names, stored_only=downloaded) if _matches(row.id, pattern)]
+    matching = [row for row in _rows(shell, names, stored_only=downloaded, remote=remote) if _matches(row.id, pattern)]
     rows = [row for row in matching if most is None or (row.bytes is not None and row.bytes <= most)]
     unsized = sum(row.bytes is None for row in matching)
     if most is not None and unsized:
@@ -95,14 +97,15 @@ def run(
     )
 
 
-def _rows(shell: Shell, names: tuple[str, ...], *, stored_only: bool) -> Iterator[_Row]:
+def _rows(shell: Shell, names: tuple[str, ...], *, stored_only: bool, remote: bool) -> Iterator[_Row]:
     from datasets_rl import library, sources
 
     home = shell.settings.home
     stored = {folder.relative_to(home).as_posix(): folder for folder in library.stored(home)}
     for name in names:
         origin = sources.source(name)
-        for one in origin.ids():
+        more = library.listed(name, settings=shell.settings) if remote else ()
+        for one in dict.fromkeys((*origin.ids(), *more)):
             entry = origin.entry(one)
             folder = stored.pop(entry.id, None)
             if folder is not None or not stored_only:

@@ -79,6 +79,23 @@ class Upstream:
             return found
         return self._mirrored(_from_json(answers[asked]))
 
+    def repositories(self, owner: str) -> list[str]:
+        """List the dataset repositories of an owner on the hub, as ``owner/repo``.
+
+        Raises:
+            FetchFailed: If the hub gave no list; `Offline` if the network is forbidden.
+        """
+        from datasets_rl.fetch.schemes import hf
+
+        what = f"the list of the repositories of {owner}"
+        if self._settings.offline:
+            raise Offline(what, hint="unset RLDS_OFFLINE")
+        with asking(self._settings) as get:
+            try:
+                return hf.repositories(owner, get)
+            except NotThere as reason:
+                raise FetchFailed(what, [(f"hf://datasets/{owner}", str(reason))]) from None
+
     def text(self, asset: Asset) -> str:
         """Return the content of a small text file, which `fetch` then finds in its place.
 

@@ -20,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.errors import BadArgument, ConversionFailed
+from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed
 from datasets_rl.sources._base import Contents, Entry, Recording, Score, Selection, Shard, Source
 from datasets_rl.sources._selection import read_numbers
 
@@ -35,6 +35,8 @@ _ID = re.compile(r"(?:[-\w]+/)*[-\w]+-v\d+", re.ASCII)
 _REMOTE = re.compile(r"(hf|gcp)://([^/]+)")
 _DEFAULT_REMOTES = ("hf://farama-minari", "gcp://minari-remote")
 _MAIN = "main_data.hdf5"
+_METADATA = "/data/metadata.json"
+_NAMESPACE = "namespace_metadata.json"
 _SHARD_BYTES = 64 << 20
 _EPISODE_FOLDER = re.compile(r"(?:episode_id=)?(\d+)/[^/]+")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -49,6 +51,21 @@ class Minari(Source):
     def ids(self) -> Sequence[str]:
         """Return the ids that are known without asking the upstream, sorted."""
         return sorted(self._catalog["ids"])
+
+    def listed(self, upstream: Upstream) -> Sequence[str]:
+        """Return the ids that the namespaces of the remote name; that of MINARI_REMOTE, where it is set.
+
+        Raises:
+            FetchFailed: If no remote answers.
+        """
+        failures = []
+        for remote in _remotes():
+            try:
+                found = _of_hub(remote[1], upstream) if remote[0] == "hf" else _of_bucket(remote[1], upstream)
+                return sorted(one for one in found if _ID.fullmatch(one))
+            except FetchFailed as error:
+                failures.append(error)
+        raise failures[0]
 
     def entry(self, name: str) -> Entry:
         """Return what is known of an id; no network.
@@ -128,18 +145,46 @@ def own_cache() -> Path:
     return Path(os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets").expanduser().absolute()
 
 
-def _addresses(name: str) -> list[str]:
+def _remotes() -> list[tuple[str, str]]:
+    """Return where datasets may be, ``("hf", author)`` or ``("gcp", bucket)``, in the order in which they are asked."""
     said = os.environ.get("MINARI_REMOTE")
-    remotes = _DEFAULT_REMOTES if not said else (said,)
-    return [_address(remote, name) for remote in remotes]
+    found = []
+    for remote in [said] if said else _DEFAULT_REMOTES:
+        place = _REMOTE.fullmatch(remote.rstrip("/"))
+        if place is None:
+            raise BadArgument(f"MINARI_REMOTE is {remote!r}; expected hf://AUTHOR or gcp://BUCKET")
+        found.append((place[1], place[2]))
+    return found
 
 
-def _address(remote: str, name: str) -> str:
-    found = _REMOTE.fullmatch(remote.rstrip("/"))
-    if found is None:
-        raise BadArgument(f"MINARI_REMOTE is {remote!r}; expected hf://AUTHOR or gcp://BUCKET")
+def _addresses(name: str) -> list[str]:
     # On the hub the first name is a repository; in the bucket all are folders.
-    return f"hf://datasets/{found[2]}/{name}" if found[1] == "hf" else f"gs://{found[2]}/{name}"
+    return [f"hf://datasets/{place}/{name}" if kind == "hf" else f"gs://{place}/{name}" for kind, place in _remotes()]
+
+
+def _of_hub(author: str, upstream: Upstream) -> list[str]:
+    """Return the ids of an author: a repository is a dataset, or a namespace that names all below it."""
+    from datasets_rl.fetch.asset import Asset
+
+    found: list[str] = []
+    for repo in upstream.repositories(author):
+        name = repo.rpartition("/")[2]
+        if _ID.fullmatch(name):
+            found.append(name)
+            continue
+        path = f"{name}/{_NAMESPACE}"
+        try:
+            text = upstream.text(Asset((f"hf://datasets/{repo}/{_NAMESPACE}",), path))
+            found += [str(one) for one in json.loads(text).get("datasets", [])]
+        except (FetchFailed, AttributeError, TypeError, ValueError):
+            continue  # something else of the author's
+    return found
+
+
+def _of_bucket(bucket: str, upstream: Upstream) -> list[str]:
+    """Return the ids of a bucket: every folder with metadata."""
+    assets = upstream.folder("", [f"gs://{bucket}"]).assets
+    return [asset.path.removesuffix(_METADATA) for asset in assets if asset.path.endswith(_METADATA)]
 
 
 def _inside(folder: Folder, name: str) -> dict[str, Asset]:

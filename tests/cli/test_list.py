@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
+from upstreams import hub
 
 from datasets_rl import sources
 
@@ -108,3 +109,17 @@ def test_quiet_prints_ids(rlds):
 
 def test_ids_of_unknown_size_that_a_limit_leaves_out_are_counted(rlds):
     assert "of unknown size left out" in rlds("list", "--max-size", "1GB").err
+
+
+def test_the_upstream_is_asked_on_request_only(rlds, tmp_path, monkeypatch):
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "namespace_metadata.json").write_text('{"datasets": ["lab/new-v7"]}')
+    with hub({"farama-minari/lab": tmp_path / "lab"}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        before = ids(rlds("list", "--source", "minari"))
+        asked = len(server.requests)
+        after = ids(rlds("list", "--remote", "--source", "minari"))
+
+    assert asked == 0
+    assert set(after) - set(before) == {"minari/lab/new-v7"}
+    assert "minari/D4RL/door/human-v2" in before

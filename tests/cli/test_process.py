@@ -159,7 +159,7 @@ def on_terminal(words, env):
     [({}, [], True), ({"NO_COLOR": "1"}, [], False), ({}, ["--no-color"], False), ({"CI": "1"}, [], False)],
 )
 def test_on_a_terminal_there_are_headings_and_colours_unless_unwanted(command, process_env, extra, words, colours):
-    shown = on_terminal([command, "list", "pendulum", *words], {**process_env, **extra})
+    shown = on_terminal([command, "list", "demo/pendulum", *words], {**process_env, **extra})
 
     assert ("\x1b[" in shown) is colours
     assert ("on the wire" in shown) is ("CI" not in extra)

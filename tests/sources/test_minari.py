@@ -554,6 +554,47 @@ def test_a_remote_that_is_named_is_the_only_one_asked(put, settings, tmp_path, m
         library.download(ID, force=True, settings=settings)
 
 
+@pytest.fixture
+def published(put, tmp_path):
+    """Two namespaces, one of them without a list, a dataset that is a repository, and what is no id."""
+    cache = tmp_path / "cache"
+    put(episodes(SPACES["box"]))
+    write(cache, "alone-v1", episodes(SPACES["box"]), space=SPACES["box"])
+    (cache / "test" / "namespace_metadata.json").write_text(json.dumps({"datasets": [NAME, "test/new-v7", "../x-v0"]}))
+    (cache / "notes").mkdir()
+    (cache / "notes" / "README.md").write_text("no namespace")
+    return cache
+
+
+def test_the_namespaces_of_the_hub_name_its_datasets(published, settings, monkeypatch):
+    repositories = {f"farama-minari/{name}": published / name for name in ("test", "alone-v1", "notes")}
+    with hub({**repositories, "others/test": published / "test"}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        found = library.listed("minari", settings=settings)
+
+    assert found == ["alone-v1", "test/new-v7", NAME]
+    assert sum(request.path.startswith("/api/datasets?") for request in server.requests) == 3
+
+
+def test_the_folders_of_the_bucket_are_datasets(published, settings, monkeypatch):
+    with bucket({"mine": published}) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        monkeypatch.setenv("MINARI_REMOTE", "gcp://mine")
+        assert library.listed("minari", settings=settings) == ["alone-v1", NAME]
+
+
+def test_upstreams_that_give_no_list_are_told(settings, tmp_path, monkeypatch):
+    with hub({"nobody/nothing": tmp_path}) as first, bucket({"minari-remote": tmp_path}, listable=False) as second:
+        first.paths = {}
+        monkeypatch.setenv("HF_ENDPOINT", first.url)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", second.url)
+        with pytest.raises(FetchFailed, match="the list of the repositories of farama-minari"):
+            library.listed("minari", settings=settings)
+    with pytest.raises(Offline):
+        library.listed("minari", settings=Settings(home=tmp_path, offline=True))
+    assert [*library.listed("demo", settings=settings)] == ["pendulum"]
+
+
 def test_without_a_network_the_ways_are_named(tmp_path):
     offline = Settings(home=tmp_path, offline=True, progress=False)
     with pytest.raises(Offline, match="--from-local PATH"):

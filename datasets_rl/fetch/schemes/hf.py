@@ -78,6 +78,17 @@ def folder(url: str, get: Get) -> Folder:
     return Folder(f"hf://datasets/{repo}@{commit}/{below}", commit, assets)
 
 
+def repositories(owner: str, get: Get) -> list[str]:
+    """List the dataset repositories of an owner, as ``owner/repo``."""
+    from huggingface_hub import constants
+
+    url = f"{os.environ.get('HF_ENDPOINT') or constants.ENDPOINT}/api/datasets?author={quote(owner, safe='')}&limit=500"
+    try:
+        return [str(entry["id"]) for entry in _pages(url, get)]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise NotThere(f"the hub's list cannot be understood: {error!r}") from error
+
+
 def _pages(url: str, get: Get) -> Iterator[Mapping[str, Any]]:
     following: str | None = url
     while following is not None:
