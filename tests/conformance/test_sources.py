@@ -201,7 +201,7 @@ def test_the_command_makes_it(made, tmp_path):
 
 def test_the_class_makes_the_same_with_two_processes(made, tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_JOBS", "2")
-    options = {"selection": made.selection} if made.case.options else {}
+    options = {**made.case.plain, **({"selection": made.selection} if made.case.options else {})}
     before = sockets()
 
     dataset = dataset_class(made.place.root.name)(made.name, root=tmp_path / "root", download=True, **options)

@@ -49,5 +49,7 @@ class Case:
     """Fields of the manifest that must be so: ``{"licence": "MIT"}``."""
     small: Mapping[str, int] = field(default_factory=dict)
     """What is set lower so that this tree has several shards: ``{"datasets_rl.sources.minari._SHARD_BYTES": 10_000}``."""
+    plain: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments with which the class shows what is stored, and nothing made of it: ``{"totensor": False}``."""
     lossy: Mapping[str, float] = field(default_factory=dict)
     """Dotted keys whose values may be off by so much: pictures that went through JPEG."""
