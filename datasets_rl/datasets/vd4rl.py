@@ -10,11 +10,12 @@ from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, 
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.sources import Selection
 from datasets_rl.transforms import Compose, Resize, ToTensorImage
+from datasets_rl.transforms._base import NestedKey
 from datasets_rl.writers._base import Writer
 
 __all__ = ["VD4RLExperienceReplay"]
 
-_PIXELS = ["pixels", ("next", "pixels")]
+_PIXELS: list[NestedKey] = ["pixels", ("next", "pixels")]
 
 
 class VD4RLExperienceReplay(BaseDatasetExperienceReplay):

@@ -43,14 +43,21 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
     """
     differences: dict[Key, str] = {}
     done = 0
+    number = -1  # of the episode at hand
     before: dict[str, NDArray[Any]] = {}
     try:
         for path in sorted(files, key=lambda one: [int(word) if word.isdigit() else word for word in _words(one)]):
             for rows in _blocks(files[path]):
+                resets = _resets(rows)
+                if path.endswith(".hdf5"):
+                    number += int(number < 0 and not resets[0])  # files left out at the front: it begins inside one
+                    numbers = number + np.cumsum(resets)
+                    number = int(numbers[-1])
+                    resets |= ~np.isin(numbers, episodes["source"])  # those of episodes that were not wanted
                 joined = {name: np.concatenate([before[name], one]) if before else one for name, one in rows.items()}
-                steps = np.flatnonzero(~_resets(joined)[1:]) + 1
-                taken = steps[: episodes.steps - done]
-                _one(differences, column, joined, taken, done)
+                first = 0 if before else 1
+                steps = np.flatnonzero(~resets[first:]) + 1
+                _one(differences, column, joined, steps[: episodes.steps - done], done)
                 done += len(steps)
                 before = {name: one[-1:] for name, one in rows.items()}
             if path.endswith(".npz"):

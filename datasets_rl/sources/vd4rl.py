@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["SOURCE", "VD4RL"]
 
 _SHARD_BYTES = 64 << 20
+_EPISODES_MOST = 1_000_000  # a set has some hundreds
 _OTHERS = re.compile(r"(distracting|multitask)/[a-z_]+/(64|84)px(/[a-z]+)?")
 _KINDS = {".npz": b"PK\x03\x04", ".hdf5": b"\x89HDF\r\n\x1a\n"}
 
@@ -126,11 +127,6 @@ def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Contents:
 
 def _row_shards(assets: Sequence[Asset], selection: Selection) -> Contents:
     """Cut each file into pieces of its rows; the first step of a file begins with the last picture of the file before."""
-    if selection.episodes:
-        raise BadArgument(
-            "its files hold rows of many episodes: which ones is not known before they are there",
-            hint="take some files with --include",
-        )
     assets = sorted(assets, key=lambda asset: _natural(asset.path))
     paths = [asset.path for asset in assets]
     part = Contents(tuple(assets), tuple(_cuts(assets))).narrowed(selection)
@@ -150,7 +146,13 @@ def _row_shards(assets: Sequence[Asset], selection: Selection) -> Contents:
             "ends": shard is part.shards[-1],
         }
         shards.append(Shard((path,) if before is None else (before, path), facts))
-    return replace(part, shards=tuple(shards))
+    if "-" in selection.episodes:
+        raise BadArgument(
+            f"episodes are {selection.episodes!r}; how many there are is not known before the files are there",
+            hint="count from the front",
+        )
+    numbers = read_numbers(selection.episodes, _EPISODES_MOST) if selection.episodes else None
+    return replace(part, shards=tuple(shards), numbers=numbers)
 
 
 def _cuts(assets: Sequence[Asset]) -> Iterator[Shard]:

@@ -318,7 +318,8 @@ CASES = [
         faults=FAULTS_64,
         many=_many_64,
         facts={"licence": "MIT", "time_limit": 500},
-        small={"datasets_rl.sources.vd4rl._SHARD_BYTES": 40_000},
+        plain={"totensor": False},
+        small={"datasets_rl.sources.vd4rl._SHARD_BYTES": 100_000},
     ),
     Case(
         f"vd4rl/{EPISODES_84}",
@@ -327,6 +328,7 @@ CASES = [
         faults=FAULTS_84,
         many=_many_84,
         facts={"licence": "MIT"},
+        plain={"totensor": False},
         small={"datasets_rl.sources.vd4rl._SHARD_BYTES": 4_000},
     ),
 ]
