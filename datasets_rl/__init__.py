@@ -20,10 +20,13 @@ if TYPE_CHECKING:
         TensorDictReplayBuffer,
     )
     from datasets_rl.datasets import (
+        AtariDQNExperienceReplay,
         BaseDatasetExperienceReplay,
         D4RLExperienceReplay,
         DemoExperienceReplay,
         MinariExperienceReplay,
+        OpenMLExperienceReplay,
+        OpenXExperienceReplay,
         RobosetExperienceReplay,
         StoredExperienceReplay,
         VD4RLExperienceReplay,
@@ -119,9 +122,9 @@ if TYPE_CHECKING:
         CenterCrop,
         Compose,
         Crop,
-        DTypeCastTransform,
         DeviceCastTransform,
         DoubleToFloat,
+        DTypeCastTransform,
         ExcludeTransform,
         FlattenObservation,
         GrayScale,
@@ -143,8 +146,8 @@ if TYPE_CHECKING:
         SqueezeTransform,
         StepCounter,
         TargetReturn,
-        ToTensorImage,
         Tokenizer,
+        ToTensorImage,
         Transform,
         UnaryTransform,
         UnsqueezeTransform,
@@ -163,6 +166,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActionChunkTransform",
+    "AtariDQNExperienceReplay",
     "BadArgument",
     "BaseDatasetExperienceReplay",
     "BinarizeReward",
@@ -224,6 +228,8 @@ __all__ = [
     "Offline",
     "OneHot",
     "OneHotDiscreteTensorSpec",
+    "OpenMLExperienceReplay",
+    "OpenXExperienceReplay",
     "PermuteTransform",
     "PinMemoryTransform",
     "PrioritizedReplayBuffer",
@@ -304,6 +310,7 @@ __all__ = [
 
 _HOMES = {
     "ActionChunkTransform": "datasets_rl.transforms",
+    "AtariDQNExperienceReplay": "datasets_rl.datasets",
     "BadArgument": "datasets_rl.errors",
     "BaseDatasetExperienceReplay": "datasets_rl.datasets",
     "BinarizeReward": "datasets_rl.transforms",
@@ -365,6 +372,8 @@ _HOMES = {
     "Offline": "datasets_rl.errors",
     "OneHot": "datasets_rl.specs",
     "OneHotDiscreteTensorSpec": "datasets_rl.specs",
+    "OpenMLExperienceReplay": "datasets_rl.datasets",
+    "OpenXExperienceReplay": "datasets_rl.datasets",
     "PermuteTransform": "datasets_rl.transforms",
     "PinMemoryTransform": "datasets_rl.transforms",
     "PrioritizedReplayBuffer": "datasets_rl.buffers",

@@ -6,19 +6,25 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from datasets_rl.datasets.atari_dqn import AtariDQNExperienceReplay
 from datasets_rl.datasets.d4rl import D4RLExperienceReplay
 from datasets_rl.datasets.demo import DemoExperienceReplay
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 from datasets_rl.datasets.minari import MinariExperienceReplay
+from datasets_rl.datasets.openx import OpenXExperienceReplay
+from datasets_rl.datasets.openml import OpenMLExperienceReplay
 from datasets_rl.datasets.roboset import RobosetExperienceReplay
 from datasets_rl.datasets.stored import StoredExperienceReplay
 from datasets_rl.datasets.vd4rl import VD4RLExperienceReplay
 
 __all__ = [
+    "AtariDQNExperienceReplay",
     "BaseDatasetExperienceReplay",
     "D4RLExperienceReplay",
     "DemoExperienceReplay",
     "MinariExperienceReplay",
+    "OpenXExperienceReplay",
+    "OpenMLExperienceReplay",
     "RobosetExperienceReplay",
     "StoredExperienceReplay",
     "VD4RLExperienceReplay",

@@ -1,0 +1,372 @@
+"""A dataset that is sampled while it comes, in a folder that does not grow.
+
+upstream   shard 3   shard 0   shard 4   shard 1  ...        in random order
+              |---------|
+             fetched ahead
+folder     [shard 3: a small stored dataset] [shard 0]       the oldest goes when there is no room
+batches     slices of trajectories of shard 3, every trajectory once, then of shard 0, ...
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict
+from torch import Tensor
+
+from datasets_rl import disk, sources
+from datasets_rl.convert import Work, convert
+from datasets_rl.errors import BadArgument, Locked
+from datasets_rl.fetch import fetch
+from datasets_rl.fetch.ahead import Ahead
+from datasets_rl.fetch.asset import Asset, Fetched
+from datasets_rl.fetch.parallel import Halt
+from datasets_rl.fetch.upstream import Upstream
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.slices import MASK_KEY, SLICE_ID
+from datasets_rl.settings import Settings
+from datasets_rl.sources import Selection
+from datasets_rl.storages._base import Storage
+from datasets_rl.storages.dataset import DatasetStorage
+from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_TRUNCATED, Key
+
+__all__ = ["Run", "Stream", "StreamSampler"]
+
+_ROW_BITS = 40
+_OPEN_MOST = 256  # shards whose files stay mapped, for batches that were chosen and not yet read
+_AHEAD = 2  # groups of files that lie on the disk at once
+_INIT: Key = ("is_init",)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive steps of one trajectory in a shard."""
+
+    shard: int
+    """How many shards were opened before this one."""
+    start: int
+    length: int
+
+    @property
+    def rows(self) -> Tensor:
+        """The steps as the stream numbers them, int64 [length]."""
+        return torch.arange(self.start, self.start + self.length) + (self.shard << _ROW_BITS)
+
+
+class Stream(Storage):
+    """The steps of a dataset whose shards come one after the other; read-only, and without a length.
+
+    Args:
+        dataset_id: With its source.
+        root: The source's folder; the stream's own lies below it.
+        selection: The part that is wanted.
+        room: Bytes of shards that stay on the disk, beside those at hand and those on their way.
+        shuffle: Whether shards, and the trajectories of each, come in random order.
+        pad: What trajectories that are too short are filled up with; None fills nothing up.
+        settings: By default those of the environment.
+
+    Raises:
+        FetchFailed: If the upstream cannot be asked.
+        BadArgument: If episodes are wanted by number, and no file says which it has.
+    """
+
+    def __init__(
+        self,
+        dataset_id: str,
+        *,
+        root: Path,
+        selection: Selection,
+        room: int,
+        shuffle: bool = True,
+        pad: float | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        super().__init__(1)
+        self.dataset_id = dataset_id
+        self.shuffle, self.pad = shuffle, pad
+        self.words: dict[Key, dict[str, int]] = {}
+        """The texts met so far, by field, and their numbers."""
+        self._settings = replace(settings or Settings.from_env(), progress=False)
+        self._selection, self._room = selection, room
+        self._opened: OrderedDict[int, _Shard] = OrderedDict()
+        self._numbers = itertools.count()
+        self._episodes = 0
+        self._held = ExitStack()
+        self._folder = self._own_folder(root / ".stream" / sources.find(dataset_id).name)
+        head, name = sources.split_id(dataset_id)
+        origin = sources.source(head)
+        entry = origin.entry(name)
+        origin.check(selection)
+        if not self._settings.offline:  # what an earlier stream was told may be of an old version
+            (self._folder / "upstream.json").unlink(missing_ok=True)
+        upstream = Upstream(
+            self._folder / "raw",
+            self._folder / "upstream.json",
+            settings=self._settings,
+            mirrors=self._settings.mirrors.get(head, ()),
+        )
+        self.contents = origin.resolve(name, selection, upstream).narrowed(selection)
+        if self.contents.numbers is not None:
+            raise BadArgument(f"{dataset_id} is streamed, and its files do not say how many episodes they have")
+        self._entry = self.contents.entry or entry
+
+    def _own_folder(self, above: Path) -> Path:
+        """Take the first folder that no other stream of this dataset uses, with the shards that it has."""
+        for number in itertools.count():
+            try:
+                self._held.enter_context(disk.lock(above / f"{number}.lock", self.dataset_id, wait=0))
+            except Locked:
+                continue
+            return above / str(number)
+        raise AssertionError  # pragma: no cover -- the count does not end
+
+    def close(self) -> None:
+        """Give the folder to the next stream."""
+        self._held.close()
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can change the data: always."""
+        return True
+
+    @property
+    def held(self) -> int:
+        """Refuse: nobody knows how many steps will come."""
+        raise BadArgument(f"{self.dataset_id} is streamed and has no length", hint="download=True knows it")
+
+    def runs(self, generator: torch.Generator | None) -> Iterator[Run]:
+        """Yield every trajectory once, whole."""
+        shards = self.contents.shards
+        order = self._order(len(shards), generator)
+        works = [self._work(shards[number].paths, number) for number in order]
+        groups = [self._lacking(work) for work in works]
+        with Ahead(groups, self._fetch, _AHEAD) as ahead:
+            for work in works:
+                came = ahead.take(wait=True) or []
+                number = self._open(work, came)
+                ahead.release()
+                table = self._opened[number].storage.episodes
+                for episode in self._order(len(table), generator):
+                    yield Run(number, int(table.starts[episode]), int(table.lengths[episode]))
+
+    def _order(self, count: int, generator: torch.Generator | None) -> list[int]:
+        return torch.randperm(count, generator=generator).tolist() if self.shuffle else list(range(count))
+
+    def _work(self, paths: Sequence[str], number: int) -> Work:
+        """Say what a shard is made of: a dataset of its own."""
+        wanted = {*self.contents.common, *paths}
+        assets = tuple(asset for asset in self.contents.assets if asset.path in wanted)
+        contents = replace(self.contents, assets=assets, shards=(self.contents.shards[number],), steps=None)
+        return Work(self._entry, contents, self._selection)
+
+    def _place(self, work: Work) -> Path:
+        return self._folder / "shards" / work.key[:32]
+
+    def _lacking(self, work: Work) -> list[Asset]:
+        return [] if (self._place(work) / disk.MANIFEST_FILE).is_file() else list(work.contents.assets)
+
+    def _fetch(self, assets: Sequence[Asset], halt: Halt) -> list[Fetched]:
+        return fetch(assets, self._folder / "raw", settings=self._settings, halt=halt) if assets else []
+
+    def _open(self, work: Work, came: Sequence[Fetched]) -> int:
+        place = self._place(work)
+        if (assets := self._lacking(work)) and not came:  # it went for want of room since this round began
+            came = self._fetch(assets, Halt())
+        if came:
+            self._make(work, came, place)
+        place.touch()  # the oldest goes first
+        self._make_room(place)
+        number = next(self._numbers)
+        shard = _Shard.of(StoredDataset(place), self._episodes, self.words)
+        self._opened[number] = shard
+        self._episodes += len(shard.storage.episodes)
+        while len(self._opened) > _OPEN_MOST:
+            self._opened.popitem(last=False)
+        return number
+
+    def _make(self, work: Work, came: Sequence[Fetched], place: Path) -> None:
+        build = self._folder / "build"
+        disk.remove_tree(build)
+        build.mkdir(parents=True)
+        with Ahead([[file.asset for file in came]], lambda *_: list(came), 1) as there:
+            convert(work, there, build)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        disk.publish_folder(build, place, aside=self._folder / "replaced")
+        raw = self._folder / "raw"
+        for file in came:
+            if file.asset.path not in work.contents.common and file.path.is_relative_to(raw):
+                file.path.unlink(missing_ok=True)
+                file.path.with_name(f"{file.path.name}.fetched.json").unlink(missing_ok=True)
+
+    def _make_room(self, newest: Path) -> None:
+        there = sorted(
+            (one for one in newest.parent.iterdir() if one != newest), key=lambda one: one.stat().st_mtime_ns
+        )
+        taken = {one: disk.tree_bytes(one) for one in there}
+        while there and sum(taken[one] for one in there) > self._room:
+            disk.remove_tree(there.pop(0))
+
+    def get(self, index: Any) -> TensorDict:
+        """Refuse: what has not come cannot be asked for by number."""
+        raise BadArgument(
+            f"{self.dataset_id} is streamed; {index!r} was asked for",
+            hint="sample() and iterating give what comes; download=True gives any step",
+        )
+
+    def set(self, cursor: Any, data: Any) -> None:
+        """Refuse: a dataset is not written to."""
+        raise BadArgument(f"{self.dataset_id} is read-only; {type(data).__name__} was to be written at {cursor!r}")
+
+    def take(self, rows: Tensor) -> TensorDict:
+        """Return steps as `Run.rows` numbers them, int64 [B]; -1 is one that is filled up."""
+        filled = rows < 0
+        rows = rows.where(~filled, rows[0])
+        numbers = rows >> _ROW_BITS
+        parts = []
+        start = 0
+        for number, count in zip(*torch.unique_consecutive(numbers, return_counts=True), strict=True):
+            shard = self._opened[int(number)]
+            parts.append(shard.take(rows[start : start + int(count)] & ((1 << _ROW_BITS) - 1)))
+            start += int(count)
+        data = parts[0] if len(parts) == 1 else TensorDict.cat(parts)
+        if self.pad is not None and filled.any():
+            for leaf in data.values(include_nested=True, leaves_only=True):
+                leaf[filled] = self.pad if leaf.is_floating_point() else int(self.pad)
+        return data
+
+    def starts_are_marked(self, run: Run) -> bool:
+        """Return whether a field says which step is the first of its trajectory."""
+        return _INIT in self._opened[run.shard].storage.stored.schema
+
+    def __repr__(self) -> str:
+        return f"Stream({self.dataset_id!r}, {len(self.contents.shards):,} shards)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    """A shard that is there, whose episodes and texts are numbered as in the stream."""
+
+    storage: DatasetStorage
+    first: int
+    """The number of its first episode."""
+    numbers: dict[Key, Tensor]
+    """For each text field the stream's number of each of its texts, int32."""
+
+    @classmethod
+    def of(cls, stored: StoredDataset, first: int, words: dict[Key, dict[str, int]]) -> _Shard:
+        numbers: dict[Key, Tensor] = {}
+        for field in stored.schema:
+            if field.text:
+                known = words.setdefault(field.key, {})
+                mine = [known.setdefault(text, len(known)) for text in stored.texts(field.key)]
+                numbers[field.key] = torch.tensor(mine, dtype=torch.int32)
+                if field.carried:
+                    numbers[(NEXT, *field.key)] = numbers[field.key]
+        return cls(DatasetStorage(stored), first, numbers)
+
+    def take(self, rows: Tensor) -> TensorDict:
+        data = self.storage.get(rows)
+        data[EPISODE] = data[EPISODE] + self.first
+        for key, numbers in self.numbers.items():
+            data[key] = numbers[data[key].long()]
+        return data
+
+
+class StreamSampler(Sampler):
+    """Take a slice of every trajectory of a stream, one after the other; an epoch takes each once.
+
+    Args:
+        num_slices: Slices of a batch.
+        slice_len: Steps of a slice. Without both, a batch is one slice.
+        strict_length: Whether a trajectory that is too short is an error, and not taken whole. Where the stream fills
+            them up, ``("collector", "mask")`` is True for what they have.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_slices: int | None = None,
+        slice_len: int | None = None,
+        strict_length: bool = True,
+    ) -> None:
+        self.num_slices, self.slice_len = num_slices, slice_len
+        self.strict_length = strict_length
+        self._runs: Iterator[Run] | None = None
+        self._next: Run | None = None
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+        """Choose the next batch; the last one of an epoch has what is left."""
+        if not isinstance(storage, Stream):
+            raise BadArgument(f"a StreamSampler samples from a Stream; got a {type(storage).__name__}")
+        length = self.slice_len or batch_size // (self.num_slices or 1)
+        if not length or batch_size % length or (self.num_slices and batch_size % self.num_slices):
+            raise BadArgument(
+                f"a batch of {batch_size} steps has no {self.num_slices or batch_size / length:g} slices of equal length",
+                hint="give a multiple of num_slices or slice_len",
+            )
+        chosen = [
+            self.cut(run, length, filled=storage.pad is not None)
+            for run in self._following(storage, batch_size // length)
+        ]
+        return self.batch(storage, chosen, length)
+
+    def _following(self, stream: Stream, count: int) -> Iterator[Run]:
+        if self._runs is None:
+            self._runs = stream.runs(self.generator)
+            self._next = next(self._runs)
+        for _ in range(count):
+            if self._next is None:
+                break
+            yield self._next
+            self._next = next(self._runs, None)
+        self.ran_out = self._next is None
+        if self.ran_out:
+            self._runs = None
+
+    def cut(self, run: Run, length: int, *, filled: bool) -> Run:
+        """Choose a slice of a trajectory, every start that it has equally likely; a short one as it is.
+
+        Raises:
+            BadArgument: If it is too short, and nothing says what then.
+        """
+        if run.length >= length:
+            start = int(torch.randint(run.length - length + 1, (), generator=self.generator))
+            return Run(run.shard, run.start + start, length)
+        if self.strict_length and not filled:
+            raise BadArgument(
+                f"a trajectory has {run.length:,} steps; expected {length:,} for a slice",
+                hint="take shorter slices, or give pad or strict_length=False",
+            )
+        return run
+
+    def batch(self, stream: Stream, chosen: Sequence[Run], length: int) -> tuple[Tensor, dict[str, Any]]:
+        """Return the rows of slices, filled up to `length` steps where the stream does so, and what to say of them."""
+        lengths = np.array([run.length for run in chosen])
+        sizes = lengths if stream.pad is None else np.full_like(lengths, length)
+        count, firsts = int(sizes.sum()), np.cumsum(sizes) - sizes
+        places = np.arange(count) - np.repeat(firsts, sizes)
+        mask = torch.from_numpy(places < np.repeat(lengths, sizes))
+        rows = torch.full((count,), -1)
+        rows[mask] = torch.cat([run.rows for run in chosen])
+        ends: NDArray[np.bool_] = np.zeros((count, 1), np.bool_)
+        ends[firsts + lengths - 1] = True
+        info: dict[Any, Any] = {
+            SLICE_ID: torch.from_numpy(np.repeat(np.arange(len(chosen)), sizes)),
+            NEXT_TRUNCATED: torch.from_numpy(ends),
+            NEXT_DONE: torch.from_numpy(ends.copy()),
+        }
+        if stream.pad is not None:
+            info[MASK_KEY] = mask
+        if stream.starts_are_marked(chosen[0]):
+            info[_INIT[0]] = torch.from_numpy(places == 0)
+        return rows, info
