@@ -112,7 +112,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:
         if download not in {True, False, "force"}:
             raise BadArgument(f"download is {download!r}; expected True, False or 'force'")
-        settings = Settings.from_env()
+        settings = self._settings()
         full_id = f"{self.source}/{dataset_id}"
         if download:
             return library.download(
@@ -126,6 +126,10 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         folder = library.locate(full_id, root=root, settings=settings)
         library.refuse_other_part(folder, self.selection)
         return folder
+
+    def _settings(self) -> Settings:
+        """Return the settings for the download: those of the environment, unless a source has an argument for one."""
+        return Settings.from_env()
 
     def _local_copy(self) -> Path | None:
         """Name a copy of the upstream's files that the user has, which is then read in its place."""

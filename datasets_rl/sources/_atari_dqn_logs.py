@@ -1,0 +1,340 @@
+"""The logs of a replay buffer as trajectories.
+
+The buffer is circular: the n-th row that was ever added, counted from 0, lies at n % C, and a log is written when the
+cursor stands at the last place, C - 1. `add_count` is then A, and the rows are those from A - C to A - 1. With C = 8:
+
+    place                 0   1   2   3   4   5   6   7
+    checkpoint 0, A = 7   0   1   2   3   4   5   6   ?      never written: whatever lay in the memory
+    checkpoint 1, A = 15  8   9  10  11  12  13  14   7      the row between the two logs, before all others
+
+So the rows of a checkpoint are, in their order, its last one and then the others. The frame of the last one stands at
+the end of a file that has gigabytes of frames before it: that row is given first and its frame late.
+
+Each row is a frame, the action taken on it, and the reward and the end flag of that action. The next frame is that of
+the next row; behind a flag there is none, but three blank rows and then the next trajectory:
+
+    row        5    6    7    8    9    10   11   12
+    frame      f    f    0    0    0    f    f    f
+    terminal   0    1    0    0    0    0    0    0
+               |-- a --|           |------ b ------
+
+At the end of training what is in the buffer is logged once more, with the cursor c as `add_count`: only the rows
+before c are new, and the last one, which lies between this log and the one before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.errors import ConversionFailed
+from datasets_rl.read.gz import GzipNpy
+from datasets_rl.rows import Column
+from datasets_rl.sources._base import Decision, Recording
+from datasets_rl.ted.episode import Episode, Late
+from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["ACTION", "ACTIONS", "COLUMNS", "FRAME", "LogsRecording"]
+
+ACTION = ("action",)
+FRAME = (84, 84)
+COLUMNS = (
+    Column(OBSERVATION, np.dtype(np.uint8), FRAME, carried=True),
+    Column(ACTION, np.dtype(np.int32), ()),
+    Column(NEXT_REWARD, np.dtype(np.float32), (1,)),
+    Column(NEXT_TERMINATED, np.dtype(np.bool_), (1,)),
+    Column(NEXT_TRUNCATED, np.dtype(np.bool_), (1,)),
+)
+_STACK, _HORIZON = 4, 1
+_SHAPES: Mapping[str, tuple[int | None, ...]] = {
+    "observation": (None, *FRAME),
+    "action": (None,),
+    "reward": (None,),
+    "terminal": (None,),
+    "add_count": (),
+    "invalid_range": (_STACK + _HORIZON,),
+}
+_DTYPES = dict(zip(_SHAPES, map(np.dtype, ("u1", "i4", "f4", "u1", "i8", "i8")), strict=True))
+_FIELDS = tuple(_SHAPES)
+_BLANKS = _STACK - 1
+ACTIONS = 18
+_BLOCK = 256  # frames: what is inflated is copied while the second-level cache still has it
+_TEXTS = {
+    "blank-rows": "rows of zeros that the buffer puts before each episode were dropped",
+    "row-never-written": "the last place of the first checkpoint was never written to; it was dropped",
+    "rows-behind-the-cursor": "rows of the last checkpoint that earlier ones have were dropped",
+    "row-between-checkpoints": "the last row of a checkpoint was added before all its others; it was put before them",
+    "row-of-another-part": "the last row of a checkpoint follows the checkpoint before, which is not here; it was dropped",
+    "episode-over-checkpoints": "episodes that go on in the next checkpoint were joined",
+    "begin-missing": "the data begins inside an episode, whose first rows are not here",
+    "end-without-flag": "the data ends inside an episode: its last row was marked truncated",
+    "nothing-new": "the last checkpoint was logged twice; it was left out",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """A checkpoint without its frames, of C rows."""
+
+    added: int
+    """`add_count`."""
+    action: NDArray[np.int32]
+    """[C]"""
+    reward: NDArray[np.float32]
+    """[C]"""
+    terminal: NDArray[np.uint8]
+    """[C]"""
+
+    @property
+    def capacity(self) -> int:
+        return len(self.action)
+
+    @property
+    def cursor(self) -> int:
+        return self.added % self.capacity
+
+    @property
+    def again(self) -> bool:
+        """Whether it has `add_count` of the first checkpoint."""
+        return self.added == self.capacity - 1
+
+    def goes_on_with(self, added: int) -> bool:
+        """Return whether a checkpoint with this `add_count`, if it comes next, holds the row behind this one's."""
+        final = added < self.capacity - 1
+        return self.cursor == self.capacity - 1 and (final or added == self.added + self.capacity)
+
+
+class LogsRecording(Recording):
+    """The files of a checkpoint, and what its ends depend on of the ones around it.
+
+    Args:
+        what: The dataset, for messages.
+        files: For each checkpoint, the files by what they hold.
+        facts: Whether frames are wanted.
+    """
+
+    def __init__(self, what: str, files: Mapping[int, Mapping[str, Path]], facts: Mapping[str, Any]) -> None:
+        self.columns = COLUMNS
+        self.metadata = {"upstream": "dqn"}
+        self.decisions: list[Decision] = []
+        self._what = what
+        self._files = files
+        self._frames = bool(facts["frames"])
+        self.steps = None
+        if len(files) == 1:
+            (number,) = files
+            rows = _Rows.of(self._log(number, last=True), None, number, goes_on=False, found=Counter())
+            # Blank rows are known without their frames, as far as the buffer made them; `episodes` corrects it.
+            self.steps = int((~rows.blank).sum())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        """Do nothing: files are open only while they are read."""
+
+    def episodes(self, part: Any = None) -> Iterator[Episode | Late]:
+        """Yield the trajectories of a checkpoint."""
+        number = part["checkpoint"]
+        log = self._log(number, last=part["last"])
+        found: Counter[str] = Counter()
+        if number and log.again:
+            found["nothing-new"] = 1
+        else:
+            before = self._read(number - 1, _FIELDS[1:5])[0] if part["before"] else None
+            before = before if before is not None and before.goes_on_with(log.added) else None
+            goes_on = part["after"] and log.goes_on_with(self._read(number + 1, ["add_count"])[0].added)
+            rows = _Rows.of(log, before, number, goes_on=goes_on, found=found)
+            yield from self._pieces(rows, log, number)
+            self.steps = rows.given
+        self.decisions = [Decision(rule, text, found[rule]) for rule, text in _TEXTS.items() if found[rule]]
+
+    def _pieces(self, rows: _Rows, log: _Log, number: int) -> Iterator[Episode | Late]:
+        if not self._frames:
+            for start in range(0, len(rows.action), 1 << 16):
+                yield from rows.pieces(start, min(start + (1 << 16), len(rows.action)), None)
+            return
+        place = self._files[number]["observation"]
+        with GzipNpy(place) as file:
+            first = int(rows.late)
+            if rows.late:
+                yield from rows.pieces(0, 1, np.zeros((1, *FRAME), np.uint8))
+            for start in range(0, log.cursor, _BLOCK):
+                stop = min(start + _BLOCK, log.cursor)
+                frames: NDArray[np.uint8] = np.empty((stop - start, *FRAME), np.uint8)
+                file.read_into(frames)
+                yield from rows.pieces(start + first, stop + first, frames)
+            frames = np.empty((_BLOCK, *FRAME), np.uint8)
+            for start in range(log.cursor, log.capacity - 1, _BLOCK):
+                file.read_into(frames[: log.capacity - 1 - start])
+            file.read_into(frames[:1])
+            file.finish()
+        if rows.late and not rows.blank[0]:
+            yield Late({OBSERVATION: frames[:1]}, rows.given)
+        elif rows.late and frames[0].any():
+            row = f"row {log.capacity - 1:,} stands where a blank row must, and has a frame"
+            raise ConversionFailed(place.name, [row])
+
+    def _log(self, number: int, *, last: bool) -> _Log:
+        """Read a checkpoint without its frames, and hold it against itself.
+
+        Raises:
+            ConversionFailed: If files are damaged or contradict each other; every fault that was found.
+        """
+        fields = _FIELDS if self._frames else _FIELDS[1:]
+        log, invalid = self._read(number, fields)
+        faults = list(_contradictions(log, invalid, last=last))
+        if faults:
+            raise ConversionFailed(f"checkpoint {number} of {self._what}", faults)
+        return log
+
+    def _read(self, number: int, fields: Sequence[str]) -> tuple[_Log, Any]:
+        faults: list[str] = []
+        found: dict[str, Any] = {}
+        rows: int | None = None
+        for field in fields:
+            shape = tuple(rows if size is None else size for size in _SHAPES[field])
+            try:
+                found[field] = one = _array(self._files[number][field], field, shape)
+                rows = one.shape[0] if None in shape else rows
+            except ConversionFailed as error:
+                faults += [f"{error.what} {problem}" for problem in error.problems]
+        if faults:
+            raise ConversionFailed(f"checkpoint {number} of {self._what}", faults)
+        nothing: NDArray[Any] = np.empty(0)
+        log = _Log(int(found["add_count"]), *(found.get(field, nothing) for field in ("action", "reward", "terminal")))
+        return log, found.get("invalid_range")
+
+
+def _array(place: Path, field: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
+    """Read a small file whole, and of the frames the shape alone."""
+    with GzipNpy(place) as file:
+        fits = len(file.shape) == len(shape)
+        fits = fits and all(one in {None, size} for one, size in zip(shape, file.shape, strict=True))
+        if not fits or file.dtype.newbyteorder("=") != _DTYPES[field]:
+            shown = ", ".join("rows" if size is None else str(size) for size in shape)
+            told = f"is {file.dtype} [{', '.join(map(str, file.shape))}]; expected {_DTYPES[field]} [{shown}]"
+            raise ConversionFailed(place.name, [told])
+        return np.broadcast_to(np.uint8(0), file.shape) if field == "observation" else file.read()
+
+
+def _contradictions(log: _Log, invalid: NDArray[np.int64], *, last: bool) -> Iterator[str]:
+    capacity = log.capacity
+    if capacity <= _STACK + _HORIZON or log.added < 0:
+        yield f"add_count is {log.added:,}, and there are {capacity:,} rows; expected more than {_STACK + _HORIZON}"
+        return
+    if log.cursor != capacity - 1 and not (last and log.added == log.cursor):
+        yield (
+            f"add_count is {log.added:,}: the cursor stood at {log.cursor:,} of {capacity:,}; "
+            f"expected {capacity - 1:,}, or in the last checkpoint the cursor alone"
+        )
+    expected = (log.cursor - _HORIZON + np.arange(_STACK + _HORIZON)) % capacity
+    if invalid.tolist() != expected.tolist():
+        yield f"invalid_range is {invalid.tolist()}; with add_count {log.added:,} expected {expected.tolist()}"
+    # The rows behind the cursor, and the last one of the first checkpoint, may hold anything.
+    for name, values, wrong, wanted in (
+        ("terminal", log.terminal, log.terminal > 1, "0 or 1"),
+        ("reward", log.reward, ~np.isfinite(log.reward), "a finite number"),
+        ("action", log.action, (log.action < 0) | (log.action >= ACTIONS), f"0 to {ACTIONS - 1}"),
+    ):
+        rows = np.flatnonzero(wrong[: log.cursor])
+        if len(rows):
+            more = f" (and {len(rows) - 1:,} more rows)" if len(rows) > 1 else ""
+            yield f"{name} is {values[rows[0]]} at row {rows[0]:,}; expected {wanted}{more}"
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The rows of a checkpoint that are new, in the order in which they were added, [n]."""
+
+    action: NDArray[np.int32]
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    blank: NDArray[np.bool_]
+    """Rows that are dropped if their frames are zeros too."""
+    ends: NDArray[np.intp]
+    """The rows behind which something else begins, ascending."""
+    late: bool
+    """Whether the first one is the last of the file."""
+    checkpoint: int
+    found: Counter[str]
+    given: int = 0
+    """How many were given so far."""
+
+    @classmethod
+    def of(cls, log: _Log, before: _Log | None, number: int, *, goes_on: bool, found: Counter[str]) -> _Rows:
+        order = np.arange(log.cursor)
+        late = before is not None
+        if late:
+            order = np.append(log.capacity - 1, order)
+            found["row-between-checkpoints"] = 1
+        elif number or log.added >= log.capacity:
+            found["row-of-another-part"] = 1
+        else:
+            found["row-never-written"] = 1
+        found["rows-behind-the-cursor"] = log.capacity - 1 - log.cursor
+        action, reward, terminated = log.action[order], log.reward[order], log.terminal[order] == 1
+        blank = _near_an_end(terminated, _owed(before)) & ~terminated & (action == 0) & (reward == 0)
+        truncated = np.zeros(len(order), np.bool_)
+        truncated[-1:] = ~terminated[-1:] & (not goes_on)
+        if len(order) and before is None and (number or log.added >= log.capacity) and not blank[0]:
+            found["begin-missing"] = 1
+        return cls(action, reward, terminated, truncated, blank, np.flatnonzero(terminated), late, number, found)
+
+    def pieces(self, start: int, stop: int, frames: NDArray[np.uint8] | None) -> Iterator[Episode]:
+        """Yield the rows from start to stop, with their frames [stop - start, 84, 84], cut where episodes end."""
+        blank = start + np.flatnonzero(self.blank[start:stop])
+        if frames is not None and len(blank):
+            blank = blank[~frames[blank - start].any(axis=(1, 2))]
+        self.found["blank-rows"] += len(blank)
+        ends = self.ends[slice(*np.searchsorted(self.ends, (start, stop)))] + 1
+        cuts = np.unique(np.concatenate([[start, stop], ends, blank, blank + 1])).tolist()
+        dropped = set(blank.tolist())
+        for first, last in pairwise(cuts):
+            if first not in dropped:
+                yield self._piece(first, last, None if frames is None else frames[first - start : last - start])
+                self.given += last - first
+
+    def _piece(self, first: int, last: int, frames: NDArray[np.uint8] | None) -> Episode:
+        rows = slice(first, last)
+        steps = {
+            ACTION: self.action[rows],
+            NEXT_REWARD: self.reward[rows, None],
+            NEXT_TERMINATED: self.terminated[rows, None],
+            NEXT_TRUNCATED: self.truncated[rows, None],
+        }
+        states = {} if frames is None else {OBSERVATION: frames}
+        ends = bool(self.terminated[last - 1] or self.truncated[last - 1])
+        self.found["end-without-flag"] += int(self.truncated[last - 1])
+        self.found["episode-over-checkpoints"] += int(last == len(self.action) and not ends)
+        facts: dict[str, Any] = {"checkpoint": np.int32(self.checkpoint)}
+        return Episode(steps, states, continues=not ends, facts=facts)
+
+
+def _owed(before: _Log | None) -> int:
+    """Return how many blank rows may stand at the beginning of a checkpoint."""
+    if before is None:
+        return _BLANKS
+    ends = np.flatnonzero(before.terminal[: before.cursor] == 1)
+    since = before.cursor - 1 - int(ends[-1]) if len(ends) else before.cursor
+    return max(0, _BLANKS - since)
+
+
+def _near_an_end(ends: NDArray[np.bool_], owed: int) -> NDArray[np.bool_]:
+    """Return for each row whether it is one of the first after an end, [n]."""
+    near = np.zeros(len(ends), np.bool_)
+    near[:owed] = True
+    for shift in range(1, _BLANKS + 1):
+        near[shift:] |= ends[:-shift] if shift < len(ends) else False
+    return near

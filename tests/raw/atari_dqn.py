@@ -1,0 +1,419 @@
+"""Atari DQN Replay as its two upstreams publish it, from games that are played here, with the frames of ale-py.
+
+buffer = Buffer(folder, capacity=60)        # dopamine's replay buffer, logged whenever it is full
+buffer.play(17)                             # an episode of 17 steps
+buffer.log_final()
+
+write_records(folder, "Pong/2", {0: [[17, 5], [9]]})    # RL Unplugged: a file for each list of episodes
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ale_py
+import numpy as np
+from crc32c import crc32c
+from numpy.typing import NDArray
+from PIL import Image
+from raw.case import Case, Fault
+from raw.tfrecords import example, record
+from upstreams import bucket
+
+from datasets_rl.ted.episode import Episode
+
+__all__ = ["CASES", "Buffer", "screens", "write_logs", "write_records"]
+
+SIDE = 84
+
+
+@cache
+def screens(count: int, game: str = "pong") -> NDArray[np.uint8]:
+    """Play a game with sticky actions drawn at random; return its screens, [count, 84, 84]."""
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    ale = ale_py.ALEInterface()
+    for name, value in (("random_seed", 0), ("frame_skip", 4)):
+        ale.setInt(name, value)
+    ale.setFloat("repeat_action_probability", 0.25)
+    ale.loadROM(ale_py.roms.get_rom_path(game))
+    actions, dice = ale.getMinimalActionSet(), np.random.default_rng(0)
+    found = np.empty((count, SIDE, SIDE), np.uint8)
+    for frame in found:
+        if ale.game_over():
+            ale.reset_game()
+        frame[:] = Image.fromarray(ale.getScreenGrayscale()).resize((SIDE, SIDE), Image.Resampling.BOX)
+        ale.act(actions[dice.integers(len(actions))])
+    return found
+
+
+class Buffer:
+    """A circular replay buffer of dopamine's, which batch_rl logs: frames, and what was done on them.
+
+    Before the first step of an episode it adds three rows of zeros, which count. It is logged when a step was added
+    and the cursor then stands at the last place. If the cursor passes that place among rows of zeros, it is not.
+
+    Args:
+        folder: Where the logs go.
+        capacity: Rows.
+        level: Of gzip.
+    """
+
+    def __init__(self, folder: Path, capacity: int, *, level: int = 9) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._level = folder, level
+        self._dice = np.random.default_rng(7)
+        # What memory that nobody wrote to may hold.
+        self.store: dict[str, NDArray[Any]] = {
+            "observation": np.full((capacity, SIDE, SIDE), 99, np.uint8),
+            "action": np.full(capacity, -7, np.int32),
+            "reward": np.full(capacity, np.nan, np.float32),
+            "terminal": np.full(capacity, 77, np.uint8),
+        }
+        self.capacity = capacity
+        self.add_count = 0
+        self.logs = 0
+        self.games: list[Episode] = []
+        """What was played."""
+        self._screen = 0
+
+    def play(self, steps: int, *, over: bool = True, dark: bool = False) -> None:
+        """Play an episode.
+
+        Args:
+            steps: Its steps.
+            over: Whether the game ends; otherwise the training does.
+            dark: Its first step is a black frame, action 0 and reward 0, as a row that the buffer adds.
+        """
+        known = screens(512)
+        frames = known[np.arange(self._screen, self._screen + steps) % len(known)]
+        self._screen += steps
+        action = self._dice.integers(0, 6, steps).astype(np.int32)
+        reward = self._dice.choice(np.array([-1, 0, 0, 1], np.float32), steps)
+        if dark:
+            frames[0] = action[0] = reward[0] = 0
+        terminal = np.arange(steps) == steps - 1 if over else np.zeros(steps, bool)
+        for step in range(steps):
+            checkpoint = self.logs
+            self.add(frames[step], action[step], reward[step], terminal[step])
+        columns = {
+            ("action",): action,
+            ("next", "reward"): reward[:, None],
+            ("next", "terminated"): terminal[:, None],
+            ("next", "truncated"): (np.arange(steps) == steps - 1)[:, None] & (not over),
+        }
+        self.games.append(Episode(columns, {("observation",): frames}, facts={"checkpoint": checkpoint}))
+
+    def add(self, observation: Any, action: Any, reward: Any, terminal: Any) -> None:
+        if self.add_count == 0 or self.store["terminal"][self.cursor - 1] == 1:
+            for _ in range(3):
+                self._add(np.zeros((SIDE, SIDE), np.uint8), 0, 0.0, 0)
+        self._add(observation, action, reward, terminal)
+        if self.cursor == self.capacity - 1:
+            self.log(self.add_count)
+
+    def _add(self, *row: Any) -> None:
+        for column, value in zip(self.store.values(), row, strict=True):
+            column[self.cursor] = value
+        self.add_count += 1
+
+    @property
+    def cursor(self) -> int:
+        """Where the next row goes."""
+        return self.add_count % self.capacity
+
+    def log(self, add_count: int) -> None:
+        """Write the checkpoint."""
+        invalid = (self.cursor - 1 + np.arange(5)) % self.capacity
+        small = {"add_count": np.array(add_count), "invalid_range": invalid}
+        for name, array in {**{f"$store$_{name}": one for name, one in self.store.items()}, **small}.items():
+            put(self._folder / f"{name}_ckpt.{self.logs}.gz", array, self._level)
+        self.logs += 1
+
+    def log_final(self) -> None:
+        """Write what is there at the end of training, with the cursor as `add_count`."""
+        self.log(self.cursor)
+
+
+def put(place: Path, array: NDArray[Any], level: int = 9, *, pickled: bool = False) -> None:
+    content = io.BytesIO()
+    np.save(content, array, allow_pickle=pickled)
+    place.write_bytes(gzip.compress(content.getvalue(), level, mtime=0))
+
+
+GAME = "Pong/1"
+LOGS = Path("dqn") / GAME / "replay_logs"
+CAPACITY = 60
+
+
+def write_logs(tree: Path) -> list[Episode]:
+    """Write five checkpoints of 60 rows, between which an episode goes on in every way that there is."""
+    buffer = Buffer(tree / LOGS, CAPACITY)
+    buffer.play(17)
+    buffer.play(50, dark=True)  # over the end of checkpoint 0
+    buffer.play(43)  # ends with checkpoint 1: the row between is a blank one
+    buffer.play(58)  # ends with the row between checkpoints 2 and 3
+    buffer.play(1)
+    buffer.play(100)  # over the end of checkpoint 3
+    buffer.play(5, over=False)
+    buffer.log_final()
+    return buffer.games
+
+
+@contextmanager
+def _served_logs(tree: Path) -> Iterator[Mapping[str, str]]:
+    with bucket({"atari-replay-datasets": tree}) as server:
+        yield {"STORAGE_EMULATOR_HOST": server.url}
+
+
+def _many_logs(tree: Path, size: int) -> None:
+    """Write two checkpoints that have so many bytes before they are compressed."""
+    buffer = Buffer(tree / LOGS, max(16, size // SIDE**2 // 2), level=1)
+    while buffer.logs < 2:
+        buffer.play(min(500, buffer.capacity // 2))
+
+
+RUN = "Pong/2"
+RECORDS = Path("datasets/rlu_atari_checkpoints_ordered") / RUN.replace("/", "_run_") / "1.1.0"
+
+
+def _tensor(dtype: str) -> dict[str, Any]:
+    return {"tensor": {"shape": {}, "dtype": dtype, "encoding": "none"}}
+
+
+def features() -> dict[str, Any]:
+    """``features.json`` as TensorFlow Datasets writes it."""
+    image = {"shape": {"dimensions": [str(SIDE), str(SIDE), "1"]}, "dtype": "uint8", "encodingFormat": "png"}
+    steps = {
+        "observation": {"image": image},
+        "action": _tensor("int64"),
+        **{name: _tensor("float32") for name in ("reward", "discount")},
+        **{name: _tensor("bool") for name in ("is_first", "is_last", "is_terminal")},
+    }
+    inner = {"featuresDict": {"features": steps}}
+    whole = {"steps": {"sequence": {"feature": inner, "length": "-1"}}}
+    whole |= {name: _tensor("int64") for name in ("checkpoint_id", "episode_id")} | {
+        "episode_return": _tensor("float32")
+    }
+    return {"featuresDict": {"features": whole}}
+
+
+def png(frame: NDArray[np.uint8]) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(frame).save(out, "PNG")
+    return out.getvalue()
+
+
+def steps_of(length: int, *, over: bool, dice: np.random.Generator) -> dict[str, list[Any]]:
+    """The features of the steps of an episode of so many observations."""
+    first = int(dice.integers(400))
+    last = [0] * (length - 1) + [1]
+    return {
+        "observation": list(screens(512)[first : first + length]),
+        "action": dice.integers(0, 6, length).tolist(),
+        "reward": [float(one) for one in dice.normal(size=length).astype(np.float32)],
+        "discount": [1.0] * (length - 1) + [0.0 if over else 1.0],
+        "is_first": [1] + [0] * (length - 1),
+        "is_last": last,
+        "is_terminal": last if over else [0] * length,
+    }
+
+
+def packed(steps: Mapping[str, Sequence[Any]], checkpoint: int, number: int) -> bytes:
+    pictures = [png(frame) if isinstance(frame, np.ndarray) else frame for frame in steps["observation"]]
+    whole = {f"steps/{name}": pictures if name == "observation" else values for name, values in steps.items()}
+    total = float(sum(steps["reward"]))
+    payload = example({**whole, "checkpoint_id": [checkpoint], "episode_id": [number], "episode_return": [total]})
+    crc = crc32c(payload)
+    return record(payload, check=((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def write_records(tree: Path, lengths: Mapping[int, Sequence[Sequence[int]]]) -> list[Episode]:
+    """Write files of records: for each checkpoint the lengths of the episodes in each of its files.
+
+    Every third episode ends without the end of the game.
+    """
+    folder = tree / RECORDS
+    folder.mkdir(parents=True)
+    (folder / "features.json").write_text(json.dumps(features()))
+    dice, games = np.random.default_rng(3), []
+    for checkpoint, files in lengths.items():
+        for part, many in enumerate(files):
+            data = b""
+            for length in many:
+                over = len(games) % 3 != 2
+                steps = steps_of(length, over=over, dice=dice)
+                data += packed(steps, checkpoint, len(games))
+                if length > 1:
+                    games.append(_golden(steps, checkpoint, over=over))
+            (folder / _records_name(checkpoint, part, len(files))).write_bytes(data)
+    return games
+
+
+def _golden(steps: Mapping[str, Sequence[Any]], checkpoint: int, *, over: bool) -> Episode:
+    count = len(steps["action"]) - 1
+    last = (np.arange(count) == count - 1)[:, None]
+    columns = {
+        ("action",): np.array(steps["action"][:-1], np.int32),
+        ("next", "reward"): np.array(steps["reward"][:-1], np.float32)[:, None],
+        ("next", "terminated"): last & over,
+        ("next", "truncated"): last & (not over),
+    }
+    return Episode(columns, {("observation",): np.stack(steps["observation"])}, facts={"checkpoint": checkpoint})
+
+
+def _records_name(checkpoint: int, part: int, parts: int) -> str:
+    return f"rlu_atari_checkpoints_ordered-checkpoint_{checkpoint:02d}.tfrecord-{part:05d}-of-{parts:05d}"
+
+
+@contextmanager
+def _served_records(tree: Path) -> Iterator[Mapping[str, str]]:
+    with bucket({"tfds-data": tree}) as server:
+        yield {"STORAGE_EMULATOR_HOST": server.url}
+
+
+def _many_records(tree: Path, size: int) -> None:
+    """Write two files of episodes that have so many bytes when they are decoded."""
+    frames = max(4, size // SIDE**2 // 2)
+    lengths = [500] * (frames // 500) + [frames % 500 or 2]
+    write_records(tree, {0: [lengths], 1: [lengths]})
+
+
+def _log(name: str, act: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda tree: act(tree / LOGS / name)
+
+
+def _bytes(name: str, data: bytes) -> Callable[[Path], object]:
+    return _log(name, lambda place: place.write_bytes(data))
+
+
+def _array(name: str, array: Any, *, pickled: bool = False) -> Callable[[Path], object]:
+    return _log(name, lambda place: put(place, np.asarray(array), pickled=pickled))
+
+
+def _changed(name: str, change: Callable[[NDArray[Any]], object]) -> Callable[[Path], object]:
+    def act(place: Path) -> None:
+        array = np.load(io.BytesIO(gzip.decompress(place.read_bytes())))
+        change(array)
+        put(place, array)
+
+    return _log(name, act)
+
+
+def _flipped(place: Path, at: int) -> None:
+    data = bytearray(place.read_bytes())
+    data[at] ^= 1
+    place.write_bytes(data)
+
+
+def _bomb() -> bytes:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<i4", "fortran_order": False, "shape": (10**12,)})
+    return gzip.compress(header.getvalue() + bytes(1000), mtime=0)
+
+
+def _records_file(part: int = 0) -> Callable[[Path], Path]:
+    return lambda tree: tree / RECORDS / _records_name(0, part, 2)
+
+
+def _replaced(**changes: Any) -> Callable[[Path], object]:
+    """Put an episode of five observations with other steps in the place of the first file's."""
+    steps = {**steps_of(5, over=True, dice=np.random.default_rng(0)), **changes}
+    return lambda tree: _records_file()(tree).write_bytes(packed(steps, 0, 0))
+
+
+def _schema(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
+    def act(tree: Path) -> None:
+        document = features()
+        change(document["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"])
+        (tree / RECORDS / "features.json").write_text(json.dumps(document))
+
+    return act
+
+
+_FRAMES, _ACTION, _REWARD = ("$store$_observation_ckpt", "$store$_action_ckpt", "$store$_reward_ckpt")
+_TERMINAL = "$store$_terminal_ckpt"
+_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
+_OBJECTS = np.array([print], object)
+LOG_FAULTS = {
+    "frames whose checksum is wrong": Fault(_log(f"{_FRAMES}.1.gz", lambda place: _flipped(place, -8)), "damaged"),
+    "frames that are cut": Fault(
+        _log(f"{_FRAMES}.1.gz", lambda place: place.write_bytes(place.read_bytes()[:-100])), "the gzip stream is cut"
+    ),
+    "a pickle in the place of an array": Fault(
+        _bytes("add_count_ckpt.1.gz", gzip.compress(pickle.dumps(119))), "is not a .npy array"
+    ),
+    "an array of objects": Fault(_array(f"{_ACTION}.0.gz", _OBJECTS, pickled=True), "is object [1]; expected int32"),
+    "a web page": Fault(_bytes(f"{_REWARD}.2.gz", b"<html>Sign in</html>"), "web page"),
+    "a pointer of git-LFS": Fault(_bytes(f"{_FRAMES}.2.gz", _POINTER), "LFS"),
+    "an array that is far too long": Fault(_bytes(f"{_ACTION}.1.gz", _bomb()), "it can hold"),
+    "bytes behind the array": Fault(
+        _log(f"{_TERMINAL}.1.gz", lambda place: place.write_bytes(place.read_bytes() + gzip.compress(b"more"))),
+        "more bytes follow",
+    ),
+    "a file that is missing": Fault(_log(f"{_REWARD}.1.gz", Path.unlink), "checkpoint 1 has no reward"),
+    "columns of unequal lengths": Fault(
+        _array(f"{_REWARD}.1.gz", np.zeros(59, "f4")), "is float32 [59]; expected float32 [60]"
+    ),
+    "frames of another size": Fault(
+        _array(f"{_FRAMES}.0.gz", np.zeros((60, 42, 42), "u1")), "is uint8 [60, 42, 42]; expected uint8 [rows, 84, 84]"
+    ),
+    "rewards of another type": Fault(_array(f"{_REWARD}.0.gz", np.zeros(60)), "is float64 [60]; expected float32 [60]"),
+    "a buffer that was not full": Fault(_array("add_count_ckpt.1.gz", 110), "the cursor stood at 50 of 60"),
+    "another invalid range": Fault(_array("invalid_range_ckpt.1.gz", np.arange(5)), "expected [58, 59, 0, 1, 2]"),
+    "a flag that is 2": Fault(_changed(f"{_TERMINAL}.1.gz", lambda one: one.put(5, 2)), "terminal is 2 at row 5"),
+    "a reward that is no number": Fault(
+        _changed(f"{_REWARD}.2.gz", lambda one: one.put([7, 9], np.nan)), "reward is nan at row 7"
+    ),
+    "an action that there is not": Fault(
+        _changed(f"{_ACTION}.4.gz", lambda one: one.put(3, 18)), "action is 18 at row 3"
+    ),
+    "a blank row with a frame": Fault(
+        _changed(f"{_FRAMES}.2.gz", lambda one: one[-1].fill(1)), "row 59 stands where a blank row must"
+    ),
+    "another run": Fault(lambda tree: (tree / "dqn/Pong").rename(tree / "dqn/Breakout"), "is of this run"),
+}
+RECORD_FAULTS = {
+    "a record whose checksum is wrong": Fault(lambda tree: _flipped(_records_file()(tree), -1), "CRC32C"),
+    "a file that is missing": Fault(lambda tree: _records_file(1)(tree).unlink(), "checkpoint 0 has 1 files"),
+    "no features.json": Fault(lambda tree: (tree / RECORDS / "features.json").unlink(), "there is no features.json"),
+    "features without frames": Fault(_schema(lambda steps: steps.pop("observation")), "it has no steps/observation"),
+    "frames that are numbers": Fault(
+        _schema(lambda steps: steps.update(observation=_tensor("uint8"))),
+        "steps/observation is numbers; expected image",
+    ),
+    "a pointer of git-LFS": Fault(lambda tree: _records_file()(tree).write_bytes(_POINTER), "LFS"),
+    "an end inside an episode": Fault(
+        _replaced(is_last=[0, 1, 0, 0, 1]), "is_last is True at [1, 4]; expected 4 alone"
+    ),
+    "a terminal state inside an episode": Fault(
+        _replaced(is_terminal=[0, 0, 1, 0, 1]), "is_terminal is True at step 2"
+    ),
+    "a reward that is no number": Fault(
+        _replaced(reward=[0.0, float("nan"), 0.0, 0.0, 0.0]), "reward is nan at step 1"
+    ),
+    "an action that there is not": Fault(_replaced(action=[0, 0, 0, -1, 0]), "action is -1 at step 3"),
+    "columns of unequal lengths": Fault(_replaced(action=[0, 0, 0]), "lengths differ"),
+    "a frame that is damaged": Fault(_replaced(observation=[b"\x89PNG\r\n\x1a\n" + bytes(9)] * 5), "image 0"),
+    "frames of another size": Fault(_replaced(observation=[np.zeros((42, 42), "u1")] * 5), "expected [84, 84, 1]"),
+    "another run": Fault(lambda tree: shutil.move(tree / RECORDS, tree / "Pong_run_3"), "is of this run"),
+}
+CASES = [
+    Case(f"atari_dqn/{GAME}", write_logs, _served_logs, faults=LOG_FAULTS, many=_many_logs),
+    Case(
+        f"atari_dqn/{RUN}",
+        lambda tree: write_records(tree, {0: [[12, 3], [40]], 1: [[2, 1, 9]], 3: [[30, 5]]}),
+        _served_records,
+        options={"upstream": "rlu"},
+        faults=RECORD_FAULTS,
+        many=_many_records,
+    ),
+]
