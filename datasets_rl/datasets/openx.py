@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from datasets_rl import library
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
 from datasets_rl.datasets.streaming import Stream, StreamSampler
@@ -47,7 +48,8 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         slice_len: Steps of a slice. A stream without either gives batches of one slice.
         pad: Of a stream: what slices of trajectories that are too short are filled up with; True is 0.
         replacement: Whether slices are drawn with replacement; by default True, and False for a stream, which cannot.
-        streaming: Read while it comes, and keep nothing; by default if `download` is not given.
+        streaming: Read while it comes, and keep nothing; by default if `download` is not given, and the dataset is not
+            there.
         root: The source's folder; by default ``<RLDS_HOME>/openx``.
         download: True makes the dataset where it is not there; False without streaming wants it to be there; "force"
             makes it anew.
@@ -95,8 +97,12 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         selection: Selection | None = None,
         cache_size: int = 4 << 30,
     ) -> None:
-        self.streaming = not download if streaming is None else streaming
-        self.download: Download = (not self.streaming) if download is None else download
+        if streaming is None:
+            streaming = not download
+            if download is None and library.place(f"{self.source}/{dataset_id}", root=root).exists:
+                streaming = False
+        self.streaming = streaming
+        self.download: Download = not streaming if download is None else download
         self.shuffle, self.num_slices, self.slice_len = shuffle, num_slices, slice_len
         self.strict_length = strict_length
         self.pad = None if pad is None or pad is False else float(pad)

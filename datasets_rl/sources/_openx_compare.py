@@ -25,7 +25,7 @@ _Column = Callable[[Key, int, int], Any]
 _Raw = Mapping[str, Sequence[Any]]
 """The values of an episode by the name of the field, with slashes: numbers, or byte strings, one or more a step."""
 _NAMES = {"is_first": ("is_init",), "reward": ("next", "reward")}
-_SKIPPED = ("is_last", "is_terminal", "language_instruction")
+_SKIPPED = ("is_last", "is_terminal")
 _JPEG = b"\xff\xd8\xff"
 _IMAGES = (b"\x89PNG", _JPEG)
 _LOSS = 2  # two decoders of JPEG may differ by so much
@@ -33,7 +33,7 @@ _BLOCK = 64
 
 
 def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) -> list[str]:
-    """Compare every number and every pixel of every episode; texts, which are numbers now, are left out.
+    """Compare every number, every text and every pixel of the steps of every episode.
 
     Args:
         files: The raw files by path.
@@ -114,7 +114,7 @@ def _differences(raw: _Raw, column: _Column, start: int, length: int, *, known: 
         return
     for name, values in raw.items():
         key = _NAMES.get(name, tuple(name.split("/")))
-        if name in _SKIPPED or not len(values) or isinstance(values[0], str):
+        if name in _SKIPPED or not len(values):
             continue
         pairs = [(key, 0)]
         if key[0] == "observation":
@@ -135,11 +135,14 @@ def _unequal(
         last = min(first + _BLOCK, count)
         got = np.asarray(column(key, start + first, start + last))
         wanted = _plain(values[(first + shift) * each : (last + shift) * each], got)
-        if wanted is None:
-            return
-        loss = _LOSS if bytes(_head(values)).startswith(_JPEG) else 0
-        far = np.abs(got.reshape(wanted.shape).astype(np.float64) - wanted) > loss
-        wrong = np.flatnonzero((far | (np.isnan(got.reshape(wanted.shape)) != np.isnan(wanted))).any(axis=1))
+        flat = got.reshape(wanted.shape)
+        if wanted.dtype == object:
+            wrong = np.flatnonzero(flat != wanted)
+        else:
+            loss = _LOSS if bytes(_head(values)).startswith(_JPEG) else 0
+            with np.errstate(invalid="ignore"):
+                far = np.abs(flat.astype(np.float64) - wanted) > loss
+            wrong = np.flatnonzero((far | (np.isnan(flat) != np.isnan(wanted))).any(axis=1))
         if len(wrong):
             at = int(wrong[0])
             yield f"{dotted(key)} at row {start + first + at:,} is {got[at]!s:.80}, in the file {wanted[at]!s:.80}"
@@ -150,8 +153,10 @@ def _head(values: Sequence[Any]) -> Any:
     return values[0][:4] if isinstance(values[0], bytes | memoryview) else b""
 
 
-def _plain(values: Sequence[Any], like: NDArray[Any]) -> NDArray[np.float64] | None:
-    """Return raw values as numbers, [rows, ...] flat; None for texts."""
+def _plain(values: Sequence[Any], like: NDArray[Any]) -> NDArray[Any]:
+    """Return raw values as numbers, float64 [rows, ...] flat, or as texts."""
+    if like.dtype == object:
+        return np.array([one if isinstance(one, str) else str(one, "utf-8") for one in values], object)
     if not isinstance(values[0], bytes | memoryview):
         return np.asarray(values, np.float64).reshape(len(like), -1)
     if bytes(_head(values)).startswith(_IMAGES):
@@ -159,8 +164,6 @@ def _plain(values: Sequence[Any], like: NDArray[Any]) -> NDArray[np.float64] | N
         if like.dtype == np.float32:
             pixels = [np.ascontiguousarray(one).view("<f4") for one in pixels]
         return np.stack(pixels).reshape(len(like), -1).astype(np.float64)
-    if like.ndim == 1 and like.dtype == np.int32:
-        return None
     size = like[0].nbytes
     data = [one if len(one) == size else zlib.decompress(one) for one in values]
     return np.stack([np.frombuffer(one, like.dtype) for one in data]).reshape(len(like), -1).astype(np.float64)

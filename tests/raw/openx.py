@@ -530,43 +530,43 @@ def many_archives(root: Path, size: int) -> None:
 
 SMALL = {"datasets_rl.sources.openx._SHARD_BYTES": 10_000}
 FACTS = {"revision": VERSION}
+LOSSY = {"observation.image": 2}  # two decoders of JPEG
 CASES = [
     Case(
         f"openx/{NAME}",
         records_case,
         on_bucket,
-        {},
-        RECORD_FAULTS,
-        many_records,
-        FACTS,
-        SMALL,
-        {"observation.image": 2},
+        faults=RECORD_FAULTS,
+        many=many_records,
+        facts=FACTS,
+        small=SMALL,
+        lossy=LOSSY,
     ),
     Case(
         f"openx/{NAME}",
         partial(records_case, kept=True),
         on_bucket,
-        {"images": "encoded", "last-step": "transition"},
+        options={"images": "encoded", "last-step": "transition"},
         many=many_records,
         facts=FACTS,
         small=SMALL,
-        lossy={"observation.image": 2},
+        lossy=LOSSY,
     ),
     Case(
         f"openx/{HUB}",
         archives_case,
         on_hub,
-        {"upstream": "hub"},
-        ARCHIVE_FAULTS,
-        many_archives,
-        lossy={"observation.image": 2},
-    ),
-    Case(
-        f"openx/{HUB}",
-        archives_case,
-        on_hub,
-        {"upstream": "hub", "images": "encoded"},
+        options={"upstream": "hub"},
+        faults=ARCHIVE_FAULTS,
         many=many_archives,
-        lossy={"observation.image": 2},
+        lossy=LOSSY,
+    ),
+    Case(
+        f"openx/{HUB}",
+        archives_case,
+        on_hub,
+        options={"upstream": "hub", "images": "encoded"},
+        many=many_archives,
+        lossy=LOSSY,
     ),
 ]
