@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from datasets_rl.manifest import Manifest
     from datasets_rl.shards import Ready
     from datasets_rl.sources import Contents, Entry, Shard
+    from datasets_rl.ted.keys import Key
 
 __all__ = [
     "Place",
@@ -660,7 +661,7 @@ def _compare(stored_dataset: StoredDataset, folder: Path, checked: list[str]) ->
         checked.append("not compared with raw files: they are not at hand (rlds download --keep-raw keeps them)")
         return []
     try:
-        problems = origin.compare(name, files, stored_dataset.column, stored_dataset.episodes)
+        problems = origin.compare(name, files, _with_texts(stored_dataset), stored_dataset.episodes)
     except UnknownKey:
         checked.append("not compared with raw files: fields of theirs were left out")
         return []
@@ -668,6 +669,24 @@ def _compare(stored_dataset: StoredDataset, folder: Path, checked: list[str]) ->
     more = f" and {len(named) - 3:,} more files" if len(named) > 3 else ""
     checked.append(f"every converted value against {', '.join(named[:3])}{more}")
     return problems
+
+
+def _with_texts(stored_dataset: StoredDataset) -> Callable[[Key, int, int], Any]:
+    """Return what reads a field of some rows, with texts in the place of their numbers."""
+    import numpy as np
+
+    words: dict[Key, Any] = {}
+
+    def column(key: Key, start: int, stop: int) -> Any:
+        values = stored_dataset.column(key, start, stop)
+        field = key if key in stored_dataset.schema else key[1:]
+        if field not in stored_dataset.schema or not stored_dataset.schema[field].text:
+            return values
+        if field not in words:
+            words[field] = np.array(stored_dataset.texts(field), object)
+        return words[field][values]
+
+    return column
 
 
 def raw_files(manifest: Manifest, spot: Place | None) -> Mapping[str, Path] | None:

@@ -283,7 +283,7 @@ class Source(ABC):
             name: The id.
             files: For the path of each asset, where the file lies.
             column: Takes a key and a range of rows, ``column(key, start, stop)``, and returns the converted values,
-                [stop - start, ...]. Keys under "next" are answered too.
+                [stop - start, ...]; texts as such, in an array of objects. Keys under "next" are answered too.
             episodes: The converted episodes, with their numbers in the upstream's own order as "source".
 
         Returns:

@@ -1,32 +1,48 @@
-"""A converted dataset against its raw files, with h5py or pyarrow alone: none of the code that converted it takes part."""
+"""A converted dataset against its raw files, with h5py, pyarrow and pillow: none of the code that converted it takes part."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed, UnknownKey
-from datasets_rl.ted.keys import Key, dotted
+from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["compare"]
 
 _Column = Callable[[Key, int, int], Any]
-_ROWS = {
-    "rewards": ("next", "reward"),
-    "terminations": ("next", "terminated"),
-    "truncations": ("next", "truncated"),
+_BLOCK_BYTES = 8 << 20
+_JPEG = b"\xff\xd8\xff"
+_PADDED = ("actions", "rewards", "terminations", "truncations")
+_ROOTS: Mapping[str, Key] = {
+    "rewards": NEXT_REWARD,
+    "terminations": NEXT_TERMINATED,
+    "truncations": NEXT_TRUNCATED,
+    "observations": ("observation",),
+    "actions": ("action",),
+    "infos": ("info",),
 }
-_NAMES = {"observations": "observation", "actions": "action", "infos": "info"}
+
+
+class _Rows(NamedTuple):
+    """A column of one raw episode."""
+
+    length: int
+    read: Callable[[int, int], NDArray[Any]]
+    """Returns rows [start, stop)."""
+    row_bytes: int = 8
 
 
 def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) -> list[str]:
-    """Compare every number of every episode; texts and images, which are decoded, are left out.
+    """Compare every value of every episode: numbers, pixels and texts.
 
     Args:
         files: The raw files by path.
@@ -43,86 +59,154 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
     main = next((place for path, place in files.items() if path.endswith(".hdf5")), None)
     done: dict[int, int] = {}
     try:
-        for row, number in enumerate(episodes["source"].tolist()):
-            # An episode that has flags inside became several trajectories.
-            skip = done.get(number, 0)
-            length, start = int(episodes.lengths[row]), int(episodes.starts[row])
-            raw = dict(_of_hdf5(main, number)) if main is not None else dict(_of_table(files, number))
-            for key, values in raw.items():
-                _one(differences, column, key, values, skip, start, length)
-            done[number] = skip + length
-            if row == len(episodes) - 1 or episodes["source"][row + 1] != number:
-                rows = len(raw["next", "reward"])
-                if done[number] != rows:
-                    differences["episode",] = (f"episode {number} has {done[number]} rows, in the file {rows}", 1)
+        with ExitStack() as stack:
+            file = stack.enter_context(h5py.File(main, "r", locking=False)) if main is not None else None
+            for row, number in enumerate(episodes["source"].tolist()):
+                # An episode that has flags inside became several trajectories.
+                skip = done.get(number, 0)
+                length, start = int(episodes.lengths[row]), int(episodes.starts[row])
+                raw = dict(_of_hdf5(file, number)) if file is not None else dict(_of_table(files, number))
+                steps = raw[NEXT_REWARD].length
+                raw[NEXT_TRUNCATED] = _cut_at_its_end(raw)
+                for key, rows in raw.items():
+                    for place, late in _places(key, rows.length - steps):
+                        # Row t of what comes late is what stands under "next" at row t.
+                        _one(differences, column, place, rows, skip + late, start, length)
+                done[number] = skip + length
+                if (row == len(episodes) - 1 or episodes["source"][row + 1] != number) and done[number] != steps:
+                    differences["episode",] = (f"episode {number} has {done[number]} rows, in the file {steps}", 1)
     except OSError as error:
         raise ConversionFailed("the raw files", [f"they cannot be read: {error}"]) from error
     return [f"{text} ({count:,} such rows)" for text, count in differences.values()]
 
 
+def _places(key: Key, more: int) -> Sequence[tuple[Key, int]]:
+    """Return where a column with `more` rows than there are steps stands, and how far its rows are shifted there.
+
+    raw        v_0 v_1 v_2 v_3     a row more: v_t at row t, and v_t+1 under "next"
+    raw            v_1 v_2 v_3     infos without a row for the reset: v_t+1 under "next"
+    row         0   1   2
+    """
+    if more == 1:
+        return [(key, 0), (("next", *key), 1)]
+    return [(("next", *key), 0)] if key[0] == "info" else [(key, 0)]
+
+
+def _cut_at_its_end(raw: Mapping[Key, _Rows]) -> _Rows:
+    """Return the truncations; the last row of an episode without a flag at its end was cut there."""
+    rows = raw[NEXT_TRUNCATED]
+    values = rows.read(0, rows.length).astype(bool)
+    values[-1] |= not raw[NEXT_TERMINATED].read(rows.length - 1, rows.length)[0]
+    return _held(values)
+
+
 def _one(
     differences: dict[Key, tuple[str, int]],
     column: _Column,
-    key: Key,
-    values: NDArray[Any],
-    skip: int,
+    place: Key,
+    rows: _Rows,
+    shift: int,
     start: int,
     length: int,
 ) -> None:
-    if key == ("next", "truncated"):
-        values = values.copy()
-        ended = column(("next", "terminated"), start, start + length)[-1, 0]
-        values[-1] |= not ended  # the last row of what has no flag at its end
-    pairs = [(key, values[skip : skip + length])]
-    rewards = key[0] == "next"
-    if key[0] in {"observation", "info"}:
-        if key[0] == "info" and len(values) == skip + length and not skip:
-            pairs = []  # without a row for the reset: what stands in the file is what stands under "next"
-            values = np.concatenate([values[:1], values])
-        pairs.append((("next", *key), values[skip + 1 : skip + length + 1]))
-    for place, wanted in pairs:
+    block = max(1, _BLOCK_BYTES // max(rows.row_bytes, 1))
+    for first in range(0, length, block):
+        last = min(first + block, length)
         try:
-            got = np.asarray(column(place, start, start + length))
+            got = _converted(column, place, start + first, start + last)
         except UnknownKey:
             return  # a field that was left out on request
-        got = got[:, 0] if rewards and got.ndim > wanted.ndim else got
-        same = got.shape == wanted.shape and (got == wanted) | ((got != got) & (wanted != wanted))  # noqa: PLR0124 -- NaN
-        wrong = np.flatnonzero(~np.asarray(same).reshape(length, -1).all(axis=1)) if np.ndim(same) else np.array([0])
+        wanted = rows.read(shift + first, shift + last)
+        if wanted.size != got.size:
+            differences.setdefault(place, (f"{dotted(place)} is {got.shape}, in the file {wanted.shape}", length))
+            return
+        wanted = wanted.reshape(got.shape)
+        same = (got == wanted) | ((got != got) & (wanted != wanted))  # noqa: PLR0124 -- NaN
+        wrong = np.flatnonzero(~same.reshape(last - first, -1).all(axis=1))
         if len(wrong):
             at = int(wrong[0])
-            text = f"{dotted(place)} at row {start + at:,} is {got[at]!s:.80}, in the file {wanted[at]!s:.80}"
+            row = start + first + at
+            text = f"{dotted(place)} at row {row:,} is {got[at]!s:.80}, in the file {wanted[at]!s:.80}"
             before = differences.get(place, (text, 0))
             differences[place] = (before[0], before[1] + len(wrong))
 
 
-def _of_hdf5(path: Path, number: int) -> Iterator[tuple[Key, NDArray[Any]]]:
-    found: list[tuple[str, NDArray[Any]]] = []
+def _converted(column: _Column, place: Key, start: int, stop: int) -> NDArray[Any]:
+    try:
+        return np.asarray(column(place, start, stop))
+    except UnknownKey:
+        if not any(name.isdecimal() for name in place):
+            raise
+        # The members of a Tuple have numbers for names in tables.
+        return np.asarray(column(tuple(f"_index_{one}" if one.isdecimal() else one for one in place), start, stop))
+
+
+def _of_hdf5(file: h5py.File, number: int) -> Iterator[tuple[Key, _Rows]]:
+    found: list[tuple[str, h5py.Dataset]] = []
 
     def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset) and item.dtype.kind in "biuf":
-            found.append((name, item[()]))
+        if isinstance(item, h5py.Dataset):
+            found.append((name, item))
 
-    with h5py.File(path, "r", locking=False) as file:
-        file[f"episode_{number}"].visititems(visit)
-    for name, values in found:
-        root, *rest = name.replace(".", "_").split("/")
-        if not _is_jpeg(values):
-            yield _ROWS.get(root, (_NAMES.get(root, root), *rest)), values
+    file[f"episode_{number}"].visititems(visit)
+    for name, dataset in found:
+        yield _key(name.split("/")), _of_dataset(dataset)
 
 
-def _of_table(files: Mapping[str, Path], number: int) -> Iterator[tuple[Key, NDArray[Any]]]:
+def _of_dataset(dataset: h5py.Dataset) -> _Rows:
+    if h5py.check_string_dtype(dataset.dtype) is not None:
+        return _Rows(len(dataset), lambda start, stop: np.asarray(dataset.asstr()[start:stop], object))
+    flat = dataset.dtype.kind == "O" or (dataset.dtype == np.uint8 and dataset.ndim == 2)
+    if flat and bytes(dataset[0][:3]) == _JPEG:
+        row_bytes = _picture(dataset[0]).nbytes
+        return _Rows(len(dataset), lambda start, stop: np.stack([*map(_picture, dataset[start:stop])]), row_bytes)
+    row_bytes = dataset.dtype.itemsize * int(np.prod(dataset.shape[1:]))
+    return _Rows(len(dataset), lambda start, stop: dataset[start:stop], row_bytes)
+
+
+def _of_table(files: Mapping[str, Path], number: int) -> Iterator[tuple[Key, _Rows]]:
     from pyarrow import feather, parquet
 
     place = next(
         place for path, place in files.items() if path.rpartition("/")[0].endswith(f"/{number}") and "part-" in path
     )
     table = parquet.read_table(place) if place.suffix == ".parquet" else feather.read_table(place, memory_map=False)
-    for name in ("observations", "actions", "rewards", "terminations", "truncations"):
-        values = table.column(name).to_pylist()
-        cut = values if name == "observations" else values[:-1]
-        if isinstance(values[0], (int, float, bool)):
-            yield _ROWS.get(name, (_NAMES.get(name, name),)), np.asarray(cut)
+    for name in table.column_names:
+        if name != "episode_id":
+            array = table.column(name).combine_chunks()
+            yield from _of_array([name], array[:-1] if name in _PADDED else array)
 
 
-def _is_jpeg(values: NDArray[Any]) -> bool:
-    return values.dtype == np.uint8 and values.ndim == 2 and bytes(values[0, :3]) == b"\xff\xd8\xff"
+def _of_array(names: Sequence[str], array: Any) -> Iterator[tuple[Key, _Rows]]:
+    import pyarrow as pa
+
+    if pa.types.is_struct(array.type):
+        for number in range(array.type.num_fields):
+            yield from _of_array([*names, array.type.field(number).name], array.field(number))
+    elif pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
+        pictures = [one.as_buffer() for one in array]
+        row_bytes = _picture(pictures[0]).nbytes
+        yield (
+            _key(names),
+            _Rows(len(array), lambda start, stop: np.stack([*map(_picture, pictures[start:stop])]), row_bytes),
+        )
+    elif pa.types.is_fixed_size_list(array.type):
+        yield _key(names), _held(array.flatten().to_numpy(zero_copy_only=False).reshape(len(array), -1))
+    else:
+        yield _key(names), _held(array.to_numpy(zero_copy_only=False))
+
+
+def _held(values: NDArray[Any]) -> _Rows:
+    return _Rows(len(values), lambda start, stop: values[start:stop], values.nbytes // max(len(values), 1))
+
+
+def _key(names: Sequence[str]) -> Key:
+    root, *rest = (name.replace(".", "_").replace("\\", "_") or "_" for name in names)
+    return (*_ROOTS.get(root, (root,)), *rest)
+
+
+def _picture(encoded: Any) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    with Image.open(io.BytesIO(bytes(encoded))) as picture:
+        return np.asarray(picture)

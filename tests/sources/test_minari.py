@@ -19,7 +19,7 @@ from datasets_rl import MinariExperienceReplay, Selection, library
 from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, IntegrityFailed, Offline, UnknownId
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
-from datasets_rl.sources import find, minari
+from datasets_rl.sources import _minari_compare, find, minari
 from datasets_rl.sources._minari_spaces import document, leaves
 from datasets_rl.specs import from_minari
 from datasets_rl.ted.check import check_rules
@@ -552,6 +552,48 @@ def test_a_remote_that_is_named_is_the_only_one_asked(put, settings, tmp_path, m
     monkeypatch.setenv("MINARI_REMOTE", "ftp://mine")
     with pytest.raises(BadArgument, match="MINARI_REMOTE is 'ftp://mine'; expected hf://AUTHOR or gcp://BUCKET"):
         library.download(ID, force=True, settings=settings)
+
+
+def _other(values):
+    """Change the last of some values."""
+    changed = np.array(values)
+    last = changed.reshape(-1)[-1:]
+    last[:] = (
+        "else"
+        if changed.dtype == object
+        else ~last
+        if changed.dtype == bool
+        else last ^ 1
+        if changed.dtype.kind in "iu"
+        else last + 1
+    )
+    return changed
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("kind", ["text", "image", "grey", "tuple", "dict"])
+def test_the_comparison_with_the_raw_files_sees_every_value(put, convert, kind, data_format, monkeypatch):
+    """Texts, pixels that went through JPEG, members of nested spaces: blocks of rows, to the last one."""
+    monkeypatch.setattr(_minari_compare, "_BLOCK_BYTES", 100)
+    put(episodes(SPACES[kind], infos=infos), space=SPACES[kind], data_format=data_format)
+    stored = convert()
+    files = library.raw_files(stored.manifest, None)
+    honest = library._with_texts(stored)
+    left_out = {("episode",), ("next", "done"), ("next", "truncated")}  # they are made, or mended, by the conversion
+    keys = [field.key for field in stored.schema if field.key not in left_out]
+    keys += [("next", *field.key) for field in stored.schema if field.carried]
+
+    assert minari.SOURCE.compare(NAME, files, honest, stored.episodes) == []
+    for wrong in keys:
+        found = minari.SOURCE.compare(
+            NAME,
+            files,
+            lambda key, start, stop, wrong=wrong: (
+                _other(honest(key, start, stop)) if key == wrong else honest(key, start, stop)
+            ),
+            stored.episodes,
+        )
+        assert " at row " in found[0], wrong
 
 
 @pytest.fixture
