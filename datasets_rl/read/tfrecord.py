@@ -11,7 +11,7 @@ are decoded.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeAlias
 
@@ -32,8 +32,6 @@ _FOOT = struct.Struct("<I")
 _RECORD_MOST = (1 << 31) - 1  # protobuf's own limit of a message
 _STRINGS_MOST = 1 << 20  # of one list: empty ones take 2 bytes in the file and 200 in memory
 _SHOWN_MOST = 20
-_WIDEST = 10  # bytes of an integer
-_PIECE = 1 << 14
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
@@ -167,9 +165,10 @@ def _feature(data: memoryview, start: int, stop: int) -> Feature:
         if number == 1:
             return _strings(data, at, end)
         if number == 2:
-            return _floats(data, at, end)
+            return _joined([_floats(data, *span) for span in _packed(data, at, end, _FIXED32)], np.float32)
         if number == 3:
-            return _integers(data, at, end)
+            spans = _packed(data, at, end, _VARINT)
+            return _joined([_varints(data[first:last], first) for first, last in spans], np.int64)
     return []
 
 
@@ -195,38 +194,31 @@ def _strings(data: memoryview, at: int, stop: int) -> list[memoryview]:
     return found
 
 
-def _floats(data: memoryview, start: int, stop: int) -> NDArray[np.float32]:
-    parts: list[NDArray[np.float32]] = []
+def _packed(data: memoryview, start: int, stop: int, alone: int) -> Iterator[tuple[int, int]]:
+    """Yield where the numbers of a list lie: packed, or each `alone` as a field of this type."""
     at = start
     while at < stop:
         number, wire, at = _tag(data, at, stop)
         end = _skip(data, at, stop, wire)
         if wire == _LENGTH:
             _, at = _varint(data, at, stop)
-        if number != 1 or wire not in {_LENGTH, _FIXED32} or (end - at) % 4:
-            raise _Damaged(f"byte {at:,} holds no floats")
-        parts.append(np.frombuffer(data[at:end], "<f4"))
+        if number != 1 or wire not in {_LENGTH, alone}:
+            raise _Damaged(f"byte {at:,} holds no {'floats' if alone == _FIXED32 else 'integers'}")
+        yield at, end
         at = end
-    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.float32), *parts])
 
 
-def _integers(data: memoryview, start: int, stop: int) -> NDArray[np.int64]:
-    parts: list[NDArray[np.int64]] = []
-    at = start
-    while at < stop:
-        number, wire, at = _tag(data, at, stop)
-        end = _skip(data, at, stop, wire)
-        if wire == _LENGTH:
-            _, at = _varint(data, at, stop)
-        if number != 1 or wire not in {_LENGTH, _VARINT}:
-            raise _Damaged(f"byte {at:,} holds no integers")
-        parts.append(_varints(data[at:end], at))
-        at = end
-    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
+def _joined(parts: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype), *parts])
+
+
+def _floats(data: memoryview, at: int, end: int) -> NDArray[np.float32]:
+    if (end - at) % 4:
+        raise _Damaged(f"byte {at:,} holds no floats")
+    return np.frombuffer(data[at:end], "<f4")
 
 
 def _varints(data: memoryview, at: int) -> NDArray[np.int64]:
-    """Decode integers that lie back to back: 7 bits a byte, the low ones first, the top bit says that more follow."""
     raw = np.frombuffer(data, np.uint8)
     if not raw.size:
         return np.empty(0, np.int64)
@@ -234,43 +226,12 @@ def _varints(data: memoryview, at: int) -> NDArray[np.int64]:
         raise _Damaged(f"the integers at byte {at:,} are cut")
     if raw.max() < 0x80:
         return raw.astype(np.int64)
+    from datasets_rl.read import varints  # compiles
+
     values: NDArray[np.int64] = np.empty(np.count_nonzero(raw < 0x80), np.int64)
-    start = row = 0
-    while start < len(raw):
-        # A piece at a time, so that what is made on the way stays in the processor's cache.
-        last = raw[start : start + _PIECE] < 0x80
-        stop = len(last) - int(last[: -_WIDEST - 1 : -1].argmax())
-        if not last[stop - 1]:
-            raise _Damaged(f"an integer at byte {at + start:,} has more than {_WIDEST} bytes")
-        piece = _decoded(raw[start : start + stop], last[:stop], at)
-        values[row : row + len(piece)] = piece
-        start, row = start + stop, row + len(piece)
+    if (wrong := varints.decode(raw, values)) >= 0:
+        raise _Damaged(f"an integer at byte {at + wrong:,} has more than {varints.WIDEST} bytes")
     return values
-
-
-def _decoded(raw: NDArray[np.uint8], last: NDArray[np.bool_], at: int) -> NDArray[np.int64]:
-    """Decode whole integers; `last` says which bytes are the last ones of theirs."""
-    if (last[1:] | last[:-1]).all():
-        return _short(raw, last)
-    ends = np.flatnonzero(last)
-    values = raw[ends].astype(np.uint64)
-    rows, places, starts = np.arange(len(ends)), ends, np.append(0, ends[:-1] + 1)
-    for _ in range(_WIDEST):
-        longer = places > starts
-        if not longer.any():
-            return values.view(np.int64)
-        rows, places, starts = rows[longer], places[longer] - 1, starts[longer]
-        values[rows] = values[rows] << np.uint64(7) | (raw[places] & np.uint8(0x7F))
-    raise _Damaged(f"an integer at byte {at:,} has more than {_WIDEST} bytes")
-
-
-def _short(raw: NDArray[np.uint8], last: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Decode integers of at most two bytes, as pixels are: five times as fast as the general way."""
-    wide = raw.astype(np.uint16)
-    follows = (~last[:-1]).view(np.uint8)
-    wide[1:] <<= follows * np.uint8(7)
-    wide[1:] |= raw[:-1] * follows & np.uint8(0x7F)
-    return wide.take(np.flatnonzero(last)).astype(np.int64)  # four times as fast as by the mask
 
 
 def _messages(data: memoryview, at: int, stop: int) -> Iterator[tuple[int, int, int]]:

@@ -1,0 +1,52 @@
+"""Integers of 1 to 10 bytes that lie back to back, as protobuf has them, decoded without a branch.
+
+byte      | 1 low 7 bits | 1 next 7 bits | 0 last bits |      the top bit says that more follow
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.compiled import compiled
+
+__all__ = ["WIDEST", "decode"]
+
+WIDEST = 10
+"""Bytes of an integer at most."""
+
+_SIGNATURE = numba.int64(numba.types.Array(numba.uint8, 1, "C", readonly=True), numba.uint64[::1])
+
+
+def decode(raw: NDArray[np.uint8], out: NDArray[np.int64]) -> int:
+    """Decode integers.
+
+    Args:
+        raw: Their bytes; the last one is the end of an integer.
+        out: [V], as many as bytes of `raw` are below 128; the integers are put there.
+
+    Returns:
+        The first byte that is one too many of its integer, or -1.
+    """
+    return int(_decode(raw, out.view(np.uint64)))
+
+
+@compiled(_SIGNATURE)
+def _decode(raw: NDArray[np.uint8], out: NDArray[np.uint64]) -> int:
+    value = np.uint64(0)
+    shift = np.uint64(0)
+    row = np.int64(0)
+    wrong = -1
+    for at in range(len(raw)):
+        byte = np.uint64(raw[at])
+        if shift >= np.uint64(7 * WIDEST):
+            wrong = at
+            break
+        value |= (byte & np.uint64(0x7F)) << shift
+        out[row] = value
+        more = byte >> np.uint64(7)
+        row += np.int64(1) - np.int64(more)
+        value *= more
+        shift = (shift + np.uint64(7)) * more
+    return wrong
