@@ -7,7 +7,6 @@ there twice, and streams that swell more than data does.
 from __future__ import annotations
 
 import io
-import lzma
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,17 +14,15 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from datasets_rl.errors import ConversionFailed
-from datasets_rl.read import gz, zips
+from datasets_rl.read import gz, xz, zips
 from datasets_rl.read.streams import AGAIN, Readable, fill, unlike
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["Limits", "Member", "members"]
+__all__ = ["Limits", "Member", "members", "members_of_part"]
 
 _BLOCK = 512
-_XZ_MAGIC = b"\xfd7zXZ\0"
-_XZ_MEMORY = 256 << 20  # xz -9 needs 65 MB; a header alone could ask for 4 GB
 _PIECE = 1 << 18
 _NAME_MOST = 1 << 16  # bytes of a long name or of a pax header
 _GRACE = 64 << 20  # below this nothing is too swollen
@@ -100,8 +97,8 @@ def members(source: Path | str | BinaryIO, name: str = "", *, limits: Limits | N
         elif head.startswith(gz.MAGIC):
             watched.inflated = gz.Gunzip(watched, watched.name)
             found = _tarred(watched, limits)
-        elif head.startswith(_XZ_MAGIC):
-            watched.inflated = _Unxz(watched, watched.name)
+        elif head.startswith(xz.MAGIC):
+            watched.inflated = xz.Unxz(watched, watched.name)
             found = _tarred(watched, limits)
         elif _is_header(head):
             watched.inflated = watched
@@ -111,11 +108,57 @@ def members(source: Path | str | BinaryIO, name: str = "", *, limits: Limits | N
         yield from found
 
 
-class _Watched(io.RawIOBase):
-    """The archive's bytes, counted, and what they inflate to."""
+def members_of_part(path: Path, part: int, parts: int, *, limits: Limits | None = None) -> Iterator[Member]:
+    """Yield the files of one of several parts of an archive, which together have all of them, in their order.
 
-    def __init__(self, source: BinaryIO, name: str, limits: Limits) -> None:
+    Parts of a tar.xz archive begin with a block, so that none is inflated for nothing; one of a single block has all its
+    files in the first part. A plain tar is cut anywhere, and another kind of archive not at all.
+
+        archive   | file | file | file  | file | file |
+        parts     |      0      |       1      |   2         a file is of the part in which it begins
+
+    Args:
+        path: The archive.
+        part: Which one, from 0.
+        parts: How many there are.
+        limits: What it may ask for.
+
+    Yields:
+        Plain files, as `members` does.
+
+    Raises:
+        ConversionFailed: As `members` does.
+    """
+    with path.open("rb") as file:
+        head = file.read(_BLOCK)
+        squeezed = head.startswith(xz.MAGIC)
+        found = xz.blocks(file, path.name) if squeezed else []
+        if not squeezed and not _is_header(head):
+            yield from members(path, limits=limits) if part == 0 else ()
+            return
+        size = found[-1].at + found[-1].size if found else path.stat().st_size
+        edges = [size * number // parts for number in (part, part + 1)]
+        if squeezed:
+            start, stop = (next((block.at for block in found if block.at >= edge), size) for edge in edges)
+        else:
+            start, stop = (edge if edge == size else edge - edge % _BLOCK for edge in edges)
+        if start in {stop, size}:
+            return
+        limits = limits or Limits()
+        watched = _Watched(file, path.name, limits, most=size)
+        watched.check(size, path.stat().st_size)
+        watched.at = file.seek(start) if not squeezed else start
+        rest = [block for block in found if block.at >= start]
+        watched.inflated = xz.inflated(file, rest, path.name) if squeezed else watched
+        yield from _tarred(watched, limits, stop=None if stop == size else stop)
+
+
+class _Watched(io.RawIOBase):
+    """The archive's bytes, counted, and what they inflate to; `most` says how many those are, where it is known."""
+
+    def __init__(self, source: BinaryIO, name: str, limits: Limits, most: int | None = None) -> None:
         self.name = name
+        self.most = most
         self.inflated: Readable = self
         self.at = 0
         """Bytes of the inflated stream that were read."""
@@ -147,63 +190,30 @@ class _Watched(io.RawIOBase):
         self.at += got
         if got < len(view):
             raise ConversionFailed(self.name, [f"it is cut at byte {self.at:,} of the archive"], hint=AGAIN)
-        most = self._limits.ratio * self._stored
-        if self.at > max(_GRACE, most):
-            problem = (
-                f"{self._stored:,} bytes inflate to {self.at:,}; expected at most {self._limits.ratio:,} times as many"
-            )
+        if self.most is None:
+            self.check(self.at, self._stored)
+        elif self.at > self.most:
+            raise ConversionFailed(self.name, [f"it has more than the {self.most:,} bytes that its index says"])
+
+    def check(self, size: int, stored: int) -> None:
+        """Refuse what swells more than data does."""
+        if size > max(_GRACE, self._limits.ratio * stored):
+            problem = f"{stored:,} bytes inflate to {size:,}; expected at most {self._limits.ratio:,} times as many"
             raise ConversionFailed(self.name, [problem])
 
-
-class _Unxz(io.RawIOBase):
-    """The content of an xz file, which may have several streams, as a stream."""
-
-    def __init__(self, source: Readable, name: str) -> None:
-        self._source, self._name = source, name
-        self._piece = bytearray(_PIECE)
-        self._inflating: lzma.LZMADecompressor | None = None
-        self._left = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer, /) -> int:
-        view = memoryview(buffer).cast("B")
-        try:
-            while len(view):
-                if (data := self._next(len(view))) is None:
-                    return 0
-                view[: len(data)] = data
-                if data:
-                    return len(data)
-        except lzma.LZMAError as error:
-            raise ConversionFailed(self._name, [f"the xz stream is damaged: {error}"], hint=AGAIN) from error
-        return 0
-
-    def _next(self, most: int) -> bytes | None:
-        """Inflate some bytes, perhaps none; None at the end."""
-        stream = self._inflating
-        if stream is None or stream.eof:
-            # Streams may be followed by zeros, four at a time, and by further streams.
-            while self._more():
-                self._left = self._left.lstrip(b"\0")
-                if self._left:
-                    break
-            else:
-                return None
-            self._inflating = stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
-        elif stream.needs_input and not self._more():
-            raise ConversionFailed(self._name, ["the xz stream is cut"], hint=AGAIN)
-        data, self._left = stream.decompress(self._left, most), b""
-        if stream.eof:
-            self._left = stream.unused_data
-        return data
-
-    def _more(self) -> bool:
-        """Have bytes to inflate, if there are any."""
-        if not self._left:
-            self._left = bytes(memoryview(self._piece)[: self._source.readinto(self._piece)])
-        return bool(self._left)
+    def skip(self, count: int) -> None:
+        """Pass over bytes of the inflated stream; in a plain tar without reading them."""
+        if self.inflated is self and self._source.seekable():
+            ahead = min(count, len(self._ahead))
+            self._ahead = self._ahead[ahead:]
+            self._source.seek(count - ahead, io.SEEK_CUR)
+            self.at += count
+            self._stored += count
+            return
+        scratch = memoryview(bytearray(min(count, _PIECE)))
+        while count:
+            self.take(scratch[:count])
+            count -= min(count, len(scratch))
 
 
 class _Content(io.RawIOBase):
@@ -228,25 +238,16 @@ class _Content(io.RawIOBase):
     def skip(self, more: int) -> None:
         """Pass over the rest, and over `more` bytes."""
         self._passed = True
-        scratch = memoryview(bytearray(min(self.left + more, _PIECE)))
-        left, self.left = self.left + more, 0
-        while left:
-            self._archive.take(scratch[:left])
-            left -= min(left, len(scratch))
+        self._archive.skip(self.left + more)
+        self.left = 0
 
 
-def _tarred(archive: _Watched, limits: Limits) -> Iterator[Member]:
+def _tarred(archive: _Watched, limits: Limits, stop: int | None = None) -> Iterator[Member]:
+    """Yield the files whose header stands before `stop`."""
     seen: set[str] = set()
     total = 0
     said: dict[str, str] = {}  # what the headers before a file say of it
-    header = bytearray(_BLOCK)
-    while True:
-        start = archive.at
-        archive.take(memoryview(header))
-        if not any(header):
-            break
-        if not _is_header(header):
-            raise ConversionFailed(archive.name, [f"byte {start:,} of the archive begins no member"], hint=AGAIN)
+    for header in _headers(archive, stop):
         kind, size = bytes(header[156:157]), _number(header[124:136], archive.name)
         if kind in {b"x", b"g", b"L", b"K"}:
             said |= _said(archive, kind, size)
@@ -262,11 +263,33 @@ def _tarred(archive: _Watched, limits: Limits) -> Iterator[Member]:
             _refuse(archive.name, _excess(total, len(seen), limits))
             yield Member(name, size, content)
         content.skip(padding)
+    if stop is not None:
+        return
     # Whatever follows, checksums of the compressed stream stand behind it.
     scratch = bytearray(_PIECE)
     while got := archive.inflated.readinto(scratch):
         if any(scratch[:got]):
             raise ConversionFailed(archive.name, ["something follows the end of the archive"], hint=AGAIN)
+
+
+def _headers(archive: _Watched, stop: int | None) -> Iterator[bytearray]:
+    """Yield the headers up to the end of the archive, or those before `stop`; their files are to be read in between."""
+    inside = archive.at > 0  # a part begins within the last file of the part before
+    archive.skip(-archive.at % _BLOCK)
+    header = bytearray(_BLOCK)
+    while (stop is None or archive.at < stop) and not (inside and archive.at == archive.most):
+        start = archive.at
+        archive.take(memoryview(header))
+        found = _is_header(header)
+        ended = not any(header)
+        if inside and not found and (archive.at < cast("int", archive.most) or not ended):
+            continue
+        if ended:
+            return
+        if not found:
+            raise ConversionFailed(archive.name, [f"byte {start:,} of the archive begins no member"], hint=AGAIN)
+        inside = False
+        yield header
 
 
 def _said(archive: _Watched, kind: bytes, size: int) -> dict[str, str]:

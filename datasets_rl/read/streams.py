@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["AGAIN", "Readable", "Span", "fill", "unlike"]
+__all__ = ["AGAIN", "Joined", "Readable", "Span", "fill", "unlike"]
 
 _LFS = b"version https://git-lfs"
 AGAIN = "the file is damaged or was cut: download it again with --force"
@@ -55,6 +55,25 @@ class Span(io.RawIOBase):
         self._at += got
         self._left -= got
         return int(got)
+
+
+class Joined(io.RawIOBase):
+    """Streams one after the other."""
+
+    def __init__(self, *streams: io.RawIOBase | io.BytesIO) -> None:
+        self._streams = list(streams)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        """Put the next bytes into the buffer; return how many, 0 at the end."""
+        while self._streams:
+            if got := cast("int", self._streams[0].readinto(buffer)):
+                return got
+            del self._streams[0]
+        return 0
 
 
 def unlike(head: bytes, wanted: str) -> str:

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO
 
 from datasets_rl.errors import ConversionFailed
 from datasets_rl.read.gz import Gunzip
-from datasets_rl.read.streams import AGAIN, Span, unlike
+from datasets_rl.read.streams import AGAIN, Joined, Span, unlike
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -114,7 +114,7 @@ class ZipReader:
         if not member.deflated:
             return _Stored(span, member, where)
         tail = struct.pack("<II", member.crc, member.size & 0xFFFFFFFF)
-        return Gunzip(_Joined(io.BytesIO(_GZIP_HEAD), span, io.BytesIO(tail)), where)
+        return Gunzip(Joined(io.BytesIO(_GZIP_HEAD), span, io.BytesIO(tail)), where)
 
     def _members(self, entries: Sequence[zipfile.ZipInfo]) -> dict[str, ZipMember]:
         problems: list[str] = []
@@ -141,23 +141,6 @@ def _faults(entry: zipfile.ZipInfo, found: Mapping[str, ZipMember]) -> Iterator[
     most = entry.compress_size * (_DEFLATE_MOST if entry.compress_type == zipfile.ZIP_DEFLATED else 1)
     if entry.file_size > most:
         yield f"claims {entry.file_size:,} bytes; its {entry.compress_size:,} stored ones hold {most:,} at most"
-
-
-class _Joined(io.RawIOBase):
-    """Streams one after the other."""
-
-    def __init__(self, *streams: io.RawIOBase | io.BytesIO) -> None:
-        self._streams = list(streams)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer, /) -> int:
-        while self._streams:
-            if got := cast("int", self._streams[0].readinto(buffer)):
-                return got
-            del self._streams[0]
-        return 0
 
 
 class _Stored(io.RawIOBase):

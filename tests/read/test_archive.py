@@ -8,6 +8,7 @@ import lzma
 import tarfile
 import tracemalloc
 import zipfile
+import zlib
 from contextlib import suppress
 
 import numpy as np
@@ -16,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datasets_rl.errors import ConversionFailed
-from datasets_rl.read import archive
-from datasets_rl.read.archive import Limits, members
+from datasets_rl.read import archive, xz
+from datasets_rl.read.archive import Limits, members, members_of_part
 from datasets_rl.read.npz import NpzFile
 
 FILES = {
@@ -273,7 +274,7 @@ def test_attributes_that_lie_are_refused(text, says):
 
 
 def test_an_xz_header_that_asks_for_much_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(archive, "_XZ_MEMORY", 1 << 20)
+    monkeypatch.setattr(xz, "_MEMORY", 1 << 20)
 
     assert "Memory usage limit" in faults(lzma.compress(tarred()))[0]
 
@@ -297,3 +298,152 @@ def test_any_files_read_as_written(files):
 
     assert read(tarred(files)) == files if files else True
     assert read(zipped(files)) == files
+
+
+def blocked(data, size, check=lzma.CHECK_CRC64):
+    """One xz stream of many blocks, as ``xz -T`` writes it: taken out of streams of one block each."""
+    header, body, records = b"", b"", []
+    for start in range(0, len(data), size):
+        whole = lzma.compress(data[start : start + size], check=check)
+        back = 4 * (int.from_bytes(whole[-8:-4], "little") + 1)
+        header, block, index = whole[:12], whole[12 : -12 - back], whole[-12 - back : -12]
+        body += block
+        # A record is all of the index but its mark, its count of one, the zeros behind it and the checksum.
+        records.append(index[2 : 2 + lengths(index[2:-4], 2)])
+    index = b"\0" + vli(len(records)) + b"".join(records)
+    index += bytes(-len(index) % 4)
+    index += zlib.crc32(index).to_bytes(4, "little")
+    end = (len(index) // 4 - 1).to_bytes(4, "little") + header[6:8]
+    return header + body + index + zlib.crc32(end).to_bytes(4, "little") + end + b"YZ"
+
+
+def vli(number):
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + vli(number >> 7)
+
+
+def lengths(text, count):
+    ends = [place for place, byte in enumerate(text) if byte < 128]
+    return ends[count - 1] + 1
+
+
+@given(st.binary(max_size=2000), st.integers(1, 700), st.integers(0, 3), st.integers(0, 2))
+@settings(max_examples=60, deadline=None)
+def test_an_xz_file_is_inflated_from_any_of_its_blocks(data, size, streams, zeros):
+    made = blocked(data, size) if data else lzma.compress(b"")
+    assert lzma.decompress(made) == data  # the library takes what was put together here
+    whole = made + bytes(4 * zeros) + b"".join(lzma.compress(data[:number]) for number in range(streams))
+    wanted = data + b"".join(data[:number] for number in range(streams))
+
+    file = io.BytesIO(whole)
+    found = xz.blocks(file, "x")
+
+    assert sum(block.size for block in found) == len(wanted)
+    for number, block in enumerate(found):
+        assert xz.inflated(file, found[number:], "x").read() == wanted[block.at :]
+        assert xz.inflated(file, [block], "x").read() == wanted[block.at : block.at + block.size]
+
+
+@pytest.mark.parametrize("damage", ["cut", "footer", "index", "block"])
+def test_an_xz_file_with_damage_is_refused(damage):
+    data = bytearray(blocked(bytes(range(256)) * 8, 500))
+    data = data[:-20] if damage == "cut" else data
+    place = {"footer": -4, "index": -18, "block": 40, "cut": 0}[damage]
+    data[place] ^= 1 if damage != "cut" else 0
+
+    def read_all():
+        file = io.BytesIO(bytes(data))
+        return xz.inflated(file, xz.blocks(file, "x"), "x").read()
+
+    with pytest.raises(ConversionFailed, match="xz stream"):
+        read_all()
+
+
+def test_an_index_that_is_not_that_of_its_blocks_is_refused():
+    """What it says is compared with what is inflated."""
+    one, other = (blocked(bytes(number % 7 for number in range(size)), 400) for size in (1200, 1201))
+    back = 4 * (int.from_bytes(one[-8:-4], "little") + 1) + 12
+    forged = one[:-back] + other[-back:]
+
+    file = io.BytesIO(forged)
+    with pytest.raises(ConversionFailed, match="xz stream"):
+        xz.inflated(file, xz.blocks(file, "x"), "x").read()
+
+
+PACKED = {
+    "tar": bytes,
+    "xz of one block": lzma.compress,
+    "xz of blocks": lambda data: blocked(data, 1536),
+    "xz of odd blocks": lambda data: blocked(data, 1111),
+    "xz of streams": lambda data: b"".join(lzma.compress(data[at : at + 2048]) for at in range(0, len(data), 2048)),
+    "gz": gzip.compress,
+}
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("pack", PACKED.values(), ids=PACKED)
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 100])
+def test_the_parts_of_an_archive_have_all_its_files_in_their_order(tmp_path, pack, form, parts):
+    files = {f"game/{number}": bytes([number]) * (number * 97 % 3000) for number in range(25)}
+    path = tmp_path / "x"
+    path.write_bytes(pack(tarred(files, form)))
+
+    found = [{one.name: bytes(one.read()) for one in members_of_part(path, part, parts)} for part in range(parts)]
+
+    assert {name: content for part in found for name, content in part.items()} == files
+    assert [name for part in found for name in part] == list(files)
+
+
+def test_parts_begin_where_blocks_begin(tmp_path):
+    """Nothing is inflated twice; a single block is the first part's alone.
+
+    A file takes 7 records of 512 bytes, and the parts begin at records 0, 40, 80 and 120.
+    """
+    files = {f"{number}": bytes([number]) * 3000 for number in range(20)}
+    path = tmp_path / "x"
+    path.write_bytes(blocked(tarred(files), 4096))
+    assert [len(list(members_of_part(path, part, 4))) for part in range(4)] == [6, 6, 6, 2]
+    path.write_bytes(lzma.compress(tarred(files)))
+    assert [len(list(members_of_part(path, part, 4))) for part in range(4)] == [20, 0, 0, 0]
+
+
+def test_a_plain_archive_is_passed_over_without_reading_it(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(tarred({f"{number}": bytes(1 << 20) for number in range(8)}))
+    with path.open("rb") as file:
+        read_bytes = 0
+
+        class Counting(io.RawIOBase):
+            def readinto(self, buffer):
+                nonlocal read_bytes
+                read_bytes += (got := file.readinto(buffer))
+                return got
+
+            def seekable(self):
+                return True
+
+            def seek(self, offset, whence=0):
+                return file.seek(offset, whence)
+
+        assert len(list(members(Counting(), "x"))) == 8
+    assert read_bytes < 100_000
+
+
+@pytest.mark.parametrize("pack", [bytes, lambda data: blocked(data, 4096)], ids=["tar", "xz"])
+@pytest.mark.parametrize("parts", [1, 5])
+def test_an_archive_that_was_cut_is_refused_whatever_the_parts(tmp_path, pack, parts):
+    """Its end is missing, and the cut is where a file ends."""
+    files = {f"{number}": bytes([number + 1]) * 5120 for number in range(9)}
+    path = tmp_path / "x"
+    path.write_bytes(pack(tarred(files)[: 9 * (512 + 5120)]))
+
+    with pytest.raises(ConversionFailed, match="cut"):
+        _ = [one.name for part in range(parts) for one in members_of_part(path, part, parts)]
+
+
+def test_parts_that_swell_more_than_data_does_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "_GRACE", 0)
+    path = tmp_path / "x"
+    path.write_bytes(blocked(tarred({"x": bytes(1 << 20)}), 1 << 18))
+
+    with pytest.raises(ConversionFailed, match="inflate to"):
+        list(members_of_part(path, 0, 2, limits=Limits(ratio=2)))

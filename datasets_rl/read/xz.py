@@ -1,0 +1,217 @@
+"""xz files as streams, from their beginning or from any of their blocks.
+
+A file is one stream or several, and a stream is one block or, as ``xz -T`` writes it, many. The index behind the blocks
+says how long each is, so that several processes can inflate one file at once:
+
+    | header | block 0 | block 1 | block 2 | index | footer | header | block 3 | index | footer |
+                         |<---------------------------------------- a stream from block 1 on
+                         with the header in front, and an index of the blocks 1 and 2
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, BinaryIO
+
+from datasets_rl.errors import ConversionFailed
+from datasets_rl.read.streams import AGAIN, Joined, Readable, Span
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["MAGIC", "Block", "Unxz", "blocks", "inflated"]
+
+MAGIC = b"\xfd7zXZ\0"
+_END = b"YZ"
+_HEADER = 12
+_FOOTER = struct.Struct("<II2s2s")
+_MEMORY = 256 << 20  # xz -9 needs 65 MB; a header alone could ask for 4 GB
+_PIECE = 1 << 18
+_INDEX_MOST = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A part of an xz file that can be inflated by itself."""
+
+    stream: int
+    """Where its stream begins in the file."""
+    start: int
+    """Where it begins in the file."""
+    stored: int
+    """Its bytes there, without the zeros up to the next multiple of four."""
+    at: int
+    """Where its content begins in that of the whole file."""
+    size: int
+    """The bytes of its content."""
+
+
+def blocks(file: BinaryIO, name: str) -> list[Block]:
+    """Read the indexes of an xz file, the last one first.
+
+    Args:
+        file: Must be able to seek.
+        name: What it is called in errors.
+
+    Raises:
+        ConversionFailed: If an index is cut, damaged, or not that of the file.
+    """
+    found: list[tuple[int, list[tuple[int, int]]]] = []
+    end = file.seek(0, io.SEEK_END)
+    while end:
+        end = _unpadded(file, end)
+        stream, records = _index(file, end, name)
+        found.append((stream, records))
+        end = stream
+    made: list[Block] = []
+    at = 0
+    for stream, records in reversed(found):
+        start = stream + _HEADER
+        for stored, size in records:
+            made.append(Block(stream, start, stored, at, size))
+            start += stored + -stored % 4
+            at += size
+    return made
+
+
+def inflated(file: BinaryIO, wanted: Sequence[Block], name: str) -> Unxz:
+    """Return the content of blocks that follow each other in the file, as a stream.
+
+    Args:
+        file: Must be able to seek.
+        wanted: The blocks, in their order.
+        name: What it is called in errors.
+    """
+    parts: list[io.RawIOBase | io.BytesIO] = []
+    for stream, group in groupby(wanted, key=lambda block: block.stream):
+        members = list(group)
+        last = members[-1]
+        body = Span(file, members[0].start, last.start + last.stored + -last.stored % 4 - members[0].start)
+        index = _written([(block.stored, block.size) for block in members])
+        header = Span(file, stream, _HEADER)
+        flags = Span(file, stream + 6, 2).read() or b""
+        size = struct.pack("<I", len(index) // 4 - 1)
+        footer = struct.pack("<I", zlib.crc32(size + flags)) + size + flags + _END
+        parts += [header, body, io.BytesIO(index + footer)]
+    return Unxz(Joined(*parts), name)
+
+
+class Unxz(io.RawIOBase):
+    """The content of an xz file, which may have several streams, as a stream. Checksums are checked.
+
+    Args:
+        source: The file, from its beginning.
+        name: What it is called in errors.
+    """
+
+    def __init__(self, source: Readable, name: str) -> None:
+        self._source, self._name = source, name
+        self._piece = bytearray(_PIECE)
+        self._inflating: lzma.LZMADecompressor | None = None
+        self._left = b""
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        """Inflate the next bytes into the buffer; return how many, 0 at the end.
+
+        Raises:
+            ConversionFailed: If the file is cut or damaged.
+        """
+        view = memoryview(buffer).cast("B")
+        try:
+            while len(view):
+                if (data := self._next(len(view))) is None:
+                    return 0
+                view[: len(data)] = data
+                if data:
+                    return len(data)
+        except lzma.LZMAError as error:
+            raise ConversionFailed(self._name, [f"the xz stream is damaged: {error}"], hint=AGAIN) from error
+        return 0
+
+    def _next(self, most: int) -> bytes | None:
+        """Inflate some bytes, perhaps none; None at the end."""
+        stream = self._inflating
+        if stream is None or stream.eof:
+            # Streams may be followed by zeros, four at a time, and by further streams.
+            while self._more():
+                self._left = self._left.lstrip(b"\0")
+                if self._left:
+                    break
+            else:
+                return None
+            self._inflating = stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY)
+        elif stream.needs_input and not self._more():
+            raise ConversionFailed(self._name, ["the xz stream is cut"], hint=AGAIN)
+        data, self._left = stream.decompress(self._left, most), b""
+        if stream.eof:
+            self._left = stream.unused_data
+        return data
+
+    def _more(self) -> bool:
+        """Have bytes to inflate, if there are any."""
+        if not self._left:
+            self._left = bytes(memoryview(self._piece)[: self._source.readinto(self._piece)])
+        return bool(self._left)
+
+
+def _unpadded(file: BinaryIO, end: int) -> int:
+    """Return where the stream ends that zeros follow, four at a time, up to `end`."""
+    while end >= 4 and (Span(file, end - 4, 4).read() or b"") == b"\0\0\0\0":
+        end -= 4
+    return end
+
+
+def _index(file: BinaryIO, end: int, name: str) -> tuple[int, list[tuple[int, int]]]:
+    """Return where the stream begins that ends at `end`, and the stored and inflated size of its blocks."""
+    footer = Span(file, max(0, end - _FOOTER.size), _FOOTER.size).read() or b""
+    crc, back, flags, mark = _FOOTER.unpack(footer.ljust(_FOOTER.size, b"\0"))
+    if mark != _END or crc != zlib.crc32(footer[4:10]):
+        raise ConversionFailed(
+            name, ["its last bytes are not the end of an xz stream: it is cut or damaged"], hint=AGAIN
+        )
+    size = 4 * (back + 1)
+    start = end - _FOOTER.size - size
+    text = (Span(file, start, size).read() or b"") if start >= _HEADER and size <= _INDEX_MOST else b""
+    if len(text) < 8 or text[0] or int.from_bytes(text[-4:], "little") != zlib.crc32(text[:-4]):
+        raise ConversionFailed(name, ["the index of its xz stream is damaged"], hint=AGAIN)
+    numbers = _numbers(text[1:-4])
+    count = next(numbers, 0)
+    records = [(next(numbers, 0), next(numbers, 0)) for _ in range(min(count, size))]
+    stream = start - sum(stored + -stored % 4 for stored, _ in records) - _HEADER
+    if stream < 0 or (Span(file, stream, _HEADER).read() or b"")[:8] != MAGIC + flags:
+        raise ConversionFailed(name, ["the index of its xz stream is that of another one"], hint=AGAIN)
+    return stream, records
+
+
+def _numbers(text: bytes) -> Iterator[int]:
+    """Yield numbers of seven bits a byte, the lowest first; the eighth says that another byte follows."""
+    value = shift = 0
+    for byte in text:
+        value |= (byte & 127) << shift
+        shift += 7
+        if not byte & 128:
+            yield value
+            value = shift = 0
+
+
+def _written(records: Sequence[tuple[int, int]]) -> bytes:
+    """Return an index as xz writes it."""
+    text = bytearray(1)
+    for number in (len(records), *(number for record in records for number in record)):
+        rest = number
+        while rest > 127:
+            text.append(rest & 127 | 128)
+            rest >>= 7
+        text.append(rest)
+    text += bytes(-len(text) % 4)
+    return bytes(text + zlib.crc32(text).to_bytes(4, "little"))
