@@ -1,27 +1,21 @@
 """Kill dumps at each of their file-system events, and report what they left. Run as a program by the tests.
 
-The method is that of `killer.py`: a forked child ends itself with SIGKILL at its n-th event.
-
-    argument    JSON: folder, old (whether a state is there before the dump that dies)
-    output      a line of JSON for each child: event, died, then what a reader finds, and the files there are, after the
-                death and after the next dump
+argument    JSON: folder, old (whether a state is there before the dump that dies)
+output      a line of JSON for each child: event, died, then what a reader finds, and the files there are, after the
+            death and after the next dump
 """
 
 import json
-import os
 import shutil
-import signal
 import sys
-import traceback
 from pathlib import Path
 
 import torch
+from lives import inside, life
 from torch.utils import _pytree as pytree
 
 from datasets_rl import checkpoint
 from datasets_rl.errors import BadArgument, DatasetsRLError
-
-EVENTS = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
 
 checkpoint._PIECE = 1 << 14
 checkpoint._THREADS = 1  # so that the events come in the same order in every child
@@ -29,41 +23,14 @@ torch.set_num_threads(1)  # threads do not survive a fork
 
 task = json.loads(sys.argv[1])
 folder = Path(task["folder"])
+counts = inside(folder)
 ROWS = torch.arange(6000)
 OLD = {"name": "old", "rows": checkpoint.pieces(ROWS), "other": torch.arange(100.0)}
 NEW = {"name": "new", "rows": checkpoint.pieces(torch.where(ROWS == 5, -1, ROWS)), "more": torch.arange(200.0)}
 
 
-def life(fatal):
-    """Dump in a forked child that dies at its event number `fatal`; return the events it saw, or None."""
-    readable, writable = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(writable)
-        with os.fdopen(readable) as stream:
-            seen = stream.read()
-        _, status = os.waitpid(child, 0)
-        if not os.WIFSIGNALED(status) and not seen:
-            raise SystemExit(f"the child that was to die at {fatal} failed by itself")
-        return None if os.WIFSIGNALED(status) else int(seen)
-    os.close(readable)
-    count = 0
-
-    def watch(event, arguments):
-        nonlocal count
-        if event in EVENTS and any(str(folder) in str(argument) for argument in arguments):
-            count += 1
-            if count == fatal:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(watch)
-    try:
-        checkpoint.write(folder, "Test", NEW)
-    except BaseException:  # noqa: BLE001 - whatever it is, this child must not live on
-        traceback.print_exc()
-        os._exit(1)
-    os.write(writable, str(count).encode())
-    os._exit(0)
+def work():
+    checkpoint.write(folder, "Test", NEW)
 
 
 def plain(state):
@@ -96,11 +63,11 @@ def prepare():
 
 
 prepare()
-total = life(0)
+total = life(0, work, counts)
 whole = files()
 for fatal in range(1, total + 1):
     prepare()
-    died = life(fatal) is None
+    died = life(fatal, work, counts) is None
     after = found()
-    life(0)
+    life(0, work, counts)
     print(json.dumps({"event": fatal, "died": died, "after": after, "again": found(), "clean": files() == whole}))
