@@ -152,6 +152,8 @@ class Plan:
     """About how many bytes are taken at once meanwhile."""
     free_bytes: int
     selection: Selection = field(default_factory=Selection)
+    choices: Mapping[str, int] = field(default_factory=dict)
+    """The same as `stored_bytes` for each choice that changes it, as one types it; that taken first."""
 
 
 def place(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> Place:
@@ -257,7 +259,9 @@ def plan(
     local = from_local is not None
     raw_bytes = _sum(asset.size for asset in contents.assets)
     raw_bytes = entry.bytes if raw_bytes is None else raw_bytes
-    stored_bytes = None if raw_bytes is None or raw_only else int(raw_bytes * _SIZE_GUESS)
+    growth = contents.growth or {"": _SIZE_GUESS}
+    choices = {} if raw_bytes is None or raw_only else {name: int(raw_bytes * one) for name, one in growth.items()}
+    stored_bytes = next(iter(choices.values()), None)
     wire = 0 if local else remaining_bytes(contents.assets, spot.raw)
     return Plan(
         id=entry.id,
@@ -269,6 +273,7 @@ def plan(
         peak_bytes=None if wire is None else _raw_at_once(contents, wire, options, settings) + (stored_bytes or 0),
         free_bytes=disk.free_bytes(spot.root),
         selection=selection,
+        choices=choices if len(choices) > 1 else {},
     )
 
 

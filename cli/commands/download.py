@@ -257,6 +257,7 @@ def _plan_facts(plan: Plan) -> Facts:
             ("", f"and {len(urls) - _SHOWN_URLS:,} more addresses" if len(urls) > _SHOWN_URLS else ""),
             ("over the network", size_text(plan.wire_bytes)),
             ("stored, about", "" if plan.stored_bytes is None else size_text(plan.stored_bytes)),
+            *((f"with {choice}", size_text(size)) for choice, size in plan.choices.items()),
             ("at most meanwhile", size_text(plan.peak_bytes)),
             ("free now", size_text(plan.free_bytes)),
             ("free after", size_text(_free_after(plan))),

@@ -114,6 +114,9 @@ class Contents:
     """The upstream's own version mark of the whole, a commit."""
     steps: int | None = None
     """How many steps all shards have, where the upstream says so; it is held to that."""
+    growth: Mapping[str, float] = field(default_factory=dict)
+    """About how many bytes are stored for each one that is fetched: by the choices that decide it, as one types them,
+    the one taken first."""
     numbers: Sequence[int] | None = None
     """The trajectories that are wanted, counted over all shards, where no upstream says how many each shard has: the
     others are dropped, and no shard behind the last one wanted is waited for."""

@@ -10,6 +10,7 @@ split, and is asked where the buckets do not answer.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ __all__ = ["SOURCE", "OpenX"]
 _ID = re.compile(r"[A-Za-z0-9_]+")
 _TRAIN = "train"
 _SHARD_BYTES = 64 << 20
+_SMALLER = {"jpeg": 0.12, "png": 0.6}  # a guess, for the estimate of --dry-run: encoded bytes for each byte of pixels
 _EPISODES_MOST = 1 << 20  # of a set on the mirror; the largest known has 580,392
 _RECORDS = re.compile(r".*/[^/]+?-(?P<split>[^/-]+)\.tfrecord-(?P<number>\d{5})-of-(?P<count>\d{5})")
 
@@ -210,6 +212,7 @@ def _of_records(
         tuple(_grouped(chosen)),
         common=(features.path, described.path),
         facts={**facts, "features": features.path, "metadata": metadata},
+        growth=_growth(_step_bytes(upstream.text(features), features.path), facts["images"]),
         entry=replace(entry, citation=citation if isinstance(citation, str) and citation else entry.citation),
         revision=folder.revision or metadata["version"],
     )
@@ -266,8 +269,29 @@ def _of_archives(entry: Entry, folder: Folder, selection: Selection, facts: Mapp
         facts={**facts, "metadata": {"split": _TRAIN, "upstream": "hub"}},
         entry=replace(entry, faults=(SOURCE._catalog["hub_fault"],)),  # noqa: SLF001 -- the class is of this module
         revision=folder.revision,
+        growth=_growth((1.0, 1 / _SMALLER["jpeg"], 1.0), facts["images"]),
         numbers=numbers,
     )
+
+
+def _growth(sizes: tuple[float, float, float], images: str) -> dict[str, float]:
+    fetched, decoded, encoded = sizes
+    growth = {"--images decoded": decoded / fetched, "--images encoded": encoded / fetched}
+    return dict(sorted(growth.items(), key=lambda item: not item[0].endswith(images)))
+
+
+def _step_bytes(features: str, name: str) -> tuple[float, float, float]:
+    """Estimate what a step takes in a record, and stored with pictures decoded and with pictures kept encoded."""
+    from datasets_rl.read.tfds import Schema
+
+    fetched = decoded = encoded = 1.0
+    for leaf in Schema(features, name).leaves.values():
+        size = math.prod(size or 1 for size in leaf.shape) * (leaf.dtype.itemsize if leaf.kind != "text" else 4)
+        small = size * _SMALLER[leaf.encoding or "jpeg"] if leaf.kind == "image" else size
+        wide = size * 2 if leaf.kind == "image" and leaf.dtype.itemsize == 2 else size  # depth becomes int32
+        fetched, decoded = fetched + small, decoded + wide
+        encoded += small if leaf.dtype.itemsize == 1 else wide
+    return fetched, decoded, encoded
 
 
 def _grouped(files: Sequence[_File]) -> Iterator[Shard]:
