@@ -9,7 +9,8 @@ import pytest
 
 import datasets_rl
 
-PAGES = sorted((Path(datasets_rl.__file__).parents[1] / "docs").glob("*.md"))
+DOCS = Path(datasets_rl.__file__).parents[1] / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -19,7 +20,7 @@ def test_the_programs_of_a_page_run_one_after_the_other(page):
     for program in programs:
         exec(program, names)
 
-    assert programs
+    assert programs or page.parent.name == "sources"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
