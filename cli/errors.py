@@ -15,6 +15,7 @@ from datasets_rl.errors import (
     Locked,
     MissingDependency,
     NeedsYes,
+    PreprocessFailed,
     UnknownId,
 )
 
@@ -44,7 +45,11 @@ EXIT_CODES = (
     ExitCode(5, "integrity: bytes are not the ones expected", (IntegrityFailed,)),
     ExitCode(6, "not enough disk", (DiskFull,)),
     ExitCode(7, "an optional library is missing; the message has the pip line", (MissingDependency,)),
-    ExitCode(8, "conversion: the upstream file breaks its own format", (ConversionFailed,)),
+    ExitCode(
+        8,
+        "conversion: the upstream file breaks its own format, or a step of a recipe failed",
+        (ConversionFailed, PreprocessFailed),
+    ),
     ExitCode(9, "locked by another process", (Locked,)),
     ExitCode(10, "refused without --yes", (NeedsYes,)),
     ExitCode(INTERRUPTED, "interrupted with Ctrl-C; the same command continues"),

@@ -29,7 +29,7 @@ from datasets_rl.sources._base import Contents, Entry, Recording, Selection
 from datasets_rl.ted.episode import Episode, Late
 from datasets_rl.ted.keys import Key
 
-__all__ = ["Work", "convert", "converted_bytes", "converter_version"]
+__all__ = ["Work", "convert", "converted_bytes", "converter_version", "write_metadata"]
 
 _METADATA_FOLDER = "metadata"
 _UNSEEN = Report()
@@ -194,7 +194,7 @@ def _manifest(
     work: Work, recording: Recording, written: Written, folder: Path, entries: Sequence[Mapping[str, Any]]
 ) -> Manifest:
     entry = work.entry
-    metadata, metadata_files = _write_metadata(folder, recording.metadata)
+    metadata, metadata_files = write_metadata(folder, recording.metadata)
     decisions: dict[str, Applied] = {}
     for one in (Applied(**decision) for made in entries for decision in made["decisions"]):
         before = decisions.get(one.rule)
@@ -255,7 +255,8 @@ def _specs(schema: Schema, known: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _write_metadata(folder: Path, metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[StoredFile]]:
+def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[StoredFile]]:
+    """Write what belongs to no step: arrays into files, and return the entries of the manifest and the files."""
     entries: dict[str, Any] = {}
     files: list[StoredFile] = []
     for name, value in metadata.items():

@@ -83,11 +83,11 @@ def write_json(target: Path, value: Any) -> None:
     write_text(target, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
-def publish_folder(build: Path, target: Path, *, aside: Path) -> None:
+def publish_folder(build: Path, target: Path, *, aside: Path, keep: Path | None = None) -> None:
     """Move a finished folder to its place.
 
-    A folder that is there already goes to `aside` first, and is deleted when the new one stands. A process that dies
-    between the two renames leaves `aside`, which `recover_folder` brings back.
+    A folder that is there already goes to `aside` first, and is deleted when the new one stands, or moved to `keep`. A
+    process that dies between the two renames leaves `aside`, which `recover_folder` brings back.
     """
     for path in sorted(build.rglob("*")):
         sync(path)
@@ -99,6 +99,10 @@ def publish_folder(build: Path, target: Path, *, aside: Path) -> None:
         sync(aside.parent)
     os.replace(build, target)
     sync(target.parent)
+    if keep is not None and aside.exists():
+        remove_tree(keep)
+        keep.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(aside, keep)
     remove_tree(aside)
 
 

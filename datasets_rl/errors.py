@@ -12,6 +12,7 @@
     ├── DiskFull                         make room, or write elsewhere
     ├── MissingDependency (ImportError)  install the named extra
     ├── ConversionFailed                 the upstream file breaks its own format
+    ├── PreprocessFailed                 correct the recipe or its function; the dataset is as it was
     ├── Locked                           another process is at work
     └── NeedsYes                         confirm with --yes
 
@@ -38,6 +39,7 @@ __all__ = [
     "NeedsYes",
     "NotADataset",
     "Offline",
+    "PreprocessFailed",
     "UnknownId",
     "UnknownKey",
 ]
@@ -70,6 +72,13 @@ def _rebuild(kind: type[DatasetsRLError], args: tuple[object, ...], state: dict[
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+def revived(kind: str, message: str, hint: str) -> DatasetsRLError:
+    """Return an error of another process as that one described it: of the class of that name, if it is one of these."""
+    named = globals().get(kind)
+    own = named if isinstance(named, type) and issubclass(named, DatasetsRLError) else DatasetsRLError
+    return _rebuild(own, (message,), {"message": message, "hint": hint})
 
 
 class BadArgument(DatasetsRLError, ValueError):
@@ -233,6 +242,10 @@ class ConversionFailed(DatasetsRLError):
         super().__init__(f"{what} cannot be converted: {shown}", hint=hint)
         self.what = what
         self.problems = tuple(problems)
+
+
+class PreprocessFailed(DatasetsRLError):
+    """A step of a recipe failed, or made something that is no dataset."""
 
 
 class Locked(DatasetsRLError):

@@ -86,6 +86,11 @@ class Place:
         return self.work / "replaced"
 
     @property
+    def previous(self) -> Path:
+        """The dataset that preprocessing replaced, until the next time."""
+        return self.root / ".previous" / self.name
+
+    @property
     def journal(self) -> Path:
         """How far the conversion is."""
         return self.work / "journal.jsonl"
@@ -378,7 +383,7 @@ def _clear(path: Path) -> None:
     """Delete a folder, and those above it that only an id with slashes made."""
     disk.remove_tree(path)
     for parent in path.parents:
-        if parent.name in {".raw", ".work"}:
+        if parent.name in {".raw", ".work", ".previous"}:
             return
         with suppress(OSError):  # another id with the same beginning has something there
             parent.rmdir()
@@ -653,6 +658,9 @@ def verify(
 
 def _compare(stored_dataset: StoredDataset, folder: Path, checked: list[str]) -> list[str]:
     manifest = stored_dataset.manifest
+    if manifest.history:
+        checked.append("not compared with raw files: it was preprocessed")
+        return []
     try:
         head, name = sources.split_id(manifest.id)
         origin = sources.source(head)
@@ -736,11 +744,11 @@ def remove(dataset_id: str, *, root: Path | str | None = None, settings: Setting
     """
     spot = place(dataset_id, root=root, settings=settings)
     with disk.lock(spot.lock, dataset_id, wait=0):
-        paths = [path for path in (spot.raw, spot.work) if path.exists()] + [spot.folder] * spot.exists
+        paths = [path for path in (spot.raw, spot.work, spot.previous) if path.exists()] + [spot.folder] * spot.exists
         freed = sum(disk.tree_bytes(path) for path in paths)
         if spot.exists:
             refuse_foreign_files(spot.folder)
             disk.discard_folder(spot.folder, by_way_of=spot.work / "removed")
-        _clear(spot.work)
-        _clear(spot.raw)
+        for path in (spot.work, spot.raw, spot.previous):
+            _clear(path)
     return freed

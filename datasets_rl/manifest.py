@@ -95,6 +95,8 @@ class Manifest:
     """The upstream's own version mark of the whole, a commit."""
     score: Mapping[str, Any] = field(default_factory=dict)
     """The returns that a normalised score calls 0 and 1, "low" and "high", and their "origin"; empty if nobody said."""
+    history: tuple[Mapping[str, Any], ...] = ()
+    """What was done to it since it was made of raw files, in order: recipes, and what each was applied to."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the document that manifest.json holds."""
@@ -122,6 +124,7 @@ class Manifest:
             **({"selection": dict(self.selection)} if self.selection else {}),
             **({"revision": self.revision} if self.revision else {}),
             **({"score": dict(self.score)} if self.score else {}),
+            **({"history": [dict(one) for one in self.history]} if self.history else {}),
         }
 
     @classmethod
@@ -159,6 +162,7 @@ class Manifest:
             raw=tuple(RawFile(**entry) for entry in document["raw"]),
             decisions=tuple(Applied(**entry) for entry in document["decisions"]),
             faults=tuple(document.get("faults", [])),
+            history=tuple(document.get("history", [])),
             **{name: document[name] for name in _PLAIN if name in document},
         )
 
@@ -220,6 +224,7 @@ _KINDS: Sequence[tuple[tuple[str, ...], type, str]] = (
     (("id", "converter", "licence", "citation", "homepage", "revision"), str, "text"),
     (("statistics", "specs", "metadata", "selection", "score"), dict, "an object"),
     (("faults",), list, "a list of sentences"),
+    (("history",), list, "a list of objects"),
 )
 _NEEDED = (
     (NEXT_REWARD, "biuf", (1,)),
@@ -263,6 +268,9 @@ def _faults(document: Mapping[str, Any]) -> Iterator[str]:
             if not isinstance(document.get(name, kind()), kind):
                 yield f"{name} is {shorten(document[name])}; expected {wanted}"
     yield from _score_faults(document.get("score"))
+    history = document.get("history")
+    if isinstance(history, list) and not all(isinstance(one, dict) for one in history):
+        yield f"history is {shorten(history)}; expected a list of objects"
     faults = document.get("faults")
     if isinstance(faults, list) and not all(isinstance(fault, str) for fault in faults):
         yield f"faults is {shorten(faults)}; expected a list of sentences"

@@ -22,6 +22,7 @@ EXAMPLES = [
     errors.DiskFull("/data", None, 0),
     errors.MissingDependency("h5py", "minari", "reading HDF5"),
     errors.ConversionFailed("x", ["no rewards"]),
+    errors.PreprocessFailed("step 0 (function) at episode 3: it broke", hint="mend it"),
     errors.Locked("d4rl/x", "process 4711 on node3", "/data/x.lock"),
     errors.NeedsYes("removing d4rl/x"),
 ]
@@ -39,6 +40,15 @@ def test_an_error_survives_the_way_back_from_a_worker(error):
     assert type(back) is type(error)
     assert str(back) == str(error)
     assert back.__dict__ == error.__dict__
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_is_brought_back_from_what_it_says_of_itself(error):
+    back = errors.revived(type(error).__name__, error.message, error.hint)
+
+    assert type(back) is type(error)
+    assert str(back) == str(error)
+    assert type(errors.revived("Path", "it broke", "")) is errors.DatasetsRLError
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
@@ -64,5 +74,5 @@ def test_messages_show_what_was_wanted_and_every_failure():
     assert "RLDS_OFFLINE" in str(EXAMPLES[6])
     assert "too short; too old" in str(EXAMPLES[7])
     assert "10 bytes needed (the download), 5 bytes free" in str(EXAMPLES[9])
-    assert "process 4711 on node3" in str(EXAMPLES[13])
+    assert "process 4711 on node3" in str(EXAMPLES[14])
     assert "did you mean d4rl/hopper-medium-v2?" in str(EXAMPLES[3])

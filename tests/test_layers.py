@@ -151,6 +151,8 @@ def test_no_module_checks_with_an_assert_statement(module):
 @pytest.mark.parametrize("module", MODULES.values(), ids=lambda module: module.name)
 def test_no_module_swallows_every_exception(module):
     handlers = [node for node in ast.walk(module.tree) if isinstance(node, ast.ExceptHandler)]
+    # A user's function may raise anything; what is caught must then go on as an error of ours.
+    handlers = [one for one in handlers if not isinstance(one.body[-1], ast.Raise)]
     broad = [one.lineno for one in handlers if one.type is None or getattr(one.type, "id", "") == "Exception"]
 
     assert broad == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -22,11 +22,16 @@ from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection, read_numbers
 from datasets_rl.specs import CompositeSpec, from_manifest
 from datasets_rl.storages.dataset import DatasetStorage
+from datasets_rl.storages.renamed import Renamed
 from datasets_rl.storages.selection import SelectedRows
 from datasets_rl.storages.trajectories import PaddedTrajectories
 from datasets_rl.ted.keys import NEXT, ROOT_FLAGS, Key, as_key
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.writers._base import Writer
+
+if TYPE_CHECKING:
+    from datasets_rl.preprocess import Recipe
+    from datasets_rl.preprocess.functions import Per
 
 __all__ = ["BaseDatasetExperienceReplay", "Download"]
 
@@ -135,7 +140,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         """Name a copy of the upstream's files that the user has, which is then read in its place."""
         return None
 
-    def _steps(self) -> DatasetStorage | SelectedRows:
+    def _steps(self) -> DatasetStorage | SelectedRows | Renamed:
         """Choose what this replay buffer shows: what is wanted of what is stored, unless a source knows better."""
         stored, wanted, whole = self.stored, self.selection, DatasetStorage(self.stored)
         here = stored.manifest.selection
@@ -215,6 +220,95 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         array = np.array(map_npy(self.data_path / value["file"]))
         # torch has neither text nor another byte order.
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("="))) if array.dtype.kind in "biufc" else array
+
+    def preprocess(
+        self,
+        fn: Callable[[Any], Any] | Recipe,
+        dim: int = 0,
+        num_workers: int | None = None,
+        *,
+        chunksize: int | None = None,
+        num_chunks: int | None = None,
+        pool: Any = None,
+        generator: torch.Generator | None = None,
+        max_tasks_per_child: int | None = None,
+        worker_threads: int = 1,
+        index_with_generator: bool = False,
+        pbar: bool = False,
+        mp_start_method: str | None = None,
+        num_frames: int | None = None,
+        dest: Path | str | None = None,
+        batched: bool = False,
+        per: Per | None = None,
+        max_ram: int | None = None,
+        force: bool = False,
+    ) -> DatasetStorage:
+        """Put every transition through a function, once, and store what comes out.
+
+            >>> dataset.preprocess(lambda step: step.set("norm", step["observation"].norm(dim=-1)))
+            >>> dataset.preprocess(fn, batched=True, num_workers=8)           # the function takes many steps at once
+            >>> dataset.preprocess(drop_failures, per="episode")              # returns a TensorDict, a list, or None
+
+        Without `dest` the dataset is replaced, in one step, when all is done: this buffer, and every later one of the
+        same id, then shows the new version. The old one is kept until the next time (`rlds preprocess --undo`). If the
+        function fails, or the process dies, the dataset is as it was; the same call then goes on where it stopped.
+
+        Args:
+            fn: Takes a TensorDict and returns one, or a `Recipe`. Fields may be added, dropped and changed; reward and
+                ends stay. Where ``next`` comes out as the root one step later, it is stored once.
+            dim: The axis of steps: 0.
+            num_workers: Processes; by default as many as there are cores where the dataset is large.
+            chunksize: Steps that the function is given at once; 0 gives it single steps.
+            num_chunks: The same, as a number of pieces of the whole.
+            pool: A pool of processes of the caller's, which then makes the parts.
+            generator: Seeds what the function draws.
+            max_tasks_per_child: Parts after which a process is replaced.
+            worker_threads: Threads of torch in each process.
+            index_with_generator: Taken because the reference has it; no whole dataset is ever in memory.
+            pbar: Whether progress is shown.
+            mp_start_method: Taken because the reference has it; the processes are programs of their own, so that
+                lambdas work, and the caller's script is not run again.
+            num_frames: Only the first steps, to try a function.
+            dest: A folder for the result; this dataset then stays as it is.
+            batched: The function takes a batch of steps, [B].
+            per: "step", "batch" or "episode": what the function takes.
+            max_ram: Bytes that all processes may take for what they work on, about.
+            force: Make the result anew although it is there.
+
+        Returns:
+            The storage of the result.
+
+        Raises:
+            PreprocessFailed: If the function fails; it says at which step and episode, and with which fields.
+            BadArgument: If arguments exclude each other.
+        """
+        from datasets_rl.preprocess.calls import Call
+
+        call = Call(
+            fn=fn,
+            dim=dim,
+            num_workers=num_workers,
+            chunksize=chunksize,
+            num_chunks=num_chunks,
+            pool=pool,
+            generator=generator,
+            max_tasks_per_child=max_tasks_per_child,
+            worker_threads=worker_threads,
+            index_with_generator=index_with_generator,
+            mp_start_method=mp_start_method,
+            num_frames=num_frames,
+            batched=batched,
+            per=per,
+        )
+        place = None if dest is None else Path(dest)
+        result = DatasetStorage(StoredDataset(call.run(self._path, place, pbar=pbar, max_ram=max_ram, force=force)))
+        if place is None:
+            self.stored = result.stored
+            for name in ("specs", "metadata"):
+                self.__dict__.pop(name, None)
+            steps = self._steps()
+            self.set_storage(PaddedTrajectories(steps) if self.split_trajs else steps)
+        return result
 
     def delete(self) -> None:
         """Remove the dataset from the disk; this buffer must not be used afterwards."""

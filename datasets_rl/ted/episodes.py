@@ -44,6 +44,12 @@ class Episodes:
     """What is known about each as a whole, [E]: always its number upstream, "source"."""
     words: Mapping[Key, Sequence[str]] = field(default_factory=dict)
     """The texts that the numbers of a text field stand for."""
+    numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Which of the dataset's episodes each comes from, [E]; counted from 0 where nobody says."""
+
+    def __post_init__(self) -> None:
+        if len(self.numbers) != len(self.lengths):
+            object.__setattr__(self, "numbers", np.arange(len(self.lengths)))
 
     def __len__(self) -> int:
         """Return E."""
@@ -80,6 +86,7 @@ class Episodes:
             finals={key: values[chosen] for key, values in self.finals.items()},
             known=self.known[chosen],
             facts={name: values[chosen] for name, values in self.facts.items()},
+            numbers=self.numbers[chosen],
         )
 
     def __iter__(self) -> Iterator[Episode]:

@@ -1,0 +1,8 @@
+"""Dataset to dataset, once: recipes of steps, and where they run."""
+
+from datasets_rl.preprocess._base import Step
+from datasets_rl.preprocess.functions import Function
+from datasets_rl.preprocess.recipe import Recipe
+from datasets_rl.preprocess.run import Preview, preprocess, preview, undo
+
+__all__ = ["Function", "Preview", "Recipe", "Step", "preprocess", "preview", "undo"]

@@ -1,0 +1,53 @@
+"""A stored dataset as blocks of whole episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE
+
+__all__ = ["block_of", "blocks", "step_bytes", "whole_episodes"]
+
+
+def step_bytes(stored: StoredDataset) -> int:
+    """Return the bytes of one step in memory, pictures decoded."""
+    schema = stored.schema
+    return schema.record_bytes + sum(field.step_bytes for field in schema.wide)
+
+
+def whole_episodes(lengths: np.ndarray, most: int) -> list[tuple[int, int]]:
+    """Cut E episodes into runs of about `most` steps: (first, behind the last); a run has one at least."""
+    starts = np.cumsum(lengths) - lengths
+    cuts = np.flatnonzero(np.diff(starts // max(most, 1), prepend=-1))
+    return list(zip(cuts.tolist(), [*cuts[1:].tolist(), len(lengths)], strict=True))
+
+
+def block_of(stored: StoredDataset, first: int, behind: int) -> Episodes:
+    """Return some episodes of a dataset, [first, behind): views of its files, but for pictures."""
+    table = stored.episodes
+    rows = slice(int(table.starts[first]), int(table.stops[behind - 1]))
+    own = {EPISODE, NEXT_DONE}
+    fields = [field for field in stored.schema if field.key not in own]
+    arrays = {field.key: stored.column(field.key, rows.start, rows.stop) for field in fields}
+    carried = [field.key for field in fields if field.carried]
+    facts = [name for name in table.names if name not in {"start", "length", "return", "final_known"}]
+    return Episodes(
+        lengths=np.array(table.lengths[first:behind]),
+        steps={key: values for key, values in arrays.items() if key not in carried},
+        states={key: arrays[key] for key in carried},
+        finals={key: stored.finals(key)[first:behind] for key in carried},
+        known=table["final_known"][first:behind],
+        facts={name: table[name][first:behind] for name in facts},
+        words={field.key: stored.texts(field.key) for field in fields if field.text},
+        numbers=np.arange(first, behind),
+    )
+
+
+def blocks(stored: StoredDataset, first: int, behind: int, most: int) -> Iterator[Episodes]:
+    """Yield the episodes [first, behind) in blocks of about `most` steps."""
+    for start, stop in whole_episodes(stored.episodes.lengths[first:behind], most):
+        yield block_of(stored, first + start, first + stop)

@@ -1,0 +1,119 @@
+"""The arguments of `BaseDatasetExperienceReplay.preprocess`, which are the reference's, as a recipe and an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from datasets_rl.errors import BadArgument
+from datasets_rl.manifest import Manifest
+from datasets_rl.preprocess import part
+from datasets_rl.preprocess.engines import Engine
+from datasets_rl.preprocess.engines.local import Local
+from datasets_rl.preprocess.functions import Function, Per
+from datasets_rl.preprocess.recipe import Recipe
+from datasets_rl.preprocess.run import preprocess
+from datasets_rl.settings import Settings
+
+__all__ = ["Call"]
+
+_START_METHODS = {None, "fork", "spawn", "forkserver"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call, as it was written."""
+
+    fn: Callable[[Any], Any] | Recipe
+    dim: int
+    num_workers: int | None
+    chunksize: int | None
+    num_chunks: int | None
+    pool: Any
+    generator: torch.Generator | None
+    max_tasks_per_child: int | None
+    worker_threads: int
+    index_with_generator: bool
+    mp_start_method: str | None
+    num_frames: int | None
+    batched: bool
+    per: Per | None
+
+    def run(self, folder: Path, dest: Path | None, *, pbar: bool, max_ram: int | None, force: bool) -> Path:
+        """Preprocess the dataset in a folder.
+
+        Returns:
+            The folder of the result.
+
+        Raises:
+            BadArgument: If arguments exclude each other, or have no meaning; all such at once.
+        """
+        self._check()
+        steps = Manifest.read(folder).steps if self.num_frames is None else self.num_frames
+        settings = Settings.from_env()
+        return preprocess(
+            folder,
+            self._recipe(steps),
+            dest=dest,
+            num_frames=self.num_frames,
+            jobs=self.num_workers,
+            max_ram=max_ram,
+            engine=self._engine(),
+            force=force,
+            seed=0 if self.generator is None else int(torch.randint(1 << 62, (1,), generator=self.generator)),
+            threads=self.worker_threads,
+            settings=replace(settings, progress=settings.progress and pbar),
+        )
+
+    def _check(self) -> None:
+        problems = []
+        if self.dim != 0:
+            problems.append(f"dim is {self.dim}; a dataset has one axis, 0")
+        if self.chunksize is not None and self.num_chunks is not None:
+            problems.append("chunksize and num_chunks exclude each other")
+        counts = {"num_workers": self.num_workers, "num_chunks": self.num_chunks, "worker_threads": self.worker_threads}
+        problems += [
+            f"{name} is {value}; expected at least 1"
+            for name, value in counts.items()
+            if value is not None and value < 1
+        ]
+        if self.mp_start_method not in _START_METHODS:
+            problems.append(f"mp_start_method is {self.mp_start_method!r}; expected 'fork', 'spawn' or 'forkserver'")
+        if isinstance(self.fn, Recipe) and (self.batched or self.per or self.chunksize or self.num_chunks):
+            problems.append(
+                "a recipe says itself what its steps take: batched, per, chunksize and num_chunks have no meaning"
+            )
+        if self.batched and self.per not in {None, "batch"}:
+            problems.append(f"batched is True and per is {self.per!r}")
+        if problems:
+            raise BadArgument("; ".join(problems))
+
+    def _recipe(self, steps: int) -> Recipe:
+        if isinstance(self.fn, Recipe):
+            return self.fn
+        most = self.chunksize or 0 if self.num_chunks is None else -(-steps // self.num_chunks)
+        per: Per = self.per or ("batch" if self.batched or most else "step")
+        return Recipe([Function(self.fn, per, most if per == "batch" else 0)], getattr(self.fn, "__qualname__", ""))
+
+    def _engine(self) -> Engine | None:
+        if self.pool is not None:
+            return _Pool(self.pool)
+        if self.num_workers is None:
+            return None
+        return Local(self.num_workers, threads=self.worker_threads, tasks_of_one=self.max_tasks_per_child)
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Makes parts in a pool of processes of the caller's."""
+
+    pool: Any
+
+    def run(self, tasks: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """Yield what is said of each task, in their order."""
+        made: Iterator[Mapping[str, Any]] = self.pool.imap(part.make, tasks)
+        return made

@@ -1,0 +1,165 @@
+"""A user's function as a step: for a transition, a batch of them, or a whole episode."""
+
+from __future__ import annotations
+
+import hashlib
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import cloudpickle
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
+
+from datasets_rl.errors import BadArgument
+from datasets_rl.preprocess._base import Step
+from datasets_rl.preprocess.tensors import from_tensors, to_tensors
+from datasets_rl.ted.episodes import Episodes
+
+__all__ = ["Function", "Per", "digest", "joined"]
+
+Per = Literal["step", "batch", "episode"]
+_DIGEST = 16
+
+
+@dataclass
+class Function(Step):
+    """What a function makes of transitions.
+
+        per="step"      fn(TensorDict [])  -> TensorDict []            one after the other
+        per="batch"     fn(TensorDict [B]) -> TensorDict [B]           rows of several episodes
+        per="episode"   fn(TensorDict [T]) -> TensorDict [T'], a list of them, or None
+
+    Args:
+        fn: The function.
+        per: What it is given.
+        most: Steps of a batch; as many as come at once where it is 0.
+    """
+
+    fn: Callable[[TensorDictBase], Any]
+    per: Per = "step"
+    most: int = 0
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise BadArgument(f"fn is a {type(self.fn).__name__}; expected a function of a TensorDict")
+        if self.per not in {"step", "batch", "episode"}:
+            raise BadArgument(f"per is {self.per!r}; expected 'step', 'batch' or 'episode'")
+
+    def __call__(self, block: Episodes) -> Episodes | None:
+        """Return what the function makes of a block."""
+        if self.per == "episode":
+            return joined([one for number in range(len(block)) for one in self._of_episode(block, number)])
+        data = to_tensors(block)
+        if self.per == "step":
+            return from_tensors(_stacked([self.fn(one) for one in data.unbind(0)]), block, whole=False)
+        parts = data.split(self.most or max(len(data), 1), 0)
+        came = [self.fn(one) for one in parts]
+        return from_tensors(came[0] if len(came) == 1 else torch.cat(came), block, whole=False)
+
+    def _of_episode(self, block: Episodes, number: int) -> list[Episodes]:
+        one = block.pick(np.array([number]))
+        came = self.fn(to_tensors(one))
+        several = came if isinstance(came, (list, tuple)) else [] if came is None else [came]
+        made = [from_tensors(data, one, whole=True) for data in several]
+        found = [each for each in made if each is not None]
+        # The state behind the last step is unknown only where that step comes last.
+        return [replace(each, known=np.ones_like(each.known)) for each in found[:-1]] + found[-1:]
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe the step: the function by its name and by what it does."""
+        name = getattr(self.fn, "__qualname__", type(self.fn).__qualname__)
+        return {"use": "function", "name": name, "per": self.per, "digest": digest(self.fn)}
+
+
+def joined(parts: Sequence[Episodes]) -> Episodes | None:
+    """Put blocks behind each other; None if there is none.
+
+    Raises:
+        BadArgument: If they do not have the same fields.
+    """
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    first = parts[0]
+    for part in parts[1:]:
+        for kind in ("steps", "states"):
+            here, there = getattr(first, kind), getattr(part, kind)
+            if here.keys() != there.keys():
+                odd = sorted(map(".".join, here.keys() ^ there.keys()))
+                raise BadArgument(f"episodes come out with different fields: {', '.join(odd)}")
+
+    def cat(kind: str) -> dict[Any, NDArray[Any]]:
+        return {key: np.concatenate([getattr(part, kind)[key] for part in parts]) for key in getattr(first, kind)}
+
+    return Episodes(
+        np.concatenate([part.lengths for part in parts]),
+        cat("steps"),
+        cat("states"),
+        cat("finals"),
+        np.concatenate([part.known for part in parts]),
+        cat("facts"),
+        first.words,
+        np.concatenate([part.numbers for part in parts]),
+    )
+
+
+def _stacked(rows: Sequence[Any]) -> Any:
+    """Stack what came of each transition, a call for each field."""
+    first = rows[0]
+    if not isinstance(first, TensorDictBase):
+        return first
+    keys = list(first.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor))
+    odd = sorted(str(key) for key in keys if not isinstance(first.get(key), torch.Tensor))
+    if odd:
+        raise BadArgument(f"{', '.join(odd)} is no tensor")
+    leaves = {key: torch.stack([row.get(key) for row in rows]) for key in keys}
+    return TensorDict(leaves, batch_size=[len(rows)])
+
+
+def digest(fn: Any) -> str:
+    """Return what a function does, as a short text: the same in every process, and another one when it is changed."""
+    hashed = hashlib.sha256()
+    for piece in _pieces(fn, set()):
+        hashed.update(piece)
+        hashed.update(b"|")
+    return hashed.hexdigest()[:_DIGEST]
+
+
+def _pieces(value: Any, seen: set[int]) -> Iterator[bytes]:
+    """Yield the bytes of all that a function refers to; a function that calls itself is gone through once."""
+    if isinstance(value, types.FunctionType):
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+    parts = _parts(value)
+    if parts is None:
+        yield _bytes(value)
+    else:
+        for part in parts:
+            yield from _pieces(part, seen)
+
+
+def _parts(value: Any) -> Iterable[Any] | None:
+    if isinstance(value, types.FunctionType):
+        cells = [one.cell_contents for one in value.__closure__ or ()]
+        used = [value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__]
+        return value.__code__, value.__defaults__, value.__kwdefaults__, cells, used
+    if isinstance(value, types.CodeType):
+        return value.co_code, value.co_consts, value.co_names, value.co_varnames
+    if isinstance(value, dict):
+        return value.items()
+    return value if isinstance(value, (tuple, list)) else None
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, (types.ModuleType, type, types.BuiltinFunctionType)):
+        return f"{getattr(value, '__module__', '')}.{value.__name__}".encode()
+    if isinstance(value, (frozenset, set)):
+        return repr(sorted(value, key=repr)).encode()
+    if isinstance(value, (str, bytes, int, float, complex, bool, type(None))):
+        return repr(value).encode()
+    pickled: bytes = cloudpickle.dumps(value)
+    return pickled

@@ -1,0 +1,195 @@
+"""One part of a preprocessing: some episodes of a dataset through a recipe, into a folder of their own.
+
+It runs in this process, in another one, or on another machine; nothing of what it writes depends on where.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+
+from datasets_rl import disk
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.writer import DatasetWriter
+from datasets_rl.preprocess.blocks import blocks
+from datasets_rl.preprocess.recipe import Recipe
+from datasets_rl.preprocess.tensors import apart
+from datasets_rl.rows import Column, Schema
+from datasets_rl.specs import TensorSpec
+from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted
+
+__all__ = ["COMMIT_FILE", "Task", "columns_of", "made", "make", "read"]
+
+COMMIT_FILE = "commit.json"
+"""Written last: a folder without it is no part."""
+_OWN = {EPISODE, NEXT_DONE}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a part is made of: plain values, so that it can be sent anywhere."""
+
+    dataset: str
+    """The folder of the dataset that is read."""
+    recipe: str
+    """The file with the recipe, written by this process or the one that sent the task."""
+    folder: str
+    """Where the part is made."""
+    first: int
+    """Its first episode."""
+    behind: int
+    """The episode behind its last one."""
+    most: int
+    """Steps of a block."""
+    rows: int
+    """Steps that are read of these episodes, at most."""
+    schema: Sequence[Any]
+    """The fields of the result, as in a manifest."""
+    apart: Sequence[Sequence[str]]
+    """The fields that are stored at t and at t + 1, each for itself."""
+    specs: Mapping[str, Any]
+    """Those of the dataset that is read, by dotted key."""
+    seed: int
+    """For functions that draw numbers."""
+
+
+def make(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a part, unless it is there already.
+
+    Args:
+        task: The fields of a `Task`.
+
+    Returns:
+        ``commit``: what the writer said; ``unfit``: dotted keys of fields with values outside their specs; or
+        ``again``: the fields that turned out not to be the same at t + 1 as one step later, and that must be stored
+        twice: then the part was not made.
+    """
+    one = Task(**task)
+    folder = Path(one.folder)
+    there = made(folder)
+    if there is not None:
+        return there
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(one.seed)
+        return _make(one, folder)
+
+
+def _make(one: Task, folder: Path) -> dict[str, Any]:
+    recipe: Recipe = cloudpickle.loads(Path(one.recipe).read_bytes())  # written by the process that made the task
+    stored = StoredDataset(Path(one.dataset))
+    schema = Schema.from_json(list(one.schema))
+    columns = [field for field in schema if field.key not in _OWN]
+    twice = frozenset(tuple(key) for key in one.apart)
+    build = folder.with_name(f".{folder.name}.{os.getpid()}")
+    disk.remove_tree(build)
+    build.mkdir(parents=True)
+    writer = DatasetWriter(build, columns, what=stored.manifest.id)
+    specs: dict[Key, Any] = {
+        field.key: TensorSpec.from_json(one.specs[field.name]) for field in schema if field.name in one.specs
+    }
+    unfit: set[str] = set()
+    try:
+        for block in read(stored, one.first, one.behind, one.most, one.rows):
+            came = recipe(block)
+            if came is None:
+                continue
+            came = apart(came, twice)
+            if again := _split_states(came, schema):
+                return {"again": [list(key) for key in again]}
+            unfit |= {dotted(key) for key in _unfit(came, specs, unfit)}
+            writer.extend(came)
+        result = {"commit": writer.commit(), "unfit": sorted(unfit)}
+        (build / COMMIT_FILE).write_text(json.dumps(result))
+        disk.sync(build / COMMIT_FILE)
+        disk.remove_tree(folder)
+        os.replace(build, folder)
+        return result
+    finally:
+        writer.discard()
+        disk.remove_tree(build)
+
+
+def made(folder: Path) -> dict[str, Any] | None:
+    """Return what the making of a part said, if it is there."""
+    try:
+        result: dict[str, Any] = json.loads((folder / COMMIT_FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    return result
+
+
+def read(stored: StoredDataset, first: int, behind: int, most: int, rows: int) -> Iterator[Episodes]:
+    """Yield the blocks of some episodes; with fewer `rows` than they have, the last one is cut."""
+    for block in blocks(stored, first, behind, most):
+        if rows <= 0:
+            return
+        yield block if block.count <= rows else _cut(block, rows)
+        rows -= block.count
+
+
+def _cut(block: Episodes, rows: int) -> Episodes:
+    """Return the first rows of a block; what follows the last one is known, and it ends by truncation."""
+    ends = np.minimum(block.table.stops, rows)
+    lengths = np.diff(ends, prepend=0)
+    kept = int((lengths > 0).sum())
+    cut = ends[kept - 1] < block.table.stops[kept - 1]
+    finals = {key: np.array(values[:kept]) for key, values in block.finals.items()}
+    steps = {key: np.array(values[:rows]) for key, values in block.steps.items()}
+    known = np.array(block.known[:kept])
+    if cut:
+        for key, values in block.states.items():
+            finals[key][-1] = values[rows]
+        known[-1] = True
+        steps[("next", "truncated")][-1] = True
+    return Episodes(
+        lengths[:kept],
+        steps,
+        {key: values[:rows] for key, values in block.states.items()},
+        finals,
+        known,
+        {name: values[:kept] for name, values in block.facts.items()},
+        block.words,
+        block.numbers[:kept],
+    )
+
+
+def columns_of(block: Episodes, like: Schema) -> list[Column]:
+    """Return the columns of episodes: those of another dataset in its order, then the others."""
+
+    def column(key: Key, values: Any, *, carried: bool) -> Column:
+        return Column(key, values.dtype, values.shape[1:], carried=carried, text=key in block.words)
+
+    found = {key: column(key, values, carried=True) for key, values in block.states.items()}
+    found |= {key: column(key, values, carried=False) for key, values in block.steps.items()}
+    order = [field.key for field in like if field.key in found]
+    return [found[key] for key in [*order, *sorted(found.keys() - order)]]
+
+
+def _split_states(block: Episodes, schema: Schema) -> list[Key]:
+    """Return the states that the schema stores once and that this block has twice."""
+    return [
+        field.key
+        for field in schema
+        if field.carried and field.key in block.steps and ("next", *field.key) in block.steps
+    ]
+
+
+def _unfit(block: Episodes, specs: Mapping[Key, Any], known: set[str]) -> list[Key]:
+    found = []
+    for key, spec in specs.items():
+        values = block.steps.get(key, block.states.get(key))
+        if values is None or dotted(key) in known:
+            continue
+        tensor = torch.from_numpy(np.ascontiguousarray(values))
+        if tuple(spec.shape) != values.shape[1:] or spec.dtype != tensor.dtype or not spec.is_in(tensor):
+            found.append(key)
+    return found

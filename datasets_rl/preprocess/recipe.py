@@ -1,0 +1,241 @@
+"""A named list of steps: from a file, from words at the shell, or from Python."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datasets_rl.errors import BadArgument, DatasetsRLError, PreprocessFailed
+from datasets_rl.preprocess._base import Step
+from datasets_rl.preprocess.functions import Function
+from datasets_rl.preprocess.steps import make
+from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.keys import dotted
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["Recipe", "shipped"]
+
+_WORD = re.compile(r"(?:([A-Za-z_]\w*)=)?(.*)", re.DOTALL)
+
+
+@dataclass
+class Recipe:
+    """Steps that a dataset goes through, one after the other.
+
+        >>> Recipe.of("iql_antmaze")                       one that is shipped
+        >>> Recipe.of("my.toml"), Recipe.of("my.py:fn")    the user's own
+        >>> Recipe.inline(["resize:64", "cat_frames:4"])
+        >>> Recipe([KeepReturns(least=3000), fn])
+
+    Args:
+        steps: Steps, or functions of a transition.
+        name: For messages and the manifest.
+        purpose: One line for listings.
+    """
+
+    steps: Sequence[Any]
+    name: str = ""
+    purpose: str = ""
+
+    def __post_init__(self) -> None:
+        self.steps = [one if isinstance(one, Step) else Function(one) for one in self.steps]
+        if not self.steps:
+            raise BadArgument(f"the recipe {self.name!r} has no step")
+
+    @classmethod
+    def of(cls, text: str) -> Recipe:
+        """Read a recipe by its name, from a TOML file, or from a Python file, ``my.py:fn``.
+
+        Raises:
+            BadArgument: If there is no such recipe or file, or a step is not as it should be; all faults at once.
+        """
+        path, _, attribute = text.partition(".py:")
+        if attribute:
+            return _from_python(Path(f"{path}.py").expanduser(), attribute)
+        if text.endswith(".toml") or Path(text).is_file():
+            try:
+                return _from_toml(Path(text).expanduser().read_text("utf-8"), text)
+            except OSError as error:
+                raise BadArgument(f"the recipe {text} cannot be read: {error.strerror}") from error
+        found = _shipped()
+        if text not in found:
+            raise BadArgument(
+                f"no recipe {text!r} among {', '.join(sorted(found))}", hint="or give FILE.toml or FILE.py:NAME"
+            )
+        return _from_toml(found[text], text)
+
+    @classmethod
+    def inline(cls, texts: Sequence[str]) -> Recipe:
+        """Read steps as one types them, ``cat_frames:4,dim=-1``; words without a name come first, in their order.
+
+        Raises:
+            BadArgument: If a step is not as it should be; all faults at once.
+        """
+        return cls(_all(_inline(text) for text in texts), ", ".join(texts))
+
+    def __call__(self, block: Episodes) -> Episodes | None:
+        """Return what becomes of a block of whole episodes; None if nothing is left.
+
+        Raises:
+            PreprocessFailed: If a step fails; it says which, at which episode and with which fields.
+        """
+        return self.first(len(self.steps), block)
+
+    def first(self, count: int, block: Episodes) -> Episodes | None:
+        """Return what the first steps make of a block."""
+        left: Episodes | None = block
+        for number, step in enumerate(self.steps[:count]):
+            if left is None:
+                return None
+            left = _located(step, number, left)
+        return left
+
+    def learn(self, blocks: Any) -> None:
+        """Let the steps that need it see all episodes, as the steps before them leave them.
+
+        Args:
+            blocks: Called without arguments, gives all blocks anew.
+        """
+        for number, step in enumerate(self.steps):
+            if step.learns:
+                step.learn(one for one in (self.first(number, block) for block in blocks()) if one is not None)
+
+    @property
+    def learned(self) -> dict[str, Any]:
+        """What the steps learned, by slash-joined names, for the manifest."""
+        return {
+            f"preprocess/{number}.{step.use()}/{name}": value
+            for number, step in enumerate(self.steps)
+            for name, value in step.learned.items()
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe the recipe for the manifest."""
+        return {"name": self.name, "steps": [step.to_json() for step in self.steps]}
+
+
+def shipped() -> Iterator[Recipe]:
+    """Yield the recipes that come with the package, by name."""
+    for name, text in sorted(_shipped().items()):
+        yield _from_toml(text, name)
+
+
+def _shipped() -> dict[str, str]:
+    folder = package_files("datasets_rl.recipes")
+    return {one.name[:-5]: one.read_text("utf-8") for one in folder.iterdir() if one.name.endswith(".toml")}
+
+
+def _from_toml(text: str, name: str) -> Recipe:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadArgument(f"the recipe {name} is no TOML: {error}") from error
+    problems = [f"it has {key!r}; expected purpose and step" for key in document.keys() - {"purpose", "step"}]
+    entries = document.get("step")
+    if not isinstance(entries, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("use"), str) for one in entries
+    ):
+        problems.append('it needs [[step]] tables, each with use = "NAME"')
+    if problems:
+        raise BadArgument(f"the recipe {name}: {'; '.join(problems)}")
+    steps = _all(
+        (one["use"], (), {key: value for key, value in one.items() if key != "use"}) for one in document["step"]
+    )
+    return Recipe(steps, name, str(document.get("purpose", "")))
+
+
+def _from_python(path: Path, attribute: str) -> Recipe:
+    if not path.is_file():
+        raise BadArgument(f"the recipe {path} is no file")
+    spec = importlib.util.spec_from_file_location(f"_recipe_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise BadArgument(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    import cloudpickle
+
+    # Workers do not find the file by its name.
+    cloudpickle.register_pickle_by_value(module)
+    found = getattr(module, attribute, None)
+    if isinstance(found, Recipe):
+        return found
+    if found is None or not (callable(found) or isinstance(found, (list, tuple))):
+        raise BadArgument(f"{path} has no {attribute!r} that is a function, a step, a list of them or a Recipe")
+    return Recipe(found if isinstance(found, (list, tuple)) else [found], f"{path.name}:{attribute}")
+
+
+Written = tuple[str, Sequence[Any], Mapping[str, Any]]
+
+
+def _inline(text: str) -> Written:
+    name, _, rest = text.partition(":")
+    words, named = [], {}
+    for part in _split(rest):
+        key, value = _WORD.fullmatch(part).groups()  # type: ignore[union-attr]  # it matches everything
+        if key:
+            named[key] = _value(value)
+        else:
+            words.append(_value(value))
+    return name.strip(), words, named
+
+
+def _split(text: str) -> list[str]:
+    """Cut at commas outside of brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[(") - (letter in "])")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    if text.startswith("[") and text.endswith("]"):
+        return [_value(part) for part in _split(text[1:-1])]
+    return {"True": True, "False": False, "None": None}.get(text, text)
+
+
+def _all(written: Iterable[Written]) -> list[Step]:
+    """Make all steps, or name all that is wrong with them."""
+    steps, problems = [], []
+    for number, (name, words, named) in enumerate(written):
+        try:
+            steps.append(make(name, words, named))
+        except BadArgument as error:
+            problems.append(f"step {number} ({name}): {error}")
+    if problems:
+        raise BadArgument("; ".join(problems))
+    return steps
+
+
+def _located(step: Step, number: int, block: Episodes) -> Episodes | None:
+    try:
+        return step(block)
+    except Exception as error:
+        for one in range(len(block)) if len(block) > 1 else ():
+            _located(step, number, block.pick(np.array([one])))
+        known = isinstance(error, DatasetsRLError)
+        why, hint = (error.message, error.hint) if known else (f"{type(error).__name__}: {error}", "")  # type: ignore[attr-defined]  # it is one of ours
+        where = f" at episode {block.numbers[0]}" if len(block) == 1 else ""
+        keys = ", ".join(sorted(map(dotted, (*block.states, *block.steps))))
+        raise PreprocessFailed(f"step {number} ({step.use()}){where}, which has {keys}: {why}", hint=hint) from error

@@ -1,0 +1,471 @@
+"""From a dataset to its transformed version: planned, made part by part, joined, and put in its place at once.
+
+    dataset  --- parts --->  .work/<id>/parts/000000, 000001, ...     any process, any machine, any order
+             --- join  --->  .work/<id>/build                          in their order; each part then goes
+             --- publish ->  the dataset's place, or `dest`            one rename; the old one is kept for `undo`
+
+A run that died goes on: parts that are whole stay, and so does what was joined.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+
+from datasets_rl import disk
+from datasets_rl.convert import converted_bytes, converter_version, write_metadata
+from datasets_rl.errors import BadArgument, ManifestInvalid, NotADataset, PreprocessFailed
+from datasets_rl.format.journal import Journal
+from datasets_rl.format.npy import map_npy
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.writer import DatasetWriter, Written
+from datasets_rl.library import Place, refuse_foreign_files
+from datasets_rl.manifest import Manifest
+from datasets_rl.preprocess.blocks import step_bytes, whole_episodes
+from datasets_rl.preprocess.engines import Engine
+from datasets_rl.preprocess.engines.local import Local
+from datasets_rl.preprocess.part import Task, columns_of, read
+from datasets_rl.preprocess.recipe import Recipe
+from datasets_rl.progress import report
+from datasets_rl.rows import Column, Schema
+from datasets_rl.settings import Settings
+from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
+
+__all__ = ["Preview", "place_of", "preprocess", "preview", "undo"]
+
+PART_BYTES = 64 << 20
+"""Bytes that are read for a part, about."""
+_BLOCK_BYTES = 8 << 20
+_COPIES = 6
+"""How many times a block is in memory at once while a step works on it, at most: seen with images that are resized."""
+_WORTH_PROCESSES = 256 << 20
+_PROBE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a recipe would make of a dataset, from its first episodes."""
+
+    id: str
+    recipe: Mapping[str, Any]
+    fingerprint: str
+    folder: Path
+    """Where it would go."""
+    present: bool
+    """It is there already."""
+    columns: tuple[Column, ...]
+    twice: tuple[Key, ...]
+    """Fields that are stored at t and at t + 1, because the recipe treats the two differently."""
+    steps: int
+    """About how many steps would come."""
+    episodes: int
+    bytes: int
+    """About how many bytes."""
+    seconds: float
+    """About how long it would take in one process."""
+    free_bytes: int
+    sample: Episodes
+    """The first episodes that come out."""
+
+
+def preprocess(
+    folder: Path,
+    recipe: Recipe,
+    *,
+    dest: Path | None = None,
+    num_frames: int | None = None,
+    jobs: int | None = None,
+    max_ram: int | None = None,
+    engine: Engine | None = None,
+    force: bool = False,
+    seed: int = 0,
+    threads: int = 1,
+    num_parts: int | None = None,
+    wait: float = 3600.0,
+    settings: Settings | None = None,
+) -> Path:
+    """Put a dataset through a recipe, and its result in its place, or at `dest`.
+
+    Args:
+        folder: The dataset.
+        recipe: What happens to it.
+        dest: Where the result goes; by default it replaces the dataset, which `undo` brings back until the next run.
+        num_frames: Only so many steps are read, from the first one on.
+        jobs: Processes; by default as many as there are cores where the dataset is large.
+        max_ram: Bytes that all processes may take for what they work on, about.
+        engine: Where the parts are made; by default in processes of this machine.
+        force: Make it anew although it is there; in place, apply the recipe once more.
+        seed: For functions that draw numbers: what they draw depends on it and on the part alone.
+        threads: Threads of torch in each process.
+        num_parts: How many parts are made; by default of about 64 MB each.
+        wait: Seconds to wait for another process that writes the same dataset.
+        settings: By default those of the environment.
+
+    Returns:
+        The folder of the result.
+
+    Raises:
+        PreprocessFailed: If a step fails or nothing is left; the dataset is as it was.
+        BadArgument: If `dest` holds something else.
+        DiskFull: If there is no room.
+        Locked: If another process did not finish in time.
+    """
+    settings = settings or Settings.from_env()
+    source = place_of(folder)
+    target = source if dest is None else place_of(dest)
+    if _present(folder, target, recipe, num_frames, seed) and not force:
+        return target.folder
+    if target.folder != source.folder:
+        _refuse_in_the_way(target)
+    with disk.lock(target.lock, str(target.folder), wait=wait):
+        disk.recover_folder(target.folder, aside=target.aside)
+        if _present(folder, target, recipe, num_frames, seed) and not force:
+            return target.folder
+        if target.exists:
+            refuse_foreign_files(target.folder)
+        stored = StoredDataset(folder)
+        run = _Run(
+            stored, recipe, target, num_frames, max_ram, jobs or _jobs(stored, settings), seed, threads, num_parts
+        )
+        run.make(engine, settings)
+        disk.publish_folder(
+            target.build, target.folder, aside=target.aside, keep=target.previous if dest is None else None
+        )
+        disk.remove_tree(target.work)
+    return target.folder
+
+
+def undo(folder: Path) -> Path:
+    """Bring back the dataset that the last `preprocess` without `dest` replaced.
+
+    Raises:
+        BadArgument: If there is none.
+    """
+    place = place_of(folder)
+    with disk.lock(place.lock, str(folder), wait=0):
+        if not place.previous.is_dir():
+            raise BadArgument(f"nothing to undo: {folder} was not preprocessed, or that was undone already")
+        place.work.mkdir(parents=True, exist_ok=True)
+        disk.remove_tree(place.build)
+        os.replace(place.previous, place.build)
+        disk.publish_folder(place.build, place.folder, aside=place.aside)
+        disk.remove_tree(place.work)
+    return place.folder
+
+
+def preview(
+    folder: Path, recipe: Recipe, *, dest: Path | None = None, num_frames: int | None = None, seed: int = 0
+) -> Preview:
+    """Say what `preprocess` would make, from the first episodes, without writing anything.
+
+    Raises:
+        PreprocessFailed: If a step fails, or nothing is left of any episode.
+    """
+    stored = StoredDataset(folder)
+    target = place_of(folder if dest is None else dest)
+    recipe = _learned(recipe, stored, num_frames)
+    began = time.monotonic()
+    found = _probe(stored, recipe, num_frames)
+    took = time.monotonic() - began
+    share = min(num_frames or len(stored), len(stored)) / max(found.seen, 1)
+    columns = columns_of(found.block, stored.schema)
+    steps = round(found.block.count * share)
+    return Preview(
+        id=stored.manifest.id,
+        recipe=recipe.to_json(),
+        fingerprint=fingerprint(stored.manifest, recipe, num_frames, seed),
+        folder=target.folder,
+        present=_present(folder, target, recipe, num_frames, seed),
+        columns=tuple(columns),
+        twice=tuple(found.twice),
+        steps=steps,
+        episodes=round(len(found.block) * share),
+        bytes=converted_bytes(columns, steps),
+        seconds=took * share,
+        free_bytes=disk.free_bytes(target.root),
+        sample=found.block,
+    )
+
+
+def place_of(folder: Path) -> Place:
+    """Return where everything of a dataset in a folder lies: the place of its id, if that is what the folder is."""
+    folder = folder.expanduser().absolute()
+    with suppress(NotADataset, ManifestInvalid):  # the folder speaks for itself
+        name = Manifest.read(folder).id.partition("/")[2]
+        if name and folder.as_posix().endswith(f"/{name}"):
+            return Place(folder.parents[name.count("/")], name)
+    return Place(folder.parent, folder.name)
+
+
+def fingerprint(manifest: Manifest, recipe: Recipe, num_frames: int | None, seed: int) -> str:
+    """Return what identifies a result: the bytes that go in, the recipe, and the version of this package."""
+    files = [[file.path, file.sha256] for file in manifest.files]
+    facts = [converter_version(), files, recipe.to_json(), num_frames, seed]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _present(folder: Path, target: Place, recipe: Recipe, num_frames: int | None, seed: int) -> bool:
+    """Return whether the result is there; in place, whether the recipe is the last one that was applied."""
+    if not target.exists:
+        return False
+    history = Manifest.read(target.folder).history
+    if not history:
+        return False
+    last = history[-1]
+    if target.folder == folder:
+        wanted = [recipe.to_json(), num_frames, seed]
+        return [last.get("recipe"), last.get("num_frames"), last.get("seed")] == wanted
+    return last.get("fingerprint") == fingerprint(Manifest.read(folder), recipe, num_frames, seed)
+
+
+def _refuse_in_the_way(target: Place) -> None:
+    if target.folder.exists() and not target.exists and (not target.folder.is_dir() or any(target.folder.iterdir())):
+        raise BadArgument(f"{target.folder} is in the way: it holds something that is not a dataset")
+
+
+def _jobs(stored: StoredDataset, settings: Settings) -> int:
+    cores = os.cpu_count() or 1
+    return min(settings.jobs, cores) if stored.manifest.bytes >= _WORTH_PROCESSES else 1
+
+
+@dataclass
+class _Found:
+    """What the first episodes came to."""
+
+    block: Episodes
+    twice: list[Key]
+    seen: int
+    """Steps that were read for it."""
+
+
+def _probe(stored: StoredDataset, recipe: Recipe, num_frames: int | None) -> _Found:
+    """Put the first episodes through the recipe until some are left."""
+    most = max(1, _PROBE_BYTES // step_bytes(stored))
+    seen = 0
+    with torch.random.fork_rng(devices=[]):
+        for block in read(stored, 0, len(stored.episodes), most, num_frames or len(stored)):
+            seen += block.count
+            came = recipe(block)
+            if came is not None:
+                twice = [key for key in came.steps if ("next", *key) in came.steps]
+                return _Found(came, twice, seen)
+    raise PreprocessFailed(f"nothing is left of the {seen:,} steps of {stored.manifest.id}")
+
+
+def _learned(recipe: Recipe, stored: StoredDataset, num_frames: int | None) -> Recipe:
+    """Let the steps that need it see the dataset."""
+    if any(step.learns for step in recipe.steps):
+        most = max(1, _BLOCK_BYTES // step_bytes(stored))
+        recipe.learn(lambda: read(stored, 0, len(stored.episodes), most, num_frames or len(stored)))
+    return recipe
+
+
+@dataclass
+class _Run:
+    """One run of a recipe over a dataset."""
+
+    stored: StoredDataset
+    recipe: Recipe
+    target: Place
+    num_frames: int | None
+    max_ram: int | None
+    jobs: int
+    seed: int
+    threads: int
+    num_parts: int | None
+
+    def make(self, engine: Engine | None, settings: Settings) -> None:
+        """Leave the finished dataset in the build folder."""
+        if self.num_frames is not None and self.num_frames < 1:
+            raise BadArgument(f"num_frames is {self.num_frames}; expected at least 1")
+        recipe = _learned(self.recipe, self.stored, self.num_frames)
+        found = _probe(self.stored, recipe, self.num_frames)
+        twice = set(found.twice)
+        schema = Schema.layout(columns_of(found.block, self.stored.schema))
+        self.target.work.mkdir(parents=True, exist_ok=True)
+        recipe_file = self.target.work / "recipe.bin"
+        recipe_file.write_bytes(cloudpickle.dumps(recipe))
+        share = min(self.num_frames or len(self.stored), len(self.stored)) / found.seen
+        expected = converted_bytes(list(schema), int(found.block.count * share))
+        disk.require_free(
+            self.target.root,
+            expected,
+            "the preprocessed dataset",
+            hint="make room, or give another place with --out DIR",
+        )
+        while True:
+            tasks = self._tasks(schema, twice, recipe_file)
+            again = self._join(tasks, engine or Local(self.jobs, threads=self.threads), schema, recipe, settings)
+            if not again:
+                return
+            twice |= again
+            schema = Schema.layout(_stored_twice(schema, twice))
+            disk.remove_tree(self.target.work / "parts")
+
+    def _tasks(self, schema: Schema, twice: set[Key], recipe_file: Path) -> list[dict[str, Any]]:
+        """Cut the episodes into parts."""
+        lengths = self.stored.episodes.lengths
+        if self.num_frames is not None:
+            behind = int(np.searchsorted(np.cumsum(lengths), self.num_frames)) + 1
+            lengths = lengths[:behind]
+        each = step_bytes(self.stored)
+        steps = PART_BYTES // each if self.num_parts is None else -(-int(lengths.sum()) // self.num_parts)
+        entries = schema.to_json()
+        specs = {name: spec for name, spec in self.stored.manifest.specs.items() if spec.get("kind") != "unbounded"}
+        tasks = []
+        left = self.num_frames or len(self.stored)
+        for number, (first, behind) in enumerate(whole_episodes(lengths, max(1, int(steps)))):
+            task = Task(
+                dataset=str(self.stored.folder),
+                recipe=str(recipe_file),
+                folder=str(self.target.work / "parts" / f"{number:06}"),
+                first=first,
+                behind=behind,
+                most=self._block_steps(each),
+                rows=left,
+                schema=entries,
+                apart=sorted(list(key) for key in twice),
+                specs=specs,
+                seed=self.seed + number,
+            )
+            tasks.append(asdict(task))
+            left -= int(lengths[first:behind].sum())
+        return tasks
+
+    def _block_steps(self, each: int) -> int:
+        room = _BLOCK_BYTES if self.max_ram is None else min(_BLOCK_BYTES, self.max_ram // (self.jobs * _COPIES))
+        longest = int(self.stored.episodes.lengths.max()) * each
+        if self.max_ram is not None and longest * _COPIES > self.max_ram:
+            raise BadArgument(
+                f"max_ram is {self.max_ram:,} bytes; the longest episode has {longest:,} and needs {longest * _COPIES:,}",
+                hint="episodes are worked on as a whole: allow more memory",
+            )
+        return max(1, room // each)
+
+    def _join(
+        self, tasks: Sequence[Mapping[str, Any]], engine: Engine, schema: Schema, recipe: Recipe, settings: Settings
+    ) -> set[Key]:
+        """Make the parts and join them; return the fields that must be stored twice, and then nothing is made."""
+        build, manifest = self.target.build, self.stored.manifest
+        mark = fingerprint(manifest, recipe, self.num_frames, self.seed)
+        key = hashlib.sha256(
+            json.dumps([mark, schema.to_json(), [task["first"] for task in tasks]]).encode()
+        ).hexdigest()
+        parts = self.target.work / "parts"
+        marked = parts / "of.json"
+        if not marked.is_file() or marked.read_text() != key:
+            disk.remove_tree(parts)
+            parts.mkdir(parents=True)
+            marked.write_text(key)
+        journal = Journal(self.target.journal, key)
+        journal.bring_back(build)
+        build.mkdir(parents=True, exist_ok=True)
+        entries = list(journal.entries)
+        unfit = {name for entry in entries for name in entry["unfit"]}
+        columns = [field for field in schema if field.key not in {EPISODE, NEXT_DONE}]
+        writer = DatasetWriter(build, columns, what=manifest.id, commits=[entry["commit"] for entry in entries])
+        total = min(self.num_frames or len(self.stored), len(self.stored))
+        try:
+            with report(f"preprocessing {manifest.id}", total, unit=" steps", show=settings.progress) as advance:
+                for task in tasks[: len(entries)]:
+                    advance(self._rows_of(task))
+                made = engine.run(tasks[len(entries) :])
+                for task, result in zip(tasks[len(entries) :], made, strict=True):
+                    if "again" in result:
+                        return {tuple(one) for one in result["again"]}
+                    folder = Path(task["folder"])
+                    writer.absorb(folder, result["commit"])
+                    unfit |= set(result["unfit"])
+                    if task is not tasks[-1]:
+                        journal.add({"unfit": result["unfit"], "commit": writer.commit()})
+                    disk.remove_tree(folder)
+                    advance(self._rows_of(task))
+            written = writer.finish()
+        finally:
+            writer.discard()
+        self._write_manifest(build, written, recipe, unfit, mark)
+        return set()
+
+    def _rows_of(self, task: Mapping[str, Any]) -> int:
+        lengths = self.stored.episodes.lengths[task["first"] : task["behind"]]
+        return min(int(lengths.sum()), int(task["rows"]))
+
+    def _write_manifest(self, build: Path, written: Written, recipe: Recipe, unfit: set[str], mark: str) -> None:
+        before = self.stored.manifest
+        arrays = {name: _metadata_value(self.stored, value) for name, value in before.metadata.items()}
+        metadata, files = write_metadata(build, {**arrays, **recipe.learned})
+        done = {
+            "recipe": recipe.to_json(),
+            "num_frames": self.num_frames,
+            "seed": self.seed,
+            "fingerprint": mark,
+            "version": converter_version(),
+            "of": {"id": before.id, "steps": before.steps, "episodes": before.episodes, "files": _digest(before)},
+        }
+        manifest = replace(
+            before,
+            steps=written.steps,
+            episodes=written.episodes,
+            final_unknown=written.final_unknown,
+            schema=written.schema,
+            files=(*written.files, *files),
+            converter=converter_version(),
+            statistics=written.statistics,
+            specs=_specs(written.schema, before.specs, unfit),
+            metadata=metadata,
+            history=(*before.history, done),
+        )
+        manifest.write(build)
+
+
+def _digest(manifest: Manifest) -> str:
+    return hashlib.sha256(json.dumps([[one.path, one.sha256] for one in manifest.files]).encode()).hexdigest()
+
+
+def _metadata_value(stored: StoredDataset, value: Any) -> Any:
+    if isinstance(value, dict):
+        return np.array(map_npy(stored.folder / value["file"]))
+    return value
+
+
+def _specs(schema: Schema, before: Mapping[str, Any], unfit: set[str]) -> dict[str, Any]:
+    """Keep the specs that all values are in; the others say dtype and shape."""
+    return {
+        field.name: before[field.name]
+        if field.name in before and field.name not in unfit and _fits(field, before[field.name])
+        else {
+            "kind": "discrete" if field.dtype.kind == "b" else "unbounded",
+            "dtype": (field.read_as or field.dtype).name,
+            "shape": list(field.shape),
+        }
+        for field in schema
+    }
+
+
+def _fits(field: Column, spec: Mapping[str, Any]) -> bool:
+    if spec.get("kind") == "unbounded":
+        return (spec.get("dtype"), spec.get("shape")) == ((field.read_as or field.dtype).name, list(field.shape))
+    return True
+
+
+def _stored_twice(schema: Schema, twice: set[Key]) -> list[Column]:
+    columns: list[Column] = []
+    for field in schema:
+        plain = Column(field.key, field.dtype, field.shape, field.carried, field.read_as, field.text)
+        if field.key in twice and field.carried:
+            columns += [replace(plain, carried=False), replace(plain, key=("next", *field.key), carried=False)]
+        else:
+            columns.append(plain)
+    return columns

@@ -1,0 +1,297 @@
+"""`preprocess` on a dataset: what a function may do to it, what is kept, and what happens when it fails."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import numpy as np
+import pytest
+import torch
+from stored_data import Model, columns, plain, trajectory, write_dataset
+
+from datasets_rl import BadArgument
+from datasets_rl.datasets.stored import StoredExperienceReplay
+from datasets_rl.errors import PreprocessFailed
+from datasets_rl.format import StoredDataset
+from datasets_rl.format.verify import check_files
+from datasets_rl.preprocess import Function, Recipe, preprocess, run, undo
+from datasets_rl.progress import Report
+from datasets_rl.ted.check import check_rules
+
+LENGTHS = ((5, True), (3, False), (8, True), (1, False), (4, True))
+
+
+@pytest.fixture
+def given():
+    return [trajectory(steps, seed=number, known=known) for number, (steps, known) in enumerate(LENGTHS)]
+
+
+@pytest.fixture
+def folder(given, tmp_path):
+    return write_dataset(tmp_path / "home" / "toy" / "data", given, columns()).folder
+
+
+@pytest.fixture
+def dataset(folder):
+    return StoredExperienceReplay(str(folder), batch_size=4)
+
+
+def strict(folder):
+    """Open a dataset and hold it to every rule."""
+    stored = StoredDataset(folder)
+    assert not check_files(folder, Report())
+    assert not check_rules(stored.schema, stored.episodes, stored.column).problems
+    return stored
+
+
+def with_norm(step):
+    return step.set("norm", step["observation"].norm(dim=-1))
+
+
+def halved(step):
+    """Halve the observations at t and at t + 1."""
+    step["observation"] = step["observation"] / 2
+    step["next", "observation"] = step["next", "observation"] / 2
+    return step
+
+
+def test_a_function_of_one_step_adds_a_field(dataset, given, folder):
+    dataset.preprocess(with_norm)
+
+    wanted = np.linalg.norm(Model(given).column(("observation",)), axis=1)
+    assert np.allclose(dataset[:]["norm"], wanted)
+    again = StoredExperienceReplay(str(folder), batch_size=4)
+    assert again.sample()["norm"].shape == (4,)
+    assert strict(folder).schema[("observation",)].carried
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"batched": True}, {"chunksize": 3}, {"chunksize": 0}, {"num_chunks": 4}, {"per": "episode"}], ids=str
+)
+def test_however_the_function_is_given_its_steps_the_result_is_the_same(dataset, given, folder, how):
+    dataset.preprocess(halved, **how)
+
+    model = Model(given)
+    batch = plain(dataset[:])
+    assert np.array_equal(batch[("observation",)], model.column(("observation",)) / 2)
+    assert np.array_equal(batch[("next", "observation")], model.column(("next", "observation")) / 2)
+    assert strict(folder).schema[("observation",)].carried
+    assert strict(folder).episodes["final_known"].tolist() == [known for _, known in LENGTHS]
+
+
+def test_what_is_not_the_same_one_step_later_is_stored_twice(dataset, given, folder):
+    dataset.preprocess(lambda step: step.set("observation", step["observation"] + 1))
+
+    stored, model = strict(folder), Model(given)
+    assert not stored.schema[("observation",)].carried
+    assert np.array_equal(stored.column(("observation",)), model.column(("observation",)) + 1)
+    assert np.array_equal(stored.column(("next", "observation")), model.column(("next", "observation")))
+
+
+def test_a_function_that_stops_commuting_in_a_later_part_is_started_again(folder, given):
+    def late(step):
+        change = 1.0 if step["next", "reward"].item() == float(given[2].steps["next", "reward"][3, 0]) else 0.0
+        return step.set("observation", step["observation"] + change)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "_PROBE_BYTES", 1)
+        preprocess(folder, Recipe([late]), num_parts=5)
+
+    stored, model = strict(folder), Model(given)
+    wanted = model.column(("observation",)).copy()
+    wanted[5 + 3 + 3] += 1
+    assert np.array_equal(stored.column(("observation",)), wanted)
+    assert np.array_equal(stored.column(("next", "observation")), model.column(("next", "observation")))
+
+
+def test_functions_of_episodes_drop_split_and_shorten_them(dataset, given, folder):
+    def pieces(episode):
+        if len(episode) == 3:
+            return None
+        return [episode[:2], episode[2:]] if len(episode) > 4 else episode
+
+    dataset.preprocess(pieces, per="episode")
+
+    stored = strict(folder)
+    assert stored.episodes.lengths.tolist() == [2, 3, 2, 6, 1, 4]
+    assert stored.episodes["source"].tolist() == [0, 0, 2, 2, 3, 4]
+    assert stored.episodes["final_known"].tolist() == [True, True, True, True, False, True]
+    # What is cut off goes on: the state behind the cut is known.
+    assert np.array_equal(stored.column(("next", "observation"))[1], given[0].states[("observation",)][2])
+    assert stored.column(("next", "truncated"))[1, 0]
+
+
+def test_ends_that_a_function_puts_in_cut_episodes(dataset, folder):
+    def relabel(episode):
+        at_goal = torch.zeros_like(episode["next", "terminated"])
+        at_goal[len(episode) // 2] = len(episode) > 4
+        episode["next", "terminated"] = at_goal
+        episode["next", "truncated"] = torch.zeros_like(at_goal)
+        episode["next", "reward"] = at_goal.float()
+        return episode
+
+    dataset.preprocess(relabel, per="episode")
+
+    stored = strict(folder)
+    assert stored.episodes.lengths.tolist() == [3, 2, 3, 5, 3, 1, 4]
+    assert stored.episodes["return"].tolist() == [1, 0, 0, 1, 0, 0, 0]
+    assert stored.column(("next", "terminated"))[:, 0].sum() == 2
+
+
+def test_fields_are_dropped_cast_and_reshaped(dataset, folder):
+    def changed(step):
+        step = step.exclude(("next", "observation"))
+        step["observation"] = step["observation"].double().reshape(1, 3)
+        step["action"] = (step["action"] * 10).to(torch.int16)
+        return step
+
+    dataset.preprocess(changed)
+
+    schema = strict(folder).schema
+    assert (schema[("observation",)].dtype, schema[("observation",)].shape) == (np.dtype("f8"), (1, 3))
+    assert schema[("action",)].dtype == np.dtype("i2")
+    assert ("next", "observation") not in schema
+
+
+def test_a_destination_gets_the_result_and_the_dataset_stays(dataset, folder, tmp_path):
+    before = strict(folder).manifest
+    storage = dataset.preprocess(with_norm, dest=tmp_path / "elsewhere")
+
+    assert storage[:]["norm"].shape == (21,)
+    assert strict(folder).manifest == before
+    assert dataset.sample().get("norm", None) is None
+    assert strict(tmp_path / "elsewhere").manifest.history[0]["of"]["id"] == "toy/data"
+
+
+def test_undo_brings_back_what_was_replaced_once(dataset, folder):
+    before = strict(folder).manifest
+    dataset.preprocess(with_norm)
+    assert ("norm",) in strict(folder).schema
+
+    undo(folder)
+    assert strict(folder).manifest == before
+    with pytest.raises(BadArgument, match="nothing to undo"):
+        undo(folder)
+
+
+def test_a_function_that_fails_leaves_the_dataset_and_says_where(dataset, folder):
+    before = strict(folder).manifest
+
+    def fails(step):
+        if step["episode"] == 2:
+            raise ValueError("no such thing")
+        return step
+
+    with pytest.raises(
+        PreprocessFailed,
+        match=r"step 0 \(function\) at episode 2, which has .*observation.*: ValueError: no such thing",
+    ):
+        dataset.preprocess(fails)
+    assert strict(folder).manifest == before
+    dataset.preprocess(with_norm)
+    assert ("norm",) in strict(folder).schema
+
+
+@pytest.mark.parametrize(
+    ("fn", "problem"),
+    [
+        (lambda step: step.exclude(("next", "reward")), "next.reward is gone"),
+        (lambda step: step["observation"], "it gave a Tensor; expected a TensorDict"),
+        (lambda _: None, "it gave a NoneType"),
+        (lambda step: step.set("done", torch.ones(1, dtype=torch.bool)), "done is True somewhere"),
+        (lambda step: step.set("name", "x"), "name is no tensor"),
+        (lambda step: step.exclude(("next", "terminated"), ("next", "truncated"), ("next", "done")), "are gone"),
+    ],
+    ids=["no-reward", "tensor", "none", "root-done", "text", "no-ends"],
+)
+def test_what_is_no_dataset_any_more_is_refused(dataset, folder, fn, problem):
+    before = strict(folder).manifest
+    with pytest.raises(PreprocessFailed, match=problem):
+        dataset.preprocess(fn)
+    assert strict(folder).manifest == before
+
+
+def test_the_first_steps_alone_are_a_preview(dataset, given, tmp_path):
+    dataset.preprocess(halved, num_frames=7, dest=tmp_path / "first")
+
+    stored = strict(tmp_path / "first")
+    assert stored.episodes.lengths.tolist() == [5, 2]
+    assert np.array_equal(stored.column(("next", "observation"))[6], given[1].states[("observation",)][2] / 2)
+    assert stored.column(("next", "truncated"))[:, 0].tolist() == [False] * 4 + [True, False, True]
+
+
+def test_the_same_recipe_on_the_same_data_is_found_again(folder, tmp_path):
+    calls = []
+
+    def counted(step):
+        calls.append(1)
+        return step
+
+    for _ in range(2):
+        preprocess(folder, Recipe([Function(with_norm), Function(lambda step: step)]), dest=tmp_path / "out")
+    made = (tmp_path / "out" / "manifest.json").stat().st_mtime_ns
+    preprocess(folder, Recipe([Function(with_norm), Function(lambda step: step)]), dest=tmp_path / "out")
+    assert (tmp_path / "out" / "manifest.json").stat().st_mtime_ns == made
+    preprocess(folder, Recipe([Function(halved)]), dest=tmp_path / "out")
+    assert (tmp_path / "out" / "manifest.json").stat().st_mtime_ns != made
+
+    preprocess(folder, Recipe([counted]))
+    seen = len(calls)
+    preprocess(folder, Recipe([counted]))
+    assert len(calls) == seen
+    preprocess(folder, Recipe([counted]), force=True)
+    assert len(calls) > seen
+    assert len(strict(folder).manifest.history) == 2
+
+
+def test_processes_and_parts_change_nothing_of_what_is_written(folder, tmp_path):
+    scale = 3.0
+    recipe = Recipe([lambda step: step.set("scaled", step["action"] * scale)])
+    one = preprocess(folder, recipe, dest=tmp_path / "one", num_parts=4)
+    two = preprocess(folder, recipe, dest=tmp_path / "two", num_parts=4, jobs=2)
+
+    assert strict(one).manifest.files == strict(two).manifest.files
+    assert strict(one).manifest.statistics == strict(two).manifest.statistics
+
+
+def test_a_pool_of_the_callers_makes_the_parts(dataset, tmp_path):
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        dataset.preprocess(with_norm, pool=pool, dest=tmp_path / "pooled")
+    assert ("norm",) in strict(tmp_path / "pooled").schema
+
+
+def test_what_a_function_draws_depends_on_the_seed_alone(dataset, tmp_path):
+    def noisy(step):
+        return step.set("noise", torch.randn(2))
+
+    torch.manual_seed(7)
+    wanted = torch.rand(1)
+    torch.manual_seed(7)
+    generators = [torch.Generator().manual_seed(number) for number in (1, 1, 2)]
+    drawn = [
+        dataset.preprocess(noisy, generator=one, dest=tmp_path / f"{n}")[:]["noise"] for n, one in enumerate(generators)
+    ]
+
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert torch.equal(torch.rand(1), wanted)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"dim": 1}, "dim is 1"),
+        ({"chunksize": 2, "num_chunks": 2}, "exclude each other"),
+        (
+            {"num_workers": 0, "mp_start_method": "thread"},
+            "num_workers is 0; expected at least 1; mp_start_method is 'thread'",
+        ),
+        ({"batched": True, "per": "episode"}, "batched is True and per is 'episode'"),
+        ({"num_frames": 0}, "num_frames is 0"),
+        ({"per": "row"}, "per is 'row'"),
+    ],
+    ids=["dim", "chunks", "several", "batched", "frames", "per"],
+)
+def test_arguments_that_make_no_sense_are_refused(dataset, arguments, problem):
+    with pytest.raises(BadArgument, match=problem):
+        dataset.preprocess(with_norm, **arguments)
