@@ -10,9 +10,10 @@ from datasets_rl.datasets.atari_dqn import AtariDQNExperienceReplay
 from datasets_rl.datasets.d4rl import D4RLExperienceReplay
 from datasets_rl.datasets.demo import DemoExperienceReplay
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+from datasets_rl.datasets.gen_dgrl import GenDGRLExperienceReplay
 from datasets_rl.datasets.minari import MinariExperienceReplay
-from datasets_rl.datasets.openx import OpenXExperienceReplay
 from datasets_rl.datasets.openml import OpenMLExperienceReplay
+from datasets_rl.datasets.openx import OpenXExperienceReplay
 from datasets_rl.datasets.roboset import RobosetExperienceReplay
 from datasets_rl.datasets.stored import StoredExperienceReplay
 from datasets_rl.datasets.vd4rl import VD4RLExperienceReplay
@@ -22,9 +23,10 @@ __all__ = [
     "BaseDatasetExperienceReplay",
     "D4RLExperienceReplay",
     "DemoExperienceReplay",
+    "GenDGRLExperienceReplay",
     "MinariExperienceReplay",
-    "OpenXExperienceReplay",
     "OpenMLExperienceReplay",
+    "OpenXExperienceReplay",
     "RobosetExperienceReplay",
     "StoredExperienceReplay",
     "VD4RLExperienceReplay",

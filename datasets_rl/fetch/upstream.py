@@ -14,7 +14,7 @@ from typing import Any
 from datasets_rl import disk
 from datasets_rl.errors import BadArgument, FetchFailed, IntegrityFailed, Offline
 from datasets_rl.fetch.asset import Asset, Folder
-from datasets_rl.fetch.download import asking, fetch, mirrored
+from datasets_rl.fetch.download import asking, fetch, fetch_local, mirrored
 from datasets_rl.fetch.plan import safe_path
 from datasets_rl.fetch.schemes import NotThere, Scheme, scheme_of, shown
 from datasets_rl.settings import Settings
@@ -96,15 +96,26 @@ class Upstream:
             except NotThere as reason:
                 raise FetchFailed(what, [(f"hf://datasets/{owner}", str(reason))]) from None
 
+    def below_mirrors(self, path: str) -> tuple[str, ...]:
+        """Return where the mirrors have a file that the upstream has under several paths; that of its asset is known."""
+        return mirrored(Asset((), path), self._mirrors).urls
+
     def text(self, asset: Asset) -> str:
         """Return the content of a small text file, which `fetch` then finds in its place.
+
+        A file that no list gave is looked for under its path below the mirrors, or in the folder of the user's.
 
         Raises:
             FetchFailed: If no address gave it.
             IntegrityFailed: If it is another file than the one expected, or no text of a sensible length.
         """
         quiet = replace(self._settings, progress=False)
-        (came,) = fetch([asset], self._raw, settings=quiet, hash_check=self._hash_check)
+        if self._local is not None and not all(scheme_of(url).IN_PLACE for url in asset.urls):
+            (came,) = fetch_local([asset], self._local, hash_check=self._hash_check)
+        else:
+            # What a list gave has its places under the mirrors already.
+            asset = replace(asset, urls=tuple(dict.fromkeys(mirrored(asset, self._mirrors).urls)))
+            (came,) = fetch([asset], self._raw, settings=quiet, hash_check=self._hash_check)
         if came.size > _TEXT_MOST:
             raise IntegrityFailed(asset.path, [f"it has {came.size:,} bytes; expected at most {_TEXT_MOST:,}"])
         try:

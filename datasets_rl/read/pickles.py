@@ -86,12 +86,13 @@ def load_npy(source: Path | str | BinaryIO | Readable, name: str = "", *, most: 
     reader = NpyReader(source, name or "npy", most=most)
     if not reader.pickled:
         return reader.read()
-    pieces: list[memoryview] = []
-    while got := fill(source, piece := memoryview(bytearray(1 << 20))):
-        pieces.append(piece[:got])
-        if (len(pieces) << 20) > most + (1 << 20):
+    data = bytearray()
+    piece = memoryview(bytearray(1 << 20))
+    while got := fill(source, piece):
+        data += piece[:got]
+        if len(data) > most:
             raise ConversionFailed(reader.name, [f"its pickle has more than {most:,} bytes"])
-    found = load(b"".join(pieces), reader.name)
+    found = load(data, reader.name)
     if not isinstance(found, np.ndarray) or found.shape != reader.shape:
         raise ConversionFailed(reader.name, [f"its pickle is no array of shape {list(reader.shape)}"], hint=AGAIN)
     return found[()] if found.shape == () else found

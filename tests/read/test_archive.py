@@ -8,13 +8,13 @@ import lzma
 import tarfile
 import tracemalloc
 import zipfile
-import zlib
 from contextlib import suppress
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from raw.xz import blocked
 
 from datasets_rl.errors import ConversionFailed
 from datasets_rl.read import archive, xz
@@ -298,32 +298,6 @@ def test_any_files_read_as_written(files):
 
     assert read(tarred(files)) == files if files else True
     assert read(zipped(files)) == files
-
-
-def blocked(data, size, check=lzma.CHECK_CRC64):
-    """One xz stream of many blocks, as ``xz -T`` writes it: taken out of streams of one block each."""
-    header, body, records = b"", b"", []
-    for start in range(0, len(data), size):
-        whole = lzma.compress(data[start : start + size], check=check)
-        back = 4 * (int.from_bytes(whole[-8:-4], "little") + 1)
-        header, block, index = whole[:12], whole[12 : -12 - back], whole[-12 - back : -12]
-        body += block
-        # A record is all of the index but its mark, its count of one, the zeros behind it and the checksum.
-        records.append(index[2 : 2 + lengths(index[2:-4], 2)])
-    index = b"\0" + vli(len(records)) + b"".join(records)
-    index += bytes(-len(index) % 4)
-    index += zlib.crc32(index).to_bytes(4, "little")
-    end = (len(index) // 4 - 1).to_bytes(4, "little") + header[6:8]
-    return header + body + index + zlib.crc32(end).to_bytes(4, "little") + end + b"YZ"
-
-
-def vli(number):
-    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + vli(number >> 7)
-
-
-def lengths(text, count):
-    ends = [place for place, byte in enumerate(text) if byte < 128]
-    return ends[count - 1] + 1
 
 
 @given(st.binary(max_size=2000), st.integers(1, 700), st.integers(0, 3), st.integers(0, 2))

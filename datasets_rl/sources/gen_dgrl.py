@@ -1,0 +1,139 @@
+"""Gen-DGRL: episodes of Procgen, an archive of files an id, from a plain web server.
+
+    Procgen/Datasets/Compressed/1M/level_200/expert/bigfish.tar.xz      as TorchRL has it
+    1M/expert/bigfish.tar.xz                                            as the upstream's own tool has it since 2023
+    100k_procgen_dataset_1.tar                                          all games in one archive
+
+    bigfish/<time>_<episode>_<length>_<level seed>_<return>.npy         in each; or .npz
+
+Neither scheme is known to be the one that answers: both are tried. An archive is one file, and is read in parts that
+begin where its blocks do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datasets_rl.errors import BadArgument, FetchFailed
+from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
+from datasets_rl.sources._selection import read_numbers
+
+if TYPE_CHECKING:
+    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.ted.table import EpisodeTable
+
+__all__ = ["SOURCE", "GenDGRL"]
+
+_XZ_MAGIC = b"\xfd7zXZ\0"
+_SHARD_STEPS = 50_000  # 600 MB of frames
+_EPISODES_MOST = 1 << 24
+
+
+class GenDGRL(Source):
+    """Sixteen games in eight categories."""
+
+    name = "gen_dgrl"
+    selects = frozenset({"episodes"})
+
+    def ids(self) -> Sequence[str]:
+        """Return every id, sorted; no network."""
+        catalog = self._catalog
+        return sorted(f"{game}-{category}" for game in catalog["games"] for category in catalog["categories"])
+
+    def entry(self, name: str) -> Entry:
+        """Return what is known of an id; no network."""
+        game, category = self._split(name)
+        catalog = self._catalog
+        return Entry(
+            source=self.name,
+            name=name,
+            title=f"Procgen's {game}: {category['title']}",
+            licence=catalog["licence"],
+            citation=catalog["citation"],
+            homepage=catalog["homepage"],
+            faults=tuple(catalog["faults"][fault] for fault in category["faults"]),
+        )
+
+    def assets(self, name: str) -> Sequence[Asset]:
+        """Return the archive of an id; its path is that of the first scheme."""
+        from datasets_rl.fetch.asset import Asset
+
+        paths = self._paths(name)
+        urls = tuple(self._catalog["base"] + path for path in paths)
+        return (_checked(Asset(urls, paths[0])),)
+
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Contents:
+        """Take the archive that the user has under one of its names, or the upstream's; cut it into parts."""
+        if "-" in selection.episodes:
+            raise BadArgument(
+                f"episodes are {selection.episodes!r}; how many there are is not known before they are read",
+                hint="count from the front",
+            )
+        (asset,) = self.assets(name)
+        try:
+            there = {one.path: one for one in upstream.folder("", ()).assets}
+        except FetchFailed:
+            there = {}  # neither a folder of the user's nor a mirror that gives lists
+        paths = self._paths(name)
+        others = tuple(url for path in paths[1:] for url in upstream.below_mirrors(path))
+        asset = replace(asset, urls=(*others, *asset.urls))
+        asset = next((_checked(there[path]) for path in paths if path in there), asset)
+        parts = max(1, self._split(name)[1]["steps"] // _SHARD_STEPS)
+        return Contents(
+            (asset,),
+            tuple(Shard((asset.path,), [part, parts]) for part in range(parts)),
+            facts={"keys": list(selection.keys)},
+            numbers=read_numbers(selection.episodes, _EPISODES_MOST) if selection.episodes else None,
+        )
+
+    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
+        """Open the archive."""
+        from datasets_rl.sources._gen_dgrl_recording import GenDGRLRecording
+
+        (place,) = files.values()
+        games = {game: game == self._split(name)[0] for game in self._catalog["games"]}
+        return GenDGRLRecording(f"{self.name}/{name}", Path(place), games, facts or {})
+
+    def compare(
+        self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
+    ) -> list[str]:
+        """Compare a converted dataset with its archive, episode by episode."""
+        from datasets_rl.sources._gen_dgrl_compare import compare
+
+        (place,) = files.values()
+        others = set(self._catalog["games"]) - {self._split(name)[0]}
+        return [] if episodes is None else compare(Path(place), others, column, episodes)
+
+    @cached_property
+    def _catalog(self) -> dict[str, Any]:
+        text = package_files("datasets_rl.sources.catalog").joinpath("gen_dgrl.json").read_text("utf-8")
+        catalog: dict[str, Any] = json.loads(text)
+        return catalog
+
+    def _split(self, name: str) -> tuple[str, dict[str, Any]]:
+        """Return the game, and what is known of the category."""
+        game, _, category = name.partition("-")
+        if game not in self._catalog["games"] or category not in self._catalog["categories"]:
+            raise self.unknown(name)
+        return game, self._catalog["categories"][category]
+
+    def _paths(self, name: str) -> list[str]:
+        game, category = self._split(name)
+        return [path.format(game=game) for path in category["paths"]]
+
+
+def _checked(asset: Asset) -> Asset:
+    """Say how the file begins, which no plain tar does."""
+    # The archive of all games is plain, and may be what comes under the name of that of one game.
+    squeezed = asset.path.endswith(".xz") and "100k" not in asset.path
+    return replace(asset, magic=_XZ_MAGIC if squeezed else b"", kind="tar.xz" if squeezed else "tar")
+
+
+SOURCE = GenDGRL()

@@ -1,0 +1,334 @@
+"""Gen-DGRL's archives: games that are drawn, stored as Procgen's storage stores them."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from raw.case import Case, Fault
+from raw.xz import blocked, joined, one_block
+from servers import serve
+
+from datasets_rl.ted.episode import Episode
+
+__all__ = ["CASES", "Level", "as_npy", "as_npz", "game", "play", "tarred", "written"]
+
+EXPERT = "Procgen/Datasets/Compressed/1M/level_200/expert/bigfish.tar.xz"
+LOG = "25M/maze.tar.xz"
+LEVELS = "100k_procgen_dataset_1.tar"
+
+
+@dataclass(frozen=True)
+class Level:
+    """An episode as it was played: T actions, and T + 1 frames, the last one from the level after it."""
+
+    frames: np.ndarray
+    """[T + 1, 3, 64, 64], bytes."""
+    action: np.ndarray
+    reward: np.ndarray
+    number: int
+    seed: int
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Arrays that are stored in the place of the right ones."""
+    name: str = ""
+    """Of the file, where it is not the right one."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return what is stored: frames are floats, because torch's tensors of a policy are."""
+        length = len(self.action)
+        made = {
+            "observations": self.frames.astype(np.float32),
+            "actions": self.action[:, None],
+            "rewards": self.reward[:, None],
+            "dones": np.arange(length) == length - 1,
+            **self.changes,
+        }
+        return {name: values for name, values in made.items() if values is not None}
+
+    def file(self, suffix: str) -> str:
+        """Return the name of its file."""
+        total = float(self.reward.sum())
+        made = f"20220607T0102{self.number % 60:02}_{self.number}_{len(self.action)}_{self.seed}_{total:.2f}"
+        return self.name or f"{made}.{suffix}"
+
+    def episode(self) -> Episode:
+        """Make the trajectory that must be stored: the frame of the next level is no state of this one."""
+        length = len(self.action)
+        end = (np.arange(length) == length - 1)[:, None]
+        return Episode(
+            {
+                ("action",): self.action[:, None],
+                ("next", "reward"): self.reward[:, None],
+                ("next", "terminated"): end,
+                ("next", "truncated"): np.zeros_like(end),
+            },
+            {("observation",): self.frames[:-1]},
+            facts={
+                "saved": np.int64(f"202206070102{self.number % 60:02}"),
+                "number": np.int64(self.number),
+                "level_seed": np.int64(self.seed),
+                "stated_return": np.float64(f"{float(self.reward.sum()):.2f}"),
+            },
+        )
+
+
+def play(length: int, number: int, **changes: Any) -> Level:
+    """Draw an episode: patches of colour, and a fish."""
+    dice = np.random.default_rng(number)
+    scene = np.kron(dice.integers(0, 250, (3, 8, 8)), np.ones((8, 8), int)).astype(np.uint8)
+    frames = np.repeat(scene[None], length + 1, axis=0)
+    for row in range(length + 1):
+        x, y = dice.integers(0, 56, 2)
+        frames[row, :, y : y + 8, x : x + 8] = dice.integers(0, 256, (3, 1, 1))
+    frames[-1] = 255 - frames[-1]
+    frames[0, 0, 0, :2] = [0, 255]
+    action = dice.integers(0, 15, length)
+    reward = np.round(dice.random(length), 2).astype(np.float32) * (dice.random(length) < 0.3)
+    name = changes.pop("name", "")
+    return Level(frames, action, reward.astype(np.float32), number, int(dice.integers(0, 200)), changes, name)
+
+
+def game(lengths: Sequence[int], first: int = 0) -> list[Level]:
+    """Draw a few episodes."""
+    return [play(length, first + number) for number, length in enumerate(lengths)]
+
+
+def as_npy(level: Level) -> bytes:
+    """Pickle a dict of arrays as numpy does, which is how the published files are read."""
+    with io.BytesIO() as out:
+        np.save(out, np.array(level.arrays(), object), allow_pickle=True)
+        return out.getvalue()
+
+
+def as_npz(level: Level) -> bytes:
+    """Write what the upstream's own code writes."""
+    with io.BytesIO() as out:
+        np.savez_compressed(out, **level.arrays())
+        return out.getvalue()
+
+
+def tarred(files: Mapping[str, bytes], *more: tarfile.TarInfo) -> bytes:
+    """Put files into a tar, and further members without content."""
+    with io.BytesIO() as out:
+        with tarfile.open(fileobj=out, mode="w") as archive:
+            for name, content in files.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+            for entry in more:
+                archive.addfile(entry)
+        return out.getvalue()
+
+
+def written(levels: Sequence[Level], folder: str, suffix: str = "npy") -> dict[str, bytes]:
+    """Return the files of episodes by their path in the archive."""
+    write = as_npy if suffix == "npy" else as_npz
+    return {f"{folder}/{level.file(suffix)}": write(level) for level in levels}
+
+
+def _put(folder: Path, path: str, data: bytes) -> None:
+    place = folder / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(data)
+
+
+def _expert(folder: Path) -> list[Episode]:
+    """An archive of many blocks, and files as the published ones are read; a note that a Mac left behind."""
+    levels = game([9, 1, 14, 6, 20, 3, 11])
+    _put(folder, EXPERT, blocked(tarred({"bigfish/._x.npy": b"x", **written(levels, "bigfish")}), 300_000))
+    return [level.episode() for level in levels]
+
+
+def _log(folder: Path) -> list[Episode]:
+    """An archive of one block, of the second scheme, without a folder of the game, and files as the code writes them."""
+    levels = game([5, 200, 2])
+    _put(folder, LOG, lzma.compress(tarred(written(levels, ".", "npz")), preset=0))
+    return [level.episode() for level in levels]
+
+
+def _levels(folder: Path) -> list[Episode]:
+    """One plain archive of all games: those before and behind are not read, and one of them is no episode at all."""
+    levels = game([7, 12], 5)
+    files = {
+        "data/coinrun/broken.npy": b"not an array",
+        **written(levels, "data/heist"),
+        **written(game([4, 4]), "data/maze"),
+    }
+    _put(folder, LEVELS, tarred(files))
+    return [level.episode() for level in levels]
+
+
+def _many_expert(folder: Path, size: int) -> None:
+    """Episodes of 200 steps; frames are packed once, because xz takes a second for each."""
+    level = play(200, 0)
+    noise = np.random.default_rng(0).integers(0, 3, level.frames.shape, dtype=np.uint8)
+    level = Level(np.minimum(level.frames, 252) + noise, level.action, level.reward, 0, 0)
+    content = as_npy(level)
+    body = one_block(content + bytes(-len(content) % 512), preset=1)
+    blocks = []
+    for number in range(max(2, size // len(body[1]))):
+        entry = tarfile.TarInfo(f"bigfish/{Level(level.frames, level.action, level.reward, number, 0).file('npy')}")
+        entry.size = len(content)
+        blocks += [one_block(entry.tobuf()), body]
+    _put(folder, EXPERT, joined([*blocks, one_block(bytes(10240))]))
+
+
+def _many_levels(folder: Path, size: int) -> None:
+    level = play(200, 0)
+    content = as_npz(level)
+    count = max(4, size // len(content))
+    games = ("bigfish", "heist", "maze", "ninja")
+    names = {
+        f"{folder_}/{Level(level.frames, level.action, level.reward, number, level.seed).file('npz')}": content
+        for folder_ in games
+        for number in range(count // len(games))
+    }
+    _put(folder, LEVELS, tarred(names))
+
+
+@contextmanager
+def _served(folder: Path) -> Iterator[Mapping[str, str]]:
+    paths = {f"/{path.relative_to(folder).as_posix()}": path for path in folder.rglob("*") if path.is_file()}
+    with serve(paths) as server:
+        yield {"RLDS_MIRRORS": f"gen_dgrl={server.url}"}
+
+
+def _with(change: Callable[[], Level], path: str = EXPERT, suffix: str = "npy") -> Any:
+    """Return what puts an archive with a bad episode between good ones in the place of the right one."""
+
+    def spoil(folder: Path) -> None:
+        levels = [*game([3, 4]), change(), play(5, 3)]
+        _put(
+            folder,
+            path,
+            lzma.compress(tarred(written(levels, path.rpartition("/")[2].split(".")[0], suffix)), preset=0),
+        )
+
+    return spoil
+
+
+def _archive(make: Callable[[bytes], bytes], path: str = EXPERT) -> Any:
+    return lambda folder: _put(folder, path, make((folder / path).read_bytes()))
+
+
+def _link(name: str, kind: bytes = tarfile.SYMTYPE) -> Any:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = kind, "/etc/passwd"
+    files = written(game([3]), "bigfish")
+    return lambda folder: _put(folder, EXPERT, lzma.compress(tarred(files, entry), preset=0))
+
+
+class _Foreign:
+    def __reduce__(self) -> Any:
+        return print, ("run",)
+
+
+def _pickled(value: Any) -> Any:
+    def spoil(folder: Path) -> None:
+        with io.BytesIO() as out:
+            np.save(out, np.array(value, object), allow_pickle=True)
+            files = {"bigfish/20220607T010203_0_3_0_0.00.npy": out.getvalue()}
+        _put(folder, EXPERT, lzma.compress(tarred(files), preset=0))
+
+    return spoil
+
+
+def _flip(data: bytes) -> bytes:
+    at = len(data) // 2
+    return data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :]
+
+
+def _frames(value: float) -> np.ndarray:
+    frames = np.full((5, 3, 64, 64), 7, np.float32)
+    frames[2, 1, 5, 6] = value
+    return frames
+
+
+_XML = b'<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>'
+_LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12\n"
+_ends = np.arange(4)
+FAULTS = {
+    "frames without the last one": Fault(
+        _with(lambda: play(4, 2, observations=_frames(1)[:4])),
+        "observations are [4, 3, 64, 64]; the file's name says [5,",
+    ),
+    "frames below 0": Fault(
+        _with(lambda: play(4, 2, observations=_frames(-1))), "row 2 have -1.0; expected whole numbers"
+    ),
+    "frames above 255": Fault(_with(lambda: play(4, 2, observations=_frames(256))), "row 2 have 256.0"),
+    "frames with fractions": Fault(_with(lambda: play(4, 2, observations=_frames(0.5))), "row 2 have 0.5"),
+    "frames that are no numbers": Fault(_with(lambda: play(4, 2, observations=_frames(np.nan))), "row 2 have nan"),
+    "frames of another size": Fault(
+        _with(lambda: play(4, 2, observations=np.zeros((5, 64, 64, 3), np.float32))), "observations are [5, 64, 64, 3]"
+    ),
+    "another length than its name says": Fault(
+        _with(lambda: play(4, 2, name="20220607T010203_2_5_0_0.00.npy")),
+        "actions are [4, 1]; the file's name says [5, 1]",
+    ),
+    "another return than its name says": Fault(
+        _with(lambda: play(4, 2, rewards=np.ones((4, 1), np.float32))), "its rewards add up to 4.00; its name says"
+    ),
+    "a name without its parts": Fault(
+        _with(lambda: play(4, 2, name="episode.npy")), "it is not named <time>_<episode>"
+    ),
+    "an end inside": Fault(_with(lambda: play(4, 2, dones=_ends == 1)), "dones of row 1 of 4 is True"),
+    "no end": Fault(_with(lambda: play(4, 2, dones=_ends < 0)), "dones of row 3 of 4 is False"),
+    "rewards that are no numbers": Fault(
+        _with(lambda: play(4, 2, rewards=np.full((4, 1), np.nan, np.float32))), "reward 0 is nan"
+    ),
+    "an action that is none of Procgen's": Fault(
+        _with(lambda: play(4, 2, actions=_ends[:, None] * 8)), "action 2 is 16"
+    ),
+    "a column less": Fault(_with(lambda: play(4, 2, rewards=None)), "it has no rewards"),
+    "a foreign name in a pickle": Fault(_pickled({"observations": _Foreign()}), "print"),
+    "a pickle of something else": Fault(_pickled(["a", "list"]), "expected a dict of arrays"),
+    "a member that leads out of the archive": Fault(_link("../x", tarfile.REGTYPE), "leads out of the archive"),
+    "a link": Fault(_link("bigfish/x"), "bigfish/x is a symbolic link"),
+    "a file that is neither": Fault(
+        lambda folder: _put(
+            folder, EXPERT, lzma.compress(tarred({"bigfish/20220607T010203_0_3_0_0.00.npy": b"text, no array"}))
+        ),
+        "it is not an .npz file or a .npy file",
+    ),
+    "the archive of another game": Fault(
+        lambda folder: _put(folder, EXPERT, lzma.compress(tarred(written(game([3]), "maze")))), "it has no step"
+    ),
+    "a cut archive": Fault(_archive(lambda data: data[:-200]), "the end of an xz stream"),
+    "a changed byte": Fault(_archive(_flip), "the xz stream is damaged"),
+    "an XML error": Fault(_archive(lambda _: _XML), "XML"),
+    "a git-LFS pointer": Fault(_archive(lambda _: _LFS), "git-LFS pointer"),
+}
+FAULTS_OF_LEVELS = {
+    "an XML error": Fault(_archive(lambda _: _XML, LEVELS), "XML"),
+    "a cut archive": Fault(_archive(lambda data: data[:400_000], LEVELS), "it is cut"),
+    "no file of the game": Fault(
+        lambda folder: _put(folder, LEVELS, tarred(written(game([3]), "maze"))), "it has no step"
+    ),
+}
+_SMALL = {"datasets_rl.sources.gen_dgrl._SHARD_STEPS"}
+CASES = [
+    Case(
+        "gen_dgrl/bigfish-1M_E",
+        _expert,
+        _served,
+        faults=FAULTS,
+        many=_many_expert,
+        small=dict.fromkeys(_SMALL, 300_000),
+    ),
+    Case("gen_dgrl/maze-25M", _log, _served, small=dict.fromkeys(_SMALL, 10_000_000)),
+    Case(
+        "gen_dgrl/heist-level_1_E",
+        _levels,
+        _served,
+        faults=FAULTS_OF_LEVELS,
+        many=_many_levels,
+        small=dict.fromkeys(_SMALL, 25_000),
+    ),
+]
