@@ -11,6 +11,7 @@ from datasets_rl.datasets.d4rl import D4RLExperienceReplay
 from datasets_rl.datasets.demo import DemoExperienceReplay
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 from datasets_rl.datasets.gen_dgrl import GenDGRLExperienceReplay
+from datasets_rl.datasets.local import LocalExperienceReplay
 from datasets_rl.datasets.minari import MinariExperienceReplay
 from datasets_rl.datasets.openml import OpenMLExperienceReplay
 from datasets_rl.datasets.openx import OpenXExperienceReplay
@@ -24,6 +25,7 @@ __all__ = [
     "D4RLExperienceReplay",
     "DemoExperienceReplay",
     "GenDGRLExperienceReplay",
+    "LocalExperienceReplay",
     "MinariExperienceReplay",
     "OpenMLExperienceReplay",
     "OpenXExperienceReplay",

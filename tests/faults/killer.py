@@ -86,10 +86,12 @@ for fatal in range((steps + 1) // 2, total + 1, steps):
     report("again", died=False)
     clean()
 dice = random.Random(0)
-start = time.monotonic()
-life(0, work, counts)
-whole = time.monotonic() - start
-clean()
+whole = 0.0
+if task["random"]:
+    start = time.monotonic()
+    life(0, work, counts)
+    whole = time.monotonic() - start
+    clean()
 for _ in range(task["random"]):
     child = os.fork()
     if not child:

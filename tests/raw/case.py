@@ -47,6 +47,8 @@ class Case:
     """Writes a tree of about so many bytes under the same id, for the measurement of memory and speed."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the manifest that must be so: ``{"licence": "MIT"}``."""
+    episodes: bool = True
+    """Whether ``--episodes`` chooses among them before the download; heeded where the source does that at all."""
     small: Mapping[str, int] = field(default_factory=dict)
     """What is set lower so that this tree has several shards: ``{"datasets_rl.sources.minari._SHARD_BYTES": 10_000}``."""
     plain: Mapping[str, Any] = field(default_factory=dict)
