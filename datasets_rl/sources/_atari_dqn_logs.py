@@ -299,9 +299,8 @@ class _Rows:
             blank = blank[~frames[blank - start].any(axis=(1, 2))]
         self.found["blank-rows"] += len(blank)
         ends = self.ends[slice(*np.searchsorted(self.ends, (start, stop)))] + 1
-        cuts = np.unique(np.concatenate([[start, stop], ends, blank, blank + 1])).tolist()
         dropped = set(blank.tolist())
-        for first, last in pairwise(cuts):
+        for first, last in pairwise(sorted({start, stop, *ends.tolist(), *dropped, *(blank + 1).tolist()})):
             if first not in dropped:
                 yield self._piece(first, last, None if frames is None else frames[first - start : last - start])
                 self.given += last - first

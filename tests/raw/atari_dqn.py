@@ -65,11 +65,12 @@ class Buffer:
         folder: Where the logs go.
         capacity: Rows.
         level: Of gzip.
+        game: Whose screens the frames are.
     """
 
-    def __init__(self, folder: Path, capacity: int, *, level: int = 9) -> None:
+    def __init__(self, folder: Path, capacity: int, *, level: int = 9, game: str = "pong") -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._level = folder, level
+        self._folder, self._level, self._game = folder, level, game
         self._dice = np.random.default_rng(7)
         # What memory that nobody wrote to may hold.
         self.store: dict[str, NDArray[Any]] = {
@@ -93,7 +94,7 @@ class Buffer:
             over: Whether the game ends; otherwise the training does.
             dark: Its first step is a black frame, action 0 and reward 0, as a row that the buffer adds.
         """
-        known = screens(512)
+        known = screens(512, self._game)
         frames = known[np.arange(self._screen, self._screen + steps) % len(known)]
         self._screen += steps
         action = self._dice.integers(0, 6, steps).astype(np.int32)

@@ -1,0 +1,419 @@
+"""The replay buffer of a DQN agent: which of its rows are steps, in which order, and where episodes begin and end."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from raw.atari_dqn import LOGS, RECORDS, Buffer, screens, write_logs, write_records
+from upstreams import bucket
+
+from datasets_rl import AtariDQNExperienceReplay, CatFrames, Selection, library
+from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, UnknownId
+from datasets_rl.format.npy import file_sha256
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.manifest import Manifest
+from datasets_rl.samplers import SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement
+from datasets_rl.settings import Settings
+from datasets_rl.sources import find
+from datasets_rl.sources.atari_dqn import SOURCE
+from datasets_rl.ted.check import check_rules
+
+ID = "atari_dqn/Pong/1"
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    return Settings(home=tmp_path / "home", progress=False, retries=0)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return tmp_path / "tree"
+
+
+@pytest.fixture
+def convert(tree, settings):
+    def run(place=tree, name=ID, *, force=True, keys=(), **options):
+        selection = Selection(options=options, keys=keys)
+        folder = library.download(name, from_local=place, selection=selection, force=force, settings=settings)
+        stored = StoredDataset(folder)
+        assert check_rules(stored.schema, stored.episodes, stored.column).problems == []
+        assert library.verify(folder, deep=True).problems == ()
+        return stored
+
+    return run
+
+
+@pytest.fixture
+def buffer(tree):
+    """A buffer of 20 rows, whose logs lie where the upstream has them."""
+    return Buffer(tree / LOGS, 20)
+
+
+def rules(stored):
+    return {one.rule: one.count for one in stored.manifest.decisions}
+
+
+def meets(stored, parts):
+    """Compare what is stored with parts of games: (game, first step, last step + 1)."""
+    assert stored.episodes.lengths.tolist() == [stop - start for _, start, stop in parts]
+    for row, (game, start, stop) in zip(stored.episodes.starts.tolist(), parts, strict=True):
+        for key, values in {**game.steps, **game.states}.items():
+            if key != ("next", "truncated"):
+                assert np.array_equal(stored.column(key, row, row + stop - start), values[start:stop]), key
+        over = stop == len(game) and game.steps["next", "terminated"][-1, 0]
+        assert stored.column(("next", "truncated"))[row + stop - start - 1, 0] == (not over)
+
+
+def test_there_are_60_games_of_5_runs():
+    """TorchRL refuses the ten from StarGunner on."""
+    ids = SOURCE.ids()
+
+    assert len(ids) == len(set(ids)) == 300
+    assert {"Pong/1", "AirRaid/5", "StarGunner/3", "Zaxxon/5"} <= set(ids)
+    assert sum(find(f"atari_dqn/{name}").facts["rlu"] for name in ids) == 46 * 5
+    with pytest.raises(UnknownId, match="Pong/6"):
+        find("atari_dqn/Pong/6")
+
+
+def test_ids_are_listed_without_numpy():
+    script = "import sys; from datasets_rl import sources; s = sources.source('atari_dqn'); "
+    script += "print(len([s.entry(name) for name in s.ids()]), *{'numpy', 'torch', 'httpx'} & set(sys.modules))"
+
+    assert subprocess.check_output([sys.executable, "-c", script], text=True).split() == ["300"]
+
+
+def test_the_refusal_of_the_bucket_names_the_ways_that_are_left(tree, settings, monkeypatch):
+    write_logs(tree)
+    with bucket({"atari-replay-datasets": tree}, listable=False) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        with pytest.raises(FetchFailed, match="403") as caught:
+            library.download(ID, settings=settings)
+        with pytest.raises(FetchFailed) as other:
+            library.download("atari_dqn/Tennis/1", settings=settings)
+
+    for way in ("refused every reader since 2025", "--from-local", "--mirror", "--upstream rlu"):
+        assert way in caught.value.hint
+    assert "rlu" not in other.value.hint
+    assert [*library.stored(settings.home)] == []
+
+
+def test_rl_unplugged_lacks_14_of_the_games(settings):
+    with pytest.raises(BadArgument, match="RL Unplugged has no Tennis/1; it has 46 of the 60 games"):
+        library.download("atari_dqn/Tennis/1", selection=Selection(options={"upstream": "rlu"}), settings=settings)
+
+
+def test_every_row_is_accounted_for(tree, convert):
+    """Seven games began; four checkpoints follow another; three games go on over an end, and the last is cut."""
+    games = write_logs(tree)
+
+    stored = convert()
+
+    meets(stored, [(game, 0, len(game)) for game in games])
+    assert rules(stored) == {
+        "blank-rows": 21,
+        "row-never-written": 1,
+        "rows-behind-the-cursor": 4,
+        "row-between-checkpoints": 4,
+        "episode-over-checkpoints": 3,
+        "end-without-flag": 1,
+    }
+    assert stored.manifest.final_unknown == len(games)
+    assert not stored.column(("next", "observation"))[stored.column(("next", "done"))[:, 0]].any()
+
+
+def test_a_first_step_that_looks_like_a_blank_row_is_kept(tree, convert):
+    """The second game begins with a black frame, action 0 and reward 0: the fourth such row, and so a step."""
+    games = write_logs(tree)
+
+    stored = convert()
+
+    assert not games[1].states["observation",][0].any()
+    assert stored.episodes.lengths[1] == 50
+    assert not stored.column(("observation",))[17].any()
+
+
+def test_the_frame_that_comes_last_in_its_file_stands_before_all_others(tree, convert):
+    """Row 59 of checkpoint 1 was added before row 0: it is step 36 of the second game, which began in checkpoint 0."""
+    games = write_logs(tree)
+
+    stored = convert()
+
+    (late,) = games[1].states["observation",][36:37]
+    assert late.any()
+    assert np.array_equal(stored.column(("observation",))[17 + 36], late)
+    assert np.array_equal(stored.column(("next", "observation"))[17 + 35], late)
+
+
+def test_verify_looks_at_the_frame_that_came_late(tree, convert):
+    write_logs(tree)
+    stored = convert()
+    frames = np.lib.format.open_memmap(stored.folder / "observation.npy", mode="r+")
+    frames[17 + 36, 5, 5] ^= 1
+    frames.flush()
+    manifest = Manifest.read(stored.folder)
+    digest = file_sha256(stored.folder / "observation.npy")
+    files = [replace(one, sha256=digest) if one.path == "observation.npy" else one for one in manifest.files]
+    replace(manifest, files=tuple(files)).write(stored.folder)
+
+    problems = library.verify(stored.folder, deep=True).problems
+
+    assert any("observation at row 53" in problem for problem in problems)
+
+
+def test_some_checkpoints_are_a_dataset_of_their_own(tree, convert):
+    """Of checkpoint 1 on, the first rows belong to a game whose beginning is not there; row 59 of it is left out.
+
+    game       1 (steps 23 to 72 ever added)   2 (76 to 118)   3 (122 to 179)
+    stored     60 to 72: steps 37 to 49        all 43          122 to 178: 57 of 58
+    """
+    games = write_logs(tree)
+
+    stored = convert(checkpoints="1:3")
+
+    meets(stored, [(games[1], 37, 50), (games[2], 0, 43), (games[3], 0, 57)])
+    assert rules(stored)["begin-missing"] == 1
+    assert rules(stored)["row-of-another-part"] == 1
+    assert stored.episodes["checkpoint"].tolist() == [1, 1, 2]
+
+
+def test_the_first_checkpoints_can_be_used_while_the_others_come(tree, convert):
+    """They are a dataset in another place, and only their files are asked for."""
+    games = write_logs(tree)
+    for path in (tree / LOGS).glob("*.[34].gz"):
+        path.unlink()
+
+    stored = convert(checkpoints="0:2")
+
+    assert len(stored) == 17 + 50 + 43
+    meets(stored, [(game, 0, len(game)) for game in games[:3]])
+    selection = Selection(options={"checkpoints": "0:2"})
+    dataset = AtariDQNExperienceReplay("Pong/1", 8, selection=selection, download=False)
+    assert dataset.sample()["observation"].shape == (8, 84, 84)
+    assert {path.rpartition("ckpt.")[2] for path in (one.path for one in stored.manifest.raw)} == {"0.gz", "1.gz"}
+
+
+def test_checkpoints_that_there_are_not_are_refused(tree, settings):
+    write_logs(tree)
+
+    for text, said in (("7", "there are 5"), ("5:9", "none of the 5"), ("x", "expected numbers")):
+        with pytest.raises(BadArgument, match=said):
+            library.download(ID, from_local=tree, selection=Selection(options={"checkpoints": text}), settings=settings)
+
+
+def test_a_checkpoint_that_is_missing_cuts_the_episode_before_and_the_one_after(tree, convert):
+    games = write_logs(tree)
+    for path in (tree / LOGS).glob("*.1.gz"):
+        path.unlink()
+
+    stored = convert()
+
+    parts = [(games[0], 0, 17), (games[1], 0, 36), (games[3], 0, 58)]
+    meets(stored, [*parts, *((game, 0, len(game)) for game in games[4:])])
+    assert rules(stored)["end-without-flag"] == 2
+
+
+def test_a_log_that_was_never_written_shows_in_the_counts(buffer, convert):
+    """The cursor passes the last place among rows of zeros: the buffer is not logged, and 20 rows are lost.
+
+    added   0 ... 18 | 19 ... 36  37 38 39 | 40 ... 58 | 59
+    game    0 (3-12), 1 (16-36)   blank      2 (40-69)
+    """
+    for steps in (10, 21, 30):
+        buffer.play(steps)
+
+    stored = convert()
+
+    assert buffer.logs == 2
+    meets(stored, [(buffer.games[0], 0, 10), (buffer.games[1], 0, 3), (buffer.games[2], 0, 19)])
+    assert rules(stored)["end-without-flag"] == 2
+
+
+def test_a_training_that_ends_with_a_full_buffer_logs_it_twice(buffer, convert):
+    buffer.play(16)  # 19 rows with the blank ones
+    buffer.play(16, over=False)
+    while buffer.logs < 2:
+        buffer.add(screens(512)[9], 1, 0, 0)
+    buffer.log_final()
+
+    stored = convert()
+
+    assert buffer.logs == 3
+    assert len(stored) == 16 + 39 - 19 - 3
+    assert rules(stored)["nothing-new"] == 1
+
+
+def test_a_training_that_is_shorter_than_the_buffer_has_one_log(buffer, convert):
+    buffer.play(5)
+    buffer.play(4, over=False)
+    buffer.log_final()
+
+    stored = convert()
+
+    meets(stored, [(buffer.games[0], 0, 5), (buffer.games[1], 0, 4)])
+    assert rules(stored)["rows-behind-the-cursor"] == 20 - 1 - 15
+
+
+def test_what_lies_in_places_that_were_never_written_does_not_matter(buffer, tree, convert):
+    """They hold flags of 77, rewards that are no numbers and actions below zero."""
+    buffer.play(30)
+    terminal = np.load(io.BytesIO(gzip.decompress((tree / LOGS / "$store$_terminal_ckpt.0.gz").read_bytes())))
+
+    stored = convert()
+
+    assert terminal.tolist() == [0] * 19 + [77]
+    assert len(stored) == 16
+    assert np.isfinite(stored.column(("next", "reward"))).all()
+
+
+def test_rows_behind_an_end_that_are_not_all_zeros_are_steps(buffer, convert):
+    """As an agent that adds no blank rows would log them."""
+    buffer.play(5)
+    buffer.store["terminal"][buffer.cursor - 1] = 0  # the buffer sees no end, and adds no blank rows
+    buffer.play(10, over=False)
+    buffer.store["terminal"][7] = 1
+    buffer.store["observation"][8] = 5
+    buffer.store["action"][8] = 0
+    buffer.store["reward"][8] = 0
+    buffer.log_final()
+
+    stored = convert()
+
+    assert stored.episodes.lengths.tolist() == [5, 10]
+    assert (stored.column(("observation",))[5] == 5).all()
+
+
+def test_a_seventh_file_is_not_fetched(tree, settings, monkeypatch):
+    write_logs(tree)
+    for number in range(5):
+        (tree / LOGS / f"$store$_gamma_ckpt.{number}.gz").write_bytes(b"whatever")
+    with bucket({"atari-replay-datasets": tree}) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        library.download(ID, settings=settings)
+        asked = [request.path for request in server.requests]
+
+    assert not any("gamma" in path for path in asked)
+    assert sum("observation" in path for path in asked) == 5
+
+
+def test_without_frames_their_files_are_not_fetched(tree, settings, monkeypatch):
+    """They are nearly all of the bytes."""
+    games = write_logs(tree)
+    with bucket({"atari-replay-datasets": tree}) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        stored = StoredDataset(library.download(ID, selection=Selection(keys=("action",)), settings=settings))
+        asked = [request.path for request in server.requests]
+
+    assert not any("observation" in path for path in asked)
+    assert np.array_equal(stored.column(("action",)), np.concatenate([game.steps["action",] for game in games]))
+
+
+@pytest.mark.parametrize("place", ["", "dqn", "dqn/Pong/1", "dqn/Pong/1/replay_logs"])
+def test_any_folder_above_the_files_will_do(tree, convert, place):
+    write_logs(tree)
+    shutil.copytree(tree / "dqn/Pong/1", tree / "dqn/Breakout/1")
+
+    assert len(convert(tree / place)) == 274
+
+
+def test_a_folder_that_does_not_tell_the_runs_apart_is_refused(tree, convert):
+    write_logs(tree)
+    shutil.copytree(tree / "dqn/Pong/1", tree / "dqn/Pong/2")
+
+    with pytest.raises(ConversionFailed, match="is of this run"):
+        convert(tree / "dqn/Pong")
+
+
+def test_stacks_of_frames_begin_anew_with_each_episode(tree, convert):
+    """A stack of 4 is padded at the beginning of an episode, and has no frame of another one."""
+    games = write_logs(tree)
+    convert()
+    dataset = AtariDQNExperienceReplay("Pong/1", download=False)
+    dataset.append_transform(CatFrames(4, -3, in_keys=["observation", ("next", "observation")], padding="zeros"))
+
+    batch = dataset[:]
+
+    before, after, row = batch["observation"].numpy(), batch["next", "observation"].numpy(), 0
+    for game in games:
+        frames = np.concatenate([np.zeros((3, 84, 84), np.uint8), game.states["observation",]])
+        for step in range(len(game)):
+            assert np.array_equal(before[row], frames[step : step + 4])
+            assert np.array_equal(after[row][:3], frames[step + 1 : step + 4])
+            row += 1
+    ends = np.cumsum([len(game) for game in games]) - 1
+    assert not after[ends, 3].any()
+
+
+def test_slices_stay_within_episodes(tree, convert):
+    write_logs(tree)
+    convert()
+    torch.manual_seed(0)
+
+    dataset = AtariDQNExperienceReplay("Pong/1", 64, num_slices=8, download=False)
+
+    for _ in range(20):
+        batch = dataset.sample()
+        assert (batch["episode"].view(8, 8) == batch["episode"].view(8, 8)[:, :1]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"slice_len": 4}, SliceSampler),
+        ({"num_slices": 2, "replacement": False}, SliceSamplerWithoutReplacement),
+        ({"replacement": False}, SamplerWithoutReplacement),
+    ],
+    ids=["slices", "slices once", "steps once"],
+)
+def test_the_arguments_of_the_reference_choose_the_sampler(tree, convert, options, kind):
+    write_logs(tree)
+    convert()
+
+    dataset = AtariDQNExperienceReplay("Pong/1", 8, download=False, mp_start_method="spawn", **options)
+
+    assert type(dataset.sampler) is kind
+    assert len(dataset.sample()) == 8
+
+
+@pytest.mark.usefixtures("settings")
+def test_processes_are_those_that_were_asked_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(library, "download", lambda *_, settings, **__: asked.append(settings.jobs) or 1 / 0)
+
+    for number in (0, 3):
+        with pytest.raises(ZeroDivisionError):
+            AtariDQNExperienceReplay("Pong/1", num_procs=number)
+
+    assert asked == [Settings.from_env().jobs, 3]
+
+
+def test_of_two_versions_of_rl_unplugged_the_newer_one_is_read(tree, convert):
+    games = write_records(tree, {0: [[7, 4]]})
+    shutil.copytree(tree / RECORDS, tree / RECORDS.with_name("1.0.9"))
+
+    stored = convert(name="atari_dqn/Pong/2", upstream="rlu")
+
+    assert len(stored) == sum(map(len, games)) == 9
+    assert all("/1.1.0/" in file.path for file in stored.manifest.raw)
+    assert "The bucket has refused" not in " ".join(stored.manifest.faults)
+
+
+def test_both_upstreams_give_the_same_fields(tree, convert):
+    write_logs(tree)
+    write_records(tree, {0: [[7, 4]]})
+
+    logs, records = convert(), convert(name="atari_dqn/Pong/2", upstream="rlu")
+
+    assert [field.to_json() for field in logs.schema] == [field.to_json() for field in records.schema]
+    assert logs.episodes["checkpoint"].dtype == records.episodes["checkpoint"].dtype == np.int32
+    assert (logs.manifest.metadata["upstream"], records.manifest.metadata["upstream"]) == ("dqn", "rlu")
