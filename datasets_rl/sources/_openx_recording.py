@@ -45,6 +45,7 @@ _FLAGS = frozenset({_FIRST, _LAST, _TERMINAL})
 _RESERVED = frozenset({"next", "done", "terminated", "truncated", "episode", "is_init", "mask", "index", "collector"})
 _WIDER = {np.dtype(old): np.dtype(new) for old, new in (("u2", "i4"), ("u4", "i8"), ("u8", "i8"))}
 _COLUMN_AXES = 3
+_SHOWN_MOST = 20
 _TEXTS = {
     "rlds-last-step": "the last step of an episode has only an observation, that after the last action",
     "reward-at-last-step": "last steps have a reward that is not zero, and no action that led to it: it was left out "
@@ -99,9 +100,11 @@ class OpenXRecording(Recording):
         self._fields = self._fields_of(first)
         self._facts = {key: np.asarray(value).dtype for key, value in first.whole.items() if not isinstance(value, str)}
         self.columns = [field.column for field in self._fields]
-        kept = Selection(keys=tuple(facts.get("keys", ()))).kept_keys([column.key for column in self.columns])
-        self._fields = [field for field in self._fields if field.column.key in kept]
-        self._wanted = {field.path for field in self._fields} | {_LAST, _TERMINAL, _REWARD} | set(self._facts)
+        self._wanted: set[Key] | None = None
+        if keys := tuple(facts.get("keys", ())):
+            kept = Selection(keys=keys).kept_keys([column.key for column in self.columns])
+            self._fields = [field for field in self._fields if field.column.key in kept]
+            self._wanted = {field.path for field in self._fields} | {_LAST, _TERMINAL, _REWARD} | set(self._facts)
 
     def __enter__(self) -> Self:
         return self
@@ -287,12 +290,7 @@ class OpenXRecording(Recording):
         column, name = field.column, dotted(field.path)
         wanted = values.images[start:stop]
         if column.encoded:
-            shapes = (images.header(image, f"{name}, image {start + at}").shape for at, image in enumerate(wanted))
-            wrong = [
-                f"{name}, image {start + at} is {list(one)}" for at, one in enumerate(shapes) if one != column.shape
-            ]
-            if wrong:
-                raise ConversionFailed(self._what, [f"{one}; expected {list(column.shape)}" for one in wrong[:20]])
+            self._refuse_others(wanted, column, start)
             return Encoded(wanted)
         rows, columns, channels = column.shape
         narrow = {np.dtype(np.int32): np.dtype(np.uint16)}.get(column.dtype, np.dtype(np.uint8))
@@ -305,6 +303,22 @@ class OpenXRecording(Recording):
             return out.view("<f4").astype(column.dtype, copy=False)
         self._found["widened"] += len(out) * (column.dtype != narrow)
         return out.astype(column.dtype, copy=False)
+
+    def _refuse_others(self, wanted: Sequence[memoryview | bytes], column: Column, start: int) -> None:
+        """Check that pictures that stay encoded are of the shape that all have."""
+        problems = []
+        for number, image in enumerate(wanted, start):
+            try:
+                found = images.header(image)
+                if (found.shape, found.dtype) != (column.shape, column.dtype):
+                    problem = (
+                        f"is {list(found.shape)} of {found.dtype}; expected {list(column.shape)} of {column.dtype}"
+                    )
+                    problems.append(f"{dotted(column.key)}: image {number:,} {problem}")
+            except ConversionFailed as error:
+                problems += [f"{dotted(column.key)}: image {number:,} {problem}" for problem in error.problems]
+        if problems:
+            raise ConversionFailed(self._what, problems[:_SHOWN_MOST])
 
 
 def _key(path: Key) -> Key:

@@ -1,0 +1,438 @@
+"""What is particular to Open X-Embodiment: two upstreams, features as they come, and a last step that has no action."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from raw import openx as raw
+from raw.images import encoded, scene
+from servers import Status
+from upstreams import bucket, hub
+
+from datasets_rl import OpenXExperienceReplay, Selection, library
+from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, UnknownId
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.settings import Settings
+from datasets_rl.sources import find, openx
+from datasets_rl.sources._openx_recording import OpenXRecording
+
+RECORDS, ARCHIVES = f"openx/{raw.NAME}", f"openx/{raw.HUB}"
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setattr(openx, "_SHARD_BYTES", 10_000)
+    return Settings(home=tmp_path / "home", progress=False, retries=0, jobs=1)
+
+
+@pytest.fixture
+def convert(tmp_path, settings):
+    """Convert what lies in ``tmp_path / "tree"``."""
+
+    def run(name=RECORDS, *, episodes="", keys=(), **options):
+        part = Selection(episodes=episodes, keys=keys, options={key.replace("_", "-"): v for key, v in options.items()})
+        tree = tmp_path / "tree"
+        return StoredDataset(library.download(name, from_local=tree, settings=settings, selection=part, force=True))
+
+    return run
+
+
+def decided(stored):
+    return {one.rule: one.count for one in stored.manifest.decisions}
+
+
+def test_the_ids_of_the_reference_are_all_known_and_some_that_only_the_buckets_have():
+    known = [find(f"openx/{name}") for name in openx.SOURCE.ids()]
+
+    assert sum(entry.facts.get("hub", False) for entry in known) == 55
+    assert len(known) == 63
+    assert set(OpenXExperienceReplay.available_datasets) == {entry.name for entry in known}
+    assert find("openx/kuka").title == "580,392 episodes of a robot"
+    assert find("openx/droid").facts["version"] == "1.0.1"
+
+
+def test_listing_them_loads_no_numpy():
+    script = "import sys; from datasets_rl import sources; s = sources.source('openx'); [s.entry(n) for n in s.ids()]; "
+    script += "print({'numpy', 'torch', 'httpx'} & set(sys.modules))"
+    assert (
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "set()\n"
+    )
+
+
+def test_what_can_be_no_id_is_refused_and_what_is_unknown_is_looked_for(tmp_path, settings):
+    with pytest.raises(UnknownId):
+        find("openx/../etc")
+    with pytest.raises(FetchFailed) as caught:
+        library.download("openx/cmu_strech", from_local=tmp_path / "none", settings=settings)
+    assert "openx/cmu_stretch" in caught.value.hint
+
+
+@pytest.fixture
+def both(tmp_path, monkeypatch):
+    """Serve the records, three versions of them, and the mirror."""
+    for version in ("0.2.0", "0.10.0", "0.9.1"):
+        raw.write_records(tmp_path / "bucket" / "robotics", [raw.EPISODES[: len(version)]], version=version)
+    raw.write_archives(tmp_path / "hub", [raw.EPISODES[:3], raw.EPISODES[3:]], name=raw.NAME)
+    with bucket({"gresearch": tmp_path / "bucket"}) as records, hub({raw.REPO: tmp_path / "hub"}) as mirror:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", records.url)
+        monkeypatch.setenv("HF_ENDPOINT", mirror.url)
+        yield records, mirror
+
+
+def test_the_newest_version_of_the_records_is_taken(both, settings):
+    stored = StoredDataset(library.download(RECORDS, settings=settings))
+
+    assert stored.manifest.revision == "0.10.0"
+    assert len(stored.episodes) == 5
+    assert stored.manifest.metadata["version"] == "0.10.0"
+    assert stored.manifest.citation == "@misc{nobody, title={A drawn robot}}"
+    assert both[1].requests == []
+
+
+@pytest.mark.usefixtures("both")
+def test_the_mirror_is_asked_where_the_buckets_do_not_answer_or_where_one_says_so(tmp_path, settings):
+    said = StoredDataset(library.download(RECORDS, settings=settings, selection=Selection(options={"upstream": "hub"})))
+    shutil.rmtree(tmp_path / "bucket")
+    fallen = StoredDataset(library.download(RECORDS, settings=settings, force=True))
+
+    for stored in (said, fallen):
+        assert stored.manifest.metadata["upstream"] == "hub"
+        assert len(stored.manifest.revision) == 40
+        assert "types are those of Python" in stored.manifest.faults[0]
+    with pytest.raises(FetchFailed):
+        library.download(
+            RECORDS, settings=settings, force=True, selection=Selection(options={"upstream": "rlds"}), wait=0
+        )
+
+
+def test_a_split_is_chosen_by_its_name(tmp_path, convert):
+    more = {"name": "val", "numBytes": "1", "shardLengths": ["1"]}
+    raw.write_records(tmp_path / "tree", raw.FILES, more=[more])
+    payload = raw.framed(raw.tfrecords.example(raw.flat(raw.EPISODES[3])))
+    (tmp_path / "tree" / raw.NAME / raw.VERSION / f"{raw.NAME}-val.tfrecord-00000-of-00001").write_bytes(payload)
+
+    assert convert(split="val").episodes.lengths.tolist() == [5]
+    assert convert().episodes.lengths.tolist() == [4, 2, 2, 5, 3]
+    with pytest.raises(BadArgument, match="split is 'test'; openx/cmu_stretch has train, val"):
+        convert(split="test")
+
+
+def test_the_mirror_has_one_split(tmp_path, convert):
+    raw.write_archives(tmp_path / "tree", raw.FILES)
+
+    with pytest.raises(BadArgument, match="the mirror has only train"):
+        convert(ARCHIVES, split="val", upstream="hub")
+
+
+# --- the last step
+
+
+def one(tmp_path, **changes):
+    """Write an episode of 5 steps, with features changed."""
+    raw.write_records(tmp_path / "tree", [[{**raw.flat(raw.draw(5, 1)), **changes}]])
+
+
+def test_a_reward_at_the_last_step_is_left_out_and_counted(tmp_path, convert):
+    one(tmp_path, **{"steps/reward": [0.0, 0.0, 0.0, 0.0, 1.0]})
+
+    stored = convert()
+    assert stored.column(("next", "reward"))[:, 0].tolist() == [0, 0, 0, 0]
+    assert decided(stored)["reward-at-last-step"] == 1
+    kept = convert(last_step="transition")
+    assert kept.column(("next", "reward"))[:, 0].tolist() == [0, 0, 0, 0, 1]
+    assert kept.episodes["final_known"].tolist() == [False]
+    assert not kept.column(("next", "observation", "image"))[-1].any()
+    assert decided(kept)["last-step-kept"] == 1
+    assert "reward-at-last-step" not in decided(kept)
+
+
+def test_flags_inside_a_record_end_nothing_and_are_counted(tmp_path, convert):
+    one(tmp_path, **{"steps/is_last": [0, 1, 0, 0, 1], "steps/is_terminal": [0, 1, 1, 0, 0]})
+
+    stored = convert()
+    assert stored.episodes.lengths.tolist() == [4]
+    assert stored.column(("next", "terminated")).sum() == 0
+    assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, False, False, True]
+    assert decided(stored)["flag-inside-episode"] == 3
+
+
+def test_an_episode_of_one_step_has_no_action_and_is_left_out(tmp_path, convert):
+    raw.write_records(tmp_path / "tree", [[raw.draw(1, 0), raw.draw(3, 1), raw.draw(1, 2)]])
+
+    stored = convert()
+    assert stored.episodes["source"].tolist() == [1]
+    assert decided(stored)["no-action"] == 2
+    assert library.verify(stored.folder, deep=True).problems == ()
+
+
+# --- features
+
+
+def document(**steps):
+    """Return features.json with these features of a step alone."""
+    return raw.group(steps=raw.many_of(raw.group(**steps)))
+
+
+FLAGS = {"is_first": raw.tensor("bool"), "is_last": raw.tensor("bool")}
+
+
+def test_a_set_is_read_by_its_own_features(tmp_path, convert):
+    """An action that is an array, images of another name in plain strings, no reward, names that are TED's own."""
+    images = [encoded(scene(40, 40, 3, seed)) for seed in range(3)]
+    features = {
+        "steps/action": [float(value) for value in range(6)],
+        "steps/done": [7, 8, 9],
+        "steps/is_first": [1, 0, 0],
+        "steps/is_last": [0, 0, 1],
+        "steps/observation/wrist.cam": images,
+        "steps/words": [b"a", b"b"] * 3,
+    }
+    observation = raw.group(**{"wrist.cam": raw.tensor("string")})
+    made = document(
+        action=raw.tensor("float32", 2),
+        done=raw.tensor("uint8"),
+        observation=observation,
+        words=raw.tensor("string", 2),
+        **FLAGS,
+    )
+    raw.write_records(tmp_path / "tree", [[features]], name="a_set_of_mine", document=made)
+
+    stored = convert("openx/a_set_of_mine")
+
+    assert stored.column(("action",)).tolist() == [[0, 1], [2, 3]]
+    assert stored.column(("done_",)).tolist() == [7, 8]
+    assert np.array_equal(stored.column(("next", "observation", "wrist_cam"))[1], scene(40, 40, 3, 2))
+    assert decided(stored)["reward-missing"] == 1
+    assert decided(stored)["left-out steps/words"] == 1
+    assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, True]
+
+
+@pytest.mark.parametrize(("dtype", "stored_as"), [("uint16", "int32"), ("uint32", "int64"), ("uint64", "int64")])
+def test_unsigned_integers_become_wider_ones(tmp_path, convert, dtype, stored_as):
+    features = {"steps/observation": [1, 2, 65_535], "steps/is_first": [1, 0, 0], "steps/is_last": [0, 0, 1]}
+    raw.write_records(tmp_path / "tree", [[features]], document=document(observation=raw.tensor(dtype), **FLAGS))
+
+    column = convert().column(("next", "observation"))
+    assert column.dtype == stored_as
+    assert column.tolist() == [2, 65_535]
+
+
+def test_integers_that_fit_no_signed_type_are_refused(tmp_path, convert):
+    features = {"steps/observation": [1, -2], "steps/is_first": [1, 0], "steps/is_last": [0, 1]}
+    raw.write_records(tmp_path / "tree", [[features]], document=document(observation=raw.tensor("uint64"), **FLAGS))
+
+    with pytest.raises(ConversionFailed, match="observation has 18446744073709551614; expected int64"):
+        convert()
+
+
+@pytest.mark.parametrize("lacking", ["observation", "names"])
+def test_fields_that_cannot_be_stored_are_refused_together(tmp_path, convert, lacking):
+    features = {"steps/a.b": [1, 2], "steps/a_b": [1, 2], "steps/is_first": [1, 0], "steps/is_last": [0, 1]}
+    made = {"a.b": raw.tensor("int32"), "a_b": raw.tensor("int32"), **FLAGS}
+    if lacking == "observation":
+        del features["steps/a.b"], made["a.b"]
+    raw.write_records(tmp_path / "tree", [[features]], document=document(**made))
+
+    with pytest.raises(ConversionFailed, match="no observation" if lacking == "observation" else "called the same"):
+        convert()
+
+
+def test_a_long_episode_comes_in_pieces_that_make_the_same_dataset(tmp_path, convert, monkeypatch):
+    raw.write_records(tmp_path / "tree", raw.FILES)
+    whole = {path.name: path.read_bytes() for path in convert().folder.glob("*.npy")}
+    monkeypatch.setattr("datasets_rl.sources._openx_recording._PIECE_BYTES", 40_000)
+    lengths = []
+    pieces = OpenXRecording._pieces
+    monkeypatch.setattr(
+        OpenXRecording, "_pieces", lambda self, one: (lengths.append(len(p)) or p for p in pieces(self, one))
+    )
+
+    assert {path.name: path.read_bytes() for path in convert().folder.glob("*.npy")} == whole
+    assert max(lengths) < 5
+
+
+@pytest.mark.parametrize("images", ["decoded", "encoded"])
+def test_what_keys_leave_out_is_not_read(tmp_path, convert, images):
+    raw.write_records(tmp_path / "tree", raw.FILES)
+    raw.with_value("steps/observation/image", 1, b"\xff\xd8\xff no image")(tmp_path / "tree")
+
+    stored = convert(keys=("observation.state", "action"), images=images)
+
+    assert [field.key for field in stored.schema if field.key[0] == "observation"] == [("observation", "state")]
+    assert library.verify(stored.folder, deep=True).problems == ()
+    with pytest.raises(ConversionFailed, match=r"observation\.image"):
+        convert(images=images)
+
+
+def test_encoded_pictures_are_the_bytes_of_the_upstream(tmp_path, convert):
+    raw.write_records(tmp_path / "tree", [raw.EPISODES[:1]])
+
+    stored = convert(images="encoded")
+
+    assert (stored.folder / "observation.image.npy").read_bytes().endswith(b"".join(raw.EPISODES[0].images[:-1]))
+    # Depth of 16 bits and pixels of float32 are no pictures that could stay.
+    assert not stored.schema[("observation", "depth")].encoded
+    assert np.array_equal(stored.column(("observation", "metres")), raw.EPISODES[0].metres[:-1])
+
+
+# --- parts
+
+
+@pytest.mark.parametrize("chosen", ["0,4", "1:4", "-1:", "::2"])
+def test_of_records_only_the_files_of_the_episodes_come(tmp_path, settings, chosen):
+    raw.write_records(tmp_path / "gdm", raw.FILES)
+    wanted = [*eval(f"range(5)[{chosen}]")] if ":" in chosen else [0, 4]
+    files = {{0: 0, 1: 0, 2: 1, 3: 2, 4: 2}[number] for number in wanted}
+    with bucket({"gdm-robotics-open-x-embodiment": tmp_path / "gdm"}) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        stored = StoredDataset(library.download(RECORDS, settings=settings, selection=Selection(episodes=chosen)))
+        asked = {request.path for request in server.requests if ".tfrecord-" in request.path}
+
+    assert stored.episodes["source"].tolist() == wanted
+    assert stored.episodes.lengths.tolist() == [len(raw.golden(raw.EPISODES[number], number)) for number in wanted]
+    assert {int(path.partition(".tfrecord-")[2][:5]) for path in asked} == files
+
+
+def test_of_archives_no_more_come_than_the_episodes_need(both, tmp_path, settings):
+    raw.write_archives(tmp_path / "hub", [raw.EPISODES[:2], raw.EPISODES[2:3], raw.EPISODES[3:], raw.EPISODES])
+    part = Selection(episodes="1:3", options={"upstream": "hub"})
+    stored = StoredDataset(library.download(ARCHIVES, settings=settings, selection=part))
+
+    assert stored.episodes["source"].tolist() == [1, 2]
+    assert stored.episodes.lengths.tolist() == [2, 2]
+    fetched = {request.path.rpartition("_")[2] for request in both[1].requests if ".tar" in request.path}
+    # One archive may be on its way when the last episode has come.
+    assert fetched <= {"00000.tar", "00001.tar", "00002.tar"}
+    assert len(stored.manifest.raw) == 2
+    assert library.verify(stored.folder, deep=True).problems == ()
+
+
+def test_episodes_of_archives_are_counted_over_an_interruption(both, tmp_path, settings):
+    part = Selection(episodes="1,3:5", options={"upstream": "hub"})
+    raw.write_archives(tmp_path / "hub", raw.FILES)
+    behind = both[1].paths[f"/{raw.REPO}/"].misbehave
+    behind[f"{raw.HUB}/{raw.HUB}_00002.tar"] = Status(500)
+    with pytest.raises(FetchFailed):
+        library.download(ARCHIVES, settings=settings, selection=part)
+    assert (settings.home / "openx" / ".work" / raw.HUB / "journal.jsonl").is_file()
+    before = len([one for one in both[1].requests if "_00000.tar" in one.path])
+    behind.clear()
+
+    stored = StoredDataset(library.download(ARCHIVES, settings=settings, selection=part))
+
+    assert stored.episodes["source"].tolist() == [1, 3, 4]
+    assert stored.episodes.lengths.tolist() == [2, 5, 3]
+    assert len([one for one in both[1].requests if "_00000.tar" in one.path]) == before
+
+
+def test_archives_are_counted_from_the_front(tmp_path, convert):
+    raw.write_archives(tmp_path / "tree", raw.FILES)
+
+    with pytest.raises(BadArgument, match="does not say how many there are"):
+        convert(ARCHIVES, episodes="-2:")
+
+
+def test_max_size_takes_the_first_files_that_fit(tmp_path, settings):
+    folder = raw.write_archives(tmp_path / "tree", raw.FILES)
+    size = (folder / f"{raw.HUB}_00000.tar").stat().st_size
+    part = Selection(max_size=size + 100, options={"upstream": "hub"})
+    stored = StoredDataset(library.download(ARCHIVES, from_local=tmp_path / "tree", settings=settings, selection=part))
+
+    assert stored.episodes.lengths.tolist() == [4, 2]
+
+
+# --- pickles
+
+
+def pickled(tmp_path, *episodes, protocol=4):
+    raw.write_archives(tmp_path / "tree", [[pickle.dumps(one, protocol) for one in episodes]])
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickles_of_every_protocol_are_read(tmp_path, convert, protocol):
+    pickled(tmp_path, raw.plain(raw.EPISODES[0]), protocol=protocol)
+
+    stored = convert(ARCHIVES)
+    assert np.array_equal(stored.column(("action", "world_vector")), raw.EPISODES[0].vector[:-1])
+
+
+def test_numbers_of_python_become_float32_and_those_of_numpy_stay(tmp_path, convert):
+    made = raw.plain(raw.EPISODES[0])
+    for step in made["steps"]:
+        step["observation"]["state"] = [0.1, 0.5]
+        step["observation"]["pose"] = np.arange(3.0)
+        step["grip"] = 1
+    pickled(tmp_path, made)
+
+    stored = convert(ARCHIVES)
+    assert stored.column(("observation", "state")).dtype == np.float32
+    assert stored.column(("observation", "pose")).dtype == np.float64
+    assert stored.column(("grip",)).dtype == np.int64
+    # 0.1 has more digits than a float32 holds, 0.5 has not.
+    assert decided(stored)["python-floats"] == 5
+
+
+def test_what_is_none_at_every_step_is_no_field(tmp_path, convert):
+    pickled(tmp_path, raw.plain(raw.EPISODES[0]))
+
+    assert ("language_embedding",) not in convert(ARCHIVES).schema
+
+
+def test_the_last_step_of_a_pickle_may_have_an_observation_alone(tmp_path, convert):
+    made = raw.plain(raw.EPISODES[0])
+    for name in ("action", "reward", "discount"):
+        del made["steps"][-1][name]
+    pickled(tmp_path, made)
+
+    assert convert(ARCHIVES).episodes.lengths.tolist() == [4]
+    with pytest.raises(ConversionFailed, match=r"action\.world_vector has 4 values for 5 steps"):
+        convert(ARCHIVES, last_step="transition")
+
+
+def test_an_episode_unlike_the_first_one_is_refused_with_all_its_faults(tmp_path, convert):
+    other = raw.plain(raw.EPISODES[1])
+    for step in other["steps"]:
+        step["observation"]["state"] = [1.0]
+        step["force"] = 1.0
+        step["language_instruction"] = 4
+    pickled(tmp_path, raw.plain(raw.EPISODES[0]), other)
+
+    with pytest.raises(ConversionFailed) as caught:
+        convert(ARCHIVES)
+
+    assert len(caught.value.problems) == 3
+    for word in ("force, which the first episode has not", "observation.state is float32 [1]", "holds numbers"):
+        assert word in str(caught.value)
+
+
+def test_the_estimate_tells_what_pictures_take_decoded_and_encoded(tmp_path, settings):
+    raw.write_records(tmp_path / "tree", raw.FILES)
+    plans = [
+        library.plan(
+            RECORDS, from_local=tmp_path / "tree", settings=settings, selection=Selection(options={"images": images})
+        )
+        for images in ("decoded", "encoded")
+    ]
+
+    assert [next(iter(plan.choices)) for plan in plans] == ["--images decoded", "--images encoded"]
+    assert plans[0].choices == dict(reversed(plans[1].choices.items()))
+    assert plans[0].stored_bytes > plans[1].stored_bytes
+
+
+def test_verify_finds_an_episode_that_is_not_in_the_raw_files(tmp_path, convert):
+    raw.write_records(tmp_path / "tree", [[replace(raw.EPISODES[0], success=True)] * 2])
+    stored = convert()
+    folder = tmp_path / "tree" / raw.NAME / raw.VERSION
+    files = {str(path): path for path in folder.iterdir()}
+    column = library._with_texts(stored)
+
+    assert openx.SOURCE.compare(raw.NAME, files, column, stored.episodes) == []
+    moved = {**{name: stored.episodes[name] for name in ("final_known",)}, "source": stored.episodes["source"] + 5}
+    assert openx.SOURCE.compare(raw.NAME, files, column, moved) == ["2 episodes are not in the raw files"]
