@@ -1,6 +1,6 @@
 """The episodes of shards in their order, read here or in other processes.
 
-A process of its own reads a shard and writes what it reads to a pipe; a thread here takes it up, as far as there is
+A process of its own reads shards and writes what it reads to a pipe; a thread here takes it up, as far as there is
 room, so that later shards are read while an earlier one is written:
 
     shard 0   [ read ][=====>      ]
@@ -22,6 +22,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -98,6 +99,7 @@ def in_order(
     known: dict[str, Path] = {}
     waiting = deque(shards)
     running: deque[_Here | _Elsewhere] = deque()
+    idle: list[_Reader] = []
 
     def start(*, wait: bool) -> None:
         while waiting and len(running) < jobs and (came := ahead.take(wait=wait and not running)) is not None:
@@ -105,7 +107,7 @@ def in_order(
             shard = waiting.popleft()
             files = {path: known[path] for path in (*opening.contents.common, *shard.paths)}
             ready = Ready(shard, files, tuple(came))
-            running.append(_Here(opening, ready) if jobs == 1 else _Elsewhere(opening, ready))
+            running.append(_Here(opening, ready) if jobs == 1 else _Elsewhere(opening, ready, idle))
 
     first = True
     try:
@@ -123,7 +125,7 @@ def in_order(
             yield end
             start(wait=True)
     finally:
-        for one in running:
+        for one in (*running, *idle):
             one.close()
 
 
@@ -157,11 +159,56 @@ class _Here(_Reading):
         self.decisions = tuple(recording.decisions)
 
 
-class _Elsewhere(_Reading):
-    """A shard that is read in another process."""
+class _Reader:
+    """A process that reads one shard behind the other: to start one costs as much as to read 50 MB."""
 
-    def __init__(self, opening: Opening, ready: Ready) -> None:
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from datasets_rl.shards import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+
+    def begin(self, task: Mapping[str, Any]) -> None:
+        """Let it read a shard."""
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):  # it was ended meanwhile, which `next` tells
+                self._process.stdin.write(json.dumps(task).encode() + b"\n")
+                self._process.stdin.flush()
+
+    def next(self, what: str) -> tuple[int, Any]:
+        """Return the next piece and its size in bytes; decisions behind the last one, or an error.
+
+        Args:
+            what: The dataset, for messages.
+        """
+        try:
+            return _receive(self._process.stdout) if self._process.stdout is not None else (0, None)
+        except EOFError:
+            code = self._process.wait()
+            return 0, ConversionFailed(what, [f"the process that read its files ended with {code}"])
+
+    def stop(self) -> None:
+        """End it wherever it is; what it sends next is its end."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End it, and forget it."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+
+class _Elsewhere(_Reading):
+    """A shard that is read in another process, of those that are idle if there is one."""
+
+    def __init__(self, opening: Opening, ready: Ready, idle: list[_Reader]) -> None:
         super().__init__(opening, ready)
+        self._idle = idle
         self._what = f"{opening.source}/{opening.name}"
         self._came: deque[tuple[int, Any]] = deque()
         self._held = 0
@@ -174,16 +221,9 @@ class _Elsewhere(_Reading):
             "files": {path: str(place) for path, place in ready.files.items()},
             "part": ready.shard.part,
         }
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from datasets_rl.shards import main; main()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        )
-        stdin, self._stdout = self._process.stdin, self._process.stdout
-        if stdin is not None:
-            stdin.write(json.dumps(task).encode())
-            stdin.close()
+        self._reader = idle.pop() if idle else _Reader()
+        self._reader.begin(task)
+        self._done = False
         self._thread = threading.Thread(target=self._take_up, name="rlds-read", daemon=True)
         self._thread.start()
 
@@ -192,11 +232,13 @@ class _Elsewhere(_Reading):
         with self._change:
             self._closed = True
             self._change.notify_all()
-        self._process.kill()
+        if not self._done:
+            self._reader.stop()
         self._thread.join()
-        self._process.wait()
-        if self._stdout is not None:
-            self._stdout.close()
+        if self._done:
+            self._idle.append(self._reader)
+        else:
+            self._reader.close()
 
     def pieces(self) -> Iterator[Episode | Late]:
         while True:
@@ -208,13 +250,13 @@ class _Elsewhere(_Reading):
             if isinstance(piece, BaseException):
                 raise piece
             if isinstance(piece, tuple):
-                self.decisions = piece
+                self.decisions, self._done = piece, True
                 return
             yield piece
 
     def _take_up(self) -> None:
         while True:
-            size, piece = self._next()
+            size, piece = self._reader.next(self._what)
             with self._change:
                 self._change.wait_for(lambda: self._held < _ROOM or self._closed)
                 self._held += size
@@ -223,30 +265,25 @@ class _Elsewhere(_Reading):
                 if self._closed or not isinstance(piece, Episode | Late):
                     return
 
-    def _next(self) -> tuple[int, Any]:
-        stream = self._stdout
-        try:
-            return (0, None) if stream is None else _receive(stream)
-        except EOFError:
-            code = self._process.wait()
-            return 0, ConversionFailed(
-                self._what, [f"the process that read {self.ready.shard.paths} ended with {code}"]
-            )
-
 
 def main() -> None:
-    """Read the shard that stdin describes and write its pieces to stdout."""
+    """Read the shards that the lines of stdin describe, and write their pieces to stdout."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one, which ends it
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what a library prints must not come between
     _widen(out)
-    task = json.load(sys.stdin)
+    for line in sys.stdin:
+        _read_shard(json.loads(line), out)
+
+
+def _read_shard(task: Mapping[str, Any], out: IO[bytes]) -> None:
     try:
         files = {path: Path(place) for path, place in task["files"].items()}
         with source(task["source"]).open(task["name"], files, task["facts"]) as recording:
             for piece in recording.episodes(task["part"]):
                 _send(out, *_packed(piece))
-            _send(out, {"end": [asdict(one) for one in recording.decisions]})
+        # The files are closed now, and may be deleted.
+        _send(out, {"end": [asdict(one) for one in recording.decisions]})
     except ConversionFailed as error:
         _send(out, {"problems": error.problems, "what": error.what, "hint": error.hint})
     except DatasetsRLError as error:
