@@ -12,6 +12,7 @@ from datasets_rl.errors import BadArgument
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
 from datasets_rl.storages.index import EndKey
+from datasets_rl.storages.renamed import Renamed
 from datasets_rl.storages.selection import SelectedRows
 from datasets_rl.ted.keys import MASK, Key
 from datasets_rl.ted.table import EpisodeTable
@@ -33,7 +34,7 @@ class PaddedTrajectories(Storage):
         steps: The steps of all episodes.
     """
 
-    def __init__(self, steps: DatasetStorage | SelectedRows) -> None:
+    def __init__(self, steps: DatasetStorage | SelectedRows | Renamed) -> None:
         self.steps = steps
         super().__init__(len(steps.episodes))
         self._starts = torch.from_numpy(steps.episodes.starts.copy())
