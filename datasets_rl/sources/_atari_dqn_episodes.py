@@ -86,13 +86,14 @@ class EpisodesRecording(Recording):
     def episodes(self, part: Any = None) -> Iterator[Episode]:
         """Yield the trajectories of the file."""
         found: Counter[str] = Counter()
-        wanted = _KINDS if self._frames else list(_KINDS)[1:]
+        wanted = [*_KINDS, "checkpoint_id"] if self._frames else [*list(_KINDS)[1:], "checkpoint_id"]
         with self._place.open("rb") as stream:
             for number, payload in enumerate(records(stream, self._place.name)):
                 name = f"record {number:,} of {self._place.name}"
                 columns: Mapping[str, Any] = self._schema.read(payload, name, wanted)
+                checkpoint = int(columns.get("checkpoint_id", part))
                 yield from self._pieces(
-                    {key.rpartition("/")[2]: one for key, one in columns.items()}, name, part, found
+                    {key.rpartition("/")[2]: one for key, one in columns.items()}, name, checkpoint, found
                 )
         self.decisions = [Decision(rule, text, found[rule]) for rule, text in _TEXTS.items() if found[rule]]
 

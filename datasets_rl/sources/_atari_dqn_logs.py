@@ -285,7 +285,7 @@ class _Rows:
             found["row-never-written"] = 1
         found["rows-behind-the-cursor"] = log.capacity - 1 - log.cursor
         action, reward, terminated = log.action[order], log.reward[order], log.terminal[order] == 1
-        blank = _near_an_end(terminated, _owed(before)) & ~terminated & (action == 0) & (reward == 0)
+        blank = _blank(terminated, ~terminated & (action == 0) & (reward == 0), _owed(before))
         truncated = np.zeros(len(order), np.bool_)
         truncated[-1:] = ~terminated[-1:] & (not goes_on)
         if len(order) and before is None and (number or log.added >= log.capacity) and not blank[0]:
@@ -294,13 +294,18 @@ class _Rows:
 
     def pieces(self, start: int, stop: int, frames: NDArray[np.uint8] | None) -> Iterator[Episode]:
         """Yield the rows from start to stop, with their frames [stop - start, 84, 84], cut where episodes end."""
-        blank = start + np.flatnonzero(self.blank[start:stop])
-        if frames is not None and len(blank):
-            blank = blank[~frames[blank - start].any(axis=(1, 2))]
-        self.found["blank-rows"] += len(blank)
+        dropped: set[int] = set()
+        for row in (start + np.flatnonzero(self.blank[start:stop])).tolist():
+            if not self.blank[row]:
+                continue
+            if frames is None or not frames[row - start].any():
+                dropped.add(row)
+            else:  # it is a step, and so are the rows behind it
+                rest = self.blank[row:]
+                rest[: int(rest.argmin()) or None] = False
+        self.found["blank-rows"] += len(dropped)
         ends = self.ends[slice(*np.searchsorted(self.ends, (start, stop)))] + 1
-        dropped = set(blank.tolist())
-        for first, last in pairwise(sorted({start, stop, *ends.tolist(), *dropped, *(blank + 1).tolist()})):
+        for first, last in pairwise(sorted({start, stop, *ends.tolist(), *dropped, *(row + 1 for row in dropped)})):
             if first not in dropped:
                 yield self._piece(first, last, None if frames is None else frames[first - start : last - start])
                 self.given += last - first
@@ -326,14 +331,18 @@ def _owed(before: _Log | None) -> int:
     if before is None:
         return _BLANKS
     ends = np.flatnonzero(before.terminal[: before.cursor] == 1)
-    since = before.cursor - 1 - int(ends[-1]) if len(ends) else before.cursor
-    return max(0, _BLANKS - since)
+    since = slice(int(ends[-1]) + 1 if len(ends) else 0, before.cursor)
+    count = since.stop - since.start
+    return 0 if count >= _BLANKS or before.action[since].any() or before.reward[since].any() else _BLANKS - count
 
 
-def _near_an_end(ends: NDArray[np.bool_], owed: int) -> NDArray[np.bool_]:
-    """Return for each row whether it is one of the first after an end, [n]."""
-    near = np.zeros(len(ends), np.bool_)
-    near[:owed] = True
-    for shift in range(1, _BLANKS + 1):
-        near[shift:] |= ends[:-shift] if shift < len(ends) else False
-    return near
+def _blank(ends: NDArray[np.bool_], zero: NDArray[np.bool_], owed: int) -> NDArray[np.bool_]:
+    """Return which rows are zeros and stand behind an end, or behind others that do, [n]."""
+    blank = np.zeros(len(ends), np.bool_)
+    behind = np.append(False, ends[:-1])[: len(ends)]
+    for _ in range(_BLANKS):
+        behind &= zero
+        blank |= behind
+        behind = np.append(False, behind[:-1])[: len(ends)]
+    blank[:owed] |= np.logical_and.accumulate(zero[:owed])
+    return blank

@@ -37,7 +37,8 @@ _LOG = re.compile(r"(?:\$store\$_(observation|action|reward|terminal)|(add_count
 _FIELDS = ("observation", "action", "reward", "terminal", "add_count", "invalid_range")
 _BEFORE = ("action", "reward", "terminal", "add_count")
 """What the beginning of a checkpoint depends on of the one before it."""
-_RECORDS = re.compile(r".*-checkpoint_(\d+)\.tfrecord-(\d+)-of-(\d+)")
+_RECORDS = re.compile(r".*rlu_atari\w*-(?:checkpoint_(\d+)|train)\.tfrecord-(\d+)-of-(\d+)")
+"""Where episodes are not sorted by checkpoints, all are one."""
 _PLAIN = re.compile(r"(replay_logs|\d+(\.\d+)*)?")
 """What may lie between the folder that was asked for and the files: nothing that names another run."""
 _GZIP = b"\x1f\x8b"
@@ -96,7 +97,8 @@ class AtariDQN(Source):
             )
         path = f"rlu_atari_checkpoints_ordered/{entry.name.replace('/', '_run_')}"
         folder = upstream.folder(path, [f"{self._catalog['rlu_bucket']}/{path}"])
-        entry = replace(entry, faults=tuple(self._catalog["rlu_faults"]))
+        catalog = self._catalog
+        entry = replace(entry, faults=tuple(catalog["rlu_faults"]), citation=catalog["rlu_citation"])
         return _records(entry, folder, path, selection)
 
     def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
@@ -191,7 +193,7 @@ def _records(entry: Entry, folder: Folder, path: str, selection: Selection) -> C
     found: dict[int, list[Asset]] = {}
     for asset in inside:
         if (records := _RECORDS.fullmatch(asset.path)) is not None:
-            found.setdefault(int(records[1]), []).append(asset)
+            found.setdefault(int(records[1] or 0), []).append(asset)
     chosen = _chosen(selection, found)
     faults = []
     for number in chosen:

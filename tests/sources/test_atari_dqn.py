@@ -277,7 +277,7 @@ def test_what_lies_in_places_that_were_never_written_does_not_matter(buffer, tre
 
 
 def test_rows_behind_an_end_that_are_not_all_zeros_are_steps(buffer, convert):
-    """As an agent that adds no blank rows would log them."""
+    """As an agent that adds no blank rows would log them; nor is a row behind such a step blank."""
     buffer.play(5)
     buffer.store["terminal"][buffer.cursor - 1] = 0  # the buffer sees no end, and adds no blank rows
     buffer.play(10, over=False)
@@ -285,6 +285,8 @@ def test_rows_behind_an_end_that_are_not_all_zeros_are_steps(buffer, convert):
     buffer.store["observation"][8] = 5
     buffer.store["action"][8] = 0
     buffer.store["reward"][8] = 0
+    for column in buffer.store.values():
+        column[9] = 0
     buffer.log_final()
 
     stored = convert()
@@ -417,3 +419,15 @@ def test_both_upstreams_give_the_same_fields(tree, convert):
     assert [field.to_json() for field in logs.schema] == [field.to_json() for field in records.schema]
     assert logs.episodes["checkpoint"].dtype == records.episodes["checkpoint"].dtype == np.int32
     assert (logs.manifest.metadata["upstream"], records.manifest.metadata["upstream"]) == ("dqn", "rlu")
+
+
+def test_episodes_of_rl_unplugged_that_are_not_sorted_by_checkpoints_are_read(tree, convert):
+    """As those of rlu_atari: their checkpoints stand in the records."""
+    games = write_records(tree, {0: [[7]], 3: [[4, 5]]})
+    for number, path in enumerate(sorted((tree / RECORDS).glob("*.tfrecord-*"))):
+        path.rename(path.with_name(f"rlu_atari-train.tfrecord-{number:05d}-of-00002"))
+
+    stored = convert(name="atari_dqn/Pong/2", upstream="rlu")
+
+    assert stored.episodes.lengths.tolist() == [len(game) for game in games] == [6, 3, 4]
+    assert stored.episodes["checkpoint"].tolist() == [0, 3, 3]
