@@ -603,8 +603,10 @@ def _convert(
         error.hint = error.hint or ("fetch the file again with --force" if fetched else "give another file")
         raise
     finally:
-        if journal is None and not (spot.build / MANIFEST_FILE).is_file():
+        if (journal is None or not journal.entries) and not (spot.build / MANIFEST_FILE).is_file():
+            # There is nothing to go on with.
             disk.remove_tree(spot.build)
+            spot.journal.unlink(missing_ok=True)
 
 
 def verify(
