@@ -100,7 +100,9 @@ class DatasetWriter:
         self._batch, self._other = _Batch(self.schema, capacity), _Batch(self.schema, capacity)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rlds-write")
         self._under_way: Future[None] | None = None
-        self._moments = {field.key: Moments(field.shape) for field in self.schema if field.dtype.kind == "f"}
+        self._moments = self._no_moments()
+        # What came since the last commit, so that a commit and what `absorb` takes add up in the same way.
+        self._fresh = self._no_moments()
         self._steps = 0
         self._episode = 0
         self._open_steps = 0
@@ -116,6 +118,14 @@ class DatasetWriter:
             self._restore(commit)
         written = (self._steps, self._episode, commits[-1]["rows"]) if commits else None
         self._streams = _streams(folder, self.schema, steps, written)
+
+    def _no_moments(self) -> dict[Key, Moments]:
+        return {field.key: Moments(field.shape) for field in self.schema if field.dtype.kind == "f"}
+
+    def _merge_moments(self) -> None:
+        for key, moments in self._moments.items():
+            moments.merge(self._fresh[key].state())
+        self._fresh = self._no_moments()
 
     def _restore(self, commit: Commit) -> None:
         self._steps, self._open_steps, self._open_return = commit["steps"], commit["open_steps"], commit["open_return"]
@@ -145,6 +155,7 @@ class DatasetWriter:
         """
         self._hand_over()
         self._settle()
+        self._merge_moments()
         files = {name: stream.sync() for name, stream in self._streams.items()}
         episodes, known_words = self._committed
         self._committed = (self._episode, {key: len(words) for key, words in self._words.items()})
@@ -295,6 +306,7 @@ class DatasetWriter:
             for key, words in self._words.items()
             for more in [commit["words"][dotted(key)]]
         }
+        self._merge_moments()
         shifts = self._picture_shifts()
         for name, stream in self._streams.items():
             self._absorb_file(
@@ -443,7 +455,7 @@ class DatasetWriter:
         np.logical_or(columns[NEXT_TERMINATED][:count], columns[NEXT_TRUNCATED][:count], out=done)
         self._check_flags(done[:, 0], batch.ends, first)
         self._sum_rewards(columns[NEXT_REWARD][:count, 0], batch, numbers, episode)
-        for key, moments in self._moments.items():
+        for key, moments in self._fresh.items():
             moments.update(columns[key][:count])
         for name, block in batch.rows.files(count):
             self._streams[name].append(block)
@@ -489,6 +501,7 @@ class DatasetWriter:
         """
         self._hand_over()
         self._settle()
+        self._merge_moments()
         if self._open_steps or not self._steps:
             problem = f"episode {self._episode} has no end" if self._open_steps else "it has no step"
             raise ConversionFailed(self._what, [problem])

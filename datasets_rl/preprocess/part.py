@@ -27,7 +27,7 @@ from datasets_rl.specs import TensorSpec
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted
 
-__all__ = ["COMMIT_FILE", "Task", "columns_of", "made", "make", "read"]
+__all__ = ["COMMIT_FILE", "Task", "columns_of", "fill", "made", "make", "own_columns", "read"]
 
 COMMIT_FILE = "commit.json"
 """Written last: a folder without it is no part."""
@@ -84,30 +84,17 @@ def make(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _make(one: Task, folder: Path) -> dict[str, Any]:
-    recipe: Recipe = cloudpickle.loads(Path(one.recipe).read_bytes())  # written by the process that made the task
     stored = StoredDataset(Path(one.dataset))
-    schema = Schema.from_json(list(one.schema))
-    columns = [field for field in schema if field.key not in _OWN]
-    twice = frozenset(tuple(key) for key in one.apart)
+    recipe: Recipe = cloudpickle.loads(Path(one.recipe).read_bytes())  # written by the process that made the task
     build = folder.with_name(f".{folder.name}.{os.getpid()}")
     disk.remove_tree(build)
     build.mkdir(parents=True)
-    writer = DatasetWriter(build, columns, what=stored.manifest.id)
-    specs: dict[Key, Any] = {
-        field.key: TensorSpec.from_json(one.specs[field.name]) for field in schema if field.name in one.specs
-    }
-    unfit: set[str] = set()
+    writer = DatasetWriter(build, own_columns(Schema.from_json(list(one.schema))), what=stored.manifest.id)
     try:
-        for block in read(stored, one.first, one.behind, one.most, one.rows):
-            came = recipe(block)
-            if came is None:
-                continue
-            came = apart(came, twice)
-            if again := _split_states(came, schema):
-                return {"again": [list(key) for key in again]}
-            unfit |= {dotted(key) for key in _unfit(came, specs, unfit)}
-            writer.extend(came)
-        result = {"commit": writer.commit(), "unfit": sorted(unfit)}
+        result = fill(writer, one, stored, recipe)
+        if "again" in result:
+            return result
+        result["commit"] = writer.commit()
         (build / COMMIT_FILE).write_text(json.dumps(result))
         disk.sync(build / COMMIT_FILE)
         disk.remove_tree(folder)
@@ -116,6 +103,34 @@ def _make(one: Task, folder: Path) -> dict[str, Any]:
     finally:
         writer.discard()
         disk.remove_tree(build)
+
+
+def fill(writer: DatasetWriter, task: Task, stored: StoredDataset, recipe: Recipe) -> dict[str, Any]:
+    """Write what the recipe makes of a part's episodes.
+
+    Returns:
+        What `make` does, without the commit.
+    """
+    twice = frozenset(tuple(key) for key in task.apart)
+    specs: dict[Key, Any] = {
+        field.key: TensorSpec.from_json(task.specs[field.name]) for field in writer.schema if field.name in task.specs
+    }
+    unfit: set[str] = set()
+    for block in read(stored, task.first, task.behind, task.most, task.rows):
+        came = recipe(block)
+        if came is None:
+            continue
+        came = apart(came, twice)
+        if again := _split_states(came, writer.schema):
+            return {"again": [list(key) for key in again]}
+        unfit |= {dotted(key) for key in _unfit(came, specs, unfit)}
+        writer.extend(came)
+    return {"unfit": sorted(unfit)}
+
+
+def own_columns(schema: Schema) -> list[Column]:
+    """Return the columns of a schema that are given to a writer: it adds two of its own."""
+    return [field for field in schema if field.key not in _OWN]
 
 
 def made(folder: Path) -> dict[str, Any] | None:

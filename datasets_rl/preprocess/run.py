@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,13 +35,13 @@ from datasets_rl.manifest import Manifest
 from datasets_rl.preprocess.blocks import step_bytes, whole_episodes
 from datasets_rl.preprocess.engines import Engine
 from datasets_rl.preprocess.engines.local import Local
-from datasets_rl.preprocess.part import Task, columns_of, read
+from datasets_rl.preprocess.part import Task, columns_of, fill, own_columns, read
 from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.progress import report
 from datasets_rl.rows import Column, Schema
 from datasets_rl.settings import Settings
 from datasets_rl.ted.episodes import Episodes
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
+from datasets_rl.ted.keys import Key
 
 __all__ = ["Preview", "place_of", "preprocess", "preview", "undo"]
 
@@ -50,7 +50,8 @@ PART_BYTES = 64 << 20
 _BLOCK_BYTES = 8 << 20
 _COPIES = 6
 """How many times a block is in memory at once while a step works on it, at most: seen with images that are resized."""
-_WORTH_PROCESSES = 256 << 20
+_WORTH_PROCESSES = 20.0
+"""Seconds of work from which on several processes are started: each takes a few to import torch."""
 _PROBE_BYTES = 4 << 20
 
 
@@ -136,10 +137,13 @@ def preprocess(
         if target.exists:
             refuse_foreign_files(target.folder)
         stored = StoredDataset(folder)
-        run = _Run(
-            stored, recipe, target, num_frames, max_ram, jobs or _jobs(stored, settings), seed, threads, num_parts
-        )
-        run.make(engine, settings)
+        run = _Run(stored, recipe, target, num_frames, max_ram, jobs, seed, threads, num_parts)
+        try:
+            run.make(engine, settings)
+        except PreprocessFailed:
+            # What was made belongs to a recipe that does not work: another one will come.
+            disk.remove_tree(target.work)
+            raise
         disk.publish_folder(
             target.build, target.folder, aside=target.aside, keep=target.previous if dest is None else None
         )
@@ -176,9 +180,7 @@ def preview(
     stored = StoredDataset(folder)
     target = place_of(folder if dest is None else dest)
     recipe = _learned(recipe, stored, num_frames)
-    began = time.monotonic()
     found = _probe(stored, recipe, num_frames)
-    took = time.monotonic() - began
     share = min(num_frames or len(stored), len(stored)) / max(found.seen, 1)
     columns = columns_of(found.block, stored.schema)
     steps = round(found.block.count * share)
@@ -193,7 +195,7 @@ def preview(
         steps=steps,
         episodes=round(len(found.block) * share),
         bytes=converted_bytes(columns, steps),
-        seconds=took * share,
+        seconds=found.seconds * share,
         free_bytes=disk.free_bytes(target.root),
         sample=found.block,
     )
@@ -235,11 +237,6 @@ def _refuse_in_the_way(target: Place) -> None:
         raise BadArgument(f"{target.folder} is in the way: it holds something that is not a dataset")
 
 
-def _jobs(stored: StoredDataset, settings: Settings) -> int:
-    cores = os.cpu_count() or 1
-    return min(settings.jobs, cores) if stored.manifest.bytes >= _WORTH_PROCESSES else 1
-
-
 @dataclass
 class _Found:
     """What the first episodes came to."""
@@ -248,19 +245,26 @@ class _Found:
     twice: list[Key]
     seen: int
     """Steps that were read for it."""
+    seconds: float
+    """How long the recipe took for them."""
+
+    @property
+    def as_many(self) -> bool:
+        """Whether as many steps came out as went in, as if that were always so."""
+        return self.block.count == self.seen
 
 
 def _probe(stored: StoredDataset, recipe: Recipe, num_frames: int | None) -> _Found:
     """Put the first episodes through the recipe until some are left."""
     most = max(1, _PROBE_BYTES // step_bytes(stored))
-    seen = 0
+    seen, began = 0, time.monotonic()
     with torch.random.fork_rng(devices=[]):
         for block in read(stored, 0, len(stored.episodes), most, num_frames or len(stored)):
             seen += block.count
             came = recipe(block)
             if came is not None:
                 twice = [key for key in came.steps if ("next", *key) in came.steps]
-                return _Found(came, twice, seen)
+                return _Found(came, twice, seen, time.monotonic() - began)
     raise PreprocessFailed(f"nothing is left of the {seen:,} steps of {stored.manifest.id}")
 
 
@@ -281,7 +285,7 @@ class _Run:
     target: Place
     num_frames: int | None
     max_ram: int | None
-    jobs: int
+    jobs: int | None
     seed: int
     threads: int
     num_parts: int | None
@@ -305,9 +309,14 @@ class _Run:
             "the preprocessed dataset",
             hint="make room, or give another place with --out DIR",
         )
+        total = min(self.num_frames or len(self.stored), len(self.stored))
+        if self.jobs is None:
+            self.jobs = min(settings.jobs, os.cpu_count() or 1) if found.seconds * share > _WORTH_PROCESSES else 1
+        if engine is None and self.jobs > 1:
+            engine = Local(self.jobs, threads=self.threads)
         while True:
             tasks = self._tasks(schema, twice, recipe_file)
-            again = self._join(tasks, engine or Local(self.jobs, threads=self.threads), schema, recipe, settings)
+            again = self._join(tasks, engine, schema, recipe, settings, total if found.as_many else None)
             if not again:
                 return
             twice |= again
@@ -345,7 +354,7 @@ class _Run:
         return tasks
 
     def _block_steps(self, each: int) -> int:
-        room = _BLOCK_BYTES if self.max_ram is None else min(_BLOCK_BYTES, self.max_ram // (self.jobs * _COPIES))
+        room = _BLOCK_BYTES if self.max_ram is None else min(_BLOCK_BYTES, self.max_ram // ((self.jobs or 1) * _COPIES))
         longest = int(self.stored.episodes.lengths.max()) * each
         if self.max_ram is not None and longest * _COPIES > self.max_ram:
             raise BadArgument(
@@ -355,7 +364,13 @@ class _Run:
         return max(1, room // each)
 
     def _join(
-        self, tasks: Sequence[Mapping[str, Any]], engine: Engine, schema: Schema, recipe: Recipe, settings: Settings
+        self,
+        tasks: Sequence[Mapping[str, Any]],
+        engine: Engine | None,
+        schema: Schema,
+        recipe: Recipe,
+        settings: Settings,
+        steps: int | None,
     ) -> set[Key]:
         """Make the parts and join them; return the fields that must be stored twice, and then nothing is made."""
         build, manifest = self.target.build, self.stored.manifest
@@ -363,6 +378,7 @@ class _Run:
         key = hashlib.sha256(
             json.dumps([mark, schema.to_json(), [task["first"] for task in tasks]]).encode()
         ).hexdigest()
+        # Parts of another run do not belong here.
         parts = self.target.work / "parts"
         marked = parts / "of.json"
         if not marked.is_file() or marked.read_text() != key:
@@ -374,29 +390,43 @@ class _Run:
         build.mkdir(parents=True, exist_ok=True)
         entries = list(journal.entries)
         unfit = {name for entry in entries for name in entry["unfit"]}
-        columns = [field for field in schema if field.key not in {EPISODE, NEXT_DONE}]
-        writer = DatasetWriter(build, columns, what=manifest.id, commits=[entry["commit"] for entry in entries])
-        total = min(self.num_frames or len(self.stored), len(self.stored))
+        commits = [entry["commit"] for entry in entries]
+        writer = DatasetWriter(build, own_columns(schema), what=manifest.id, steps=steps, commits=commits)
+        rows = [self._rows_of(task) for task in tasks]
+        done = sum(rows[: len(entries)])
         try:
-            with report(f"preprocessing {manifest.id}", total, unit=" steps", show=settings.progress) as advance:
-                for task in tasks[: len(entries)]:
-                    advance(self._rows_of(task))
-                made = engine.run(tasks[len(entries) :])
-                for task, result in zip(tasks[len(entries) :], made, strict=True):
+            with report(
+                f"preprocessing {manifest.id}", sum(rows), unit=" steps", done=done, show=settings.progress
+            ) as advance:
+                for task, result in self._written(writer, tasks[len(entries) :], engine, recipe):
                     if "again" in result:
                         return {tuple(one) for one in result["again"]}
-                    folder = Path(task["folder"])
-                    writer.absorb(folder, result["commit"])
                     unfit |= set(result["unfit"])
                     if task is not tasks[-1]:
                         journal.add({"unfit": result["unfit"], "commit": writer.commit()})
-                    disk.remove_tree(folder)
+                    disk.remove_tree(Path(task["folder"]))
                     advance(self._rows_of(task))
             written = writer.finish()
         finally:
             writer.discard()
         self._write_manifest(build, written, recipe, unfit, mark)
         return set()
+
+    def _written(
+        self, writer: DatasetWriter, tasks: Sequence[Mapping[str, Any]], engine: Engine | None, recipe: Recipe
+    ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """Yield each task when its rows are with the writer, and what was said of it."""
+        if engine is not None:
+            for task, result in zip(tasks, engine.run(tasks), strict=True):
+                if "again" not in result:
+                    writer.absorb(Path(task["folder"]), result["commit"])
+                yield task, result
+            return
+        for task in tasks:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(task["seed"])
+                result = fill(writer, Task(**task), self.stored, recipe)
+            yield task, result
 
     def _rows_of(self, task: Mapping[str, Any]) -> int:
         lengths = self.stored.episodes.lengths[task["first"] : task["behind"]]
