@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from tensordict import TensorDict, is_tensor_collection, lazy_stack
 from tensordict.utils import expand_as_right
 from torch import Tensor
 
-from datasets_rl.buffers.replay import ReplayBuffer
+from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.errors import BadArgument
 from datasets_rl.writers._base import Writer
 from datasets_rl.writers.round_robin import TensorDictRoundRobinWriter
@@ -17,6 +18,12 @@ from datasets_rl.writers.round_robin import TensorDictRoundRobinWriter
 __all__ = ["TensorDictReplayBuffer"]
 
 _INDEX = "index"
+
+
+class _Said(dict[Any, Any]):
+    """What is said of a choice, and what of the data gave way to it in the batch."""
+
+    own: Mapping[Any, Any] = {}
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
@@ -86,7 +93,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         Args:
             batch_size: Steps wanted, B; by default that of the constructor.
             return_info: Return what the sampler says of its choice as well.
-            include_info: False leaves the index, and what else the sampler says, out of the batch.
+            include_info: False leaves the index, and what else the sampler says, out of the batch: where slices mark
+                their ends, the flags are those of the data, without what transforms made of them.
 
         Returns:
             The batch, or the batch and a dict of info.
@@ -96,8 +104,15 @@ class TensorDictReplayBuffer(ReplayBuffer):
         """
         batch, info = super().sample(batch_size, return_info=True)
         if include_info is False:
-            batch = batch.exclude(*info)
+            batch = batch.exclude(*(key for key in info if key not in info.own))
+            for key, value in info.own.items():
+                if batch.get(key, None) is not None:
+                    batch.set(key, value)
         return (batch, info) if return_info else batch
+
+    def _make(self, drawn: Drawn) -> tuple[Any, dict[Any, Any]]:
+        drawn.info = _Said(drawn.info)
+        return super()._make(drawn)
 
     def _finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
         if not info:
@@ -105,7 +120,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
         if collate and self._collate_fn is not None:
             data = self._collate_fn(data)
         noted = _fitting(info, data)
-        _note(data, noted)
+        own = _note(data, noted)
+        if isinstance(info, _Said):
+            info.own = own
         data = super()._finish(data, {}, collate=False)
         if self._transforms:
             # Transforms see what is known of the choice; one that selects keys does not take the index away.
@@ -137,13 +154,21 @@ def _fitting(info: dict[Any, Any], data: Any) -> dict[Any, Tensor]:
     return noted
 
 
-def _note(data: Any, noted: dict[Any, Tensor]) -> None:
+def _note(data: Any, noted: dict[Any, Tensor]) -> dict[Any, Any]:
+    """Put entries into a batch, and return those that they replaced."""
+    replaced: dict[Any, Any] = {}
     for key, value in noted.items():
         *path, name = (key,) if isinstance(key, str) else key
         node = data
         for part in path:
             node = node.get(part, None)
         if type(node) is TensorDict and not node.is_locked:
-            node._tensordict[name] = value  # noqa: SLF001 - the checks of `set` cost more than the choice itself
+            entries = node._tensordict  # noqa: SLF001 - the checks of `set` cost more than the choice itself
+            if name in entries:
+                replaced[key] = entries[name]
+            entries[name] = value
         else:
+            if (before := data.get(key, None)) is not None:
+                replaced[key] = before
             data.set(key, value)
+    return replaced

@@ -16,7 +16,7 @@ from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, Sto
 from datasets_rl.demo import __file__ as demo_folder
 from datasets_rl.errors import BadArgument, IntegrityFailed, ManifestInvalid, NotADataset, UnknownId, UnknownKey
 from datasets_rl.manifest import Manifest
-from datasets_rl.samplers import RandomSampler
+from datasets_rl.samplers import RandomSampler, SliceSampler
 
 RAW = Path(demo_folder).with_name("pendulum.hdf5")
 
@@ -393,6 +393,23 @@ def test_a_direct_download_is_the_whole_file_as_in_torchrl(tmp_path):
     assert "info" in opened(from_env=False, direct_download=True)
     assert len(opened(4, None, None, None, False, None, None, False, False, True, True, True)) == 300
     assert len(opened(terminate_on_end=True)) == 300
+
+
+@pytest.mark.parametrize("prefetch", [None, 2])
+def test_the_flags_of_the_data_are_there_where_those_of_slices_are_left_out(home, prefetch):
+    """A slice marks its end as truncated; the data says nothing of it."""
+    sampler = SliceSampler(slice_len=4)
+    dataset = DemoExperienceReplay(
+        "pendulum", batch_size=32, root=home / "demo", download=False, sampler=sampler, prefetch=prefetch
+    )
+    marked, (plain, info) = dataset.sample(), dataset.sample(return_info=True, include_info=False)
+
+    assert marked["next", "done"].view(8, 4)[:, -1].all()
+    rows = dataset[info["index"]]
+    for key in (("next", "done"), ("next", "truncated"), ("next", "terminated")):
+        assert torch.equal(plain[key], rows[key]), key
+    assert not plain["next", "done"].view(8, 4)[:, -1].all()
+    assert "index" not in plain
 
 
 def test_what_the_sampler_says_can_be_left_out_of_the_batch(pendulum):
