@@ -26,7 +26,7 @@ from datasets_rl.settings import Settings
 if TYPE_CHECKING:
     from datasets_rl.fetch.transfer import Network
 
-__all__ = ["asking", "fetch", "fetch_local", "mirrored", "remaining_bytes"]
+__all__ = ["asking", "fetch", "fetch_local", "mirrored", "remaining_bytes", "size_of"]
 
 _ESCAPED = ("http:", "https:", "file:")
 _OTHER_BYTES = (
@@ -122,6 +122,23 @@ def asking(settings: Settings) -> Iterator[Get]:
     finally:
         for network in opened:
             network.client.close()
+
+
+def size_of(url: str, settings: Settings) -> int | None:
+    """Return how many bytes the file at an address has, where the address says it."""
+    from datasets_rl.fetch.transfer import Network
+
+    network = Network(settings, Limiter(None), Report(), {}, Halt())
+    try:
+        found = scheme_of(url).resolve(url, network.ask)
+        if isinstance(found, Path):
+            return found.stat().st_size
+        length = "" if found.size is not None else network.ask(found.url, found.headers).get("content-length", "")
+    except NotThere:
+        return None
+    finally:
+        network.client.close()
+    return int(length) if length.isdecimal() else found.size
 
 
 def fetch_local(assets: Sequence[Asset], path: Path, *, hash_check: bool = True) -> list[Fetched]:

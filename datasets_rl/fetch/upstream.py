@@ -14,7 +14,7 @@ from typing import Any
 from datasets_rl import disk
 from datasets_rl.errors import BadArgument, FetchFailed, IntegrityFailed, Offline
 from datasets_rl.fetch.asset import Asset, Folder
-from datasets_rl.fetch.download import asking, fetch, fetch_local, mirrored
+from datasets_rl.fetch.download import asking, fetch, fetch_local, mirrored, size_of
 from datasets_rl.fetch.plan import safe_path
 from datasets_rl.fetch.schemes import NotThere, Scheme, scheme_of, shown
 from datasets_rl.settings import Settings
@@ -74,8 +74,7 @@ class Upstream:
         if asked not in answers:
             found = self._list(path, candidates)
             if self._local is None:
-                self._kept.parent.mkdir(parents=True, exist_ok=True)
-                disk.write_json(self._kept, {**answers, asked: _to_json(found)})
+                self._keep({**answers, asked: _to_json(found)})
             return found
         return self._mirrored(_from_json(answers[asked]))
 
@@ -99,6 +98,23 @@ class Upstream:
     def below_mirrors(self, path: str) -> tuple[str, ...]:
         """Return where the mirrors have a file that the upstream has under several paths; that of its asset is known."""
         return mirrored(Asset((), path), self._mirrors).urls
+
+    def sized(self, asset: Asset) -> Asset:
+        """Return a file that no list gave with its size, which is asked for; as it is where no address says it.
+
+        Raises:
+            FetchFailed: If it is wanted from a folder of the user's, and is not there.
+        """
+        if self._local is not None:
+            (came,) = fetch_local([asset], self._local, hash_check=self._hash_check)
+            return replace(asset, size=came.size)
+        asked = json.dumps(["size", asset.path, *asset.urls])
+        answers = self._answers()
+        if asked not in answers and not self._settings.offline:
+            sizes = (size_of(url, self._settings) for url in mirrored(asset, self._mirrors).urls)
+            answers = {**answers, asked: next((size for size in sizes if size is not None), None)}
+            self._keep(answers)
+        return replace(asset, size=answers.get(asked))
 
     def text(self, asset: Asset) -> str:
         """Return the content of a small text file, which `fetch` then finds in its place.
@@ -129,6 +145,10 @@ class Upstream:
         except (OSError, ValueError):
             return {}
         return answers if isinstance(answers, dict) else {}
+
+    def _keep(self, answers: Mapping[str, Any]) -> None:
+        self._kept.parent.mkdir(parents=True, exist_ok=True)
+        disk.write_json(self._kept, answers)
 
     def _list(self, path: str, candidates: Sequence[str]) -> Folder:
         failures: list[tuple[str, str]] = []

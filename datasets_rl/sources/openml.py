@@ -90,9 +90,9 @@ class OpenML(Source):
         features = _features(_answer(upstream, columns, entry, "data_features", "feature"), entry)
         table = _table(description, entry)
         entry = _described(entry, description)
-        answers = (search, about, columns)
+        answers = tuple(replace(one, size=len(upstream.text(one).encode())) for one in (search, about, columns))
         return Contents(
-            (*answers, table),
+            (*answers, upstream.sized(table)),
             (Shard((table.path,)),),
             common=tuple(asset.path for asset in answers),
             facts={"features": features, "table": table.path},

@@ -249,7 +249,8 @@ def test_the_real_host_is_asked_and_its_answers_are_kept(answers, settings, tmp_
 
     asked = [request.path for request in server.requests]
     assert asked[0] == "/api/v1/json/data/list/data_name/magictelescope/limit/2/data_version/1"
-    assert [path.rpartition("/")[2] for path in asked] == ["1", "1120", "1120", "MagicTelescope.arff"]
+    assert [path.rpartition("/")[2] for path in asked] == ["1", "1120", "1120", *["MagicTelescope.arff"] * 2]
+    assert [request.method for request in server.requests] == [*["GET"] * 3, "HEAD", "GET"]
     urls = source("openml").resolve("magic", Selection(), _Kept(answers)).assets
     assert urls[-1].urls == ("https://www.openml.org/data/v1/download/6120/MagicTelescope.arff",)
     raw = folder.parent / ".raw" / "magic"
@@ -266,6 +267,9 @@ class _Kept:
     def text(self, asset):
         assert asset.urls[0].startswith("https://www.openml.org/api/v1/json/data/")
         return (self._folder / asset.path).read_text()
+
+    def sized(self, asset):
+        return asset
 
 
 def test_a_dataset_that_is_not_in_use_is_refused_with_a_way_on(answers, settings):
