@@ -13,6 +13,7 @@ from upstreams import hub
 from datasets_rl import Selection, library
 from datasets_rl.errors import BadArgument, ConversionFailed
 from datasets_rl.fetch.ahead import Ahead
+from datasets_rl.fetch.parallel import Limiter
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -189,6 +190,18 @@ def test_raw_files_are_deleted_as_their_rows_are_stored_and_never_lie_there_all_
     assert max(seen) < 20
     assert [*place.rglob("*.parquet")] == []
     assert content(folder) == content(get("local"))
+
+
+def test_all_shards_share_one_rate(raw, get, monkeypatch):
+    taken = []
+    monkeypatch.setattr(Limiter, "delay", lambda self, size: taken.append((id(self), size)) or 0.0)
+    with hub({"farama-minari/test": raw / "test"}, page=100) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        get(from_local=None, limit_rate=10**9)
+
+    tables = sum(path.stat().st_size for path in (raw / NAME).rglob("*.parquet"))
+    shared = [sum(size for one, size in taken if one == limiter) for limiter in {one for one, _ in taken}]
+    assert max(shared) >= tables
 
 
 def test_raw_files_stay_on_request_and_are_compared(raw, get, tmp_path, monkeypatch):
