@@ -193,7 +193,7 @@ class LogsRecording(Recording):
         """
         fields = _FIELDS if self._frames else _FIELDS[1:]
         log, invalid = self._read(number, fields)
-        faults = list(_contradictions(log, invalid, last=last))
+        faults = list(_contradictions(log, invalid, first=not number, last=last))
         if faults:
             raise ConversionFailed(f"checkpoint {number} of {self._what}", faults)
         return log
@@ -228,7 +228,7 @@ def _array(place: Path, field: str, shape: tuple[int | None, ...]) -> NDArray[An
         return np.broadcast_to(np.uint8(0), file.shape) if field == "observation" else file.read()
 
 
-def _contradictions(log: _Log, invalid: NDArray[np.int64], *, last: bool) -> Iterator[str]:
+def _contradictions(log: _Log, invalid: NDArray[np.int64], *, first: bool, last: bool) -> Iterator[str]:
     capacity = log.capacity
     if capacity <= _STACK + _HORIZON or log.added < 0:
         yield f"add_count is {log.added:,}, and there are {capacity:,} rows; expected more than {_STACK + _HORIZON}"
@@ -238,16 +238,20 @@ def _contradictions(log: _Log, invalid: NDArray[np.int64], *, last: bool) -> Ite
             f"add_count is {log.added:,}: the cursor stood at {log.cursor:,} of {capacity:,}; "
             f"expected {capacity - 1:,}, or in the last checkpoint the cursor alone"
         )
+    if log.again and not (first or last):
+        yield f"add_count is {log.added:,}, that of the first checkpoint"
     expected = (log.cursor - _HORIZON + np.arange(_STACK + _HORIZON)) % capacity
     if invalid.tolist() != expected.tolist():
         yield f"invalid_range is {invalid.tolist()}; with add_count {log.added:,} expected {expected.tolist()}"
     # The rows behind the cursor, and the last one of the first checkpoint, may hold anything.
+    real = np.arange(capacity) < log.cursor
+    real[-1] = not first or log.added >= capacity
     for name, values, wrong, wanted in (
         ("terminal", log.terminal, log.terminal > 1, "0 or 1"),
         ("reward", log.reward, ~np.isfinite(log.reward), "a finite number"),
         ("action", log.action, (log.action < 0) | (log.action >= ACTIONS), f"0 to {ACTIONS - 1}"),
     ):
-        rows = np.flatnonzero(wrong[: log.cursor])
+        rows = np.flatnonzero(wrong & real)
         if len(rows):
             more = f" (and {len(rows) - 1:,} more rows)" if len(rows) > 1 else ""
             yield f"{name} is {values[rows[0]]} at row {rows[0]:,}; expected {wanted}{more}"

@@ -377,6 +377,10 @@ LOG_FAULTS = {
     "an action that there is not": Fault(
         _changed(f"{_ACTION}.4.gz", lambda one: one.put(3, 18)), "action is 18 at row 3"
     ),
+    "a flag that is 3 in the row between": Fault(
+        _changed(f"{_TERMINAL}.3.gz", lambda one: one.put(59, 3)), "terminal is 3 at row 59"
+    ),
+    "the count of the first checkpoint": Fault(_array("add_count_ckpt.2.gz", 59), "that of the first checkpoint"),
     "a blank row with a frame": Fault(
         _changed(f"{_FRAMES}.2.gz", lambda one: one[-1].fill(1)), "row 59 stands where a blank row must"
     ),
