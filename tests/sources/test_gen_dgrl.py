@@ -1,0 +1,245 @@
+"""Gen-DGRL: frames of the next level, two schemes of addresses, archives of all games, and files of two kinds."""
+
+from __future__ import annotations
+
+import lzma
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from raw.gen_dgrl import EXPERT, LEVELS, as_npy, game, play, tarred, written
+from raw.xz import blocked
+from servers import serve
+
+from datasets_rl import GenDGRLExperienceReplay, Selection, library
+from datasets_rl.errors import BadArgument, UnknownId
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.settings import Settings
+from datasets_rl.sources import find, gen_dgrl, source
+
+NAME = "gen_dgrl/bigfish-1M_E"
+SECOND = "1M/expert/bigfish.tar.xz"
+XML = b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>'
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setattr(gen_dgrl, "_SHARD_STEPS", 250_000)
+    return Settings(home=tmp_path / "home", progress=False, retries=0, jobs=1)
+
+
+@pytest.fixture
+def convert(tmp_path, settings):
+    """Put an archive at a path of the upstream's, and convert it."""
+
+    def run(data, path=EXPERT, name=NAME, **selection):
+        place = tmp_path / "tree" / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+        wanted = Selection(**selection)
+        return StoredDataset(
+            library.download(name, from_local=tmp_path / "tree", settings=settings, selection=wanted, force=True)
+        )
+
+    return run
+
+
+def packed(levels, suffix="npy", folder="bigfish"):
+    return lzma.compress(tarred(written(levels, folder, suffix)), preset=0)
+
+
+def decided(stored):
+    return {one.rule: one.count for one in stored.manifest.decisions}
+
+
+def test_the_frame_of_the_next_level_is_no_state_of_this_one(convert):
+    levels = game([3, 5])
+
+    stored = convert(packed(levels))
+
+    assert len(stored) == 8
+    assert stored.episodes["final_known"].tolist() == [False, False]
+    following = stored.column(("next", "observation"))
+    assert not following[[2, 7]].any()
+    assert np.array_equal(following[:2], levels[0].frames[1:3])
+    assert np.array_equal(following[3:7], levels[1].frames[1:5])
+    for level in levels:
+        assert not (stored.column(("observation",)) == level.frames[-1]).all(axis=(1, 2, 3)).any()
+    assert decided(stored) == {"alien-last-frame": 2, "terminated": 2, "frames-cast": 2}
+
+
+def test_what_names_say_is_kept_of_every_episode(convert):
+    levels = game([3, 5], first=12)
+
+    table = convert(packed(levels)).episodes
+
+    assert table["number"].tolist() == [12, 13]
+    assert table["level_seed"].tolist() == [level.seed for level in levels]
+    assert table["saved"].tolist() == [20220607010212, 20220607010213]
+    assert np.allclose(table["stated_return"], table["return"], atol=0.01)
+
+
+def test_both_kinds_of_file_give_the_same(convert):
+    """The bytes tell, and not the name: the second archive has pickles that are called .npz."""
+    levels = game([3, 250])
+    renamed = {name.replace(".npy", ".npz"): data for name, data in written(levels, "bigfish").items()}
+
+    digests = [
+        [(file.path, file.sha256) for file in convert(data).manifest.files]
+        for data in (packed(levels, "npz"), packed(levels), lzma.compress(tarred(renamed), preset=0))
+    ]
+
+    assert digests[0] == digests[1] == digests[2]
+
+
+def test_a_long_episode_comes_in_pieces_that_join(convert):
+    level = play(400, 0)
+
+    stored = convert(packed([level], "npz"))
+
+    assert stored.episodes.lengths.tolist() == [400]
+    assert np.array_equal(stored.column(("observation",)), level.frames[:-1])
+
+
+@pytest.mark.parametrize("rows", [170, 171, 340])
+def test_episodes_that_end_with_a_block_end(convert, rows):
+    """The frame that is left out may be all that the last block has: a block holds 170."""
+    stored = convert(packed([play(rows, 0), play(2, 1)], "npz"))
+
+    assert stored.episodes.lengths.tolist() == [rows, 2]
+
+
+def test_flags_that_are_numbers_and_frames_that_are_bytes_are_taken(convert):
+    """The type of the flags is what the upstream's code happened to have used for the array before."""
+    level = play(4, 0)
+    ends = (np.arange(4) == 3).astype(np.float32)
+
+    stored = convert(packed([replace(level, changes={"dones": ends, "observations": level.frames})]))
+
+    assert stored.column(("next", "terminated"))[:, 0].tolist() == [False, False, False, True]
+    assert decided(stored) == {"alien-last-frame": 1, "terminated": 1, "flags-cast": 1}
+
+
+def test_an_archive_of_many_blocks_is_read_in_parts(convert):
+    levels = game([3, 9, 1, 4, 7, 2, 8, 5])
+    whole = convert(packed(levels))
+    wanted = [file.sha256 for file in whole.manifest.files]
+
+    stored = convert(blocked(tarred(written(levels, "bigfish")), 200_000))
+
+    assert [file.sha256 for file in stored.manifest.files] == wanted
+    assert stored.episodes["number"].tolist() == list(range(8))
+
+
+def test_only_the_files_of_the_game_are_read_of_the_archive_of_all(convert):
+    """In its own place, and under the name that the first scheme has for the archive of one game."""
+    levels = game([3, 5])
+    files = {"maze/no episode.npy": b"?", **written(levels, "heist"), **written(game([9]), "ninja")}
+
+    for path in (LEVELS, "Procgen/Datasets/Compressed/100k/level_1/expert/heist.tar.xz"):
+        stored = convert(tarred(files), path, "gen_dgrl/heist-level_1_E")
+        assert stored.episodes.lengths.tolist() == [3, 5]
+        assert library.verify(stored.folder, deep=True).problems == ()
+
+
+@pytest.mark.parametrize("first", [None, XML], ids=["missing", "an error"])
+def test_the_second_scheme_is_asked_if_the_first_has_nothing(settings, monkeypatch, first):
+    """An error may come as a file: it is told by its first bytes."""
+    levels = game([3, 5])
+    paths = {f"/{SECOND}": packed(levels)} | ({f"/{EXPERT}": first} if first else {})
+    with serve(paths) as server:
+        catalog = {**source("gen_dgrl")._catalog, "base": f"{server.url}/"}
+        monkeypatch.setitem(source("gen_dgrl").__dict__, "_catalog", catalog)
+        stored = StoredDataset(library.download(NAME, settings=settings))
+
+    assert len(stored) == 8
+    assert [one.url for one in stored.manifest.raw] == [f"{server.url}/{SECOND}"]
+    assert {one.path for one in server.requests} == {f"/{EXPERT}", f"/{SECOND}"}
+
+
+def test_mirrors_are_asked_for_both_schemes(settings):
+    with serve({f"/{SECOND}": packed(game([3]))}) as server:
+        stored = StoredDataset(library.download(NAME, settings=settings, mirrors=[server.url]))
+
+    assert [one.url for one in stored.manifest.raw] == [f"{server.url}/{SECOND}"]
+
+
+def test_the_users_own_file_is_taken_whatever_its_name(tmp_path, settings):
+    (tmp_path / "fish.xz").write_bytes(packed(game([3])))
+
+    assert len(StoredDataset(library.download(NAME, from_local=tmp_path / "fish.xz", settings=settings))) == 3
+
+
+def test_some_episodes_are_a_dataset_of_their_own(convert):
+    levels = game([3, 5, 2, 4])
+
+    stored = convert(packed(levels), episodes="1,3")
+
+    assert stored.episodes["number"].tolist() == [1, 3]
+    assert np.array_equal(stored.column(("action",))[:5, 0], levels[1].action)
+    assert library.verify(stored.folder, deep=True).problems == ()
+    with pytest.raises(BadArgument, match="count from the front"):
+        convert(packed(levels), episodes="-1:")
+
+
+def test_fields_without_frames_are_a_dataset_of_their_own(convert):
+    stored = convert(packed(game([3, 5])), keys=("action",))
+
+    assert {field.name for field in stored.schema} == {
+        "action",
+        "next.reward",
+        "next.terminated",
+        "next.truncated",
+        "next.done",
+        "episode",
+    }
+    assert library.verify(stored.folder, deep=True).problems == ()
+
+
+def test_a_batch_is_what_torchrl_calls_it(convert):
+    folder = convert(packed(game([30, 20]))).folder
+
+    dataset = GenDGRLExperienceReplay("bigfish-1M_E", 16, root=folder.parent, download=False)
+    batch = dataset.sample()
+
+    assert batch["observation"].shape == batch["next", "observation"].shape == (16, 3, 64, 64)
+    assert batch["action"].shape == batch["next", "reward"].shape == batch["next", "done"].shape == (16, 1)
+    assert len(dataset) == 50
+    assert dataset.specs["action"].high.item() == 14
+
+
+def test_the_ids_and_what_is_known_of_them():
+    ids = source("gen_dgrl").ids()
+
+    assert len(ids) == 16 * 8
+    assert "starpilot-level_40_S" in ids
+    assert any("although one of its addresses says expert" in fault for fault in find("gen_dgrl/maze-25M").faults)
+    assert all("although" not in fault for fault in find("gen_dgrl/maze-10M").faults)
+    assert find(NAME).licence.startswith("CC-BY-NC-4.0")
+    (asset,) = source("gen_dgrl").assets("maze-level_1_S")
+    assert [url.removeprefix("https://dl.fbaipublicfiles.com/DGRL/") for url in asset.urls] == [
+        "Procgen/Datasets/Compressed/100k/level_1/suboptimal/maze.tar.xz",
+        "100k_procgen_dataset_1_suboptimal.tar",
+    ]
+    with pytest.raises(UnknownId) as caught:
+        find("gen_dgrl/bigfish-1M_F")
+    assert "gen_dgrl/bigfish-1M_E" in caught.value.nearest
+
+
+def test_a_pickle_keeps_no_more_than_its_own_memory_twice(tmp_path):
+    """The frames of an episode are in one piece in a pickle: nothing smaller can be read."""
+    import tracemalloc
+
+    from datasets_rl.read.pickles import load_npy
+
+    data = as_npy(play(400, 0))
+    path = tmp_path / "x.npy"
+    path.write_bytes(data)
+    tracemalloc.start()
+    load_npy(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert len(data) > 19_000_000
+    assert peak < 2.6 * len(data)
