@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import cloudpickle
 import numpy as np
@@ -86,8 +87,9 @@ def make(task: Mapping[str, Any]) -> dict[str, Any]:
 def _make(one: Task, folder: Path) -> dict[str, Any]:
     stored = StoredDataset(Path(one.dataset))
     recipe: Recipe = cloudpickle.loads(Path(one.recipe).read_bytes())  # written by the process that made the task
-    build = folder.with_name(f".{folder.name}.{os.getpid()}")
-    disk.remove_tree(build)
+    # Its own name: on a cluster, a second attempt may begin while the first one is not known to have ended.
+    build = folder.with_name(f".{folder.name}.{uuid4().hex}")
+    disk.remove_tree(folder)
     build.mkdir(parents=True)
     writer = DatasetWriter(build, own_columns(Schema.from_json(list(one.schema))), what=stored.manifest.id)
     try:
@@ -97,8 +99,12 @@ def _make(one: Task, folder: Path) -> dict[str, Any]:
         result["commit"] = writer.commit()
         (build / COMMIT_FILE).write_text(json.dumps(result))
         disk.sync(build / COMMIT_FILE)
-        disk.remove_tree(folder)
-        os.replace(build, folder)
+        try:
+            os.replace(build, folder)
+        except OSError:
+            # Another attempt was first. It made the same, and somebody may be reading it.
+            if made(folder) is None:
+                raise
         return result
     finally:
         writer.discard()

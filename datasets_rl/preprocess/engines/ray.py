@@ -1,0 +1,164 @@
+"""Parts made by the tasks of a Ray cluster, whose nodes share the folder of the datasets.
+
+A node that dies loses the parts that it was making: Ray makes them again elsewhere. Two attempts at one part do not
+meet, because each has a folder of its own until it is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datasets_rl.convert import converter_version
+from datasets_rl.errors import BadArgument, MissingDependency, PreprocessFailed
+from datasets_rl.preprocess import part
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Cluster", "RayEngine"]
+
+_AHEAD = 2
+"""Tasks that are running, or waiting for their turn, for each core of the cluster."""
+_RETRIES = 3
+"""How many nodes may die under a part."""
+_GRACE = 10.0
+"""Seconds that tasks have to clean up behind themselves before their processes are killed."""
+
+_STORE = 80 << 20
+"""Bytes of shared memory of a cluster that is started here; Ray takes no less."""
+
+Make = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+class RayEngine:
+    """Makes parts in the processes of a Ray cluster.
+
+    Args:
+        address: "auto" for the cluster that this machine belongs to, "ray://HOST:10001" for another one; by default
+            that of RAY_ADDRESS or of this machine, or else one that is started here and ends with the run.
+    """
+
+    def __init__(self, address: str | None = None) -> None:
+        self._address = address
+
+    def run(self, tasks: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """Yield what is said of each task, in their order."""
+        with Cluster(self._address) as cluster:
+            waiting: deque[Callable[[], Mapping[str, Any]]] = deque()
+            for task in tasks:
+                waiting.append(cluster.begin(part.make, task))
+                if len(waiting) >= cluster.room:
+                    yield waiting.popleft()()
+            while waiting:
+                yield waiting.popleft()()
+
+
+class Cluster:
+    """A connection to a Ray cluster. A context manager: what was begun and has not ended by its end is cancelled.
+
+    Args:
+        address: As for `RayEngine`.
+
+    Raises:
+        MissingDependency: If Ray is not installed.
+        BadArgument: If no cluster answers.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingDependency("ray", "ray", "the engine ray") from error
+        self._ray: Any = ray
+        self._begun: set[Any] = set()
+        self._own = not ray.is_initialized()
+        if self._own:
+            _connect(ray, address)
+        self._call = ray.remote(max_retries=_RETRIES)(_call)
+
+    @property
+    def room(self) -> int:
+        """How many tasks should be under way: two for each core that the cluster has now."""
+        return _AHEAD * max(1, int(self._ray.cluster_resources().get("CPU", 0)))
+
+    def begin(self, make: Make, task: Mapping[str, Any]) -> Callable[[], Mapping[str, Any]]:
+        """Let a node call a function.
+
+        Args:
+            make: The function, one of this package.
+            task: Its argument, with paths that all nodes see.
+
+        Returns:
+            Waits for what the function returns. It raises what the function raised there, and `PreprocessFailed` if
+            too many nodes died of it.
+        """
+        reference = self._call.remote(make, task, converter_version())
+        self._begun.add(reference)
+
+        def result() -> Mapping[str, Any]:
+            try:
+                said: Mapping[str, Any] = self._ray.get(reference)
+            except self._ray.exceptions.RayTaskError as error:
+                raise error.cause from error
+            except self._ray.exceptions.RayError as error:
+                raise PreprocessFailed(
+                    f"a part was not made: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
+                    hint="run it again to go on behind the parts that are there; `ray status` shows the nodes",
+                ) from error
+            self._begun.remove(reference)
+            return said
+
+        return result
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        for force in (False, True):
+            for reference in self._begun:
+                self._ray.cancel(reference, force=force)
+            _, left = (
+                self._ray.wait([*self._begun], num_returns=len(self._begun), timeout=_GRACE)
+                if self._begun
+                else ([], [])
+            )
+            self._begun = set(left)
+        if self._own:
+            self._ray.shutdown()
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    # What its programs print must not come between the data on stdout.
+    quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
+    try:
+        ray.init(address or "auto", **quiet)
+    except (ConnectionError, TimeoutError) as error:
+        if address is not None or "RAY_ADDRESS" in os.environ:
+            raise BadArgument(
+                f"no Ray cluster answers at {address or os.environ['RAY_ADDRESS']}: {error}",
+                hint="start one with `ray start --head`, or leave the address out",
+            ) from error
+        # Parts lie in files: what goes through Ray is small.
+        ray.init("local", include_dashboard=False, object_store_memory=_STORE, **quiet)
+
+
+def _call(make: Make, task: Mapping[str, Any], version: str) -> Mapping[str, Any]:
+    """Call a function on a node."""
+    if converter_version() != version:
+        raise BadArgument(
+            f"{socket.gethostname()} has datasets-rl {converter_version()}; expected {version}, as where this was started",
+            hint="all nodes need the same version, or the parts would not fit together",
+        )
+    folder = Path(task["folder"]).parent
+    if not folder.is_dir():
+        raise BadArgument(
+            f"{socket.gethostname()} does not see {folder}",
+            hint="the datasets must lie in a folder that all nodes share: --root DIR or RLDS_HOME",
+        )
+    return make(task)

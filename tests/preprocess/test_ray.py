@@ -1,0 +1,200 @@
+"""The engine of a Ray cluster: the same bytes as here, errors as they were raised, and nodes that die."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+from stored_data import columns, trajectory, write_dataset
+
+from datasets_rl.errors import BadArgument, PreprocessFailed
+from datasets_rl.format import StoredDataset
+from datasets_rl.preprocess import Recipe, part, preprocess
+from datasets_rl.preprocess.engines.local import Local
+from datasets_rl.preprocess.engines.ray import RayEngine
+
+ray = pytest.importorskip("ray", reason="pip install 'datasets-rl[ray]'")
+
+PARTS = 8
+
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:ray", "ignore::ResourceWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    given = [trajectory(3 + number % 7, seed=number, known=number % 3 > 0) for number in range(40)]
+    return write_dataset(tmp_path_factory.mktemp("home") / "toy" / "data", given, columns()).folder
+
+
+@pytest.fixture(scope="module")
+def one_node():
+    """A cluster of this machine alone; the engine finds it."""
+    ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def changed(seconds=0.0):
+    def change(step):
+        import time as clock
+
+        clock.sleep(seconds)
+        step["norm"] = step["observation"].norm(dim=-1)
+        return step.set("action", step["action"].double() / 3)
+
+    return Recipe([change])
+
+
+def files(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*.npy")}
+
+
+@pytest.fixture(scope="module")
+def wanted(folder, tmp_path_factory):
+    """What this process alone makes."""
+    return files(preprocess(folder, changed(), dest=tmp_path_factory.mktemp("here") / "out", num_parts=PARTS))
+
+
+@pytest.mark.usefixtures("one_node")
+def test_a_cluster_makes_the_same_bytes_as_this_process(folder, tmp_path, wanted):
+    made = preprocess(folder, changed(), dest=tmp_path / "out", num_parts=PARTS, engine=RayEngine())
+
+    assert files(made) == wanted
+    assert not [path for path in tmp_path.rglob("*") if "parts" in path.name]
+
+
+@pytest.mark.usefixtures("one_node")
+def test_an_error_of_a_node_is_the_one_that_was_raised_there(folder, tmp_path):
+    def fails(step):
+        if step["episode"] == 7:
+            raise ValueError("no such thing")
+        return step
+
+    said = []
+    for engine in (Local(1), RayEngine()):
+        with pytest.raises(PreprocessFailed) as raised:
+            preprocess(folder, Recipe([fails]), dest=tmp_path / "out", num_parts=PARTS, engine=engine)
+        said.append((type(raised.value), raised.value.message, raised.value.hint))
+
+    assert said[0] == said[1]
+    assert "episode 7" in said[0][1]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("one_node")
+def test_a_node_without_the_shared_folder_is_named(tmp_path):
+    task = {"folder": str(tmp_path / "nowhere" / "000000")}
+
+    with pytest.raises(BadArgument, match="does not see") as raised:
+        list(RayEngine().run([task]))
+    assert "all nodes share" in raised.value.hint
+
+
+def test_two_attempts_at_a_part_do_not_meet(folder, tmp_path, monkeypatch):
+    """A node that was given up may still be at work: the second attempt finishes while the first one does."""
+    tasks = []
+
+    class Kept:
+        def run(self, given):
+            tasks.extend(given)
+            yield from Local(1).run(given)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        preprocess(folder, changed(), dest=tmp_path / "out", num_parts=PARTS, engine=Kept())
+    task = {**tasks[-1], "folder": str(tmp_path / "parts" / "000000")}
+    fill = part.fill
+
+    def overtaken(*arguments):
+        monkeypatch.setattr(part, "fill", fill)
+        said = fill(*arguments)
+        second.append(part.make(task))
+        return said
+
+    second = []
+    monkeypatch.setattr(part, "fill", overtaken)
+    first = part.make(task)
+
+    assert [first] == second
+    assert [path.name for path in (tmp_path / "parts").iterdir()] == ["000000"]
+
+
+@pytest.mark.slow
+def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted):
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "object_store_memory": 80 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    try:
+        doomed = cluster.add_node(**node)
+        begun = tmp_path / "begun"
+        begun.mkdir()
+
+        def noted(step):
+            if (number := int(step["episode"])) % 5 == 0:
+                import tempfile
+
+                tempfile.mkstemp(prefix=f"{number}.", dir=begun)
+            return step
+
+        killer = threading.Timer(6.0, cluster.remove_node, (doomed,), {"allow_graceful": False})
+        killer.start()
+        recipe = Recipe([noted, *changed(seconds=0.25).steps])
+        made = preprocess(folder, recipe, dest=tmp_path / "out", num_parts=PARTS, engine=RayEngine(cluster.address))
+        killer.join()
+
+        attempts = [int(path.name.partition(".")[0]) for path in begun.iterdir()]
+        assert files(made) == wanted
+        assert len(cluster.list_all_nodes()) == 1
+        assert set(attempts) == set(range(0, 40, 5))
+        assert len(set(attempts)) < len(attempts) < 2 * len(set(attempts))
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_tasks_and_the_next_run_goes_on(folder, tmp_path, wanted):
+    program = f"""
+    import sys
+    from pathlib import Path
+    from datasets_rl.preprocess import Recipe, preprocess
+    from datasets_rl.preprocess.engines.ray import RayEngine
+
+    seconds = float(sys.argv[1])
+
+    def change(step):
+        import time
+        time.sleep(float({str(tmp_path / "pace")!r} and open({str(tmp_path / "pace")!r}).read()))
+        step["norm"] = step["observation"].norm(dim=-1)
+        return step.set("action", step["action"].double() / 3)
+
+    preprocess(Path({str(folder)!r}), Recipe([change]), dest=Path({str(tmp_path / "out")!r}), num_parts={PARTS},
+               engine=RayEngine())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    (tmp_path / "pace").write_text("0.25")
+    process = subprocess.Popen([*command, "0"], stderr=subprocess.PIPE, text=True, env={**os.environ, "RLDS_NO_PROGRESS": "1"})
+    while not list(tmp_path.rglob("journal.jsonl")) or list(tmp_path.rglob("journal.jsonl"))[0].read_text().count("\n") < 2:
+        assert process.poll() is None
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+
+    assert "KeyboardInterrupt" in said
+    assert not (tmp_path / "out").exists()
+    assert not [path for path in tmp_path.rglob(".0*") if path.is_dir()]
+    (tmp_path / "pace").write_text("0")
+    subprocess.run([*command, "0"], check=True, timeout=120)
+    assert files(tmp_path / "out") == wanted
+    assert StoredDataset(tmp_path / "out")
