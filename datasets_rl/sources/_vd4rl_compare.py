@@ -57,7 +57,8 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                 joined = {name: np.concatenate([before[name], one]) if before else one for name, one in rows.items()}
                 first = 0 if before else 1
                 steps = np.flatnonzero(~resets[first:]) + 1
-                _one(differences, column, joined, steps[: episodes.steps - done], done)
+                if len(taken := steps[: episodes.steps - done]):
+                    _one(differences, column, joined, taken, done)
                 done += len(steps)
                 before = {name: one[-1:] for name, one in rows.items()}
             if path.endswith(".npz"):
