@@ -192,8 +192,11 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
             cutter = StreamSampler(strict_length=self.strict_length)
             cutter.generator = self._sampler.generator
             for run in self.stream.runs(cutter.generator):
-                part = run if self.slice_len is None else cutter.cut(run, self.slice_len, filled=self.pad is not None)
-                index, info = cutter.batch(self.stream, [part], self.slice_len or part.length)
+                index = run.rows
+                info: dict[Any, Any] = {}
+                if self.slice_len is not None:
+                    part = cutter.cut(run, self.slice_len, filled=self.pad is not None)
+                    index, info = cutter.batch(self.stream, [part], self.slice_len)
                 yield self._finish(self.stream.take(index), {**info, "index": index})
             return
         count = self.num_slices or 1

@@ -40,12 +40,16 @@ from datasets_rl.storages._base import Storage
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_TRUNCATED, Key
 
-__all__ = ["Run", "Stream", "StreamSampler"]
+__all__ = ["NoLength", "Run", "Stream", "StreamSampler"]
 
 _ROW_BITS = 40
 _OPEN_MOST = 256  # shards whose files stay mapped, for batches that were chosen and not yet read
 _AHEAD = 2  # groups of files that lie on the disk at once
 _INIT: Key = ("is_init",)
+
+
+class NoLength(BadArgument, TypeError):
+    """A stream was asked for its length; `list` takes a TypeError for an answer and goes on without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,7 @@ class Stream(Storage):
     @property
     def held(self) -> int:
         """Refuse: nobody knows how many steps will come."""
-        raise BadArgument(f"{self.dataset_id} is streamed and has no length", hint="download=True knows it")
+        raise NoLength(f"{self.dataset_id} is streamed and has no length", hint="download=True knows it")
 
     def runs(self, generator: torch.Generator | None) -> Iterator[Run]:
         """Yield every trajectory once, whole."""

@@ -1,0 +1,377 @@
+"""Open X as a replay buffer: streamed from loopback into a folder that does not grow, and downloaded."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from raw import openx as raw
+from upstreams import bucket
+
+from datasets_rl import OpenXExperienceReplay, Selection
+from datasets_rl.datasets.streaming import Stream
+from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, NotADataset, UnknownKey
+from datasets_rl.samplers import RandomSampler, SliceSampler, SliceSamplerWithoutReplacement
+from datasets_rl.sources import openx
+from datasets_rl.ted.episode import Texts
+
+LENGTHS = [len(raw.golden(one, number)) for number, one in enumerate(raw.EPISODES)]
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """Serve three files of two, one and two episodes, a shard each."""
+    monkeypatch.setattr(openx, "_SHARD_BYTES", 10_000)
+    raw.write_records(tmp_path / "tree", raw.FILES)
+    with bucket({"gdm-robotics-open-x-embodiment": tmp_path / "tree"}) as server:
+        for name, value in {
+            "STORAGE_EMULATOR_HOST": server.url,
+            "RLDS_HOME": str(tmp_path / "home"),
+            "NO_PROXY": "*",
+            "RLDS_MAX_RETRIES": "0",
+            "RLDS_NO_PROGRESS": "1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+@pytest.fixture
+def streamed(served):
+    """Make streams and close them."""
+    made = []
+    assert served.url
+
+    def run(*arguments, **options):
+        made.append(OpenXExperienceReplay(raw.NAME, *arguments, streaming=True, download=False, **options))
+        return made[-1]
+
+    yield run
+    for one in made:
+        one.stream.close()
+
+
+def files_asked(server):
+    return [one.path.partition(".tfrecord-")[2][:5] for one in server.requests if ".tfrecord-" in one.path]
+
+
+def source(dataset, trajectory):
+    """Tell which of the drawn episodes a trajectory is, by its file's path."""
+    words = dataset.texts(("episode_metadata", "file_path"))
+    (code,) = set(trajectory["episode_metadata", "file_path"].tolist())
+    return [one.path for one in raw.EPISODES].index(words[code])
+
+
+def same(dataset, trajectory, number):
+    """Compare a trajectory with what was drawn."""
+    wanted = raw.golden(raw.EPISODES[number], number)
+    steps = len(wanted)
+    for key, values in {**wanted.steps, **wanted.states}.items():
+        got = trajectory[key].numpy()
+        if isinstance(values, Texts):
+            assert [dataset.texts(key)[code] for code in got] == [values.words[code] for code in values.codes[:steps]]
+            continue
+        assert np.abs(got.astype(float) - values[:steps]).max() <= 2 * (key[-1] == "image"), key
+        if key in wanted.states and len(values) > steps:
+            following = trajectory[("next", *key)].numpy().astype(float)
+            assert np.abs(following - values[1:]).max() <= 2 * (key[-1] == "image"), key
+    assert not trajectory["done"].any()
+    assert trajectory["next", "done"][:, 0].tolist() == [False] * (steps - 1) + [True]
+
+
+def test_iterating_gives_every_trajectory_whole_and_once(streamed):
+    dataset = streamed()
+
+    found = [(source(dataset, one), one) for one in dataset]
+
+    assert sorted(number for number, _ in found) == [0, 1, 2, 3, 4]
+    for number, trajectory in found:
+        same(dataset, trajectory, number)
+    assert [one["episode"].unique().tolist() for _, one in found] != [[0]] * 5
+    assert sorted(int(one["episode"][0]) for _, one in found) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.usefixtures("served")
+def test_a_stream_is_what_one_gets_without_saying_anything_and_what_is_stored_where_there_is_something():
+    streamed = OpenXExperienceReplay(raw.NAME)
+    stored = OpenXExperienceReplay(raw.NAME, download=True)
+
+    assert streamed.streaming
+    assert not stored.streaming
+    assert not OpenXExperienceReplay(raw.NAME).streaming
+    assert OpenXExperienceReplay(raw.NAME, streaming=True).streaming
+    assert len(stored) == sum(LENGTHS)
+    streamed.stream.close()
+
+
+def test_without_shuffling_they_come_in_the_order_of_the_files(streamed):
+    dataset = streamed(shuffle=False)
+
+    assert [source(dataset, one) for one in dataset] == [0, 1, 2, 3, 4]
+    assert [source(dataset, one) for one in dataset] == [0, 1, 2, 3, 4]
+
+
+def test_the_same_seed_gives_the_same_order_and_others_others(streamed):
+    def order(seed):
+        torch.manual_seed(seed)
+        dataset = streamed()
+        found = [source(dataset, one) for one in dataset]
+        dataset.stream.close()
+        return found
+
+    assert order(3) == order(3)
+    assert len({tuple(order(seed)) for seed in range(4)}) > 1
+
+
+def test_a_generator_of_ones_own_decides(streamed):
+    def order():
+        dataset = streamed(num_slices=1)
+        dataset.set_rng(torch.Generator().manual_seed(5))
+        found = [dataset.sample(2)["observation", "state"].tolist() for _ in range(5)]
+        dataset.stream.close()
+        return found
+
+    assert order() == order()
+
+
+def test_batches_hold_slices_of_different_trajectories(streamed):
+    dataset = streamed(4, num_slices=2)
+    states = torch.cat([torch.from_numpy(one.state) for one in raw.EPISODES])
+
+    batches = [*dataset]
+
+    # Five trajectories make two batches of two slices, and one slice is left.
+    assert [len(batch) for batch in batches] == [4, 4, 2]
+    for batch in batches:
+        for part in batch.split(2):
+            assert len(set(part["episode"].tolist())) == 1
+            at = (states == part["observation", "state"][0]).all(1).nonzero().item()
+            assert torch.equal(part["observation", "state"], states[at : at + 2])
+            assert part["next", "truncated"][:, 0].tolist() == [False, True]
+            assert part["next", "done"][:, 0].tolist() == [False, True]
+            assert part["is_init"].tolist() == [True, False]
+        assert len(set(batch["episode"].tolist())) == len(batch) // 2
+        assert batch["slice_id"].tolist() == [number for number in range(len(batch) // 2) for _ in range(2)]
+
+
+def test_every_start_of_a_trajectory_is_drawn(streamed, tmp_path):
+    raw.write_records(tmp_path / "tree", [[raw.draw(6, 3)]])
+    dataset = streamed(slice_len=2)
+    states = raw.draw(6, 3).state[:, 0].tolist()
+
+    starts = [states.index(float(dataset.sample(2)["observation", "state"][0, 0])) for _ in range(60)]
+
+    counts = np.bincount(starts, minlength=4)
+    assert counts.min() > 4
+    assert len(counts) == 4
+
+
+def test_sampling_goes_on_behind_the_end_and_asks_for_nothing_again(streamed, served):
+    dataset = streamed(num_slices=1)
+
+    seen = [source(dataset, dataset.sample(1)) for _ in range(5)]
+    asked = len(files_asked(served))
+    again = [source(dataset, dataset.sample(1)) for _ in range(5)]
+
+    assert sorted(seen) == sorted(again) == [0, 1, 2, 3, 4]
+    assert len(files_asked(served)) == asked
+
+
+def test_a_batch_without_slices_is_one_slice(streamed):
+    dataset = streamed()
+
+    batch = dataset.sample(2)
+    assert batch["slice_id"].tolist() == [0, 0]
+    assert len(set(batch["episode"].tolist())) == 1
+
+
+@pytest.mark.parametrize("pad", [True, 7, 0.5])
+def test_short_trajectories_are_filled_up_where_one_says_with_what(streamed, pad):
+    dataset = streamed(slice_len=4, pad=pad, shuffle=False)
+
+    batch = dataset.sample(20)
+
+    mask = batch["collector", "mask"]
+    assert mask.reshape(5, 4).sum(1).tolist() == [min(length, 4) for length in LENGTHS]
+    assert (batch["observation", "state"][~mask] == float(pad)).all()
+    assert (batch["observation", "image"][~mask] == int(pad)).all()
+    assert batch["observation", "image"][mask].float().mean() > 10
+    ends = batch["next", "truncated"].reshape(5, 4).int()
+    assert ends.argmax(1).tolist() == [min(length, 4) - 1 for length in LENGTHS]
+    assert ends.sum(1).tolist() == [1] * 5
+
+
+def test_a_trajectory_that_is_too_short_is_an_error_or_taken_whole(streamed):
+    with pytest.raises(BadArgument, match="a trajectory has 2 steps; expected 4 for a slice"):
+        list(streamed(4, slice_len=4))
+
+    dataset = streamed(20, slice_len=4, strict_length=False, shuffle=False)
+    (batch,) = dataset
+    assert len(batch) == sum(min(length, 4) for length in LENGTHS)
+
+
+def test_iterated_without_a_batch_size_slices_are_cut(streamed):
+    dataset = streamed(slice_len=2)
+
+    parts = [*dataset]
+    assert [len(one) for one in parts] == [2] * 5
+    assert sorted(source(dataset, one) for one in parts) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_a_batch_that_slices_do_not_fill_is_refused(streamed, size):
+    for options in ({"num_slices": 2}, {"slice_len": 2}):
+        with pytest.raises(BadArgument, match="multiple of num_slices or slice_len"):
+            streamed(**options).sample(size)
+
+
+def test_transforms_and_threads_work_on_a_stream(streamed):
+    plain = streamed(4, slice_len=2, shuffle=False)
+    torch.manual_seed(0)
+    wanted = [batch["action", "world_vector"] for batch in plain]
+    plain.stream.close()
+    ahead = streamed(4, slice_len=2, shuffle=False, prefetch=2, transform=lambda batch: batch.select("action"))
+    torch.manual_seed(0)
+    got = [batch["action", "world_vector"] for batch in ahead]
+
+    assert [one.tolist() for one in got] == [one.tolist() for one in wanted]
+
+
+# --- the folder
+
+
+def on_disk(dataset):
+    folder = dataset.stream._folder
+    return sorted(path.name for path in (folder / "shards").iterdir()), [*(folder / "raw").rglob("*.tfrecord-*")]
+
+
+def test_without_room_only_the_shard_at_hand_stays(streamed, served):
+    dataset = streamed(cache_size=0)
+
+    for _ in dataset:
+        shards, files = on_disk(dataset)
+        assert len(shards) == 1
+        # One more may be there, and one on its way.
+        assert len({path.name.partition(".part")[0] for path in files}) <= 2 * 2
+    asked = len(files_asked(served))
+    assert sum(1 for _ in dataset) == 5
+    assert len(files_asked(served)) > asked
+
+
+def test_the_next_stream_finds_what_there_is(streamed, served):
+    first = streamed()
+    wanted = sum(1 for _ in first)
+    first.stream.close()
+    asked = len(files_asked(served))
+
+    second = streamed()
+    assert sum(1 for _ in second) == wanted
+    assert second.stream._folder == first.stream._folder
+    assert len(files_asked(served)) == asked
+
+
+def test_two_streams_at_once_have_a_folder_each(streamed):
+    first, second = streamed(shuffle=False), streamed(shuffle=False)
+
+    pairs = [*zip(first, second, strict=True)]
+    assert all(torch.equal(one["observation", "state"], two["observation", "state"]) for one, two in pairs)
+    assert first.stream._folder != second.stream._folder
+
+
+def test_a_stream_that_is_left_ends_its_thread(streamed):
+    def fetching():
+        return [one for one in threading.enumerate() if one.name == "rlds-fetch"]
+
+    for _ in streamed():
+        break
+    dataset = streamed(num_slices=1)
+    dataset.sample(1)
+    dataset.stream.close()
+    del dataset
+
+    assert all(one.daemon for one in fetching())
+
+
+def test_what_breaks_on_the_way_is_told(streamed, tmp_path):
+    raw.spoil_bytes(raw.flipped, tmp_path / "tree")
+    dataset = streamed(shuffle=False)
+
+    with pytest.raises(ConversionFailed, match="does not have the CRC32C"):
+        list(dataset)
+    assert on_disk(dataset)[0] != []
+
+
+def test_keys_and_episodes_are_chosen_as_for_a_download(streamed):
+    dataset = streamed(selection=Selection(keys=("action",), episodes="1,4"))
+
+    found = [*dataset]
+    assert sorted(len(one) for one in found) == [2, 3]
+    assert "observation" not in found[0]
+
+
+def test_a_stream_has_no_length_no_index_and_no_folder(streamed):
+    dataset = streamed()
+
+    for ask in (lambda: len(dataset), lambda: dataset[0], lambda: dataset.data_path):
+        with pytest.raises(BadArgument, match="streamed"):
+            ask()
+    with pytest.raises(UnknownKey):
+        dataset.texts("language_instruction")
+    assert repr(dataset) == "OpenXExperienceReplay(Stream('openx/cmu_stretch', 3 shards))"
+
+
+def test_a_stream_that_nobody_has_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_OFFLINE", "1")
+    with pytest.raises(FetchFailed):
+        Stream("openx/cmu_stretch", root=tmp_path, selection=Selection(), room=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"streaming": True, "download": True}, "streaming and download exclude each other"),
+        ({"streaming": True, "replacement": True}, "replacement=True is for downloaded sets"),
+        ({"streaming": True, "sampler": RandomSampler()}, "takes no sampler"),
+        ({"streaming": True, "split_trajs": True}, "split_trajs is for downloaded sets"),
+        ({"download": True, "pad": True}, "pad is for streams"),
+        ({"num_slices": 2, "slice_len": 2}, "num_slices and slice_len exclude each other"),
+        ({"download": True, "num_slices": 2, "sampler": RandomSampler()}, "a sampler and slices"),
+        ({"download": True, "num_slices": 2, "shuffle": False}, "shuffle=False needs replacement=False"),
+    ],
+)
+def test_arguments_that_exclude_each_other_are_refused(tmp_path, options, says):
+    with pytest.raises(BadArgument, match=says):
+        OpenXExperienceReplay(raw.NAME, root=tmp_path, **options)
+    assert [*tmp_path.iterdir()] == []
+
+
+# --- downloaded
+
+
+@pytest.mark.usefixtures("served")
+def test_a_downloaded_set_is_sampled_in_slices():
+    dataset = OpenXExperienceReplay(raw.NAME, 4, num_slices=2, download=True)
+
+    assert isinstance(dataset.sampler, SliceSampler)
+    assert dataset.sample().reshape(2, -1).shape == (2, 2)
+    once = OpenXExperienceReplay(raw.NAME, 4, slice_len=2, replacement=False, shuffle=False, download=True)
+    assert isinstance(once.sampler, SliceSamplerWithoutReplacement)
+    assert [batch["episode"].tolist() for batch in once] == [[0, 0, 1, 1], [2, 2, 3, 3], [4, 4]]
+
+
+@pytest.mark.usefixtures("served")
+def test_a_downloaded_set_is_iterated_trajectory_by_trajectory_too():
+    dataset = OpenXExperienceReplay(raw.NAME, shuffle=False, download=True)
+
+    assert [(len(one), one["episode"].unique().tolist()) for one in dataset] == [
+        (length, [number]) for number, length in enumerate(LENGTHS)
+    ]
+    sliced = OpenXExperienceReplay(raw.NAME, slice_len=2, replacement=False, shuffle=False, download=True)
+    assert [len(one) for one in sliced] == [2] * 5
+
+
+@pytest.mark.usefixtures("served")
+def test_what_is_not_there_is_not_opened():
+    with pytest.raises(NotADataset):
+        OpenXExperienceReplay(raw.NAME, download=False, streaming=False)
