@@ -99,19 +99,23 @@ def publish_folder(build: Path, target: Path, *, aside: Path, keep: Path | None 
         sync(aside.parent)
     os.replace(build, target)
     sync(target.parent)
-    if keep is not None and aside.exists():
+    _put_aside(aside, keep)
+
+
+def _put_aside(replaced: Path, keep: Path | None) -> None:
+    if keep is not None and replaced.exists():
         remove_tree(keep)
         keep.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(aside, keep)
-    remove_tree(aside)
+        os.replace(replaced, keep)
+    remove_tree(replaced)
 
 
-def recover_folder(target: Path, *, aside: Path) -> None:
-    """Undo what a process that died inside `publish_folder` left: the replaced folder returns, or its rest goes."""
+def recover_folder(target: Path, *, aside: Path, keep: Path | None = None) -> None:
+    """Undo what a process that died inside `publish_folder` left: the replaced folder returns, or goes where it was to."""
     if not aside.exists():
         return
     if target.exists():
-        remove_tree(aside)
+        _put_aside(aside, keep)
     else:
         os.replace(aside, target)
         sync(target.parent)

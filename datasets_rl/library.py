@@ -33,6 +33,7 @@ __all__ = [
     "Place",
     "Plan",
     "Verification",
+    "clear",
     "download",
     "listed",
     "locate",
@@ -374,12 +375,12 @@ def download(
         _convert(dataset_id, contents, spot, settings, options, selection)
         disk.publish_folder(spot.build, spot.folder, aside=spot.aside)
         if not keep_raw:
-            _clear(spot.raw)
-        _clear(spot.work)
+            clear(spot.raw)
+        clear(spot.work)
     return spot.folder
 
 
-def _clear(path: Path) -> None:
+def clear(path: Path) -> None:
     """Delete a folder, and those above it that only an id with slashes made."""
     disk.remove_tree(path)
     for parent in path.parents:
@@ -752,5 +753,5 @@ def remove(dataset_id: str, *, root: Path | str | None = None, settings: Setting
             refuse_foreign_files(spot.folder)
             disk.discard_folder(spot.folder, by_way_of=spot.work / "removed")
         for path in (spot.work, spot.raw, spot.previous):
-            _clear(path)
+            clear(path)
     return freed

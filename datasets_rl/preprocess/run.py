@@ -30,7 +30,7 @@ from datasets_rl.format.journal import Journal
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.writer import DatasetWriter, Written
-from datasets_rl.library import Place, refuse_foreign_files
+from datasets_rl.library import Place, clear, refuse_foreign_files
 from datasets_rl.manifest import Manifest
 from datasets_rl.preprocess.blocks import step_bytes, whole_episodes
 from datasets_rl.preprocess.engines import Engine
@@ -126,13 +126,16 @@ def preprocess(
     settings = settings or Settings.from_env()
     source = place_of(folder)
     target = source if dest is None else place_of(dest)
-    if _present(folder, target, recipe, num_frames, seed) and not force:
+    keep = target.previous if dest is None else None
+    if not target.work.exists() and not force and _present(folder, target, recipe, num_frames, seed):
         return target.folder
     if target.folder != source.folder:
         _refuse_in_the_way(target)
     with disk.lock(target.lock, str(target.folder), wait=wait):
-        disk.recover_folder(target.folder, aside=target.aside)
+        disk.recover_folder(target.folder, aside=target.aside, keep=keep)
         if _present(folder, target, recipe, num_frames, seed) and not force:
+            # A process that died behind its last rename left this.
+            clear(target.work)
             return target.folder
         if target.exists:
             refuse_foreign_files(target.folder)
@@ -142,12 +145,10 @@ def preprocess(
             run.make(engine, settings)
         except PreprocessFailed:
             # What was made belongs to a recipe that does not work: another one will come.
-            disk.remove_tree(target.work)
+            clear(target.work)
             raise
-        disk.publish_folder(
-            target.build, target.folder, aside=target.aside, keep=target.previous if dest is None else None
-        )
-        disk.remove_tree(target.work)
+        disk.publish_folder(target.build, target.folder, aside=target.aside, keep=keep)
+        clear(target.work)
     return target.folder
 
 
@@ -165,7 +166,7 @@ def undo(folder: Path) -> Path:
         disk.remove_tree(place.build)
         os.replace(place.previous, place.build)
         disk.publish_folder(place.build, place.folder, aside=place.aside)
-        disk.remove_tree(place.work)
+        clear(place.work)
     return place.folder
 
 
@@ -208,7 +209,9 @@ def place_of(folder: Path) -> Place:
         name = Manifest.read(folder).id.partition("/")[2]
         if name and folder.as_posix().endswith(f"/{name}"):
             return Place(folder.parents[name.count("/")], name)
-    return Place(folder.parent, folder.name)
+    # A process that died between two renames left the dataset aside.
+    places = [Place(root, folder.relative_to(root).as_posix()) for root in folder.parents]
+    return next((place for place in places if place.aside.exists()), places[0])
 
 
 def fingerprint(manifest: Manifest, recipe: Recipe, num_frames: int | None, seed: int) -> str:

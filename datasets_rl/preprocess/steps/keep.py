@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step
+from datasets_rl.preprocess.steps._fields import need
 from datasets_rl.ted.episodes import Episodes
-from datasets_rl.ted.keys import NEXT_REWARD
+from datasets_rl.ted.keys import NEXT_REWARD, Key, dotted
 
-__all__ = ["KeepLengths", "KeepReturns", "returns"]
+__all__ = [
+    "KeepEpisodes",
+    "KeepLengths",
+    "KeepReturns",
+    "KeepSuccess",
+    "KeepTopReturns",
+    "KeepWhere",
+    "Split",
+    "read_span",
+    "returns",
+    "success_key",
+]
+
+_SPAN = re.compile(r"(\d*)(?::(\d*)(?::([1-9]\d*))?)?")
+_TEST = re.compile(r"\s*(==|!=|<=|>=|<|>)\s*(.+?)\s*")
+_TESTS = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def returns(block: Episodes) -> NDArray[np.float64]:
@@ -22,8 +50,46 @@ def returns(block: Episodes) -> NDArray[np.float64]:
     return sums
 
 
+def success_key(block: Episodes, name: str) -> Key:
+    """Return the field that says where an episode succeeds: the one named, or the only one called "success".
+
+    Raises:
+        BadArgument: If there is none, or several.
+    """
+    if name:
+        return need(block, [name])[0]
+    found = [key for key in (*block.steps, *block.states) if key[-1] == "success"]
+    if len(found) != 1:
+        which = ", ".join(map(dotted, found)) or "none"
+        raise BadArgument(f"fields called success: {which}; expected one", hint="name it with key=")
+    return found[0]
+
+
+def read_span(text: str) -> tuple[int, int | None, int]:
+    """Read a range of numbers from 0 as users write it, ``0:100``, ``0:100:2`` or ``7``: start, stop, step.
+
+    Raises:
+        BadArgument: If it is none, or it is empty.
+    """
+    match = _SPAN.fullmatch(text)
+    if match is None or not text:
+        raise BadArgument(f"{text!r} is no range; expected START:STOP or START:STOP:STEP from 0, as in 0:100:2")
+    start = int(match[1] or 0)
+    stop = start + 1 if ":" not in text else int(match[2]) if match[2] else None
+    if stop is not None and stop <= start:
+        raise BadArgument(f"{text!r} is empty; expected a range with something in it")
+    return start, stop, int(match[3] or 1)
+
+
 def _kept(block: Episodes, mask: NDArray[np.bool_]) -> Episodes | None:
     return block.pick(mask) if mask.any() else None
+
+
+def _any_step(block: Episodes, key: Key, hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Say of each episode, [E], whether something holds in any step, [N]; of a state after the last one too."""
+    del key
+    found: NDArray[np.bool_] = np.logical_or.reduceat(hits, block.table.starts)
+    return found
 
 
 @dataclass

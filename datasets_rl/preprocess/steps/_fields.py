@@ -1,0 +1,77 @@
+"""What several steps need: fields by their names, and numbers that look drawn by chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.errors import BadArgument
+from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key
+
+__all__ = ["FIXED", "drawn", "known_only", "mapped", "need", "with_steps"]
+
+FIXED = frozenset({NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED})
+"""What every dataset has under these names."""
+
+Change = Callable[[Key, NDArray[Any]], NDArray[Any]]
+
+
+def need(block: Episodes, names: Iterable[str]) -> list[Key]:
+    """Return the keys of these fields.
+
+    Raises:
+        BadArgument: If one is not there; all such at once.
+    """
+    keys = [as_key(name) for name in names]
+    lacking = [".".join(key) for key in keys if key not in block.steps and key not in block.states]
+    if lacking:
+        raise BadArgument(f"there is no field {', '.join(lacking)}")
+    return keys
+
+
+def with_steps(block: Episodes, steps: Mapping[Key, NDArray[Any]]) -> Episodes:
+    """Return the block with some of what happens once a step added or changed."""
+    return replace(block, steps={**block.steps, **steps})
+
+
+def mapped(block: Episodes, keys: Iterable[Key], change: Change) -> Episodes:
+    """Return the block with some fields changed value by value; states at t and final ones alike, each once."""
+    steps, states, finals = dict(block.steps), dict(block.states), dict(block.finals)
+    for key in keys:
+        if key in steps:
+            steps[key] = change(key, steps[key])
+        else:
+            states[key] = change(key, states[key])
+            finals[key] = known_only(change(key, finals[key]), block.known)
+    return replace(block, steps=steps, states=states, finals=finals)
+
+
+def known_only(finals: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return final states, [E, ...], as zeros where they are not known."""
+    if known.all():
+        return finals
+    return np.where(known.reshape(-1, *(1 for _ in finals.shape[1:])), finals, np.zeros((), finals.dtype))
+
+
+def drawn(seed: int, numbers: NDArray[Any], places: NDArray[Any]) -> NDArray[np.float64]:
+    """Return a number in [0, 1) for each step, [N]: from the seed, its episode's number and its place alone.
+
+    The finaliser of SplitMix64 (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom number generators"), once
+    for each of the three.
+    """
+    state = np.full(len(numbers), seed % (1 << 64), np.uint64)
+    for word in (numbers, places):
+        state = _mixed(state) + word.astype(np.uint64)
+    return (_mixed(state) >> np.uint64(11)) * 2.0**-53
+
+
+def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    state = state + np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))

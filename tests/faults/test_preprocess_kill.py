@@ -1,0 +1,56 @@
+"""A preprocessing run that is killed anywhere leaves the old dataset or the new one, and the next run finishes it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from stored_data import columns, trajectory, write_dataset
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
+
+
+def killed(tmp_path, **task):
+    folder = tmp_path / "toy" / "small" / "data"
+    given = [trajectory(2 + number % 5, seed=number, known=bool(number % 3)) for number in range(24)]
+    write_dataset(folder, given, columns(), id="toy/small/data")
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("preprocess_killer.py"), json.dumps({"folder": str(folder), **task})],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def judge(lives):
+    """Every reader found one of the two, whole or not at all; every run that was left alone finished, and was undone."""
+    assert {one["found"] for one in lives} <= {"old", "new", "absent"}
+    # Between two renames there is nothing for a moment; a death there is mended by the next run.
+    assert all(one["died"] for one in lives if one["found"] == "absent")
+    assert {one["found"] for one in lives if one["event"] in {"first", "again"}} == {"new"}
+    undone = [one for one in lives if str(one["event"]).startswith("undo")]
+    assert {one["found"] for one in undone} == {"old"}
+    assert [one["left"] for one in undone if one["left"]] == []
+    return sum(one["died"] for one in lives)
+
+
+@pytest.mark.parametrize(("how", "steps"), [("direct", 8), ("parts", 16)])
+def test_a_run_killed_at_its_steps_leaves_the_old_dataset_or_the_new_one(tmp_path, how, steps):
+    assert judge(killed(tmp_path, how=how, steps=steps, random=0)) >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("how", ["direct", "parts"])
+def test_a_run_killed_at_every_step_leaves_the_old_dataset_or_the_new_one(tmp_path, how):
+    assert judge(killed(tmp_path, how=how, steps=1, random=100)) >= 150
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_run_of_several_processes_killed_at_any_moment_leaves_the_old_dataset_or_the_new_one(tmp_path):
+    assert judge(killed(tmp_path, how="several", steps=100_000, random=30)) >= 20
