@@ -223,8 +223,10 @@ _COUNTS = {"steps": 1, "episodes": 1, "final_unknown": 0, "time_limit": 1}
 _KINDS: Sequence[tuple[tuple[str, ...], type, str]] = (
     (("id", "converter", "licence", "citation", "homepage", "revision"), str, "text"),
     (("statistics", "specs", "metadata", "selection", "score"), dict, "an object"),
-    (("faults",), list, "a list of sentences"),
-    (("history",), list, "a list of objects"),
+)
+_LISTS: Sequence[tuple[str, type, str]] = (
+    ("faults", str, "a list of sentences"),
+    ("history", dict, "a list of objects"),
 )
 _NEEDED = (
     (NEXT_REWARD, "biuf", (1,)),
@@ -268,12 +270,10 @@ def _faults(document: Mapping[str, Any]) -> Iterator[str]:
             if not isinstance(document.get(name, kind()), kind):
                 yield f"{name} is {shorten(document[name])}; expected {wanted}"
     yield from _score_faults(document.get("score"))
-    history = document.get("history")
-    if isinstance(history, list) and not all(isinstance(one, dict) for one in history):
-        yield f"history is {shorten(history)}; expected a list of objects"
-    faults = document.get("faults")
-    if isinstance(faults, list) and not all(isinstance(fault, str) for fault in faults):
-        yield f"faults is {shorten(faults)}; expected a list of sentences"
+    for name, kind, wanted in _LISTS:
+        listed = document.get(name, [])
+        if not isinstance(listed, list) or not all(isinstance(one, kind) for one in listed):
+            yield f"{name} is {shorten(listed)}; expected {wanted}"
     for name, kinds in _ENTRY_FIELDS.items():
         entries = document.get(name)
         if not isinstance(entries, list):
