@@ -278,9 +278,10 @@ def _faults(document: Mapping[str, Any]) -> Iterator[str]:
         entries = document.get(name)
         if not isinstance(entries, list):
             yield f"{name} is {shorten(entries)}; expected a list"
-            continue
-        for number, entry in enumerate(entries):
-            yield from _entry_faults(f"{name}[{number}]", entry, kinds)
+        else:
+            yield from (
+                fault for number, one in enumerate(entries) for fault in _entry_faults(f"{name}[{number}]", one, kinds)
+            )
 
 
 def _score_faults(score: Any) -> Iterator[str]:
