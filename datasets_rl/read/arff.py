@@ -145,6 +145,8 @@ class ArffFile:
             reason = str(error)
         else:
             reason = f"it has {len(frame):,} rows in {len(lines):,} lines" * (len(frame) != len(lines))
+            # A column of nothing but True and False is of numbers to pandas.
+            reason += "it has truth values" * any(frame[place].dtype.kind == "b" for place in numeric)
         if reason or b"nan" in body.lower() or any(np.isinf(one).any() for one in numbers.values()):
             self._refuse(list(islice(self._misfits(lines, wanted, start), _SHOWN_MOST)))
         if reason:
