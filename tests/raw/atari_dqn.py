@@ -218,7 +218,7 @@ def steps_of(length: int, *, over: bool, dice: np.random.Generator) -> dict[str,
     first = int(dice.integers(400))
     last = [0] * (length - 1) + [1]
     return {
-        "observation": list(screens(512)[first : first + length]),
+        "observation": list(screens(512)[(first + np.arange(length)) % 512]),
         "action": dice.integers(0, 6, length).tolist(),
         "reward": [float(one) for one in dice.normal(size=length).astype(np.float32)],
         "discount": [1.0] * (length - 1) + [0.0 if over else 1.0],
