@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -436,3 +437,51 @@ def test_verify_finds_an_episode_that_is_not_in_the_raw_files(tmp_path, convert)
     assert openx.SOURCE.compare(raw.NAME, files, column, stored.episodes) == []
     moved = {**{name: stored.episodes[name] for name in ("final_known",)}, "source": stored.episodes["source"] + 5}
     assert openx.SOURCE.compare(raw.NAME, files, column, moved) == ["2 episodes are not in the raw files"]
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from datasets_rl import library, Selection
+from datasets_rl.settings import Settings
+
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+small, large, home, name = sys.argv[1:]
+before = 0
+for tree in (small, large):
+    settings = Settings(home=Path(home) / Path(tree).name, progress=False, jobs=1)
+    library.download(name, from_local=tree, settings=settings)
+    before, after = peak(), before
+print((before - after) // 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from /proc")
+@pytest.mark.parametrize("write", [raw.write_records, raw.write_archives], ids=["records", "archives"])
+def test_one_episode_of_many_large_frames_takes_little_memory(tmp_path, write):
+    """400 frames of 480 x 640 are 369 MB of pixels, and 20 MB of JPEG."""
+    frame = encoded(scene(480, 640), "JPEG", quality=60)
+    for name, steps in (("small", 20), ("large", 400)):
+        drawn = replace(raw.draw(steps, 1, 8), images=[frame] * steps)
+        if write is raw.write_records:
+            made = raw.flat(drawn)
+            depth = [name for name in made if name.endswith(("depth", "metres"))]
+            features = {key: value for key, value in made.items() if key not in depth}
+            document = raw.features(480)
+            known = document["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
+            inside = known["observation"]["featuresDict"]["features"]
+            del inside["depth"], inside["metres"]
+            inside["image"] = raw.image("uint8", 480, 640, 3, form="jpeg")
+            write(tmp_path / name, [[features]], document=document)
+        else:
+            write(tmp_path / name, [[drawn]])
+    name = RECORDS if write is raw.write_records else ARCHIVES
+    words = [tmp_path / "small", tmp_path / "large", tmp_path / "home", name]
+
+    done = subprocess.run([sys.executable, "-c", PEAK, *map(str, words)], capture_output=True, text=True, check=True)
+
+    assert int(done.stdout) < 120
