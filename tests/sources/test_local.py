@@ -1,0 +1,288 @@
+"""Files of one's own: what is understood without being said, what is said, and what is told when it is wrong."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from raw import local as folders
+
+import datasets_rl
+from datasets_rl import LocalExperienceReplay, Selection, library
+from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, UnknownId
+from datasets_rl.format.npy import file_sha256
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.settings import Settings
+from datasets_rl.sources import _local_recording, find, local
+from datasets_rl.sources._local_description import Description
+
+PAGE = Path(datasets_rl.__file__).parents[1] / "docs" / "sources" / "local.md"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "mine"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def convert(folder, tmp_path):
+    """Describe the files of the folder, and convert them."""
+
+    def run(text="", home="home", jobs=1, **options):
+        if text is not None:
+            (folder / "dataset.toml").write_text(text)
+        settings = Settings(home=tmp_path / home, progress=False, jobs=jobs)
+        made = library.download("local/mine", from_local=folder, settings=settings, **options)
+        assert library.verify(made, deep=True, settings=settings).problems == ()
+        return StoredDataset(made)
+
+    return run
+
+
+def one(steps=4, more=0, **others):
+    """The arrays of an episode: the numbers count, so that every shift is seen."""
+    plain = {
+        "obs": np.arange(steps + more, dtype=np.float32)[:, None],
+        "action": 10 + np.arange(steps),
+        "reward": 100.0 + np.arange(steps),
+    }
+    return {name: values for name, values in {**plain, **others}.items() if values is not None}
+
+
+def rules(stored):
+    return {decision.rule: decision.count for decision in stored.manifest.decisions}
+
+
+def test_an_observation_more_than_actions_is_the_one_after_the_last_action(folder, convert):
+    np.savez(folder / "a.npz", **one(more=1))
+    np.savez(folder / "b.npz", **one(2, more=1))
+
+    stored = convert()
+    assert stored.column(("observation",))[:, 0].tolist() == [0, 1, 2, 3, 0, 1]
+    assert stored.column(("next", "observation"))[:, 0].tolist() == [1, 2, 3, 4, 1, 2]
+    assert stored.column(("next", "truncated"))[:, 0].tolist() == [False] * 3 + [True, False, True]
+    assert rules(stored) == {"one-more": 6, "no-terminated": 2, "end-without-flag": 2, "final-observation-kept": 2}
+
+
+def test_as_many_observations_as_actions_leave_the_last_one_unknown(folder, convert):
+    np.savez(folder / "a.npz", **one())
+
+    stored = convert()
+    assert stored.column(("next", "observation"))[:, 0].tolist() == [1, 2, 3, 0]
+    assert stored.episodes["final_known"].tolist() == [False]
+
+
+def test_rows_that_hold_what_led_to_them_are_moved(folder, convert):
+    np.savez(folder / "a.npz", **one(5, terminal=np.arange(5) == 4))
+
+    stored = convert('alignment = "action-before"')
+    assert stored.column(("observation",))[:, 0].tolist() == [0, 1, 2, 3]
+    assert stored.column(("next", "observation"))[:, 0].tolist() == [1, 2, 3, 4]
+    assert stored.column(("action",)).tolist() == [11, 12, 13, 14]
+    assert stored.column(("next", "reward"))[:, 0].tolist() == [101, 102, 103, 104]
+    assert stored.column(("next", "terminated"))[:, 0].tolist() == [False, False, False, True]
+
+
+def test_a_last_row_without_a_step_gives_its_observation_alone(folder, convert):
+    parquet.write_table(
+        pa.table({name: values.reshape(5) for name, values in one(5).items()} | {"episode_index": [7, 7, 7, 9, 9]}),
+        folder / "a.parquet",
+    )
+
+    stored = convert('alignment = "one-more"')
+    assert stored.column(("observation",)).tolist() == [0, 1, 3]
+    assert stored.column(("next", "observation")).tolist() == [1, 2, 4]
+    assert stored.column(("action",)).tolist() == [10, 11, 13]
+    assert stored.episodes["source"].tolist() == [7, 9]
+
+
+@pytest.mark.parametrize(("by", "array"), [("lengths", [1, 3]), ("ends", [1, 4]), ("column", [5, 6, 6, 6])], ids=str)
+def test_episodes_are_told_by_an_array(folder, convert, by, array):
+    np.savez(folder / "a.npz", **one(marks=np.array(array)))
+
+    stored = convert(f'[episodes]\nby = "{by}"\narray = "marks"')
+    assert stored.episodes.lengths.tolist() == [1, 3]
+    assert stored.column(("next", "done"))[:, 0].tolist() == [True, False, False, True]
+
+
+def test_ends_that_are_not_told_apart_are_terminations_and_counted(folder, convert):
+    np.savez(folder / "a.npz", **one(dones=[0, 1, 0, 0]))
+
+    stored = convert()
+    assert stored.column(("next", "terminated"))[:, 0].tolist() == [False, True, False, False]
+    assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, False, False, True]
+    assert rules(stored)["done-as-terminated"] == 1
+
+
+def test_names_in_groups_and_names_with_dots_are_nested(folder, convert):
+    with h5py.File(folder / "a.h5", "w") as file:
+        for name, values in one().items():
+            file["obs/joints" if name == "obs" else name] = values
+        file["obs/force"] = np.ones((4, 2), np.float32)
+        file["infos/qpos"] = np.ones(4)
+
+    assert {field.name for field in convert().schema} > {"observation.joints", "observation.force", "info.qpos"}
+
+
+def test_what_is_left_out_is_named(folder, convert):
+    np.savez(folder / "a.npz", **one(stamp=np.arange(4), joint=np.arange(3)))
+
+    (said,) = [one for one in convert().manifest.decisions if one.rule == "left-out"]
+    assert said.text.endswith(": joint, stamp")
+
+
+def test_pictures_are_turned_with_their_bounds(folder, convert):
+    frames = np.random.default_rng(0).integers(0, 200, (4, 5, 6, 3)).astype(np.uint8)
+    np.savez(folder / "a.npz", **one(frames=frames, obs=None))
+
+    text = '[fields]\nobservation = { array = "frames", layout = "HWC to CHW", low = 0, high = [200, 210, 220] }'
+    stored = convert(text)
+    assert np.array_equal(stored.column(("observation",)), frames.transpose(0, 3, 1, 2))
+    assert np.shape(stored.manifest.specs["observation"]["high"]) == (3, 5, 6)
+    assert np.array(stored.manifest.specs["observation"]["high"])[:, 0, 0].tolist() == [200, 210, 220]
+
+
+def test_bounds_and_choices_become_specs_that_verify_compares(folder, convert):
+    np.savez(folder / "a.npz", **one())
+
+    stored = convert('[fields]\naction = { array = "action", n = 14 }')
+    assert stored.manifest.specs["action"] == {"kind": "discrete", "dtype": "int64", "shape": [], "n": 14}
+    with pytest.raises(AssertionError, match="action"):
+        convert('[fields]\naction = { array = "action", n = 13 }', home="other")
+
+
+def test_unsigned_integers_are_widened_and_other_byte_orders_turned(folder, convert):
+    np.savez(folder / "a.npz", **one(action=np.full(4, 65_535, np.uint16), reward=np.arange(4, dtype=">f4")))
+
+    stored = convert()
+    assert stored.column(("action",)).dtype == np.int32
+    assert stored.column(("action",)).tolist() == [65_535] * 4
+    assert stored.column(("next", "reward")).dtype == np.dtype("=f4")
+
+
+@pytest.mark.parametrize("case", folders.CASES, ids=("npz", "hdf5", "parquet", "action-before"))
+def test_what_is_stored_does_not_depend_on_how_much_is_read_at_once(case, tmp_path, monkeypatch):
+    (tmp_path / "tree").mkdir()
+    case.write(tmp_path / "tree")
+
+    def digests(home):
+        settings = Settings(home=tmp_path / home, progress=False)
+        made = library.download(case.id, from_local=tmp_path / "tree", settings=settings)
+        # The last bit of a return depends on the order in which rewards are added up.
+        return {path.name: file_sha256(path) for path in made.glob("*.npy") if path.name != "episodes.npy"}
+
+    whole = digests("whole")
+    monkeypatch.setattr(_local_recording, "_BLOCK_BYTES", 100)
+    assert digests("pieces") == whole
+
+
+def test_a_folder_without_a_description_shows_one_that_works(folder, convert):
+    with h5py.File(folder / "a.h5", "w") as file:
+        for name, values in one(terminals=np.arange(4) == 1, next_obs=np.arange(1, 5, dtype="f4")[:, None]).items():
+            file[name] = values
+        file["extra"] = np.zeros(4)
+
+    with pytest.raises(ConversionFailed, match=r"it has no dataset\.toml") as caught:
+        convert(None)
+    text = caught.value.hint.partition("\n\n")[2]
+    assert '# ... = "extra"    # float64 [4]' in text
+
+    stored = convert(text)
+    assert stored.episodes.lengths.tolist() == [2, 2]
+    assert stored.episodes["final_known"].all()
+
+
+def test_arrays_that_have_no_usual_name_are_asked_for(folder, convert):
+    np.savez(folder / "a.npz", x=np.zeros((3, 2)), u=np.zeros(3))
+
+    with pytest.raises(ConversionFailed) as caught:
+        convert(None)
+    assert "# observation = ...\n# action = ...\n# reward = ..." in caught.value.hint
+    with pytest.raises(ConversionFailed, match="no array of it is known to be observation") as caught:
+        convert()
+    assert len(caught.value.problems) == 3
+
+
+def test_all_faults_of_a_description_are_told_at_once():
+    document = {
+        "nam": "x",
+        "format": "hdf",
+        "licence": 5,
+        "files": [1],
+        "alignment": "odd",
+        "episodes": {"by": "mood", "arrays": "x"},
+        "fields": {"a": 5, "b": {"array": "b", "n": 0, "layout": "HW"}, "c": {"array": "c", "low": "x", "high": 1}},
+    }
+
+    with pytest.raises(ConversionFailed) as caught:
+        Description.read(document, "local/x")
+    wrong = (
+        "nam",
+        "format",
+        "licence",
+        "files",
+        "alignment",
+        "arrays",
+        "mood",
+        "fields.a",
+        "b.n",
+        "b.layout",
+        "c: low",
+    )
+    assert all(any(word in problem for problem in caught.value.problems) for word in wrong)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib")
+def test_the_description_of_the_page_can_be_read():
+    import tomllib
+
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    said = Description.read(tomllib.loads(text), "local/arm")
+    assert (said.by, said.marks, said.alignment) == ("column", "episode_index", "one-more")
+    assert {".".join(field.key) for field in said.fields} == {
+        "observation.joints",
+        "observation.camera",
+        "action",
+        "goal",
+        "next.reward",
+        "next.truncated",
+    }
+
+
+def test_files_that_are_episodes_can_be_chosen(folder, convert):
+    for number in (10, 9, 2):
+        np.savez(folder / f"{number}.npz", **one(number))
+
+    stored = convert('[episodes]\nby = "file"', selection=Selection(episodes="1:"))
+    assert stored.episodes.lengths.tolist() == [9, 10]
+    assert stored.episodes["source"].tolist() == [1, 2]
+    with pytest.raises(BadArgument, match="can be chosen where a file is an episode"):
+        convert("", home="other", selection=Selection(episodes="1:"))
+
+
+def test_the_class_needs_its_folder_once(folder, tmp_path):
+    np.savez(folder / "a.npz", **one())
+    (folder / "dataset.toml").write_text("")
+
+    with pytest.raises(FetchFailed, match="it has no address"):
+        LocalExperienceReplay("mine", root=tmp_path / "root")
+    assert len(LocalExperienceReplay("mine", 2, folder=folder, root=tmp_path / "root").sample()) == 2
+    assert len(LocalExperienceReplay("mine", root=tmp_path / "root")) == 4
+
+
+@pytest.mark.parametrize("name", ["../up", "a//b", "", "a b", ".hidden", "a/../b"])
+def test_names_that_lead_elsewhere_are_none(name):
+    with pytest.raises(UnknownId):
+        local.SOURCE.entry(name)
+
+
+def test_any_other_name_is_an_id():
+    assert find("local/lab/gripper-2.1").id == "local/lab/gripper-2.1"
