@@ -238,4 +238,6 @@ def _located(step: Step, number: int, block: Episodes) -> Episodes | None:
         why, hint = (error.message, error.hint) if known else (f"{type(error).__name__}: {error}", "")  # type: ignore[attr-defined]  # it is one of ours
         where = f" at episode {block.numbers[0]}" if len(block) == 1 else ""
         keys = ", ".join(sorted(map(dotted, (*block.states, *block.steps))))
-        raise PreprocessFailed(f"step {number} ({step.use()}){where}, which has {keys}: {why}", hint=hint) from error
+        raise PreprocessFailed(
+            f"step {number} ({step.to_json()['use']}){where}, which has {keys}: {why}", hint=hint
+        ) from error

@@ -15,16 +15,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from datasets_rl import transforms as library
 from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step, snake
+from datasets_rl.preprocess.steps import known
+from datasets_rl.preprocess.steps._fields import mapped, need
+from datasets_rl.preprocess.steps.pictures import channels_first, channels_last, pictures
 from datasets_rl.preprocess.tensors import from_tensors, to_tensors
 from datasets_rl.storages.packed import nest
 from datasets_rl.ted.episodes import Episodes
-from datasets_rl.ted.keys import NEXT, Key, as_key
+from datasets_rl.ted.keys import NEXT, NEXT_REWARD, Key, as_key, dotted
 from datasets_rl.transforms import Transform
 from datasets_rl.transforms._time import OverTime
+from datasets_rl.transforms.images import ToTensorImage, _Picture
 
 __all__ = ["Applied", "transforms"]
 
@@ -33,25 +38,27 @@ _NO_STEPS = frozenset(
         "BurnInTransform",
         "Compose",
         "DeviceCastTransform",
+        "Hash",
         "PinMemoryTransform",
         "RandomCropTensorDict",
+        "Tokenizer",
         "Transform",
         "UnaryTransform",
         "VecNorm",
     }
 )
-"""Those that need a model or a function, do nothing to data on a disk, or depend on the order of batches."""
+"""Those that need a model or a function, take text, do nothing to data on a disk, or depend on the order of batches."""
 
 
 @cache
 def transforms() -> Mapping[str, type[Transform]]:
-    """Return every transform that can be a step, by its name in recipes: "cat_frames", and "reward_2_go"."""
+    """Return every transform that can be a step and has no step of its own, by its name: "cat_frames", "reward_2_go"."""
     found = {}
     for name in library.__all__:
         kind = getattr(library, name)
         if inspect.isclass(kind) and issubclass(kind, Transform) and name not in _NO_STEPS:
             found[snake(name.removesuffix("Transform")).replace("2_go", "_2_go")] = kind
-    return dict(sorted(found.items()))
+    return {name: kind for name, kind in sorted(found.items()) if name not in known()}
 
 
 @dataclass
@@ -80,19 +87,34 @@ class Applied(Step):
             if "keys" in key
         }
         try:
-            made = kind(*words, **{**named, **keys})
+            made = kind(*map(_dtype, words), **{**{key: _dtype(value) for key, value in named.items()}, **keys})
         except TypeError as error:
             raise BadArgument(f"{name} takes {inspect.signature(kind)}: {error}") from error
         return cls(made, {"use": name, **({"args": list(words)} if words else {}), **named})
 
     def __call__(self, block: Episodes) -> Episodes | None:
         """Return the block, transformed."""
+        if isinstance(self.transform, _Picture) and self.transform.in_keys == self.transform.out_keys:
+            # Without keys of its own it is for all pictures, whatever they are called.
+            every = bool(self.written) and "in_keys" not in self.written
+            keys = pictures(block) if every else need(block, (dotted(as_key(key)) for key in self.transform.in_keys))
+            if isinstance(self.transform, ToTensorImage):
+                return mapped(block, keys, lambda _, values: self._picture(channels_last(values)))
+            return mapped(block, keys, lambda _, values: channels_first(values, self._picture))
         keys = [as_key(key) for key in getattr(self.transform, "in_keys", ())]
         states = bool(keys) and set(keys) <= block.states.keys()
         if states and not isinstance(self.transform, OverTime):
             return self._of_states(block, set(keys))
         transform = _at_both(self.transform) if states else self.transform
-        return from_tensors(transform(to_tensors(block)), block, whole=False)
+        came = transform(to_tensors(block))
+        if not came.get(NEXT_REWARD).is_floating_point():
+            came.set(NEXT_REWARD, came.get(NEXT_REWARD).to(torch.get_default_dtype()))
+        return from_tensors(came, block, whole=False)
+
+    def _picture(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Transform pictures, in the layout that the transform takes."""
+        found: NDArray[Any] = np.ascontiguousarray(self.transform.each(torch.from_numpy(values)).numpy())
+        return found
 
     def _of_states(self, block: Episodes, keys: set[Key]) -> Episodes:
         """Apply it to states alone: those of the rows, and the final ones."""
@@ -122,6 +144,12 @@ def _at_both(transform: OverTime) -> OverTime:
     both.in_keys = [*transform.in_keys, *((NEXT, *as_key(key)) for key in transform.in_keys)]
     both.out_keys = [*transform.out_keys, *((NEXT, *as_key(key)) for key in transform.out_keys)]
     return both
+
+
+def _dtype(value: Any) -> Any:
+    """Read the name of a dtype, as a recipe has it; other values stay."""
+    found = getattr(torch, value, None) if isinstance(value, str) else None
+    return found if isinstance(found, torch.dtype) else value
 
 
 def _several(value: Any) -> list[Any]:

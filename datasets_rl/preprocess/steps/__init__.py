@@ -6,9 +6,10 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
+import typing
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step
@@ -51,6 +52,9 @@ def make(name: str, words: Sequence[Any], named: Mapping[str, Any]) -> Step:
         kind = known()[name]
         fields = [one for one in dataclasses.fields(kind) if one.init]  # type: ignore[arg-type]  # steps are dataclasses
         names = [one.name for one in fields]
+        hints = typing.get_type_hints(kind)
+        if names and _is_many(hints[names[0]]) and words and not isinstance(words[0], (list, tuple)):
+            words = [tuple(words)]
         needed = {one.name for one in fields if one.default is dataclasses.MISSING}
         arguments = dict(zip(names, words, strict=False)) | dict(named)
         faults = [
@@ -60,9 +64,16 @@ def make(name: str, words: Sequence[Any], named: Mapping[str, Any]) -> Step:
         faults += [f"{key} is missing" for key in sorted(needed - arguments.keys())]
         if len(words) > len(names):
             faults.append(f"it was given {shorten(list(words))}; expected at most {len(names)} arguments")
+        if not faults:
+            arguments = {key: _several(value) if _is_many(hints[key]) else value for key, value in arguments.items()}
+            faults = [
+                f"{key} is {shorten(value)}; expected {_told(hints[key])}"
+                for key, value in arguments.items()
+                if not _fits(value, hints[key])
+            ]
         if faults:
             raise BadArgument("; ".join(faults))
-        return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()})
+        return kind(**arguments)
     if name in transforms():
         return Applied.of(name, words, named)
     import difflib
@@ -71,5 +82,33 @@ def make(name: str, words: Sequence[Any], named: Mapping[str, Any]) -> Step:
     near = difflib.get_close_matches(name, every, n=3, cutoff=0.5)
     raise BadArgument(
         f"there is no step {name!r}",
-        hint=f"did you mean {', '.join(near)}?" if near else "rlds preprocess --steps lists all",
+        hint=f"did you mean {', '.join(near)}?" if near else "rlds preprocess --list shows all",
     )
+
+
+def _is_many(hint: Any) -> bool:
+    return typing.get_origin(hint) is tuple
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Say whether an argument is of the type that a field of a step says."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return value in inner
+    if origin is tuple:
+        return all(_fits(one, inner[0]) for one in value)
+    if inner:
+        return any(_fits(value, one) for one in inner)
+    if isinstance(value, bool) and hint is not bool:
+        return False
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+def _told(hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return " or ".join(map(repr, typing.get_args(hint)))
+    return str(hint) if typing.get_args(hint) else str(hint.__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,12 @@ from datasets_rl.errors import BadArgument
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key
 
-__all__ = ["FIXED", "drawn", "known_only", "mapped", "need", "with_steps"]
+__all__ = ["FIXED", "as_fractions", "drawn", "known_only", "mapped", "need", "rekeyed", "with_steps"]
 
 FIXED = frozenset({NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED})
 """What every dataset has under these names."""
 
+V = TypeVar("V")
 Change = Callable[[Key, NDArray[Any]], NDArray[Any]]
 
 
@@ -51,6 +52,21 @@ def mapped(block: Episodes, keys: Iterable[Key], change: Change) -> Episodes:
     return replace(block, steps=steps, states=states, finals=finals)
 
 
+def rekeyed(block: Episodes, name: Callable[[Key], Key | None]) -> Episodes:
+    """Return the block with other keys, and without the fields for which there is None."""
+
+    def renamed(values: Mapping[Key, V]) -> dict[Key, V]:
+        return {new: value for key, value in values.items() if (new := name(key)) is not None}
+
+    return replace(
+        block,
+        steps=renamed(block.steps),
+        states=renamed(block.states),
+        finals=renamed(block.finals),
+        words=renamed(block.words),
+    )
+
+
 def known_only(finals: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:
     """Return final states, [E, ...], as zeros where they are not known."""
     if known.all():
@@ -67,7 +83,12 @@ def drawn(seed: int, numbers: NDArray[Any], places: NDArray[Any]) -> NDArray[np.
     state = np.full(len(numbers), seed % (1 << 64), np.uint64)
     for word in (numbers, places):
         state = _mixed(state) + word.astype(np.uint64)
-    return (_mixed(state) >> np.uint64(11)) * 2.0**-53
+    return as_fractions(_mixed(state))
+
+
+def as_fractions(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Return whole numbers of 64 bits as fractions of their range, in [0, 1)."""
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:

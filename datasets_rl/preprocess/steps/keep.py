@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step
-from datasets_rl.preprocess.steps._fields import need
+from datasets_rl.preprocess.steps._fields import as_fractions, drawn, need
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import NEXT_REWARD, Key, dotted
 
@@ -85,9 +85,8 @@ def _kept(block: Episodes, mask: NDArray[np.bool_]) -> Episodes | None:
     return block.pick(mask) if mask.any() else None
 
 
-def _any_step(block: Episodes, key: Key, hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Say of each episode, [E], whether something holds in any step, [N]; of a state after the last one too."""
-    del key
+def _any_step(block: Episodes, hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Say of each episode, [E], whether something holds in any of its steps, [N]."""
     found: NDArray[np.bool_] = np.logical_or.reduceat(hits, block.table.starts)
     return found
 
@@ -124,3 +123,164 @@ class KeepLengths(Step):
         """Return those that are kept."""
         most = np.inf if self.most is None else self.most
         return _kept(block, (block.lengths >= self.least) & (block.lengths <= most))
+
+
+@dataclass
+class KeepTopReturns(Step):
+    """Keep the episodes with the highest returns; those that are equal to the last one that is kept stay with it.
+
+    Args:
+        percent: How much is kept, above 0 to 100.
+        of: Whether that is a share of the episodes, or of the steps. By steps, the best episodes are taken as long as
+            their steps together are not more than the share; one at least.
+    """
+
+    percent: float = 10.0
+    of: Literal["episodes", "steps"] = "episodes"
+    _least: float = field(default=-np.inf, init=False, repr=False)
+
+    learns = True
+    purpose = "the episodes with the highest returns, a share"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.percent <= 100:
+            raise BadArgument(f"percent is {self.percent}; expected a number above 0, to 100")
+
+    def learn(self, blocks: Iterable[Episodes]) -> None:
+        """Find the return of the last episode that is kept."""
+        seen = [(returns(block), block.lengths) for block in blocks]
+        found, lengths = (np.concatenate(one) for one in zip(*seen, strict=True))
+        best = np.argsort(-found, kind="stable")
+        if self.of == "episodes":
+            count = int(len(found) * self.percent / 100)
+        else:
+            count = int((np.cumsum(lengths[best]) <= lengths.sum() * self.percent / 100).sum())
+        self._least = float(found[best[max(count, 1) - 1]])
+
+    @property
+    def learned(self) -> Mapping[str, Any]:
+        """The lowest return that is kept."""
+        return {"least": self._least}
+
+    def __call__(self, block: Episodes) -> Episodes | None:
+        """Return those that are kept."""
+        return _kept(block, returns(block) >= self._least)
+
+
+@dataclass
+class KeepSuccess(Step):
+    """Keep the episodes that succeed: those in which a field is above 0 in any step, or in the state after the last.
+
+    Args:
+        key: The field; by default the only one that is called "success".
+        keep: False keeps the others.
+    """
+
+    key: str = ""
+    keep: bool = True
+
+    purpose = "episodes that succeed"
+
+    def __call__(self, block: Episodes) -> Episodes | None:
+        """Return those that are kept."""
+        key = success_key(block, self.key)
+        there = block.steps if key in block.steps else block.states
+        found = _any_step(block, np.asarray((there[key] > 0).reshape(block.count, -1).any(-1)))
+        if key in block.states:
+            found |= block.known & (block.finals[key] > 0).reshape(len(block), -1).any(-1)
+        return _kept(block, found == self.keep)
+
+
+@dataclass
+class KeepWhere(Step):
+    """Keep the episodes in which a field passes a test, in any step, in all, in the first or in the last.
+
+    Args:
+        key: The field. One of several numbers a step passes if all of them do.
+        test: A comparison with a number or a text: ``> 0.5``, ``== open the drawer``.
+        over: "any", "all", "first" or "last": in which steps.
+    """
+
+    key: str
+    test: str
+    over: Literal["any", "all", "first", "last"] = "any"
+
+    purpose = "episodes in which a field passes a test"
+
+    def __post_init__(self) -> None:
+        if _TEST.fullmatch(self.test) is None:
+            raise BadArgument(f"test is {self.test!r}; expected a comparison, as in '> 0.5' or '== open the drawer'")
+
+    def __call__(self, block: Episodes) -> Episodes | None:
+        """Return those that are kept."""
+        hits, table = self._hits(block), block.table
+        if self.over in {"first", "last"}:
+            return _kept(block, hits[table.starts if self.over == "first" else table.stops - 1])
+        reduce = np.logical_or if self.over == "any" else np.logical_and
+        return _kept(block, reduce.reduceat(hits, table.starts))
+
+    def _hits(self, block: Episodes) -> NDArray[Any]:
+        """Say in which steps it passes, bool [N]."""
+        compare, wanted = re.split(_TEST, self.test)[1:3]
+        key = need(block, [self.key])[0]
+        values = block.steps[key] if key in block.steps else block.states[key]
+        if key in block.words:
+            texts = np.array([_TESTS[compare](text, wanted) for text in block.words[key]], np.bool_)
+            passed: NDArray[np.bool_] = texts[values]
+        else:
+            try:
+                passed = _TESTS[compare](values, float({"true": 1, "false": 0}.get(wanted.lower(), wanted)))
+            except ValueError as error:
+                raise BadArgument(f"{self.key} holds numbers; expected one behind {compare}, not {wanted!r}") from error
+        return np.all(passed.reshape(block.count, -1), axis=-1)  # type: ignore[no-any-return]  # of an array, along an axis
+
+
+@dataclass
+class KeepEpisodes(Step):
+    """Keep the episodes of some numbers, as they are counted in the dataset from 0: ``0:100``, or ``0::10``."""
+
+    numbers: str
+
+    purpose = "episodes by their numbers"
+
+    def __post_init__(self) -> None:
+        read_span(self.numbers)
+
+    def __call__(self, block: Episodes) -> Episodes | None:
+        """Return those that are kept."""
+        start, stop, step = read_span(self.numbers)
+        behind = np.inf if stop is None else stop
+        numbers = block.numbers
+        return _kept(block, (numbers >= start) & (numbers < behind) & ((numbers - start) % step == 0))
+
+
+@dataclass
+class Split(Step):
+    """Keep the episodes for training, or the others, for validation.
+
+    Which they are, the number of an episode at its source decides: the fractional part of its product with the golden
+    ratio, moved by the seed, is below the share of validation. These parts fill the unit interval evenly (a Weyl
+    sequence), so that the share is kept among a few episodes as well, and among every second or tenth of them.
+
+    Args:
+        part: "train" or "validation". The two have no episode in common, and together have all.
+        validation: The share of validation, between 0 and 1.
+        seed: Another one gives another choice.
+    """
+
+    part: Literal["train", "validation"]
+    validation: float = 0.1
+    seed: int = 0
+
+    purpose = "episodes for training, or those for validation"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.validation < 1:
+            raise BadArgument(f"validation is {self.validation}; expected a number between 0 and 1")
+
+    def __call__(self, block: Episodes) -> Episodes | None:
+        """Return those that are kept."""
+        sources = np.asarray(block.facts.get("source", block.numbers)).astype(np.uint64)
+        shift = drawn(self.seed, np.zeros(1, np.int64), np.zeros(1, np.int64))
+        places = as_fractions(sources * _GOLDEN)
+        return _kept(block, ((places + shift) % 1 < self.validation) == (self.part == "validation"))

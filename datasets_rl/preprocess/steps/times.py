@@ -1,0 +1,101 @@
+"""Steps that keep some of the steps of an episode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from datasets_rl.errors import BadArgument
+from datasets_rl.preprocess._base import Step
+from datasets_rl.preprocess.steps.keep import read_span
+from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TRUNCATED
+
+__all__ = ["FrameSkip", "KeepSteps"]
+
+
+@dataclass
+class FrameSkip(Step):
+    """Make one step of n: the state and the action of the first, the sum of the rewards, the end of the last.
+
+        state          s0 s1 s2 s3 s4 | f         n = 2          s0    s2    s4 | f
+        action         a0 a1 a2 a3 a4                            a0    a2    a4
+        next.reward    r0 r1 r2 r3 r4                         r0+r1 r2+r3    r4
+        truncated       .  .  .  .  x                             .     .     x
+
+    What follows the last step is the final state, as before; the last step may stand for fewer than n. Fields that
+    stand under "next" alone are those of the last of the n.
+
+    Args:
+        n: Steps that become one, at least 1.
+    """
+
+    n: int
+
+    purpose = "one step of n, with the sum of their rewards"
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise BadArgument(f"n is {self.n}; expected at least 1")
+
+    def __call__(self, block: Episodes) -> Episodes:
+        """Return the block with fewer steps."""
+        table = block.table
+        within = np.arange(block.count) - np.repeat(table.starts, block.lengths)
+        first = np.flatnonzero(within % self.n == 0)
+        last = np.append(first[1:], block.count) - 1
+        steps = {key: values[last if key[0] == NEXT else first] for key, values in block.steps.items()}
+        rewards = block.steps[NEXT_REWARD]
+        steps[NEXT_REWARD] = np.add.reduceat(rewards.astype(np.float64), first).astype(rewards.dtype)
+        return replace(
+            block,
+            lengths=-(-block.lengths // self.n),
+            steps=steps,
+            states={key: values[first] for key, values in block.states.items()},
+        )
+
+
+@dataclass
+class KeepSteps(Step):
+    """Keep a run of the steps of each episode, counted from 0: ``0:100``. Episodes that have none of them go.
+
+    state        s0 s1 s2 s3 s4 | f       1:3       s1 s2 | s3         what follows the last one is known
+    truncated     .  .  .  .  x                      .  x              it is cut there
+    """
+
+    span: str
+
+    purpose = "a run of the steps of each episode"
+
+    def __post_init__(self) -> None:
+        if read_span(self.span)[2] != 1:
+            raise BadArgument(f"span is {self.span!r}; expected START:STOP", hint="frame_skip leaves steps out")
+
+    def __call__(self, block: Episodes) -> Episodes | None:
+        """Return the block with fewer steps."""
+        start, stop, _ = read_span(self.span)
+        mask = block.lengths > start
+        if not mask.any():
+            return None
+        block = block.pick(mask)
+        behind = block.lengths if stop is None else np.minimum(block.lengths, stop)
+        cut = np.flatnonzero(behind < block.lengths)
+        lengths = behind - start
+        starts = block.table.starts
+        rows = np.repeat(starts + start - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+        steps = {key: values[rows] for key, values in block.steps.items()}
+        finals = {key: np.array(values) for key, values in block.finals.items()}
+        known = np.array(block.known)
+        for key, values in block.states.items():
+            finals[key][cut] = values[(starts + behind)[cut]]
+        known[cut] = True
+        steps[NEXT_TRUNCATED][np.cumsum(lengths)[cut] - 1] = True
+        return replace(
+            block,
+            lengths=lengths,
+            steps=steps,
+            states={key: values[rows] for key, values in block.states.items()},
+            finals=finals,
+            known=known,
+        )
