@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -344,7 +345,8 @@ def test_the_manifest_says_where_it_came_from(made):
         assert getattr(manifest, name) == value, name
 
 
-def test_a_dry_run_says_the_bytes_that_then_come(made, home, rlds):
+def test_a_dry_run_says_the_bytes_that_then_come_and_leaves_nothing(made, home, rlds, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code, document, _ = rlds("download", made.case.id, "--dry-run", "--json", *made.words)
 
     (told,) = document["datasets"]
@@ -358,6 +360,7 @@ def test_a_dry_run_says_the_bytes_that_then_come(made, home, rlds):
     else:
         assert told["wire_bytes"] == (0 if in_place else sum(raw.values()))
     assert not home.exists()
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_verify_compares_it_with_the_raw_files(made, rlds):
