@@ -324,18 +324,23 @@ class StreamSampler(Sampler):
         ]
         return self.batch(storage, chosen, length)
 
-    def _following(self, stream: Stream, count: int) -> Iterator[Run]:
-        if self._runs is None:
-            self._runs = stream.runs(self.generator)
-            self._next = next(self._runs)
-        for _ in range(count):
-            if self._next is None:
-                break
-            yield self._next
-            self._next = next(self._runs, None)
+    def _following(self, stream: Stream, count: int) -> list[Run]:
+        """Return the next trajectories; fewer at the end of an epoch, which one knows from looking one further."""
+        found: list[Run] = []
+        try:
+            if self._runs is None:
+                self._runs = stream.runs(self.generator)
+                self._next = next(self._runs)
+            while self._next is not None and len(found) < count:
+                found.append(self._next)
+                self._next = next(self._runs, None)
+        except BaseException:
+            self._runs = None  # what broke in the middle begins anew
+            raise
         self.ran_out = self._next is None
         if self.ran_out:
             self._runs = None
+        return found
 
     def cut(self, run: Run, length: int, *, filled: bool) -> Run:
         """Choose a slice of a trajectory, every start that it has equally likely; a short one as it is.

@@ -302,6 +302,22 @@ def test_what_breaks_on_the_way_is_told(streamed, tmp_path):
     assert on_disk(dataset)[0] != []
 
 
+def test_a_stream_that_broke_begins_anew(streamed, tmp_path):
+    raw.spoil_bytes(raw.flipped, tmp_path / "tree")
+    dataset = streamed(num_slices=1, shuffle=False)
+
+    for _ in range(2):
+        assert source(dataset, dataset.sample(1)) == 0
+        with pytest.raises(ConversionFailed):
+            dataset.sample(1)
+    raw.write_records(tmp_path / "tree", [raw.FILES[1]] * 3)
+    raw.spoil_bytes(raw.flipped, tmp_path / "tree")
+    other = streamed(num_slices=1, shuffle=False, selection=Selection(episodes="1"))
+    for _ in range(2):
+        with pytest.raises(ConversionFailed):
+            other.sample(1)
+
+
 def test_keys_and_episodes_are_chosen_as_for_a_download(streamed):
     dataset = streamed(selection=Selection(keys=("action",), episodes="1,4"))
 
