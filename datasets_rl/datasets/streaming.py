@@ -126,13 +126,14 @@ class Stream(Storage):
 
     def _own_folder(self, above: Path) -> Path:
         """Take the first folder that no other stream of this dataset uses, with the shards that it has."""
-        for number in itertools.count():
+        number = 0
+        while True:
             try:
                 self._held.enter_context(disk.lock(above / f"{number}.lock", self.dataset_id, wait=0))
             except Locked:
-                continue
-            return above / str(number)
-        raise AssertionError  # pragma: no cover -- the count does not end
+                number += 1
+            else:
+                return above / str(number)
 
     def close(self) -> None:
         """Give the folder to the next stream."""
