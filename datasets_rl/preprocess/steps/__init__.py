@@ -65,7 +65,7 @@ def make(name: str, words: Sequence[Any], named: Mapping[str, Any]) -> Step:
         if len(words) > len(names):
             faults.append(f"it was given {shorten(list(words))}; expected at most {len(names)} arguments")
         if not faults:
-            arguments = {key: _several(value) if _is_many(hints[key]) else value for key, value in arguments.items()}
+            arguments = {key: _as(value, hints[key]) for key, value in arguments.items()}
             faults = [
                 f"{key} is {shorten(value)}; expected {_told(hints[key])}"
                 for key, value in arguments.items()
@@ -90,8 +90,11 @@ def _is_many(hint: Any) -> bool:
     return typing.get_origin(hint) is tuple
 
 
-def _several(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+def _as(value: Any, hint: Any) -> Any:
+    """Read what is written shorter: one value for several, and a text that looks like a number."""
+    if _is_many(hint):
+        return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    return str(value) if hint is str and type(value) in {int, float} else value
 
 
 def _fits(value: Any, hint: Any) -> bool:

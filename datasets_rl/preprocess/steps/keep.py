@@ -221,7 +221,7 @@ class KeepWhere(Step):
 
     def _hits(self, block: Episodes) -> NDArray[Any]:
         """Say in which steps it passes, bool [N]."""
-        compare, wanted = re.split(_TEST, self.test)[1:3]
+        compare, wanted = _TEST.fullmatch(self.test).groups()  # type: ignore[union-attr]  # it was checked
         key = need(block, [self.key])[0]
         values = block.steps[key] if key in block.steps else block.states[key]
         if key in block.words:

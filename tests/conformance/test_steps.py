@@ -1,0 +1,238 @@
+"""One suite for every step: what comes out of an episode depends on that episode alone, and is strict TED."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datasets_rl.preprocess.functions import joined
+from datasets_rl.preprocess.recipe import Recipe
+from datasets_rl.preprocess.steps import known, make
+from datasets_rl.preprocess.tensors import apart
+from datasets_rl.preprocess.transforms import transforms
+from datasets_rl.ted.episodes import Episodes
+
+STATES = {
+    ("observation",): ((3,), "f4"),
+    ("goal", "achieved"): ((2,), "f8"),
+    ("goal", "desired"): ((2,), "f8"),
+    ("pixels",): ((6, 8, 3), "u1"),
+    ("light",): ((1, 4, 4), "f4"),
+}
+STEPS = {("action",): ((2,), "f4"), ("success",): ((1,), "?"), ("text",): ((), "i4")}
+
+WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
+    "action_chunk": ({"chunk_size": 3},),
+    "binarize_reward": ({},),
+    "cast": ({"dtype": "float16"}, {"dtype": "int32", "keys": ["success", "pixels"]}),
+    "cat_frames": ({"N": 3, "dim": -1, "in_keys": ["observation"]},),
+    "cat_tensors": ({"in_keys": ["goal.achieved", "goal.desired"], "out_key": "goals"},),
+    "center_crop": ({"w": 4},),
+    "clip_rewards": ({"least": -0.5, "most": 0.5},),
+    "crop": ({"w": 3, "top": 1},),
+    "d_type_cast": ({"dtype_in": "float32", "dtype_out": "float64", "in_keys": ["observation"]},),
+    "delay_rewards": ({},),
+    "double_to_float": ({"in_keys": ["goal.achieved"]},),
+    "exclude": ({"keys": ["goal", "text"]},),
+    "flat_observation": ({"key": "goal"}, {"keys": ["observation", "goal.desired"]}),
+    "flatten_observation": ({"first_dim": -3, "last_dim": -1, "in_keys": ["pixels"]},),
+    "frame_skip": ({"n": 2}, {"n": 3}),
+    "gray_scale": ({},),
+    "hindsight_goals": (
+        {"strategy": "final", "achieved": "goal.achieved", "goal": "goal.desired", "within": 0.5},
+        {"strategy": "future", "achieved": "goal.achieved", "goal": "goal.desired", "seed": 3},
+    ),
+    "keep_episodes": ({"numbers": "0::2"},),
+    "keep_lengths": ({"least": 2, "most": 4},),
+    "keep_returns": ({"least": 0.0},),
+    "keep_steps": ({"span": "1:3"}, {"span": "0:2"}),
+    "keep_success": ({}, {"keep": False}),
+    "keep_top_returns": ({"percent": 50.0}, {"percent": 60.0, "of": "steps"}),
+    "keep_where": ({"key": "text", "test": "== open"}, {"key": "action", "test": "> 0", "over": "last"}),
+    "multi_step": ({"n_steps": 1}, {"n_steps": 3}),
+    "normalise": ({"keys": ["observation", "action"]},),
+    "normalise_range": ({},),
+    "observation_norm": ({"loc": 1.0, "scale": 2.0},),
+    "permute": ({"dims": [-1, -3, -2], "in_keys": ["pixels"]},),
+    "rename": ({"old": "goal", "new": "target"},),
+    "resize": ({"w": 5}, {"w": 4, "in_keys": ["pixels"]}),
+    "returns_to_go": ({}, {"gamma": 0.9}),
+    "reward_2_go": ({"gamma": 0.5},),
+    "reward_clipping": ({"clamp_min": 0.0},),
+    "reward_scaling": ({"loc": 0.0, "scale": 2.0},),
+    "reward_sum": ({},),
+    "scale_by_returns": ({"to": 10.0},),
+    "scale_rewards": ({"scale": 2.0, "shift": 1.0},),
+    "select": ({"keys": ["observation", "goal"]},),
+    "sign": ({"in_keys": ["next.reward"]},),
+    "sparse_rewards": ({"above": 0.5},),
+    "split": ({"part": "train", "validation": 0.4}, {"part": "validation", "validation": 0.4}),
+    "squeeze": ({"dim": -3, "in_keys": ["light"]},),
+    "stack_frames": ({"n": 3},),
+    "step_counter": ({},),
+    "success_rewards": ({"otherwise": -1.0},),
+    "target_return": ({"target_return": 10.0},),
+    "to_tensor_image": ({},),
+    "to_uint8": ({},),
+    "unsqueeze": ({"dim": -1, "in_keys": ["observation"]},),
+}
+TWICE = ({"strategy": "future"}, {"target_return": 10.0})
+"""Steps that store at t and at t + 1 what differs, if only in the last digit."""
+CASES = [(name, arguments) for name, several in WRITTEN.items() for arguments in several]
+EACH = pytest.mark.parametrize(
+    ("name", "arguments"), CASES, ids=[f"{name}-{number}" for number, (name, _) in enumerate(CASES)]
+)
+
+lengths = st.lists(st.tuples(st.integers(1, 6), st.booleans(), st.booleans()), min_size=1, max_size=6)
+
+
+def block_of(shapes, seed=0):
+    """Make episodes of (steps, final state known, terminated), with fields of every kind."""
+    draw = np.random.default_rng(seed)
+    steps = np.array([one[0] for one in shapes])
+    known = np.array([one[1] for one in shapes])
+    count = int(steps.sum())
+    ends = np.zeros((count, 1), bool)
+    ends[np.cumsum(steps) - 1] = True
+    terminated = ends & np.repeat([one[2] for one in shapes], steps)[:, None]
+
+    def values(rows, shape, dtype):
+        if dtype == "u1":
+            return draw.integers(0, 256, (rows, *shape)).astype(dtype)
+        if dtype == "?":
+            return draw.random((rows, *shape)) > 0.7
+        if dtype == "i4":
+            return draw.integers(0, 2, (rows, *shape)).astype(dtype)
+        return draw.random((rows, *shape)).astype(dtype) * (1 if shape == (1, 4, 4) else 2) - (shape != (1, 4, 4))
+
+    finals = {key: values(len(shapes), *one) for key, one in STATES.items()}
+    for array in finals.values():
+        array[~known] = 0
+    return Episodes(
+        lengths=steps,
+        steps={
+            **{key: values(count, *one) for key, one in STEPS.items()},
+            ("next", "reward"): (draw.random((count, 1)) * 2 - 1).astype("f4"),
+            ("next", "terminated"): terminated,
+            ("next", "truncated"): ends & ~terminated,
+        },
+        states={key: values(count, *one) for key, one in STATES.items()},
+        finals=finals,
+        known=known,
+        facts={"source": np.arange(len(shapes)) * 3},
+        words={("text",): ("open", "close")},
+    )
+
+
+def learned(name, arguments, *blocks):
+    recipe = Recipe([make(name, (), arguments)])
+    recipe.learn(lambda: iter(blocks))
+    return recipe
+
+
+def same(left, right):
+    """Say whether episodes are equal to the last bit."""
+    if left is None or right is None:
+        return left is right
+    kinds = ("steps", "states", "finals", "facts")
+    assert [getattr(left, kind).keys() for kind in kinds] == [getattr(right, kind).keys() for kind in kinds]
+    pairs = [(getattr(left, kind)[key], getattr(right, kind)[key]) for kind in kinds for key in getattr(left, kind)]
+    pairs += [(left.lengths, right.lengths), (left.known, right.known), (left.numbers, right.numbers)]
+    return all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in pairs)
+
+
+def test_the_suite_covers_every_step_and_every_transform():
+    assert set(WRITTEN) == {*known(), *transforms()}
+
+
+def test_every_step_has_a_purpose_of_one_line():
+    assert all(0 < len(kind.purpose) < 80 and "\n" not in kind.purpose for kind in known().values())
+
+
+@EACH
+@settings(max_examples=6)
+@given(shapes=lengths, cut=st.integers(0, 6))
+def test_what_comes_out_does_not_depend_on_where_blocks_are_cut(name, arguments, shapes, cut):
+    whole = block_of(shapes)
+    spread = block_of([*shapes, (2, True, True), (3, True, False)], seed=1)
+    recipe = learned(name, arguments, whole, spread)
+    numbers = np.arange(len(whole))
+    parts = [whole.pick(one) for one in (numbers < cut, numbers >= cut) if one.any()]
+    came = [one for one in map(recipe, [whole, *parts]) if one is not None]
+    # As parts are written: what one of them has to store twice, all do.
+    twice = frozenset(key for one in came for key in one.steps if ("next", *key) in one.steps)
+    came = [apart(one, twice) for one in came]
+
+    assert not came or same(came[0], joined(came[1:]))
+
+
+@EACH
+@settings(max_examples=6)
+@given(shapes=lengths)
+def test_what_comes_out_is_strict_and_given_arrays_stay(name, arguments, shapes):
+    block, twin = block_of(shapes), block_of(shapes)
+    came = learned(name, arguments, block, block_of([(2, True, True), (3, True, False)], seed=1))(block)
+
+    assert same(block, twin)
+    if came is None:
+        return
+    ends = np.zeros(came.count, bool)
+    ends[came.table.stops - 1] = True
+    flags = [came.steps["next", flag] for flag in ("terminated", "truncated")]
+    assert ((flags[0] | flags[1])[:, 0] == ends).all()
+    assert all(one.dtype == bool and one.shape == (came.count, 1) for one in flags)
+    assert came.steps["next", "reward"].dtype.kind == "f"
+    assert came.steps["next", "reward"].shape == (came.count, 1)
+    assert all(len(values) == came.count for values in (*came.steps.values(), *came.states.values()))
+    assert came.states.keys() == came.finals.keys()
+    for key, final in came.finals.items():
+        assert final.shape[1:] == came.states[key].shape[1:]
+        assert final.dtype == came.states[key].dtype
+        assert not final[~came.known].any()
+    assert set(came.words) <= {*came.steps, *came.states}
+    unknown = set(block.numbers[~block.known].tolist())
+    cut = came.numbers[~came.known].tolist()
+    assert set(cut) <= unknown
+    if name != "keep_steps":
+        assert came.known.tolist() == [bool(block.known[number]) for number in came.numbers]
+
+
+@EACH
+def test_states_are_stored_once_where_the_step_commutes_with_time(name, arguments):
+    block = block_of([(3, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2)
+    came = learned(name, arguments, block)(block)
+    assert came is not None
+
+    twice = [key for key in came.steps if ("next", *key) in came.steps]
+    assert bool(twice) == any(one.items() <= arguments.items() for one in TWICE)
+
+
+@EACH
+def test_a_step_reads_back_from_what_the_manifest_says_of_it(name, arguments):
+    step = make(name, (), arguments)
+    told = json.loads(json.dumps(step.to_json()))
+    again = make(told.pop("use"), told.pop("args", ()), told)
+
+    assert again.to_json() == step.to_json()
+    block = block_of([(3, True, True), (4, False, False), (2, True, False)])
+    one, two = Recipe([step]), Recipe([again])
+    one.learn(lambda: [block])
+    two.learn(lambda: [block])
+    assert same(one(block), two(block))
+
+
+@EACH
+def test_a_step_travels_with_what_it_learned(name, arguments):
+    block = block_of([(3, True, True), (4, False, False), (2, True, False)])
+    recipe = learned(name, arguments, block)
+    sent = cloudpickle.loads(cloudpickle.dumps(recipe))
+
+    assert same(sent(block), recipe(block))
+    assert [*sent.learned] == [*recipe.learned]

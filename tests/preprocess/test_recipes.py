@@ -1,0 +1,418 @@
+"""The recipes that are shipped: what each makes of episodes small enough to work out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from datasets_rl.errors import BadArgument, PreprocessFailed
+from datasets_rl.preprocess import Recipe
+from datasets_rl.preprocess.recipe import shipped
+from datasets_rl.ted.episodes import Episodes
+
+REWARD = ("next", "reward")
+
+
+def episodes(lengths, rewards=None, *, known=None, states=None, finals=None, **steps):
+    """Make episodes of a few numbers; all end by truncation, but for the first, which is terminated."""
+    lengths = np.array(lengths)
+    count = int(lengths.sum())
+    ends = np.zeros((count, 1), bool)
+    ends[np.cumsum(lengths) - 1] = True
+    terminated = ends & (np.arange(count) < lengths[0])[:, None]
+    return Episodes(
+        lengths=lengths,
+        steps={
+            REWARD: np.reshape(np.zeros(count) if rewards is None else rewards, (count, 1)).astype(np.float32),
+            ("next", "terminated"): terminated,
+            ("next", "truncated"): ends & ~terminated,
+            **{tuple(name.split("__")): np.asarray(values) for name, values in steps.items()},
+        },
+        states={key: np.asarray(values) for key, values in (states or {}).items()},
+        finals={key: np.asarray(values) for key, values in (finals or {}).items()},
+        known=np.ones(len(lengths), bool) if known is None else np.array(known),
+        facts={"source": np.arange(len(lengths))},
+    )
+
+
+def line(*numbers):
+    """Observations of one number each, [N, 1]."""
+    return np.array(numbers, np.float32)[:, None]
+
+
+def made(recipe, block):
+    one = Recipe.of(recipe) if isinstance(recipe, str) else recipe
+    one.learn(lambda: [block])
+    return one(block)
+
+
+def flat(values):
+    return np.asarray(values).ravel().tolist()
+
+
+def test_the_shipped_recipes_and_their_purposes():
+    found = {one.name: one.purpose for one in shipped()}
+
+    assert len(found) == 18
+    assert all(0 < len(purpose) < 100 and "\n" not in purpose for purpose in found.values())
+
+
+@pytest.mark.parametrize(
+    ("recipe", "wanted"),
+    [
+        ("iql_antmaze", [-1, -1, 0, -1, -1]),
+        ("cql_antmaze", [-2, -2, 2, -2, -2]),
+        # Returns 1 and 0: they span 1, and then 1000.
+        ("iql_locomotion", [0, 0, 1000, 0, 0]),
+        ("delayed_rewards", [0, 0, 1, 0, 0]),
+    ],
+)
+def test_rewards_of_a_maze(recipe, wanted):
+    came = made(recipe, episodes([3, 2], [0, 0, 1, 0, 0]))
+
+    assert flat(came.steps[REWARD]) == wanted
+    assert came.steps[REWARD].dtype == np.float32
+
+
+def test_iql_locomotion_scales_by_the_span_of_returns():
+    """Returns 1 + 2 + 3 = 6 and 4 + 4 = 8 span 2: every reward times 500."""
+    recipe = Recipe.of("iql_locomotion")
+    came = made(recipe, episodes([3, 2], [1, 2, 3, 4, 4]))
+
+    assert flat(came.steps[REWARD]) == [500, 1000, 1500, 2000, 2000]
+    assert recipe.learned == {
+        "preprocess/0.scale_by_returns/lowest": 6.0,
+        "preprocess/0.scale_by_returns/highest": 8.0,
+    }
+
+
+def test_iql_locomotion_refuses_returns_that_are_all_the_same():
+    with pytest.raises(BadArgument, match="all episodes have the return 3"):
+        made("iql_locomotion", episodes([1, 1], [3, 3]))
+
+
+def test_top_10_percent_is_one_of_ten_and_ties_stay_together():
+    """Returns 0 to 9: the best one of ten. With two 9s, both."""
+    came = made("top_10_percent", episodes([1] * 10, [3, 1, 4, 9, 5, 0, 2, 6, 8, 7]))
+    assert came.numbers.tolist() == [3]
+
+    tied = made("top_10_percent", episodes([1] * 10, [9, 1, 4, 9, 5, 0, 2, 6, 8, 7]))
+    assert tied.numbers.tolist() == [0, 3]
+
+
+def test_top_returns_by_steps_fill_the_share_of_steps():
+    """10 steps, half of them: the best episode has 3, the next one 4, which would be 7."""
+    came = made(Recipe.inline(["keep_top_returns:50,of=steps"]), episodes([4, 3, 3], [0, 0, 0, 2, 1, 1, 1, 0, 0, 0]))
+
+    assert came.numbers.tolist() == [1]
+
+
+def test_success_only_looks_at_steps_and_at_final_states():
+    in_steps = episodes([2, 2], success=np.array([[False], [True], [False], [False]]))
+    assert made("success_only", in_steps).numbers.tolist() == [0]
+
+    key = ("info", "success")
+    in_states = episodes(
+        [2, 2, 1], known=[True, True, False], states={key: np.zeros((5, 1))}, finals={key: [[0], [1], [1]]}
+    )
+    assert made("success_only", in_states).numbers.tolist() == [1]
+    with pytest.raises(PreprocessFailed, match="fields called success: none"):
+        made("success_only", episodes([1]))
+
+
+def test_returns_to_go_add_up_what_is_left():
+    came = made("returns_to_go", episodes([3, 2], [1, 2, 4, 8, 16]))
+    assert flat(came.steps["returns_to_go",]) == [7, 6, 4, 24, 16]
+
+    discounted = made(Recipe.inline(["returns_to_go:0.5"]), episodes([3, 2], [1, 2, 4, 8, 16]))
+    assert flat(discounted.steps["returns_to_go",]) == [1 + 1 + 1, 2 + 2, 4, 8 + 8, 16]
+
+
+def test_td3_bc_brings_observations_to_mean_0_and_can_be_undone():
+    """Values 1, 3, 1, 3: mean 2, standard deviation 1, and 1e-3 more. The final ones do not count."""
+    key = ("observation",)
+    block = episodes([3, 1], known=[True, False], states={key: line(1, 3, 1, 3)}, finals={key: line(5, 0)})
+    recipe = Recipe.of("td3_bc")
+    came = made(recipe, block)
+
+    assert flat(came.states[key]) == pytest.approx([-1 / 1.001, 1 / 1.001, -1 / 1.001, 1 / 1.001])
+    assert flat(came.finals[key]) == pytest.approx([3 / 1.001, 0])
+    shift, scale = (recipe.learned[f"preprocess/0.normalise/observation/{name}"] for name in ("shift", "scale"))
+    assert flat(came.states[key] * scale + shift) == pytest.approx([1, 3, 1, 3])
+
+
+def test_moments_of_blocks_are_those_of_the_whole():
+    """Blocks of one, two and five values, far from zero, where naive sums of squares lose all digits."""
+    values = np.random.default_rng(0).normal(1e6, 1.0, 8)
+    key = ("observation",)
+    blocks = [
+        episodes([len(one)], states={key: one[:, None]}, finals={key: [[0.0]]}) for one in np.split(values, [1, 3])
+    ]
+    recipe = Recipe.inline(["normalise:observation"])
+    recipe.learn(lambda: blocks)
+
+    found = recipe.learned
+    assert flat(found["preprocess/0.normalise/observation/shift"]) == pytest.approx([values.mean()], rel=1e-12)
+    assert flat(found["preprocess/0.normalise/observation/scale"]) == pytest.approx([values.std() + 1e-3], rel=1e-6)
+
+
+def test_normalised_observation_spans_minus_1_to_1():
+    key = ("observation",)
+    block = episodes([3], states={key: np.array([[0, 7], [1, 7], [4, 7]], "f4")}, finals={key: [[8.0, 7.0]]})
+    came = made("normalised_observation", block)
+
+    assert came.states[key].tolist() == [[-1, 0], [-0.5, 0], [1, 0]]
+    assert came.finals[key].tolist() == [[3, 0]]
+
+
+def test_diffusion_policy_chunks_the_actions_of_an_episode():
+    key = ("observation",)
+    block = episodes([3, 1], states={key: line(0, 1, 2, 2)}, finals={key: line(2, 2)}, action=line(0, 1, 2, 2))
+    came = made("diffusion_policy", block)
+
+    assert came.steps["action_chunk",].shape == (4, 16, 1)
+    assert came.steps["action_chunk",][1, :4, 0].tolist() == [0, 1, 1, 1]
+    assert came.steps["action_is_pad",][1, :4].tolist() == [False, False, True, True]
+    assert flat(came.states[key]) == [-1, 0, 1, 1]
+
+
+def test_n_step_3_looks_three_steps_ahead_and_never_over_an_end():
+    key = ("observation",)
+    block = episodes([4, 1], [1, 2, 4, 8, 16], states={key: line(0, 1, 2, 3, 10)}, finals={key: line(4, 11)})
+    came = made("n_step_3", block)
+    g = 0.99
+
+    wanted = [1 + 2 * g + 4 * g**2, 2 + 4 * g + 8 * g**2, 4 + 8 * g, 8, 16]
+    assert flat(came.steps["n_step", "reward"]) == pytest.approx(wanted)
+    assert flat(came.steps["n_step", "observation"]) == [3, 4, 4, 4, 11]
+    assert flat(came.steps["n_step", "gamma"]) == pytest.approx([g**3, g**3, g**2, g, g])
+    assert flat(came.steps["n_step", "nonterminal"]) == [True, False, False, False, True]
+    assert flat(came.steps[REWARD]) == [1, 2, 4, 8, 16]
+
+
+def goals(**more):
+    achieved, desired = ("observation", "achieved_goal"), ("observation", "desired_goal")
+    return episodes(
+        [3, 2],
+        states={achieved: line(0, 1, 2, 10, 11), desired: line(9, 9, 9, 9, 9)},
+        finals={achieved: line(3, 0), desired: line(9, 0)},
+        known=[True, False],
+        **more,
+    )
+
+
+def test_her_sparse_takes_goals_that_come_later():
+    came = made("her_sparse", goals())
+    chosen = came.steps["observation", "desired_goal"]
+
+    assert np.array_equal(chosen, came.steps["next", "observation", "desired_goal"])
+    reached = [1, 2, 3, 11, 11]
+    assert all(
+        goal in {1: (1, 2, 3), 2: (2, 3), 3: (3,), 11: (11,)}[now]
+        for goal, now in zip(flat(chosen), reached, strict=True)
+    )
+    # Nothing is reached behind a final state that is not known.
+    hits = [0.0 if goal == now else -1.0 for goal, now in zip(flat(chosen), reached, strict=True)]
+    assert flat(came.steps[REWARD]) == [*hits[:4], -1.0]
+
+
+def test_hindsight_goals_of_the_future_are_all_drawn():
+    draws = [
+        flat(made(Recipe.inline([f"hindsight_goals:seed={seed}"]), goals()).steps["observation", "desired_goal"])
+        for seed in range(200)
+    ]
+    counts = {goal: sum(one[0] == goal for one in draws) for goal in (1, 2, 3)}
+
+    assert sum(counts.values()) == 200
+    assert min(counts.values()) > 40
+
+
+def test_the_final_goal_is_a_state_of_its_own():
+    came = made(Recipe.inline(["hindsight_goals:final"]), goals())
+    key = ("observation", "desired_goal")
+
+    assert flat(came.states[key]) == [3, 3, 3, 11, 11]
+    assert flat(came.finals[key]) == [3, 0]
+    assert flat(came.steps[REWARD]) == [-1, -1, 0, 0, -1]
+
+
+def test_float32_casts_all_fractions_and_nothing_else():
+    block = episodes(
+        [1], states={("observation",): np.ones((1, 2))}, finals={("observation",): np.ones((1, 2))}, n=np.array([3])
+    )
+    came = made("float32", block)
+
+    assert came.states["observation",].dtype == came.finals["observation",].dtype == np.float32
+    assert came.steps["n",].dtype == np.int64
+    with pytest.raises(PreprocessFailed, match=r"n holds 3000, which does not fit uint8"):
+        made(Recipe.inline(["cast:uint8,n"]), episodes([1], n=np.array([3000])))
+
+
+def test_flat_observation_joins_by_name_and_says_in_which_order():
+    states = {("observation", "velocity"): [[3.0]], ("observation", "place"): [[1.0, 2.0]]}
+    recipe = Recipe.of("flat_observation")
+    came = made(recipe, episodes([1], states=states, finals={key: np.add(value, 3) for key, value in states.items()}))
+
+    assert came.states["observation",].tolist() == [[1, 2, 3]]
+    assert came.finals["observation",].tolist() == [[4, 5, 6]]
+    assert recipe.learned["preprocess/0.flat_observation/order"] == "observation.place 2, observation.velocity 1"
+
+
+@pytest.mark.parametrize("layout", ["HW", "CHW", "HWC"])
+def test_atari_dqn_stacks_gray_frames_of_84(layout):
+    shape = {"HW": (10, 12), "CHW": (3, 10, 12), "HWC": (10, 12, 3)}[layout]
+    frames = np.stack([np.full(shape, value, np.uint8) for value in (10, 20, 30, 40, 50)])
+    key = ("observation",)
+    came = made("atari_dqn", episodes([5], [0, 2, -7, 0.5, 1], states={key: frames}, finals={key: frames[:1]}))
+
+    stacks = came.states[key] if layout != "HWC" else np.moveaxis(came.states[key], -1, 1)
+    assert stacks.shape == (5, 4, 84, 84)
+    seen = stacks[:, :, 40, 40].tolist()
+    # Of three channels: 0.2989 + 0.587 + 0.114 is a little less than 1, and digits are cut, as torchvision cuts them.
+    seen = (np.array(seen) + (layout != "HW")).tolist()
+    assert seen == [[10] * 4, [10, 10, 10, 20], [10, 10, 20, 30], [10, 20, 30, 40], [20, 30, 40, 50]]
+    final = came.finals[key] if layout != "HWC" else np.moveaxis(came.finals[key], -1, 1)
+    assert final[0, :, 40, 40].tolist() == [one - (layout != "HW") for one in (30, 40, 50, 10)]
+    assert flat(came.steps[REWARD]) == [0, 1, -1, 0.5, 1]
+
+
+def test_vd4rl_64_scales_every_picture_and_nothing_else():
+    key, other = ("pixels",), ("observation",)
+    states = {key: np.full((2, 84, 84, 3), 7, np.uint8), other: line(1, 2)}
+    came = made("vd4rl_64", episodes([2], states=states, finals={k: v[:1] for k, v in states.items()}))
+
+    assert came.states[key].shape == (2, 64, 64, 3)
+    assert (came.states[key] == 7).all()
+    assert came.states[other] is states[other]
+
+
+def test_the_two_splits_have_no_episode_in_common_and_together_all():
+    block = episodes([1] * 200)
+    train, validation = (made(name, block).numbers.tolist() for name in ("train_split", "validation_split"))
+
+    assert sorted(train + validation) == list(range(200))
+    assert len(validation) == 20
+    # Among every tenth episode too, as tasks come that take turns.
+    assert 1 <= sum(number % 10 == 0 for number in validation) <= 3
+
+
+def test_frame_skip_sums_rewards_and_keeps_ends():
+    key = ("observation",)
+    block = episodes(
+        [5, 2],
+        [1, 2, 4, 8, 16, 32, 64],
+        states={key: line(0, 1, 2, 3, 4, 10, 11)},
+        finals={key: line(5, 12)},
+        action=line(*range(7)),
+    )
+    came = made(Recipe.inline(["frame_skip:2"]), block)
+
+    assert came.lengths.tolist() == [3, 1]
+    assert flat(came.states[key]) == [0, 2, 4, 10]
+    assert flat(came.following(key)) == [2, 4, 5, 12]
+    assert flat(came.steps["action",]) == [0, 2, 4, 5]
+    assert flat(came.steps[REWARD]) == [3, 12, 16, 96]
+    assert flat(came.steps["next", "terminated"]) == [False, False, True, False]
+    assert flat(came.steps["next", "truncated"]) == [False, False, False, True]
+
+
+def test_a_run_of_steps_is_cut_where_the_next_state_is_known():
+    key = ("observation",)
+    block = episodes(
+        [4, 1, 2], states={key: line(0, 1, 2, 3, 10, 20, 21)}, finals={key: line(4, 11, 0)}, known=[True, True, False]
+    )
+    came = made(Recipe.inline(["keep_steps:1:3"]), block)
+
+    assert came.numbers.tolist() == [0, 2]
+    assert flat(came.following(key)) == [2, 3, 0]
+    assert came.known.tolist() == [True, False]
+    assert flat(came.steps["next", "truncated"]) == [False, True, True]
+    assert not came.steps["next", "terminated"].any()
+
+
+@pytest.mark.parametrize(
+    ("step", "kept"),
+    [
+        ("keep_episodes:1:4", [1, 2, 3]),
+        ("keep_episodes:1::2", [1, 3]),
+        ("keep_episodes:2", [2]),
+        ("keep_where:x,> 2", [2, 3, 4]),
+        ("keep_where:x,> 2,over=all", [3, 4]),
+        ("keep_where:x,<=1.0,over=first", [0, 1]),
+        ("keep_where:x,== 3,over=last", [2]),
+        ("keep_returns:5,7", [2, 3]),
+        ("keep_lengths:2,2", [0, 1, 2, 3]),
+    ],
+)
+def test_episodes_are_kept_by(step, kept):
+    """Two steps an episode, but for the last one: x is 0 1, 1 2, 2 3, 3 4, 4, and so is the reward."""
+    numbers = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4])
+    assert made(Recipe.inline([step]), episodes([2, 2, 2, 2, 1], numbers, x=numbers)).numbers.tolist() == kept
+
+
+def test_success_rewards_count_the_state_that_a_step_leads_to():
+    key = ("info", "success")
+    block = episodes([2, 2], states={key: [[0], [0], [0], [1]]}, finals={key: [[1], [0]]}, known=[True, False])
+    came = made(Recipe.inline(["success_rewards:at=10,otherwise=-1"]), block)
+
+    assert flat(came.steps[REWARD]) == [-1, 10, 10, -1]
+
+
+@pytest.mark.parametrize(
+    ("step", "problem"),
+    [
+        ("keep_lengths:3,2", "expected most to be the greater one"),
+        ("keep_lengths:few", "least is 'few'; expected int"),
+        ("keep_returns:least=true", "least is True; expected float"),
+        ("keep_top_returns:0", "percent is 0"),
+        ("keep_top_returns:5,of=rows", "of is 'rows'; expected 'episodes' or 'steps'"),
+        ("keep_where:x,3", "expected a comparison"),
+        ("keep_episodes:a", "'a' is no range"),
+        ("keep_episodes:4:4", "'4:4' is empty"),
+        ("keep_steps:0:9:2", "expected START:STOP"),
+        ("split:half", "part is 'half'; expected 'train' or 'validation'"),
+        ("split:train,1.5", "validation is 1.5"),
+        ("frame_skip:0", "n is 0"),
+        ("stack_frames:0", "n is 0"),
+        ("multi_step:0,gamma=2", "n_steps is 0; expected at least 1; gamma is 2"),
+        ("returns_to_go:2", "gamma is 2"),
+        ("clip_rewards:1,0", "expected most to be the greater one"),
+        ("cast:float8", "dtype is 'float8'"),
+        ("cast:int8", "keys is empty"),
+        ("exclude:next.reward", "every dataset has next.reward"),
+        ("normalise:[]", "keys is empty"),
+        ("select", "keys is missing"),
+        ("scale_rewards:by=2", "it has no argument 'by'"),
+        ("delay_rewards:1", "expected at most 0 arguments"),
+        ("resize", "resize takes"),
+        ("rezise:64", "there is no step 'rezise'"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_before_anything_is_read(step, problem):
+    with pytest.raises(BadArgument, match=problem):
+        Recipe.inline([step])
+
+
+@pytest.mark.parametrize(
+    ("step", "problem"),
+    [
+        ("select:y", "there is no field y"),
+        ("exclude:y", "there is no field y"),
+        ("rename:x,next.reward", "there is next.reward already"),
+        ("rename:next.reward,r", "every dataset has next.reward"),
+        ("keep_where:x,== open", "x holds numbers; expected one behind =="),
+        ("hindsight_goals:achieved=x", "x is no state"),
+        ("resize:4", "no state holds pictures"),
+        ("to_uint8:x", "x holds int64; expected fractions"),
+        ("stack_frames:2,x", "x is no state"),
+    ],
+)
+def test_data_that_a_step_cannot_use_is_named(step, problem):
+    with pytest.raises((PreprocessFailed, BadArgument), match=problem):
+        made(Recipe.inline([step]), episodes([2], x=np.array([1, 2])))
+
+
+def test_parts_of_an_observation_are_not_left_below_their_vector():
+    states = {("observation", "place"): [[1.0]], ("observation", "image"): np.zeros((1, 4, 4, 3), np.uint8)}
+    with pytest.raises(BadArgument, match=r"observation.image would stay below observation"):
+        made("flat_observation", episodes([1], states=states, finals=states))
