@@ -12,6 +12,7 @@ __version__: str
 
 if TYPE_CHECKING:
     from datasets_rl.buffers import (
+        Mixture,
         PrioritizedReplayBuffer,
         ReplayBuffer,
         ReplayBufferEnsemble,
@@ -54,7 +55,9 @@ if TYPE_CHECKING:
     from datasets_rl.library import Verification, download, locate, remove, verify
     from datasets_rl.loading import load
     from datasets_rl.manifest import Manifest
+    from datasets_rl.mixing import Member, load_mixture, mixture
     from datasets_rl.samplers import (
+        MixtureSampler,
         PrioritizedSampler,
         PrioritizedSliceSampler,
         RandomSampler,
@@ -216,8 +219,11 @@ __all__ = [
     "Locked",
     "Manifest",
     "ManifestInvalid",
+    "Member",
     "MinariExperienceReplay",
     "MissingDependency",
+    "Mixture",
+    "MixtureSampler",
     "MultiCategorical",
     "MultiDiscreteTensorSpec",
     "MultiOneHot",
@@ -301,7 +307,9 @@ __all__ = [
     "from_gymnasium",
     "from_minari",
     "load",
+    "load_mixture",
     "locate",
+    "mixture",
     "normalized_score",
     "open_dataset",
     "remove",
@@ -362,8 +370,11 @@ _HOMES = {
     "Locked": "datasets_rl.errors",
     "Manifest": "datasets_rl.manifest",
     "ManifestInvalid": "datasets_rl.errors",
+    "Member": "datasets_rl.mixing",
     "MinariExperienceReplay": "datasets_rl.datasets",
     "MissingDependency": "datasets_rl.errors",
+    "Mixture": "datasets_rl.buffers",
+    "MixtureSampler": "datasets_rl.samplers",
     "MultiCategorical": "datasets_rl.specs",
     "MultiDiscreteTensorSpec": "datasets_rl.specs",
     "MultiOneHot": "datasets_rl.specs",
@@ -446,7 +457,9 @@ _HOMES = {
     "from_gymnasium": "datasets_rl.specs",
     "from_minari": "datasets_rl.specs",
     "load": "datasets_rl.loading",
+    "load_mixture": "datasets_rl.mixing",
     "locate": "datasets_rl.library",
+    "mixture": "datasets_rl.mixing",
     "normalized_score": "datasets_rl.scores",
     "open_dataset": "datasets_rl.datasets",
     "remove": "datasets_rl.library",

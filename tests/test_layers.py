@@ -29,7 +29,7 @@ LAYERS = [
     {"buffers"},
     {"library"},
     {"datasets", "preprocess", "scores"},
-    {"loading"},
+    {"loading", "mixing"},
     {"cli", "recipes"},
 ]
 """From the ground up. A layer may use those below it; within a layer, modules may use each other where no ring comes of it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,24 +25,23 @@ _SHOWN = 4
 def run(
     shell: Shell,
     dataset: Annotated[
-        str, typer.Argument(metavar="ID|PATH", show_default=False, help="SOURCE/NAME, or a dataset's folder.")
+        str,
+        typer.Argument(
+            metavar="ID|PATH", show_default=False, help="SOURCE/NAME, a dataset's folder, or a mixture's file."
+        ),
     ],
     size: Annotated[int, typer.Option("-n", "--batch-size", min=1, metavar="N", help="Transitions in the batch.")] = 4,
 ) -> Result:
-    """Draw a batch from a stored dataset: its keys, shapes and first values, and the time it takes.
+    """Draw a batch from a stored dataset, or a mixture of some: its keys, shapes and first values, and the time it takes.
 
     \b
     Examples:
       rlds sample demo/pendulum
       rlds sample d4rl/hopper-medium-v2 -n 256
-      rlds sample ./my-dataset --json
+      rlds sample mix.toml --json
     """
-    from datasets_rl import library
-    from datasets_rl.datasets import open_dataset
-
-    folder = library.locate(**aim(shell, dataset))
     began = time.perf_counter()
-    replay = open_dataset(folder)
+    name, folder, replay = _opened(shell, dataset)
     opened = time.perf_counter()
     batch = _drawn(replay, size)
     first = time.perf_counter()
@@ -58,13 +58,26 @@ def run(
         ("a batch", f"{each * 1e6:.0f} us, {size / each:,.0f} transitions a second, mean of {rounds}"),
     )
     return Result(
-        {"id": replay.manifest.id, "folder": str(folder), "batch_size": size, "keys": keys, "timing": timing},
+        {"id": name, "folder": str(folder), "batch_size": size, "keys": keys, "timing": timing},
         [
-            Table(("key", "dtype", "shape", "first values"), rows, title=f"{replay.manifest.id}, {size} transitions"),
+            Table(("key", "dtype", "shape", "first values"), rows, title=f"{name}, {size} transitions"),
             Facts(facts, title="time"),
         ],
         quiet=[one["key"] for one in keys],
     )
+
+
+def _opened(shell: Shell, dataset: str) -> tuple[str, Path, Any]:
+    if dataset.endswith(".toml"):
+        from datasets_rl.mixing import load_mixture
+
+        return dataset, Path(dataset), load_mixture(dataset, download=False, home=shell.settings.home)
+    from datasets_rl import library
+    from datasets_rl.datasets import open_dataset
+
+    folder = library.locate(**aim(shell, dataset))
+    replay = open_dataset(folder)
+    return replay.manifest.id, folder, replay
 
 
 def _drawn(replay: Any, size: int) -> Any:

@@ -2,11 +2,13 @@
 
 from datasets_rl.buffers.ensemble import ReplayBufferEnsemble
 from datasets_rl.buffers.loader import SampledBatches
+from datasets_rl.buffers.mixture import Mixture
 from datasets_rl.buffers.prioritized import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 
 __all__ = [
+    "Mixture",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
     "ReplayBufferEnsemble",

@@ -22,7 +22,7 @@ from datasets_rl.ted.keys import Key, as_key, dotted
 from datasets_rl.transforms._base import gathered
 from datasets_rl.writers.ensemble import WriterEnsemble
 
-__all__ = ["ReplayBufferEnsemble"]
+__all__ = ["Missing", "ReplayBufferEnsemble", "alike"]
 
 Missing = Literal["refuse", "drop", "zero"]
 _SOURCE = "buffer_ids"
@@ -141,7 +141,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         if not all(isinstance(part, TensorDictBase) for part in parts):
             return stacked(parts)
         try:
-            return torch.stack(_alike(parts, numbers, self.missing))
+            return torch.stack(alike(parts, numbers, self.missing))
         except RuntimeError as error:
             raise BadArgument(
                 f"the parts of the batch cannot be stacked: {'; '.join(_unlike(parts, numbers)) or error}",
@@ -332,7 +332,7 @@ def _keys(part: TensorDictBase) -> set[Key]:
     return {as_key((key,) if isinstance(key, str) else key) for key in part.keys(include_nested=True, leaves_only=True)}
 
 
-def _alike(parts: list[Any], numbers: list[int], missing: Missing) -> list[Any]:
+def alike(parts: list[Any], numbers: list[int], missing: Missing) -> list[Any]:
     """Return the parts with the same keys."""
     keys = [_keys(part) for part in parts]
     common, every = set.intersection(*keys), set.union(*keys)

@@ -2,6 +2,7 @@
 
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.ensemble import SamplerEnsemble
+from datasets_rl.samplers.mixture import MixtureSampler
 from datasets_rl.samplers.prioritized import PrioritizedSampler
 from datasets_rl.samplers.prioritized_slices import PrioritizedSliceSampler
 from datasets_rl.samplers.random import RandomSampler
@@ -10,6 +11,7 @@ from datasets_rl.samplers.slices_without_replacement import SliceSamplerWithoutR
 from datasets_rl.samplers.without_replacement import SamplerWithoutReplacement
 
 __all__ = [
+    "MixtureSampler",
     "PrioritizedSampler",
     "PrioritizedSliceSampler",
     "RandomSampler",

@@ -18,9 +18,9 @@ from datasets_rl.samplers.slices import MASK_KEY, SLICE_ID
 if TYPE_CHECKING:
     from datasets_rl.storages._base import Storage
 
-__all__ = ["SamplerEnsemble"]
+__all__ = ["UNSAID", "SamplerEnsemble"]
 
-_UNSAID: dict[Any, Any] = {PRIORITY_WEIGHT: 1, MASK_KEY: True, SLICE_ID: -1}
+UNSAID: dict[Any, Any] = {PRIORITY_WEIGHT: 1, MASK_KEY: True, SLICE_ID: -1}
 """What holds of steps whose sampler does not say it: they came as often as others, are none twice, and in no slice."""
 
 
@@ -234,6 +234,6 @@ def _together(key: Any, infos: list[dict[Any, Any]]) -> Tensor | list[Tensor | N
     there = [value for value in said if value is not None]
     if len(there) == len(said):
         return torch.stack(there)
-    if key not in _UNSAID:
+    if key not in UNSAID:
         return said
-    return torch.stack([torch.full_like(there[0], _UNSAID[key]) if value is None else value for value in said])
+    return torch.stack([torch.full_like(there[0], UNSAID[key]) if value is None else value for value in said])

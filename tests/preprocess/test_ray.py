@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def one_node():
     """A cluster of this machine alone; the engine finds it."""
-    ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False)
+    ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False)
     yield
     ray.shutdown()
 
@@ -130,26 +130,36 @@ def test_two_attempts_at_a_part_do_not_meet(folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted):
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 1, "object_store_memory": 80 << 20}
+    ray.shutdown()
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:
         doomed = cluster.add_node(**node)
         begun = tmp_path / "begun"
         begun.mkdir()
 
-        def noted(step):
-            if (number := int(step["episode"])) % 5 == 0:
-                import tempfile
+        here = os.getpid()
 
-                tempfile.mkstemp(prefix=f"{number}.", dir=begun)
+        def noted(step):
+            import os as system
+
+            # This process looks at the first episodes before it makes the plan.
+            if (number := int(step["episode"])) % 5 == 0 and system.getpid() != here:
+                (begun / f"{number}.{system.getpid()}").touch()
             return step
 
-        killer = threading.Timer(6.0, cluster.remove_node, (doomed,), {"allow_graceful": False})
+        def kill():
+            while len({path.name.partition(".")[2] for path in begun.iterdir()}) < 2:
+                time.sleep(0.05)
+            cluster.remove_node(doomed, allow_graceful=False)
+
+        killer = threading.Thread(target=kill)
         killer.start()
-        recipe = Recipe([noted, *changed(seconds=0.25).steps])
+        recipe = Recipe([noted, *changed(seconds=0.05).steps])
         made = preprocess(folder, recipe, dest=tmp_path / "out", num_parts=PARTS, engine=RayEngine(cluster.address))
         killer.join()
 
@@ -157,25 +167,23 @@ def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted):
         assert files(made) == wanted
         assert len(cluster.list_all_nodes()) == 1
         assert set(attempts) == set(range(0, 40, 5))
-        assert len(set(attempts)) < len(attempts) < 2 * len(set(attempts))
+        assert len(attempts) in {9, 10}  # one part was begun twice, with one or two of the episodes that are noted
     finally:
         ray.shutdown()
         cluster.shutdown()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_ctrl_c_ends_the_tasks_and_the_next_run_goes_on(folder, tmp_path, wanted):
     program = f"""
-    import sys
     from pathlib import Path
     from datasets_rl.preprocess import Recipe, preprocess
     from datasets_rl.preprocess.engines.ray import RayEngine
 
-    seconds = float(sys.argv[1])
-
     def change(step):
         import time
-        time.sleep(float({str(tmp_path / "pace")!r} and open({str(tmp_path / "pace")!r}).read()))
+        time.sleep(float(Path({str(tmp_path / "pace")!r}).read_text()))
         step["norm"] = step["observation"].norm(dim=-1)
         return step.set("action", step["action"].double() / 3)
 
@@ -183,9 +191,9 @@ def test_ctrl_c_ends_the_tasks_and_the_next_run_goes_on(folder, tmp_path, wanted
                engine=RayEngine())
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    (tmp_path / "pace").write_text("0.25")
-    process = subprocess.Popen([*command, "0"], stderr=subprocess.PIPE, text=True, env={**os.environ, "RLDS_NO_PROGRESS": "1"})
-    while not list(tmp_path.rglob("journal.jsonl")) or list(tmp_path.rglob("journal.jsonl"))[0].read_text().count("\n") < 2:
+    (tmp_path / "pace").write_text("0.2")
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "RLDS_NO_PROGRESS": "1"})
+    while not any(path.read_text().count("\n") > 1 for path in tmp_path.rglob("journal.jsonl")):
         assert process.poll() is None
         time.sleep(0.2)
     process.send_signal(signal.SIGINT)
@@ -195,6 +203,6 @@ def test_ctrl_c_ends_the_tasks_and_the_next_run_goes_on(folder, tmp_path, wanted
     assert not (tmp_path / "out").exists()
     assert not [path for path in tmp_path.rglob(".0*") if path.is_dir()]
     (tmp_path / "pace").write_text("0")
-    subprocess.run([*command, "0"], check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=150)
     assert files(tmp_path / "out") == wanted
     assert StoredDataset(tmp_path / "out")

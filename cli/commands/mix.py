@@ -1,0 +1,140 @@
+"""``rlds mix``: several datasets in one batch, as a file that a training script loads."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from datasets_rl.errors import BadArgument
+
+from ..options import Shell, Targets, aim
+from ..output import Lines, Result, Table
+
+if TYPE_CHECKING:
+    from datasets_rl.buffers.mixture import Mixture
+
+
+def run(
+    shell: Shell,
+    datasets: Targets,
+    weights: Annotated[
+        str, typer.Option(metavar="NUMBERS", show_default=False, help="Shares in any scale, as in 0.7,0.3.")
+    ] = "",
+    temperature: Annotated[
+        float | None,
+        typer.Option(metavar="T", show_default=False, help="Shares by size, steps ** (1 / T); 1: every step alike."),
+    ] = None,
+    final_weights: Annotated[
+        str, typer.Option(metavar="NUMBERS", show_default=False, help="Shares that those move to.")
+    ] = "",
+    anneal: Annotated[int, typer.Option(min=0, metavar="N", help="Batches until they are there.")] = 0,
+    batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Steps of a batch.")] = 256,
+    slice_len: Annotated[
+        int | None, typer.Option(min=1, metavar="T", show_default=False, help="Draw slices of T steps of an episode.")
+    ] = None,
+    drawn: Annotated[
+        bool, typer.Option("--drawn", help="Draw each step's dataset by chance; by default shares hold in every batch.")
+    ] = False,
+    transforms: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-t", "--transform", metavar="STEP", show_default=False, help="For every dataset; may be repeated."
+        ),
+    ] = None,
+    missing: Annotated[
+        str, typer.Option(metavar="HOW", help="Keys that only some have: refuse, drop or zero.")
+    ] = "refuse",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", show_default=False, help="Where; else it is printed.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Write over a file that is there.")] = False,
+) -> Result:
+    """Write a mixture of stored datasets to a file, for `load_mixture`, and say what each batch will hold.
+
+    \b
+    Examples:
+      rlds mix d4rl/hopper-medium-v2 d4rl/hopper-expert-v2 --weights 0.7,0.3 -o mix.toml
+      rlds mix ./mine demo/pendulum --temperature 2 --slice-len 16 -o mix.toml
+      rlds mix demo/pendulum ./mine --weights 9,1 --final-weights 1,9 --anneal 10000 -o mix.toml
+    """
+    from datasets_rl import disk, library
+    from datasets_rl.mixing import Member, mixture, mixture_toml
+
+    shares, final = _numbers(weights, datasets), _numbers(final_weights, datasets)
+    folders = [library.locate(**aim(shell, one)) for one in datasets]
+    settings: dict[str, Any] = {
+        "batch_size": batch_size,
+        "temperature": temperature,
+        "anneal": anneal or None,
+        "exact": False if drawn else None,
+        "missing": None if missing == "refuse" else missing,
+        "sampler": None if slice_len is None else {"use": "slices", "slice_len": slice_len},
+    }
+    settings = {name: value for name, value in settings.items() if value is not None}
+    steps = tuple(transforms or ())
+    parts = list(zip(datasets, folders, shares, final, strict=True))
+    mixed = mixture([Member(str(folder), one, last, steps) for _, folder, one, last in parts], **settings)
+    members = [Member(_written(name, folder, out), one, last, steps) for name, folder, one, last in parts]
+    text = mixture_toml(members, settings)
+    if out is not None:
+        if out.exists() and not force:
+            raise BadArgument(f"{out} is there already", hint="add --force to write over it")
+        disk.write_text(out, text)
+    return Result(
+        {
+            "file": None if out is None else str(out),
+            "toml": text,
+            "members": _members(mixed, datasets, folders),
+            "keys": [{**asdict(one), "kinds": list(one.kinds)} for one in mixed.keys_of_members],
+        },
+        [_member_table(mixed, datasets, batch_size), _key_table(mixed, datasets), *_last(text, out)],
+        quiet=[text.rstrip("\n") if out is None else str(out)],
+    )
+
+
+def _last(text: str, out: Path | None) -> list[Lines]:
+    return [Lines(tuple(text.splitlines()))] if out is None else [Lines((str(out),))]
+
+
+def _numbers(text: str, datasets: list[str]) -> list[float | None]:
+    if not text:
+        return [None] * len(datasets)
+    try:
+        found: list[float | None] = [float(one) for one in text.split(",")]
+    except ValueError as error:
+        raise BadArgument(f"{text!r} is no list of numbers: expected 0.7,0.3") from error
+    if len(found) != len(datasets):
+        raise BadArgument(f"{text!r} has {len(found)} numbers for {len(datasets)} datasets")
+    return found
+
+
+def _written(name: str, folder: Path, out: Path | None) -> str:
+    """Return how the file names a dataset: by its id, or by its folder as seen from the file."""
+    if not Path(name).expanduser().exists():
+        return name
+    return str(folder) if out is None else Path(os.path.relpath(folder, out.absolute().parent)).as_posix()
+
+
+def _members(mixed: Mixture, datasets: list[str], folders: list[Path]) -> list[dict[str, Any]]:
+    shares = mixed.sampler.shares.tolist()
+    return [
+        {"dataset": name, "folder": str(folder), "steps": len(mixed[number]), "share": share}
+        for number, (name, folder, share) in enumerate(zip(datasets, folders, shares, strict=True))
+    ]
+
+
+def _member_table(mixed: Mixture, datasets: list[str], batch_size: int) -> Table:
+    rows = tuple(
+        (name, f"{len(mixed[number]):,}", f"{share:.4f}", f"{share * batch_size:,.1f}")
+        for number, (name, share) in enumerate(zip(datasets, mixed.sampler.shares.tolist(), strict=True))
+    )
+    return Table(("dataset", "steps", "share", f"of a batch of {batch_size:,}"), rows)
+
+
+def _key_table(mixed: Mixture, datasets: list[str]) -> Table:
+    rows = tuple((one.key, *(kind or "-" for kind in one.kinds)) for one in mixed.keys_of_members)
+    return Table(("key", *datasets), rows)

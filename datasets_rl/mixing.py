@@ -1,0 +1,271 @@
+"""From several datasets to one buffer that mixes them, by one call or from a file.
+
+# mix.toml
+batch_size = 256
+[[member]]
+dataset = "d4rl/hopper-medium-v2"      # an id, or a folder, seen from this file
+weight = 0.7
+transforms = ["reward_scaling:0,0.1"]
+[[member]]
+dataset = "d4rl/hopper-expert-v2"
+weight = 0.3
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from datasets_rl import sources
+from datasets_rl.buffers.ensemble import Missing
+from datasets_rl.buffers.mixture import Mixture
+from datasets_rl.buffers.replay import ReplayBuffer
+from datasets_rl.datasets import BaseDatasetExperienceReplay, dataset_class, open_dataset
+from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.errors import BadArgument
+from datasets_rl.preprocess.recipe import Recipe
+from datasets_rl.preprocess.steps import make
+from datasets_rl.preprocess.transforms import Applied
+from datasets_rl.samplers import (
+    RandomSampler,
+    Sampler,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+)
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["Member", "load_mixture", "mixture", "mixture_toml"]
+
+_SAMPLERS: Mapping[str, type[Sampler]] = {
+    "random": RandomSampler,
+    "without_replacement": SamplerWithoutReplacement,
+    "slices": SliceSampler,
+    "slices_without_replacement": SliceSamplerWithoutReplacement,
+}
+_SETTINGS = {"anneal", "batch_size", "exact", "missing", "sampler", "temperature"}
+
+
+@dataclass(frozen=True)
+class Member:
+    """A dataset of a mixture."""
+
+    dataset: str
+    """Its id, or its folder."""
+    weight: float | None = None
+    """Its share, in the scale of the others; all members have one, or none."""
+    final_weight: float | None = None
+    """What its share moves to; all members have one, or none."""
+    transforms: Sequence[str | Mapping[str, Any]] = ()
+    """What its batches pass, as recipes have it: ``"resize:64"``, or ``{"use": "resize", "w": 64}``."""
+
+
+def mixture(
+    members: Iterable[str | os.PathLike[str] | Member | ReplayBuffer],
+    *,
+    weights: Sequence[float] | None = None,
+    temperature: float | None = None,
+    final_weights: Sequence[float] | None = None,
+    anneal: int = 0,
+    exact: bool = True,
+    sampler: Mapping[str, Any] | None = None,
+    batch_size: int | None = None,
+    missing: Missing = "refuse",
+    download: bool = True,
+    home: Path | None = None,
+    **options: Any,
+) -> Mixture:
+    """Mix datasets in one buffer.
+
+        >>> rb = mixture(["d4rl/hopper-medium-v2", "d4rl/hopper-expert-v2"], weights=[0.7, 0.3], batch_size=256)
+        >>> rb.sample()["index", "buffer_ids"]     # 179 or 180 times 0, then 1
+
+    Args:
+        members: Ids, folders, `Member`, or buffers with samplers and transforms of their own.
+        weights: Their shares, in any scale. By default all have the same; see `temperature`.
+        temperature: T makes the shares those of the sizes, steps ** (1 / T): with 1 every step is equally likely,
+            with infinity every dataset (Raffel et al. 2020, section 3.5.2).
+        final_weights: Shares that those of the batches move to, in a straight line.
+        anneal: Batches until they are there.
+        exact: Every batch has its shares but for less than one step, and what is missing is carried on; False draws the
+            dataset of each step by chance.
+        sampler: How steps are drawn from each dataset: ``{"use": "slices", "slice_len": 16}``, or "random",
+            "without_replacement", "slices_without_replacement", each with the arguments of its class.
+        batch_size: Steps of a batch.
+        missing: What becomes of keys that only some datasets have: "refuse", "drop" or "zero".
+        download: Whether datasets that are not there are downloaded.
+        home: Where datasets lie, instead of RLDS_HOME.
+        **options: Those of `ReplayBuffer` that are left, for the mixture: `prefetch`, `transform`, `pin_memory`.
+
+    Raises:
+        BadArgument: If arguments exclude each other, or the datasets do not fit together; with a table of the keys.
+        UnknownId: If there is no such dataset.
+    """
+    given = [one if isinstance(one, (Member, ReplayBuffer)) else Member(os.fspath(one)) for one in members]
+    own = [one for one in given if isinstance(one, Member)]
+    weights = _weights(weights, [one.weight for one in own], len(given), "weight")
+    final_weights = _weights(final_weights, [one.final_weight for one in own], len(given), "final_weight")
+    if temperature is not None and (weights is not None or not temperature > 0):
+        raise BadArgument(f"temperature is {temperature}; expected a number above 0, and no weights beside it")
+    opened = [
+        one if isinstance(one, ReplayBuffer) else _opened(one, sampler, download=download, home=home) for one in given
+    ]
+    if temperature is not None:
+        most = max(map(len, opened))
+        weights = [(len(one) / most) ** (1 / temperature) for one in opened]
+    return Mixture(
+        *opened,
+        p=weights,
+        exact=exact,
+        final_p=final_weights,
+        anneal=anneal,
+        unit=int((sampler or {}).get("slice_len", 1)),
+        names=[
+            one.dataset if isinstance(one, Member) else getattr(one, "dataset_id", f"buffer {number}")
+            for number, one in enumerate(given)
+        ],
+        missing=missing,
+        batch_size=batch_size,
+        **options,
+    )
+
+
+def load_mixture(path: Path | str, **options: Any) -> Mixture:
+    """Mix the datasets that a file names.
+
+    Args:
+        path: A TOML file with a table ``[[member]]`` for each dataset (the fields of `Member`; transforms may be tables
+            ``[[member.transform]]`` too) and the arguments of `mixture` that stand at its head.
+        **options: Arguments of `mixture`, before those of the file.
+
+    Raises:
+        BadArgument: If the file is not as it should be; all faults at once. Otherwise as `mixture` does.
+    """
+    path = Path(path).expanduser()
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise BadArgument(f"the mixture {path} cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise BadArgument(f"the mixture {path} is no TOML: {error}") from error
+    tables = document.pop("member", None)
+    faults = [f"it has {key!r}; expected {', '.join(sorted(_SETTINGS))}" for key in document.keys() - _SETTINGS]
+    if not isinstance(tables, list) or not tables:
+        faults.append("it needs [[member]] tables, each with dataset = ...")
+        tables = []
+    members = [_member(table, number, path.parent, faults) for number, table in enumerate(tables)]
+    if faults:
+        raise BadArgument(f"the mixture {path}: {'; '.join(faults)}")
+    return mixture([one for one in members if one is not None], **{**document, **options})
+
+
+def mixture_toml(members: Sequence[Member], settings: Mapping[str, Any]) -> str:
+    """Write a mixture as a file has it.
+
+    Args:
+        members: Its datasets.
+        settings: Those at the head of the file.
+    """
+    lines = [f"{name} = {_toml(value)}" for name, value in settings.items() if value is not None]
+    for member in members:
+        entries = {one.name: getattr(member, one.name) for one in fields(member)}
+        lines += [
+            "",
+            "[[member]]",
+            *(f"{name} = {_toml(value)}" for name, value in entries.items() if value not in {None, ()}),
+        ]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{name} = {_toml(one)}' for name, one in value.items())} }}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _member(table: Any, number: int, base: Path, faults: list[str]) -> Member | None:
+    known = {one.name for one in fields(Member)}
+    table = dict(table) if isinstance(table, Mapping) else {}
+    more = table.pop("transform", [])
+    if not isinstance(table.get("dataset"), str):
+        faults.append(f"member {number} has no dataset = ...")
+        return None
+    odd = sorted(table.keys() - known)
+    if odd:
+        faults.append(f"member {number} has {', '.join(odd)}; expected {', '.join(sorted(known))}, transform")
+        return None
+    beside = base / Path(table["dataset"]).expanduser()
+    if (beside / MANIFEST_FILE).is_file():
+        table["dataset"] = str(beside)
+    return Member(**{**table, "transforms": (*table.get("transforms", ()), *more)})
+
+
+def _weights(
+    given: Sequence[float] | None, own: Sequence[float | None], count: int, name: str
+) -> Sequence[float] | None:
+    """Return the shares that were given for all, or by the members themselves."""
+    there = [one for one in own if one is not None]
+    if not there:
+        return given
+    if given is not None or len(there) != count:
+        raise BadArgument(
+            f"{len(there)} of {count} members have a {name}{f', and {name}s were given too' if given else ''}; expected all, once"
+        )
+    return there
+
+
+def _opened(
+    member: Member, sampler: Mapping[str, Any] | None, *, download: bool, home: Path | None
+) -> BaseDatasetExperienceReplay:
+    options: dict[str, Any] = {"transform": _transforms(member), "sampler": _sampler(sampler)}
+    folder = Path(member.dataset).expanduser()
+    if (folder / MANIFEST_FILE).is_file():
+        return open_dataset(folder, **options)
+    head, name = sources.split_id(member.dataset)
+    sources.source(head).entry(name)
+    if home is not None:
+        options["root"] = home / head
+    return dataset_class(head)(name, download=download, **options)
+
+
+def _transforms(member: Member) -> list[Any]:
+    steps = [
+        Recipe.inline([one]).steps[0]
+        if isinstance(one, str)
+        else make(str(one.get("use")), (), {key: value for key, value in one.items() if key != "use"})
+        for one in member.transforms
+    ]
+    whole = sorted({step.use() for step in steps if not isinstance(step, Applied)})
+    if whole:
+        raise BadArgument(
+            f"{member.dataset} was to pass {', '.join(whole)}: they need whole episodes, and batches are none",
+            hint="put the dataset through them first: rlds preprocess",
+        )
+    return [step.transform for step in steps if isinstance(step, Applied)]
+
+
+def _sampler(wanted: Mapping[str, Any] | None) -> Sampler | None:
+    if wanted is None:
+        return None
+    arguments = dict(wanted)
+    use = arguments.pop("use", None)
+    if use not in _SAMPLERS:
+        raise BadArgument(f"sampler uses {use!r}; expected {', '.join(_SAMPLERS)}", hint="give buffers for other ones")
+    try:
+        return _SAMPLERS[use](**arguments)
+    except TypeError as error:
+        raise BadArgument(f"the sampler {use} cannot be made: {error}") from error

@@ -1,0 +1,150 @@
+"""Mixed buffers: flat batches that say where each step is from, and keys that are compared before the first one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from datasets_rl import (
+    BadArgument,
+    LazyTensorStorage,
+    Mixture,
+    PrioritizedSampler,
+    SliceSampler,
+    TensorDictReplayBuffer,
+)
+
+
+def member(number, count=40, *, transform=None, sampler=None, **further):
+    """A buffer whose data says that it is its own: thousands of the buffer's number, and the row."""
+    rb = TensorDictReplayBuffer(storage=LazyTensorStorage(count), transform=transform, sampler=sampler)
+    value = number * 1000 + torch.arange(count)
+    done = torch.arange(count)[:, None] % 10 == 9
+    rb.extend(TensorDict({"value": value, "next": {"done": done}, **further}, [count]))
+    return rb
+
+
+def test_every_step_says_where_it_is_from():
+    rb = Mixture(member(0), member(1), member(2), p=[6, 3, 1], batch_size=20)
+
+    for _ in range(5):
+        batch = rb.sample()
+        assert batch.batch_size == (20,)
+        source, row = batch["index", "buffer_ids"], batch["index", "index"]
+        assert torch.equal(batch["value"], source * 1000 + row)
+        assert torch.bincount(source).tolist() == [12, 6, 2]
+
+
+def test_members_have_transforms_of_their_own_and_the_mixture_one_for_all():
+    def tripled(batch):
+        return batch.set("value", batch["value"] * 3)
+
+    def seen(batch):
+        return batch.set("from", batch["index", "buffer_ids"])
+
+    batch = Mixture(member(0, transform=tripled), member(1), batch_size=8, transform=seen).sample()
+    scale = torch.where(batch["from"] == 0, 3, 1)
+
+    assert torch.equal(batch["value"], (batch["from"] * 1000 + batch["index", "index"]) * scale)
+
+
+def test_keys_that_differ_are_told_one_by_one_before_the_first_batch():
+    odd = member(1, more=torch.zeros(40), image=torch.zeros(40, 3, 8, 8, dtype=torch.uint8))
+    plain = member(0, image=torch.zeros(40, 3, 4, 4))
+
+    with pytest.raises(BadArgument) as raised:
+        Mixture(plain, odd, names=["medium", "expert"])
+
+    lines = [line.split() for line in raised.value.message.splitlines()[1:]]
+    assert lines == [
+        ["key", "medium", "expert"],
+        ["image", "float32", "[3,", "4,", "4]", "uint8", "[3,", "8,", "8]"],
+        ["more", "-", "float32", "[]"],
+    ]
+    assert "missing='drop'" in raised.value.hint
+
+
+@pytest.mark.parametrize(("missing", "there"), [("drop", False), ("zero", True)])
+def test_keys_that_only_some_have_are_dropped_or_filled(missing, there):
+    rb = Mixture(member(0), member(1, more=torch.ones(40)), batch_size=10, missing=missing)
+    batch = rb.sample()
+
+    assert ("more" in batch) is there
+    if there:
+        assert torch.equal(batch["more"], batch["index", "buffer_ids"].float())
+
+
+def test_shapes_that_differ_are_refused_whatever_becomes_of_missing_keys():
+    with pytest.raises(BadArgument, match=r"extra +float32 \[2\] +float32 \[3\]"):
+        Mixture(member(0, extra=torch.zeros(40, 2)), member(1, extra=torch.zeros(40, 3)), missing="drop")
+
+
+def test_slices_of_members_lie_one_behind_the_other():
+    rb = Mixture(*(member(n, sampler=SliceSampler(slice_len=5)) for n in range(2)), p=[3, 1], unit=5, batch_size=20)
+    batch = rb.sample()
+
+    assert batch["index", "buffer_ids"].tolist() == [0] * 15 + [1] * 5
+    assert (batch["value"].reshape(4, 5).diff(dim=1) == 1).all()
+    assert batch["slice_id"].reshape(4, 5).unique(dim=1).shape == (4, 1)
+    assert batch["next", "truncated"][4::5].all()
+
+
+def test_a_member_with_priorities_gives_weights_and_takes_priorities():
+    sampler = PrioritizedSampler(max_capacity=40, alpha=1.0, beta=1.0)
+    rb = Mixture(member(0), member(1, sampler=sampler), batch_size=10)
+    batch = rb.sample()
+    assert (batch["priority_weight"][:5] == 1).all()
+    batch["td_error"] = torch.where(batch["index", "index"] == batch["index", "index"][-1], 1e6, 1e-6)
+    rb.update_tensordict_priority(batch)
+
+    hot = batch["index", "index"][-1]
+    assert (rb.sample()["index", "index"][5:] == hot).double().mean() > 0.5 or sampler.alpha != 1.0
+
+
+def test_batches_ahead_are_those_that_would_have_come():
+    def drawn(prefetch):
+        torch.manual_seed(5)
+        rb = Mixture(member(0), member(1), p=[0.7, 0.3], batch_size=9, prefetch=prefetch)
+        return [rb.sample()["value"].tolist() for _ in range(6)]
+
+    assert drawn(None) == drawn(2)
+
+
+@pytest.mark.parametrize("prefetch", [None, 2])
+def test_a_saved_mixture_goes_on_where_it_stopped(tmp_path, prefetch):
+    def made():
+        generator = torch.Generator().manual_seed(1)
+        return Mixture(
+            member(0),
+            member(1),
+            p=[0.7, 0.3],
+            final_p=[0.1, 0.9],
+            anneal=9,
+            batch_size=7,
+            prefetch=prefetch,
+            generator=generator,
+        )
+
+    first, second = made(), made()
+    for _ in range(4):
+        first.sample()
+    first.dumps(tmp_path / "state")
+    second.loads(tmp_path / "state")
+
+    for _ in range(8):
+        assert torch.equal(first.sample()["value"], second.sample()["value"])
+
+
+def test_a_number_gives_a_member_and_names_say_which():
+    rb = Mixture(member(0), member(1), names=["a", "b"])
+
+    assert rb.names == ("a", "b")
+    assert rb[1][3]["value"] == 1003
+
+
+def test_with_a_loader_batches_keep_their_shares():
+    rb = Mixture(member(0), member(1), p=[3, 1], batch_size=8)
+    batches = iter(rb)
+
+    assert [torch.bincount(next(batches)["index", "buffer_ids"]).tolist() for _ in range(3)] == [[6, 2]] * 3
