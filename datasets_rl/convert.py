@@ -11,13 +11,15 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 
 from datasets_rl import disk
 from datasets_rl.errors import ConversionFailed
 from datasets_rl.fetch.ahead import Ahead
-from datasets_rl.fetch.asset import Fetched
+from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.format.journal import Journal
 from datasets_rl.format.npy import NpyStream
 from datasets_rl.format.writer import Commit, DatasetWriter, Written
@@ -27,6 +29,7 @@ from datasets_rl.rows import Column, Schema
 from datasets_rl.shards import End, Opening, Ready, in_order
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection
 from datasets_rl.ted.episode import Episode, Late
+from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import Key
 
 __all__ = ["Work", "convert", "converted_bytes", "converter_version", "write_metadata"]
@@ -51,10 +54,16 @@ class Work:
     @property
     def key(self) -> str:
         """Say what is made of what, so that only a conversion of the same is gone on with."""
-        assets = [[asset.path, asset.size, asset.sha256, asset.md5] for asset in self.contents.assets]
+        assets = [[one.path, one.size, one.sha256, one.md5, _changed(one)] for one in self.contents.assets]
         shards = [[shard.paths, shard.part] for shard in self.contents.shards]
         facts = [self.entry.id, converter_version(), self.contents.revision, self.selection.to_json()]
         return hashlib.sha256(json.dumps([facts, assets, shards, self.contents.facts]).encode()).hexdigest()
+
+
+def _changed(asset: Asset) -> int | None:
+    """Return when a file of the user's was last changed: nobody says its digest beforehand."""
+    paths = [Path(url2pathname(urlsplit(url).path)) for url in asset.urls if url.startswith("file:")]
+    return next((path.stat().st_mtime_ns for path in paths if path.is_file()), None)
 
 
 def convert(
@@ -96,13 +105,8 @@ def convert(
     writer = _writer(work, recording, kept, folder, [entry["commit"] for entry in entries], report)
     try:
         for event in events:
-            if isinstance(event, Episode):
-                piece = chosen.take(event)
-                if piece is not None:
-                    writer.append(piece if len(kept) == len(recording.columns) else _narrowed(piece, kept))
-                    report(len(piece))
-            elif isinstance(event, Late):
-                writer.amend(event)
+            if isinstance(event, Episode | Episodes | Late):
+                report(_write(writer, event, chosen, kept))
             elif isinstance(event, End):
                 entries.append({**_journal_entry(event), "seen": chosen.seen})
                 if chosen.complete:
@@ -124,6 +128,21 @@ def convert(
     return manifest
 
 
+def _write(writer: DatasetWriter, piece: Episode | Episodes | Late, chosen: _Chosen, kept: Collection[Key]) -> int:
+    """Write what is wanted of what was read, and return how many steps that was."""
+    if isinstance(piece, Late):
+        writer.amend(piece)
+        return 0
+    wanted = chosen.pick(piece) if isinstance(piece, Episodes) else chosen.take(piece)
+    if wanted is None:
+        return 0
+    if isinstance(wanted, Episodes):
+        writer.extend(wanted.only(kept))
+        return wanted.count
+    writer.append(_narrowed(wanted, kept))
+    return len(wanted)
+
+
 class _Chosen:
     """Takes trajectories by their numbers over all shards, where no shard knows how many come before it.
 
@@ -143,6 +162,16 @@ class _Chosen:
         if self._wanted is None:
             return piece
         return replace(piece, facts={**piece.facts, "source": number}) if number in self._wanted else None
+
+    def pick(self, block: Episodes) -> Episodes | None:
+        """Return those that are wanted of several trajectories, with their numbers."""
+        if self._wanted is None:
+            self.seen += len(block)
+            return block
+        numbers = np.arange(self.seen, self.seen + len(block))
+        self.seen += len(block)
+        chosen = np.isin(numbers, list(self._wanted))
+        return replace(block, facts={**block.facts, "source": numbers}).pick(chosen) if chosen.any() else None
 
     @property
     def complete(self) -> bool:
@@ -176,6 +205,8 @@ def _steps(work: Work, recording: Recording) -> int | None:
 
 
 def _narrowed(piece: Episode, kept: Collection[Key]) -> Episode:
+    if len(kept) == len(piece.steps) + len(piece.states):
+        return piece
     return replace(
         piece,
         steps={key: column for key, column in piece.steps.items() if key in kept},

@@ -36,6 +36,7 @@ from datasets_rl.fetch.ahead import Ahead
 from datasets_rl.fetch.asset import Fetched
 from datasets_rl.sources import Contents, Decision, Recording, Shard, source
 from datasets_rl.ted.episode import Encoded, Episode, Late, Texts, Values
+from datasets_rl.ted.episodes import Episodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +82,7 @@ class End:
 
 def in_order(
     opening: Opening, shards: Sequence[Shard], ahead: Ahead, jobs: int
-) -> Generator[Recording | Episode | Late | End, None, None]:
+) -> Generator[Recording | Episode | Late | Episodes | End, None, None]:
     """Yield the first shard, opened, then the pieces of every shard and an `End` behind each.
 
     They are the same whatever `jobs` is.
@@ -153,7 +154,7 @@ class _Reading:
 class _Here(_Reading):
     """A shard that is read in this process, as its pieces are asked for."""
 
-    def pieces(self) -> Iterator[Episode | Late]:
+    def pieces(self) -> Iterator[Episode | Late | Episodes]:
         recording = self.opened or self.open()
         yield from recording.episodes(self.ready.shard.part)
         self.decisions = tuple(recording.decisions)
@@ -240,7 +241,7 @@ class _Elsewhere(_Reading):
         else:
             self._reader.close()
 
-    def pieces(self) -> Iterator[Episode | Late]:
+    def pieces(self) -> Iterator[Episode | Late | Episodes]:
         while True:
             with self._change:
                 self._change.wait_for(lambda: self._came)
@@ -262,7 +263,7 @@ class _Elsewhere(_Reading):
                 self._held += size
                 self._came.append((size, piece))
                 self._change.notify_all()
-                if self._closed or not isinstance(piece, Episode | Late):
+                if self._closed or not isinstance(piece, Episode | Late | Episodes):
                     return
 
 
@@ -301,7 +302,7 @@ def _widen(out: IO[bytes]) -> None:
         return
 
 
-def _packed(piece: Episode | Late) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+def _packed(piece: Episode | Late | Episodes) -> tuple[dict[str, Any], list[NDArray[Any]]]:
     arrays: list[NDArray[Any]] = []
 
     def described(columns: Mapping[tuple[str, ...], Values]) -> list[Any]:
@@ -318,6 +319,14 @@ def _packed(piece: Episode | Late) -> tuple[dict[str, Any], list[NDArray[Any]]]:
             entries.append([key, array.dtype.str, array.shape, words, None])
         return entries
 
+    if isinstance(piece, Episodes):
+        parts = {"steps": piece.steps, "states": piece.states, "finals": piece.finals}
+        return {
+            "block": {name: described(part) for name, part in parts.items()},
+            "lengths": described({("lengths",): piece.lengths, ("known",): piece.known}),
+            "facts": described({(name,): values for name, values in piece.facts.items()}),
+            "words": [[key, list(words)] for key, words in piece.words.items()],
+        }, arrays
     if isinstance(piece, Late):
         return {"late": described(piece.states), "back": piece.back}, arrays
     facts = {name: (np.asarray(value).dtype.str, np.asarray(value).item()) for name, value in piece.facts.items()}
@@ -362,6 +371,14 @@ def _receive(stream: IO[bytes]) -> tuple[int, Any]:
                 found[tuple(key)] = array if words is None else Texts(array, tuple(words))
         return found
 
+    if "block" in header:
+        parts = {name: columns(entries) for name, entries in header["block"].items()}
+        own = columns(header["lengths"])
+        known_facts = {name: values for (name,), values in columns(header["facts"]).items()}
+        words = {tuple(key): listed for key, listed in header["words"]}
+        return size, Episodes(
+            own["lengths",], parts["steps"], parts["states"], parts["finals"], own["known",], known_facts, words
+        )
     if "late" in header:
         return size, Late(columns(header["late"]), header["back"])
     steps, states = columns(header["steps"]), columns(header["states"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 
 import numpy as np
@@ -134,6 +135,26 @@ def test_a_journal_without_its_rows_counts_for_nothing(get, monkeypatch, tmp_pat
     (tmp_path / "home" / "minari" / ".work" / NAME / "build" / "rows.npy").write_bytes(b"")
 
     assert content(get()) == whole
+
+
+def test_files_of_the_users_that_were_changed_meanwhile_are_read_anew(get, raw, monkeypatch):
+    whole = content(get("whole"))
+    pieces, read = minari.Minari.open, []
+
+    def dies(self, name, files, facts=None):
+        read.append(sorted(files))
+        if len(read) == 4:
+            raise _Death
+        return pieces(self, name, files, facts)
+
+    monkeypatch.setattr(minari.Minari, "open", dies)
+    with pytest.raises(_Death):
+        get()
+    first = next(path for path in raw.rglob("*.parquet") if path.name in str(read[0]))
+    os.utime(first, (1, 1))
+    assert content(get()) == whole
+
+    assert read[4] == read[0]
 
 
 def test_another_selection_does_not_go_on_with_what_was_begun(get, monkeypatch):

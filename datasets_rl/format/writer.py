@@ -260,6 +260,8 @@ class DatasetWriter:
             )
         batch.ended, batch.filled = finals.stop, into.stop
         self._steps += rows.stop - rows.start
+        if not block.facts:
+            self._facts += [{}] * (closed.stop - closed.start)
         self._lengths += block.lengths[closed].tolist()
         self._known += block.known[closed].tolist()
         self._facts += [

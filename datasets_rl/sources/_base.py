@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from datasets_rl.fetch.upstream import Upstream
     from datasets_rl.rows import Column
     from datasets_rl.ted.episode import Episode, Late
+    from datasets_rl.ted.episodes import Episodes
     from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["Contents", "Decision", "Entry", "Option", "Recording", "Score", "Selection", "Shard", "Source"]
@@ -170,10 +171,10 @@ class Recording(ABC):
     """Those for what `episodes` has read, complete when it is exhausted; the counts of all shards are added up."""
 
     @abstractmethod
-    def episodes(self, part: Any = None) -> Iterator[Episode | Late]:
-        """Yield the trajectories of a shard, long ones in pieces of a few megabytes, in the order of the files.
+    def episodes(self, part: Any = None) -> Iterator[Episode | Late | Episodes]:
+        """Yield the trajectories of a shard, in the order of the files.
 
-        A trajectory may go on in the next shard: its last piece here then `continues`. States that stand at the end of
+        Long ones come in pieces of a few megabytes, very short ones many at once. A trajectory may go on in the next shard: its last piece here then `continues`. States that stand at the end of
         their file, far behind the others, come as `Late`.
 
         Args:

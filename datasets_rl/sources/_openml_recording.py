@@ -23,7 +23,7 @@ from datasets_rl.errors import ConversionFailed
 from datasets_rl.read.arff import ArffFile, Rows
 from datasets_rl.rows import Column
 from datasets_rl.sources._base import Decision, Recording
-from datasets_rl.ted.episode import Episode
+from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
 if TYPE_CHECKING:
@@ -92,15 +92,9 @@ class OpenMLRecording(Recording):
         count = len(self._values[self._target])
         return {"action": {"kind": "discrete", "shape": [], "dtype": "int64", "n": count}}
 
-    def episodes(self, part: Any = None) -> Iterator[Episode]:
-        """Yield a step for each row."""
+    def episodes(self, part: Any = None) -> Iterator[Episodes]:
+        """Yield a step for each row, many at once."""
         del part
-        reward, terminated, truncated = (
-            np.ones((1, 1), np.float32),
-            np.ones((1, 1), np.bool_),
-            np.zeros((1, 1), np.bool_),
-        )
-        plain: Mapping[str, Any] = {}
         size = max(1, _PIECE_BYTES // max(8 * self._width, 1))
         for rows in self._file.rows([self._target, *self._places]):
             kept = np.flatnonzero(self._kept(rows))
@@ -108,17 +102,17 @@ class OpenMLRecording(Recording):
                 chosen = kept[first : first + size]
                 samples = np.ascontiguousarray((self._design(rows, chosen) - self._mean) / self._scale)
                 classes = self._labels(rows, self._target, chosen)
-                for at in range(len(chosen)):
-                    steps: dict[Key, NDArray[Any]] = {
-                        OBSERVATION: samples[at : at + 1],
-                        ACTION: classes[at : at + 1],
-                        NEXT_REWARD: reward,
-                        NEXT_TERMINATED: terminated,
-                        NEXT_TRUNCATED: truncated,
-                    }
-                    # Where all rows are there, the number of an episode is that of its row, and need not be held.
-                    facts = {"source": rows.start + chosen[at]} if self._found["missing-values"] else plain
-                    yield Episode(steps, {}, facts=facts)
+                steps: dict[Key, NDArray[Any]] = {
+                    OBSERVATION: samples,
+                    ACTION: classes,
+                    NEXT_REWARD: np.ones((len(chosen), 1), np.float32),
+                    NEXT_TERMINATED: np.ones((len(chosen), 1), np.bool_),
+                    NEXT_TRUNCATED: np.zeros((len(chosen), 1), np.bool_),
+                }
+                ones = np.ones(len(chosen), np.int64)
+                # Where all rows are there, the number of an episode is that of its row, and need not be held.
+                facts = {"source": rows.start + chosen} if self._found["missing-values"] else {}
+                yield Episodes(ones, steps, {}, {}, known=ones > 0, facts=facts)
         self.decisions = [Decision(rule, text, self._found[rule]) for rule, text in _TEXTS.items() if self._found[rule]]
 
     def _roles(self, features: Sequence[Mapping[str, str]], target: str) -> tuple[int, list[int]]:

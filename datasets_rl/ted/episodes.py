@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -88,6 +88,14 @@ class Episodes:
             facts={name: values[chosen] for name, values in self.facts.items()},
             numbers=self.numbers[chosen],
         )
+
+    def only(self, keys: Collection[Key]) -> Episodes:
+        """Return the same trajectories with some of their fields."""
+
+        def kept(arrays: Arrays) -> Arrays:
+            return {key: values for key, values in arrays.items() if key in keys}
+
+        return replace(self, steps=kept(self.steps), states=kept(self.states), finals=kept(self.finals))
 
     def __iter__(self) -> Iterator[Episode]:
         """Yield each trajectory by itself."""
