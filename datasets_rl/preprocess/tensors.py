@@ -89,11 +89,16 @@ def from_tensors(data: Any, block: Episodes, *, whole: bool) -> Episodes | None:
     states, finals = {}, {}
     for key in [key for key in leaves if key[0] != NEXT and (NEXT, *key) in leaves]:
         following = leaves[(NEXT, *key)]
-        if key in block.steps or not _one_step_later(leaves[key], following, ends):
+        if key in block.steps:
+            continue
+        if not known.all():
+            # The function may have given one tensor under both names.
+            leaves[(NEXT, *key)] = following = following.copy()
+            following[stops[~known] - 1] = 0
+        if not _one_step_later(leaves[key], following, ends):
             continue
         states[key] = leaves.pop(key)
         finals[key] = leaves.pop((NEXT, *key))[stops - 1]
-        finals[key][~known] = 0
     words = {key: texts for key, texts in block.words.items() if key in leaves or key in states}
     steps = {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated, **leaves}
     facts = {name: values[origin] for name, values in block.facts.items()}

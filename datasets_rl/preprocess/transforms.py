@@ -41,23 +41,25 @@ _NO_STEPS = frozenset(
         "Hash",
         "PinMemoryTransform",
         "RandomCropTensorDict",
+        "Reward2GoTransform",
         "Tokenizer",
         "Transform",
         "UnaryTransform",
         "VecNorm",
     }
 )
-"""Those that need a model or a function, take text, do nothing to data on a disk, or depend on the order of batches."""
+"""Those that need a model or a function, take text, do nothing to data on a disk, or depend on the order of batches;
+and rewards to go, which are the step `returns_to_go`."""
 
 
 @cache
 def transforms() -> Mapping[str, type[Transform]]:
-    """Return every transform that can be a step and has no step of its own, by its name: "cat_frames", "reward_2_go"."""
+    """Return every transform that can be a step and has no step of its own, by its name: "cat_frames"."""
     found = {}
     for name in library.__all__:
         kind = getattr(library, name)
         if inspect.isclass(kind) and issubclass(kind, Transform) and name not in _NO_STEPS:
-            found[snake(name.removesuffix("Transform")).replace("2_go", "_2_go")] = kind
+            found[snake(name.removesuffix("Transform"))] = kind
     return {name: kind for name, kind in sorted(found.items()) if name not in known()}
 
 

@@ -55,7 +55,10 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     "keep_steps": ({"span": "1:3"}, {"span": "0:2"}),
     "keep_success": ({}, {"keep": False}),
     "keep_top_returns": ({"percent": 50.0}, {"percent": 60.0, "of": "steps"}),
-    "keep_where": ({"key": "text", "test": "== open"}, {"key": "action", "test": "> 0", "over": "last"}),
+    "keep_where": (
+        {"key": "text", "test": "== open", "over": "first"},
+        {"key": "action", "test": "> -0.5", "over": "last"},
+    ),
     "multi_step": ({"n_steps": 1}, {"n_steps": 3}),
     "normalise": ({"keys": ["observation", "action"]},),
     "normalise_range": ({},),
@@ -64,7 +67,6 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     "rename": ({"old": "goal", "new": "target"},),
     "resize": ({"w": 5}, {"w": 4, "in_keys": ["pixels"]}),
     "returns_to_go": ({}, {"gamma": 0.9}),
-    "reward_2_go": ({"gamma": 0.5},),
     "reward_clipping": ({"clamp_min": 0.0},),
     "reward_scaling": ({"loc": 0.0, "scale": 2.0},),
     "reward_sum": ({},),
@@ -142,10 +144,11 @@ def same(left, right):
     if left is None or right is None:
         return left is right
     kinds = ("steps", "states", "finals", "facts")
-    assert [getattr(left, kind).keys() for kind in kinds] == [getattr(right, kind).keys() for kind in kinds]
+    if any(getattr(left, kind).keys() != getattr(right, kind).keys() for kind in kinds):
+        return False
     pairs = [(getattr(left, kind)[key], getattr(right, kind)[key]) for kind in kinds for key in getattr(left, kind)]
     pairs += [(left.lengths, right.lengths), (left.known, right.known), (left.numbers, right.numbers)]
-    return all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in pairs)
+    return all(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)
 
 
 def test_the_suite_covers_every_step_and_every_transform():
@@ -202,6 +205,13 @@ def test_what_comes_out_is_strict_and_given_arrays_stay(name, arguments, shapes)
     assert set(cut) <= unknown
     if name != "keep_steps":
         assert came.known.tolist() == [bool(block.known[number]) for number in came.numbers]
+
+
+@EACH
+def test_a_step_does_something(name, arguments):
+    block = block_of([(3, True, True), (1, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2)
+
+    assert not same(block, learned(name, arguments, block)(block))
 
 
 @EACH
