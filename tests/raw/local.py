@@ -417,7 +417,7 @@ def many_tables(folder: Path, size: int) -> None:
     place.mkdir(parents=True)
     (place / "dataset.toml").write_text(TABLE)
     dice = np.random.default_rng(6)
-    rows = min(size, 50_000_000) // 500 // 100 * 100
+    rows = max(1, min(size, 50_000_000) // 50_000) * 100
     for number in range(max(1, size // 50_000_000)):
         state = pa.FixedSizeListArray.from_arrays(pa.array(dice.normal(size=rows * 100).astype(np.float32)), 100)
         xyz = pa.FixedSizeListArray.from_arrays(pa.array(dice.normal(size=rows * 3)), 3)
