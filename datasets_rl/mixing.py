@@ -182,7 +182,7 @@ def mixture_toml(members: Sequence[Member], settings: Mapping[str, Any]) -> str:
         lines += [
             "",
             "[[member]]",
-            *(f"{name} = {_toml(value)}" for name, value in entries.items() if value not in {None, ()}),
+            *(f"{name} = {_toml(value)}" for name, value in entries.items() if value is not None and value != ()),
         ]
     return "\n".join(lines).lstrip("\n") + "\n"
 

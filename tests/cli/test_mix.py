@@ -1,0 +1,100 @@
+"""``rlds mix``: the file, what is said of it, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from stored_data import columns, trajectory, write_dataset
+
+from datasets_rl import load_mixture
+
+tomllib = pytest.importorskip("tomllib")
+
+
+@pytest.fixture
+def mine(tmp_path):
+    return write_dataset(tmp_path / "mine", [trajectory(10, seed=n) for n in range(4)], columns()).folder
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_mixture_is_written_and_loaded(rlds, mine, tmp_path):
+    out = tmp_path / "mixes" / "mix.toml"
+    out.parent.mkdir()
+    ran = rlds(
+        "mix",
+        "demo/pendulum",
+        mine,
+        "--weights",
+        "0.7,0.3",
+        "--batch-size",
+        10,
+        "-o",
+        out,
+        "--missing",
+        "drop",
+        "--json",
+    )
+
+    assert ran.code == 2
+    assert "float32 [3]  float32 [3]" not in ran.err
+    assert ran.err.count("action") == 1  # [1] and [2]
+    ran = rlds("mix", mine, mine, "--weights", "0.7,0.3", "--batch-size", 10, "-o", out, "--json")
+    assert [one["share"] for one in ran.json["members"]] == [0.7, 0.3]
+    assert {"key": "action", "kinds": ["float32 [2]", "float32 [2]"]} in ran.json["keys"]
+    assert tomllib.loads(out.read_text())["member"][0] == {"dataset": "../mine", "weight": 0.7}
+    assert len(load_mixture(out).sample()) == 10
+
+
+def test_a_mixture_reads_as_a_page(rlds, mine):
+    ran = rlds("mix", mine, mine, "--temperature", 2, "-t", "reward_scaling:0,0.1", "--slice-len", 4)
+
+    assert f"{mine}\t40\t0.5000\t128.0" in ran.out
+    assert "observation\tfloat32 [3]\tfloat32 [3]" in ran.out
+    assert "temperature = 2.0" in ran.out
+    assert 'transforms = ["reward_scaling:0,0.1"]' in ran.out
+
+
+def test_a_mixture_can_be_sampled(rlds, mine, tmp_path):
+    out = tmp_path / "mix.toml"
+    rlds("mix", mine, mine, "-o", out)
+    ran = rlds("sample", out, "-n", 8, "--json")
+
+    keys = {one["key"]: one for one in ran.json["keys"]}
+    assert keys["index.buffer_ids"]["values"] == [0, 0, 0, 0]
+    assert keys["observation"]["shape"] == [8, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--weights", "1"), "1 numbers for 2"),
+        (("--weights", "a,b"), "no list of numbers"),
+        (("--weights", "1,2", "--temperature", "2"), "no weights beside it"),
+        (("--final-weights", "1,2"), "expected both, or neither"),
+        (("--missing", "maybe"), "expected 'refuse'"),
+    ],
+    ids="".join,
+)
+def test_options_that_make_no_mixture_are_refused_and_nothing_is_written(rlds, mine, tmp_path, options, said):
+    ran = rlds("mix", mine, mine, *options, "-o", tmp_path / "mix.toml")
+
+    assert ran.code == 2
+    assert said in ran.err
+    assert not (tmp_path / "mix.toml").exists()
+
+
+def test_a_file_that_is_there_stays(rlds, mine, tmp_path):
+    out = tmp_path / "mix.toml"
+    out.write_text("mine")
+    ran = rlds("mix", mine, mine, "-o", out)
+
+    assert (ran.code, out.read_text()) == (2, "mine")
+    assert "--force" in ran.err
+    assert rlds("mix", mine, mine, "-o", out, "--force").code == 0
+    assert "[[member]]" in out.read_text()
+
+
+def test_a_dataset_that_is_not_there_is_not_downloaded(rlds, mine):
+    ran = rlds("mix", mine, "demo/pendulum")
+
+    assert ran.code == 3
+    assert "rlds download demo/pendulum" in ran.err
