@@ -109,6 +109,7 @@ def _stored_json(manifest: Manifest, folder: Path | None) -> dict[str, Any]:
         "score": dict(manifest.score) or None,
         "time_limit": manifest.time_limit,
         "converter": manifest.converter,
+        "history": [dict(one) for one in manifest.history],
     }
 
 
@@ -191,6 +192,19 @@ def _history(manifest: Manifest) -> Iterator[Block]:
     if manifest.raw:
         raw = tuple((one.path, size_text(one.bytes), one.checked, one.sha256, one.url) for one in manifest.raw)
         yield Table(("file", "size", "digest", "sha256", "from"), raw, title="made of")
+    if manifest.history:
+        done = tuple(row for number, one in enumerate(manifest.history) for row in _done(number, one))
+        yield Table(("", "step", "of", "bytes"), done, title="then preprocessed")
     facts = tuple((name, str(value)) for name, value in manifest.metadata.items() if not isinstance(value, Mapping))
     if facts:
         yield Facts(facts, title="metadata")
+
+
+def _done(number: int, one: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield a line for each step of a recipe; what it was applied to stands on the first."""
+    of, recipe = one.get("of", {}), one.get("recipe", {})
+    given = f"{of.get('id')}, {of.get('steps', 0):,} steps", str(of.get("files", ""))
+    for place, step in enumerate(recipe.get("steps", ())):
+        arguments = ", ".join(f"{name}={value}" for name, value in step.items() if name != "use")
+        text = f"{step.get('use')}({arguments})"
+        yield (f"{number + 1}. {recipe.get('name', '')}", text, *given) if not place else ("", text, "", "")

@@ -117,7 +117,7 @@ class Recipe:
     def learned(self) -> dict[str, Any]:
         """What the steps learned, by slash-joined names, for the manifest."""
         return {
-            f"preprocess/{number}.{step.use()}/{name}": value
+            f"{number}.{step.use()}/{name}": value
             for number, step in enumerate(self.steps)
             for name, value in step.learned.items()
         }

@@ -438,7 +438,9 @@ class _Run:
     def _write_manifest(self, build: Path, written: Written, recipe: Recipe, unfit: set[str], mark: str) -> None:
         before = self.stored.manifest
         arrays = {name: _metadata_value(self.stored, value) for name, value in before.metadata.items()}
-        metadata, files = write_metadata(build, {**arrays, **recipe.learned})
+        # Under the number of the run: a recipe that is applied twice learns twice, and both can be undone.
+        learned = {f"preprocess/{len(before.history)}/{name}": value for name, value in recipe.learned.items()}
+        metadata, files = write_metadata(build, {**arrays, **learned})
         done = {
             "recipe": recipe.to_json(),
             "num_frames": self.num_frames,

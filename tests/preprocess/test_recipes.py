@@ -81,8 +81,8 @@ def test_iql_locomotion_scales_by_the_span_of_returns():
 
     assert flat(came.steps[REWARD]) == [500, 1000, 1500, 2000, 2000]
     assert recipe.learned == {
-        "preprocess/0.scale_by_returns/lowest": 6.0,
-        "preprocess/0.scale_by_returns/highest": 8.0,
+        "0.scale_by_returns/lowest": 6.0,
+        "0.scale_by_returns/highest": 8.0,
     }
 
 
@@ -137,7 +137,7 @@ def test_td3_bc_brings_observations_to_mean_0_and_can_be_undone():
 
     assert flat(came.states[key]) == pytest.approx([-1 / 1.001, 1 / 1.001, -1 / 1.001, 1 / 1.001])
     assert flat(came.finals[key]) == pytest.approx([3 / 1.001, 0])
-    shift, scale = (recipe.learned[f"preprocess/0.normalise/observation/{name}"] for name in ("shift", "scale"))
+    shift, scale = (recipe.learned[f"0.normalise/observation/{name}"] for name in ("shift", "scale"))
     assert flat(came.states[key] * scale + shift) == pytest.approx([1, 3, 1, 3])
 
 
@@ -152,8 +152,8 @@ def test_moments_of_blocks_are_those_of_the_whole():
     recipe.learn(lambda: blocks)
 
     found = recipe.learned
-    assert flat(found["preprocess/0.normalise/observation/shift"]) == pytest.approx([values.mean()], rel=1e-12)
-    assert flat(found["preprocess/0.normalise/observation/scale"]) == pytest.approx([values.std() + 1e-3], rel=1e-6)
+    assert flat(found["0.normalise/observation/shift"]) == pytest.approx([values.mean()], rel=1e-12)
+    assert flat(found["0.normalise/observation/scale"]) == pytest.approx([values.std() + 1e-3], rel=1e-6)
 
 
 def test_normalised_observation_spans_minus_1_to_1():
@@ -255,7 +255,7 @@ def test_flat_observation_joins_by_name_and_says_in_which_order():
 
     assert came.states["observation",].tolist() == [[1, 2, 3]]
     assert came.finals["observation",].tolist() == [[4, 5, 6]]
-    assert recipe.learned["preprocess/0.flat_observation/order"] == "observation.place 2, observation.velocity 1"
+    assert recipe.learned["0.flat_observation/order"] == "observation.place 2, observation.velocity 1"
 
 
 @pytest.mark.parametrize("layout", ["HW", "CHW", "HWC"])

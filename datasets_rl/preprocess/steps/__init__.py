@@ -7,7 +7,7 @@ import importlib
 import inspect
 import pkgutil
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step
 from datasets_rl.rows import shorten
 
-__all__ = ["known", "make"]
+__all__ = ["Described", "described", "known", "make"]
 
 
 @cache
@@ -33,6 +33,34 @@ def known() -> Mapping[str, type[Step]]:
             ):
                 found[one.use()] = one
     return dict(sorted(found.items()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """A step, for listings."""
+
+    name: str
+    arguments: str
+    """As one writes them: ``percent=10.0, of=episodes``; those without a value must be given."""
+    purpose: str
+
+
+def described() -> list[Described]:
+    """Describe every step, and every transform that is one, by name."""
+    from datasets_rl.preprocess.transforms import transforms
+
+    found = [Described(name, ", ".join(_arguments(kind)), kind.purpose) for name, kind in known().items()]
+    for name, kind in transforms().items():
+        text = ", ".join(str(one).partition(":")[0] for one in inspect.signature(kind).parameters.values())
+        found.append(Described(name, text, (kind.__doc__ or "").partition("\n")[0].removesuffix(".")))
+    return sorted(found, key=lambda one: one.name)
+
+
+def _arguments(kind: type[Step]) -> Iterator[str]:
+    for one in dataclasses.fields(kind):  # type: ignore[arg-type]  # steps are dataclasses
+        if one.init:
+            default = ",".join(one.default) if isinstance(one.default, tuple) else one.default
+            yield one.name if one.default is dataclasses.MISSING else f"{one.name}={default}"
 
 
 def make(name: str, words: Sequence[Any], named: Mapping[str, Any]) -> Step:

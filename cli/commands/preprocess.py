@@ -1,0 +1,300 @@
+"""``rlds preprocess``: a dataset through a recipe, once, into its place or another one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from datasets_rl.errors import BadArgument, DiskFull
+
+from ..errors import code_of
+from ..options import Outcome, Shell, aim, each, exit_code, read_size
+from ..output import Block, Facts, Lines, Result, Table, count_text, size_text
+
+if TYPE_CHECKING:
+    from datasets_rl.manifest import Manifest
+    from datasets_rl.preprocess import Preview, Recipe
+    from datasets_rl.rows import Column
+
+FULL = code_of(DiskFull("", 0, 0))
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A dataset that is there now."""
+
+    folder: Path
+    present: bool
+    """It was there before."""
+    manifest: Manifest
+
+
+def run(
+    shell: Shell,
+    datasets: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID|PATH...", show_default=False, help="SOURCE/NAME, or a dataset's folder."),
+    ] = None,
+    recipe: Annotated[
+        str,
+        typer.Option("--recipe", "-r", metavar="NAME|FILE", show_default=False, help="Or FILE.toml, or FILE.py:NAME."),
+    ] = "",
+    transform: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--transform", "-t", metavar="STEP:ARGS", show_default=False, help="A step, as resize:64; again for more."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", show_default=False, help="Where the result goes; not in place."),
+    ] = None,
+    num_frames: Annotated[
+        int | None, typer.Option(min=1, metavar="N", show_default=False, help="The first N steps only, to try.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, metavar="N", show_default=False, help="Processes at once.")
+    ] = None,
+    max_ram: Annotated[
+        str, typer.Option(metavar="SIZE", show_default=False, help="Memory of all processes together, as in 4GB.")
+    ] = "",
+    engine: Annotated[Literal["local", "ray"], typer.Option(help="Where the parts are made.")] = "local",
+    address: Annotated[
+        str, typer.Option(metavar="ADDRESS", show_default=False, help="The Ray cluster: auto, or ray://HOST:PORT.")
+    ] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would come, with a sample; write nothing.")
+    ] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Bring back what the last run replaced.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Make it anew; in place, apply it once more.")] = False,
+    show: Annotated[bool, typer.Option("--list", help="List the recipes and the steps.")] = False,
+) -> Result:
+    """Put datasets through a recipe; run it again to resume. Prints their folders.
+
+    \b
+    Without --out each is replaced, at once, when all is done; --undo brings it back.
+
+    \b
+    Examples:
+      rlds preprocess --list
+      rlds preprocess d4rl/hopper-medium-v2 --recipe iql_locomotion --dry-run
+      rlds preprocess d4rl/hopper-medium-v2 -t keep_lengths:100 -t cast:float16,observation --out ./small
+      rlds preprocess demo/pendulum --undo
+    """
+    if show:
+        return _listed()
+    if not datasets:
+        raise BadArgument("no dataset is named", hint="rlds preprocess ID --recipe NAME, or --list")
+    if undo:
+        return _undone(shell, datasets)
+    if address and engine != "ray":
+        raise BadArgument(f"--address {address} is for a cluster", hint="add --engine ray")
+    if out is not None and len(set(datasets)) > 1:
+        raise BadArgument(f"--out {out} is one folder for {len(set(datasets))} datasets; expected one dataset")
+    steps = _recipe(recipe, transform or [])
+    if dry_run:
+        return _dry_run(shell, datasets, steps, out, num_frames)
+    options = {
+        "dest": out,
+        "num_frames": num_frames,
+        "jobs": jobs,
+        "max_ram": read_size(max_ram) if max_ram else None,
+        "engine": _ray(address) if engine == "ray" else None,
+        "force": force,
+        "settings": shell.settings if jobs is None else dataclasses.replace(shell.settings, jobs=jobs),
+    }
+    found = each(shell, datasets, lambda one: _make(shell, one, steps, options))
+    folders = [str(one.value.folder) for one in found if one.value]
+    return Result(
+        {"datasets": [_document(one) for one in found], "dry_run": False},
+        [Lines(tuple(folders))],
+        quiet=folders,
+        code=exit_code([one.error.code if one.error else 0 for one in found]),
+    )
+
+
+def _ray(address: str) -> Any:
+    from datasets_rl.preprocess.engines.ray import RayEngine
+
+    return RayEngine(address or None)
+
+
+def _recipe(name: str, inline: list[str]) -> Recipe:
+    """Read what is asked for: a recipe, steps, or the one and the others behind it."""
+    from datasets_rl.preprocess import Recipe
+
+    if not name and not inline:
+        raise BadArgument("no recipe and no step is named", hint="rlds preprocess --list shows all")
+    parts = ([Recipe.of(name)] if name else []) + ([Recipe.inline(inline)] if inline else [])
+    return Recipe(
+        [step for part in parts for step in part.steps], " + ".join(part.name for part in parts), parts[0].purpose
+    )
+
+
+def _listed() -> Result:
+    from datasets_rl.preprocess.recipe import shipped
+    from datasets_rl.preprocess.steps import described
+
+    recipes, steps = list(shipped()), described()
+    return Result(
+        {
+            "recipes": [{"name": one.name, "purpose": one.purpose} for one in recipes],
+            "steps": [dataclasses.asdict(one) for one in steps],
+        },
+        [
+            Table(("name", "purpose"), tuple((one.name, one.purpose) for one in recipes), title="recipes"),
+            Table(
+                ("name", "arguments", "purpose"),
+                tuple((one.name, one.arguments, one.purpose) for one in steps),
+                title="steps",
+            ),
+        ],
+        quiet=[one.name for one in recipes],
+    )
+
+
+def _undone(shell: Shell, datasets: list[str]) -> Result:
+    from datasets_rl import library
+    from datasets_rl.preprocess import undo
+
+    found = each(shell, datasets, lambda one: undo(library.locate(**aim(shell, one))))
+    folders = [str(one.value) for one in found if one.value]
+    documents = [
+        {"id": one.item, "folder": None if one.value is None else str(one.value), "error": one.error_json()}
+        for one in found
+    ]
+    return Result(
+        {"datasets": documents, "undone": True},
+        [Lines(tuple(folders))],
+        quiet=folders,
+        code=exit_code([one.error.code if one.error else 0 for one in found]),
+    )
+
+
+def _make(shell: Shell, dataset: str, recipe: Recipe, options: Mapping[str, Any]) -> _Made:
+    from datasets_rl import library
+    from datasets_rl.manifest import MANIFEST_FILE, Manifest
+    from datasets_rl.preprocess import preprocess
+
+    source = library.locate(**aim(shell, dataset))
+    target = options["dest"] or source
+
+    def written() -> int:
+        file = Path(target).expanduser() / MANIFEST_FILE
+        return file.stat().st_mtime_ns if file.is_file() else 0
+
+    before = written()
+    folder = preprocess(source, recipe, **options)
+    made = _Made(folder, present=before == written(), manifest=Manifest.read(folder))
+    counts = f"{count_text(made.manifest.steps, 'step')} in {count_text(made.manifest.episodes, 'episode')}"
+    there = "already there, " if made.present else ""
+    shell.printer.note(f"{dataset}: {there}{counts}, {size_text(made.manifest.bytes)}")
+    return made
+
+
+def _document(one: Outcome[_Made]) -> dict[str, Any]:
+    made = one.value
+    return {
+        "id": one.item,
+        "folder": str(made.folder) if made else None,
+        "present": made is not None and made.present,
+        "steps": made.manifest.steps if made else None,
+        "episodes": made.manifest.episodes if made else None,
+        "bytes": made.manifest.bytes if made else None,
+        "history": [dict(done) for done in made.manifest.history] if made else [],
+        "error": one.error_json(),
+    }
+
+
+def _dry_run(shell: Shell, datasets: list[str], recipe: Recipe, out: Path | None, num_frames: int | None) -> Result:
+    from datasets_rl import library
+    from datasets_rl.preprocess import preview
+
+    def look(dataset: str) -> Preview:
+        return preview(library.locate(**aim(shell, dataset)), recipe, dest=out, num_frames=num_frames)
+
+    found = each(shell, datasets, look)
+    blocks: list[Block] = [block for one in found if one.value for block in _preview_blocks(one.value)]
+    code = exit_code([one.error.code if one.error else 0 for one in found])
+    for one in found:
+        if one.value and not one.value.present and one.value.bytes > one.value.free_bytes:
+            needed, free = size_text(one.value.bytes), size_text(one.value.free_bytes)
+            shell.printer.note(f"{one.item} does not fit: needs {needed}, free {free}")
+            code = code or FULL
+    return Result(
+        {"datasets": [_preview_document(one) for one in found], "dry_run": True},
+        blocks,
+        quiet=[one.item for one in found if one.value and not one.value.present],
+        code=code,
+    )
+
+
+def _preview_blocks(found: Preview) -> Iterator[Block]:
+    facts = (
+        ("folder", str(found.folder)),
+        ("to do", "nothing: it is there already" if found.present else ""),
+        ("steps, about", f"{found.steps:,}"),
+        ("episodes, about", f"{found.episodes:,}"),
+        ("stored, about", size_text(found.bytes)),
+        ("time in one process, about", _duration(found.seconds)),
+        ("free now", size_text(found.free_bytes)),
+        ("fingerprint", found.fingerprint),
+    )
+    yield Facts(facts, title=found.id)
+    rows = tuple(
+        (one["key"], one["dtype"], str(one["shape"]), one["stored"], ", ".join(map(_short, one["values"])))
+        for one in _keys(found)
+    )
+    yield Table(("key", "dtype", "shape", "stored", "first values"), rows, title="keys")
+
+
+def _keys(found: Preview) -> Iterator[dict[str, Any]]:
+    from datasets_rl.ted.keys import dotted
+
+    for column in found.columns:
+        values = found.sample.states if column.carried else found.sample.steps
+        yield {
+            "key": dotted(column.key),
+            "dtype": column.dtype.name,
+            "shape": [found.steps, *column.shape],
+            "stored": _stored(column, found),
+            "values": values[column.key].reshape(-1)[:_SHOWN].tolist(),
+        }
+
+
+def _stored(column: Column, found: Preview) -> str:
+    if column.carried:
+        return "once for t and t + 1"
+    return "for t and for t + 1" if column.key in found.twice else "once a step"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:,.0f} min"
+
+
+def _preview_document(one: Outcome[Preview]) -> dict[str, Any]:
+    found = one.value
+    return {
+        "id": one.item,
+        "folder": str(found.folder) if found else None,
+        "present": found is not None and found.present,
+        "recipe": dict(found.recipe) if found else None,
+        "fingerprint": found.fingerprint if found else None,
+        "steps": found.steps if found else None,
+        "episodes": found.episodes if found else None,
+        "bytes": found.bytes if found else None,
+        "seconds": found.seconds if found else None,
+        "free_bytes": found.free_bytes if found else None,
+        "keys": list(_keys(found)) if found else [],
+        "error": one.error_json(),
+    }

@@ -1,0 +1,150 @@
+"""``rlds preprocess``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from datasets_rl.format import StoredDataset
+
+
+def test_the_recipes_and_steps_are_listed(rlds):
+    ran = rlds("preprocess", "--list", "--json")
+
+    recipes = {one["name"]: one["purpose"] for one in ran.json["recipes"]}
+    steps = {one["name"]: one["arguments"] for one in ran.json["steps"]}
+    assert "Implicit Q-Learning" in recipes["iql_antmaze"]
+    assert steps["keep_top_returns"] == "percent=10.0, of=episodes"
+    assert steps["resize"] == "w, h, interpolation, in_keys, out_keys"
+    page = rlds("preprocess", "--list").out
+    assert all(name in page for name in (*recipes, *steps))
+    assert rlds("preprocess", "--list", "-q").out.split() == list(recipes)
+
+
+def test_a_recipe_replaces_the_dataset_and_undo_brings_it_back(rlds, stored):
+    before = np.array(StoredDataset(stored).column(("next", "reward")))
+
+    ran = rlds("preprocess", "demo/pendulum", "--recipe", "iql_antmaze")
+    assert (ran.code, ran.out) == (0, f"{stored}\n")
+    assert "demo/pendulum: 15,000 steps in 75 episodes" in ran.err
+    assert np.array_equal(StoredDataset(stored).column(("next", "reward")), before - 1)
+
+    again = rlds("preprocess", "demo/pendulum", "--recipe", "iql_antmaze", "--json")
+    assert again.json["datasets"][0]["present"]
+    assert rlds("preprocess", "demo/pendulum", "--undo", "-q").out == f"{stored}\n"
+    assert np.array_equal(StoredDataset(stored).column(("next", "reward")), before)
+    twice = rlds("preprocess", "demo/pendulum", "--undo", "--json")
+    assert twice.code == 2
+    assert twice.json["datasets"][0]["error"]["what"] == "nothing to undo"
+
+
+def test_steps_go_behind_a_recipe_and_the_result_where_one_says(rlds, stored, tmp_path):
+    before = StoredDataset(stored).manifest
+    out = tmp_path / "best"
+    ran = rlds(
+        "preprocess",
+        stored,
+        "-r",
+        "top_10_percent",
+        "-t",
+        "frame_skip:2",
+        "-t",
+        "cast:float16,observation",
+        "-o",
+        out,
+        "--json",
+    )
+
+    assert ran.code == 0
+    made = StoredDataset(out)
+    assert ran.json["datasets"][0]["steps"] == len(made) == 700
+    assert (made.episodes.lengths == 100).all()
+    assert made.schema["observation",].dtype == np.float16
+    assert StoredDataset(stored).manifest == before
+    assert [step["use"] for step in made.manifest.history[0]["recipe"]["steps"]] == [
+        "keep_top_returns",
+        "frame_skip",
+        "cast",
+    ]
+    returns = StoredDataset(stored).episodes["return"]
+    assert made.manifest.metadata["preprocess/0/0.keep_top_returns/least"] == np.sort(returns)[-7]
+
+
+def test_a_dry_run_shows_what_would_come_and_writes_nothing(rlds, stored):
+    before = sorted(path.name for path in stored.parent.rglob("*"))
+    ran = rlds("preprocess", "demo/pendulum", "-r", "her_sparse", "-t", "returns_to_go", "--dry-run")
+    assert ran.code == 8
+    assert "there is no field observation.achieved_goal" in ran.err
+
+    words = ("preprocess", "demo/pendulum", "-t", "returns_to_go", "-t", "multi_step:3", "--dry-run")
+    found = rlds(*words, "--json").json["datasets"][0]
+    keys = {one["key"]: one for one in found["keys"]}
+    assert (found["steps"], found["episodes"], found["present"]) == (15000, 75, False)
+    assert keys["returns_to_go"]["shape"] == [15000, 1]
+    assert keys["observation"]["stored"] == "once for t and t + 1"
+    assert len(keys["n_step.observation"]["values"]) == 4
+    assert found["bytes"] > 0 < found["seconds"]
+    page = rlds(*words).out
+    assert "time in one process, about" in page
+    assert "once for t and t + 1" in page
+    assert sorted(path.name for path in stored.parent.rglob("*")) == before
+
+
+def test_the_history_is_printed_back_to_the_raw_bytes(rlds, stored):
+    raw = StoredDataset(stored).manifest.raw[0]
+    rlds("preprocess", "demo/pendulum", "-r", "td3_bc")
+    rlds("preprocess", "demo/pendulum", "-t", "scale_rewards:0.1")
+
+    page = rlds("info", "demo/pendulum").out
+    assert raw.sha256 in page
+    assert page.index("1. td3_bc") < page.index("2. scale_rewards:0.1")
+    history = rlds("info", "demo/pendulum", "--json").json["stored"]["history"]
+    assert [one["recipe"]["steps"][0]["use"] for one in history] == ["normalise", "scale_rewards"]
+    assert history[0]["of"]["files"] != history[1]["of"]["files"]
+
+
+def test_a_recipe_of_ones_own_from_toml_and_from_python(rlds, stored, tmp_path):
+    (tmp_path / "mine.toml").write_text('purpose = "mine"\n[[step]]\nuse = "clip_rewards"\nleast = -5.0\n')
+    (tmp_path / "mine.py").write_text("def double(step):\n    return step.set('double', step['action'] * 2)\n")
+
+    assert rlds("preprocess", stored, "-r", tmp_path / "mine.toml", "-o", tmp_path / "a").code == 0
+    assert StoredDataset(tmp_path / "a").column(("next", "reward")).min() == -5
+    words = ("preprocess", stored, "-r", f"{tmp_path / 'mine.py'}:double", "--num-frames", 300, "-o", tmp_path / "b")
+    assert rlds(*words).code == 0
+    made = StoredDataset(tmp_path / "b")
+    assert np.array_equal(made.column(("double",)), made.column(("action",)) * 2)
+    assert made.episodes.lengths.tolist() == [200, 100]
+
+
+def test_ctrl_c_says_how_to_go_on_and_the_dataset_is_as_it_was(rlds, stored, tmp_path):
+    before = StoredDataset(stored).manifest
+    recipe = tmp_path / "stops.py"
+    recipe.write_text("def stop(step):\n    raise KeyboardInterrupt\n")
+
+    ran = rlds("preprocess", "demo/pendulum", "-r", f"{recipe}:stop")
+    assert ran.code == 130
+    assert f"to continue: rlds preprocess demo/pendulum -r {recipe}:stop" in ran.err
+    assert StoredDataset(stored).manifest == before
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((), 2, "no dataset is named"),
+        (("demo/pendulum",), 2, "no recipe and no step is named"),
+        (("demo/pendulum", "-r", "nope"), 2, "no recipe 'nope' among atari_dqn"),
+        (("demo/pendulum", "-t", "rezise:3", "-t", "cast:a"), 2, "there is no step 'rezise'"),
+        (("demo/pendulum", "-t", "cast:float16", "--max-ram", "lots"), 2, "'lots' is not a size"),
+        (("demo/pendulum", "-t", "cast:float16", "--address", "auto"), 2, "--address auto is for a cluster"),
+        (("d4rl/hopper-medium-v2", "-r", "td3_bc"), 3, "rlds download d4rl/hopper-medium-v2"),
+        (("demo/pendulum", "-t", "keep_returns:1000"), 8, "nothing is left"),
+        (("demo/pendulum", "-t", "select:x"), 8, "there is no field x"),
+    ],
+    ids=["none", "no-recipe", "unknown", "faults", "size", "address", "not-there", "empty", "field"],
+)
+def test_what_cannot_be_done_is_said_with_its_exit_code(rlds, words, code, said):
+    ran = rlds("preprocess", *words)
+
+    assert ran.code == code
+    assert said in ran.err
