@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from datasets_rl.loading import load
     from datasets_rl.manifest import Manifest
     from datasets_rl.mixing import Member, load_mixture, mixture
+    from datasets_rl.preprocess import Recipe, Step
     from datasets_rl.samplers import (
         MixtureSampler,
         PrioritizedSampler,
@@ -249,6 +250,7 @@ __all__ = [
     "PrioritizedSliceSampler",
     "RandomCropTensorDict",
     "RandomSampler",
+    "Recipe",
     "RenameTransform",
     "ReplayBuffer",
     "ReplayBufferEnsemble",
@@ -272,6 +274,7 @@ __all__ = [
     "SqueezeTransform",
     "Stacked",
     "StackedComposite",
+    "Step",
     "StepCounter",
     "Storage",
     "StorageEnsemble",
@@ -401,6 +404,7 @@ _HOMES = {
     "PrioritizedSliceSampler": "datasets_rl.samplers",
     "RandomCropTensorDict": "datasets_rl.transforms",
     "RandomSampler": "datasets_rl.samplers",
+    "Recipe": "datasets_rl.preprocess",
     "RenameTransform": "datasets_rl.transforms",
     "ReplayBuffer": "datasets_rl.buffers",
     "ReplayBufferEnsemble": "datasets_rl.buffers",
@@ -424,6 +428,7 @@ _HOMES = {
     "SqueezeTransform": "datasets_rl.transforms",
     "Stacked": "datasets_rl.specs",
     "StackedComposite": "datasets_rl.specs",
+    "Step": "datasets_rl.preprocess",
     "StepCounter": "datasets_rl.transforms",
     "Storage": "datasets_rl.storages",
     "StorageEnsemble": "datasets_rl.storages",
