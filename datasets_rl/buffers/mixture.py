@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -136,14 +137,14 @@ class Mixture(ReplayBufferEnsemble):
             )
 
     def _taken(self, drawn: Drawn) -> Any:
-        numbers, counts = drawn.index["buffer_ids"].unique_consecutive(return_counts=True)
-        rows = drawn.index[_INDEX].split(counts.tolist())
+        numbers, counts = _runs(drawn.index)
+        rows = drawn.index[_INDEX].split(counts)
         return super()._taken(Drawn(drawn.storage, {"buffer_ids": numbers, _INDEX: rows}, drawn.info))
 
     def _finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
         index = info.pop(_INDEX)
-        numbers, counts = index["buffer_ids"].unique_consecutive(return_counts=True)
-        said = {key: value if isinstance(value, list) else value.split(counts.tolist()) for key, value in info.items()}
+        numbers, counts = _runs(index)
+        said = {key: value if isinstance(value, list) else value.split(counts) for key, value in info.items()}
         info[_INDEX] = index
         parts = [
             self._members[number]._finish(  # noqa: SLF001 - a member is a buffer too
@@ -152,8 +153,15 @@ class Mixture(ReplayBufferEnsemble):
             for place, (number, part) in enumerate(data)
         ]
         if not all(one.everywhere for one in self.keys_of_members):
-            parts = alike(parts, numbers.tolist(), self.missing)
+            parts = alike(parts, numbers, self.missing)
         batch: Any = self._collate_fn(parts) if self._collate_fn is not None and collate else torch.cat(parts)
         batch.set(_INDEX, index)
         batch = transformed(self._transforms, batch)
         return pinned(batch) if self._pin_memory else batch
+
+
+def _runs(index: TensorDictBase) -> tuple[list[int], list[int]]:
+    """Return which buffers give steps, and how many: those of each lie together, in the order of the buffers."""
+    counts = np.bincount(index.get("buffer_ids").numpy())
+    numbers = counts.nonzero()[0]
+    return numbers.tolist(), counts[numbers].tolist()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Generator, Tensor
 
@@ -102,33 +104,34 @@ class MixtureSampler(SamplerEnsemble):
         counts = self._slots(batch_size // self.unit) * self.unit
         self._batches += 1
         self.ran_out = False
-        numbers = counts.nonzero()[:, 0]
-        parts = [self._part(self.samplers[n], storages[n], int(counts[n])) for n in numbers.tolist()]
-        for number, (_, info) in zip(numbers.tolist(), parts, strict=True):
+        numbers = counts.nonzero()[0].tolist()
+        parts = [self._part(self.samplers[number], storages[number], int(counts[number])) for number in numbers]
+        for number, (_, info) in zip(numbers, parts, strict=True):
             if SLICE_ID in info:
                 info[SLICE_ID] = info[SLICE_ID] * len(self) + number
         rows = [rows for rows, _ in parts]
-        ids = numbers.repeat_interleave(counts[numbers])
+        # Torch would start threads for it, whatever its size.
+        ids = torch.from_numpy(np.repeat(np.arange(len(self)), counts))
         infos = [info for _, info in parts]
         said = {key: _joined(key, infos, rows) for key in dict.fromkeys(key for info in infos for key in info)}
         return TensorDict({"index": torch.cat(rows), "buffer_ids": ids}, [batch_size]), said
 
-    def _slots(self, slots: int) -> Tensor:
-        """Return how many slots each buffer gets, int64."""
+    def _slots(self, slots: int) -> NDArray[np.int64]:
+        """Return how many slots each buffer gets."""
         shares = self.shares
         if not self.exact:
             drawn = torch.multinomial(shares, slots, replacement=True, generator=self.generator)
-            return torch.bincount(drawn, minlength=len(self))
-        wanted = shares * slots
-        given = wanted.floor()
-        behind = self._behind + wanted - given
+            return np.bincount(drawn.numpy(), minlength=len(self)).astype(np.int64)
+        wanted = shares.numpy() * slots
+        given = np.floor(wanted)
+        behind = self._behind.numpy() + wanted - given
         # One that gets a whole number of slots gets none on top: it would be off by one.
-        order = behind.masked_fill(wanted == given, -torch.inf).argsort(descending=True, stable=True)
+        order = np.argsort(np.where(wanted == given, np.inf, -behind), kind="stable")
         more = order[: slots - int(given.sum())]
         given[more] += 1
         behind[more] -= 1
-        self._behind = behind
-        return given.long()
+        self._behind = torch.from_numpy(behind)
+        return given.astype(np.int64)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the ensemble, how many batches there were, and how far each buffer is behind."""
