@@ -138,8 +138,8 @@ def _recipe(name: str, inline: list[str]) -> Recipe:
 
 
 def _listed() -> Result:
+    from datasets_rl.preprocess.naming import described
     from datasets_rl.preprocess.recipe import shipped
-    from datasets_rl.preprocess.steps import described
 
     recipes, steps = list(shipped()), described()
     return Result(

@@ -17,7 +17,7 @@ import numpy as np
 from datasets_rl.errors import BadArgument, DatasetsRLError, PreprocessFailed
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.functions import Function
-from datasets_rl.preprocess.steps import make
+from datasets_rl.preprocess.naming import make
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import dotted
 

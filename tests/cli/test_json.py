@@ -29,7 +29,7 @@ PLAN = {
 }  # fmt: skip
 STORED = {
     "folder", "steps", "episodes", "final_unknown", "bytes", "keys", "statistics", "decisions", "faults", "raw", "metadata",
-    "licence", "citation", "homepage", "score", "time_limit", "converter",
+    "licence", "citation", "homepage", "score", "time_limit", "converter", "history",
 }  # fmt: skip
 
 

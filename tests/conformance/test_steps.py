@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datasets_rl.preprocess.functions import joined
+from datasets_rl.preprocess.naming import make
 from datasets_rl.preprocess.recipe import Recipe
-from datasets_rl.preprocess.steps import known, make
+from datasets_rl.preprocess.steps import known
 from datasets_rl.preprocess.tensors import apart
 from datasets_rl.preprocess.transforms import transforms
 from datasets_rl.ted.episodes import Episodes
