@@ -29,8 +29,8 @@ from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.datasets import BaseDatasetExperienceReplay, dataset_class, open_dataset
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import BadArgument
-from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.preprocess.naming import make
+from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.preprocess.transforms import Applied
 from datasets_rl.samplers import (
     RandomSampler,
