@@ -44,7 +44,11 @@ class Local:
         """Yield what is said of each task, in their order."""
         if self._jobs == 1 or len(tasks) < 2:
             yield from (part.make(task) for task in tasks)
-            return
+        else:
+            yield from self.elsewhere(tasks)
+
+    def elsewhere(self, tasks: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """Do so in other processes, even where one is enough."""
         own = threading.local()
         workers: list[_Worker] = []
 
