@@ -5,19 +5,16 @@ It runs in this process, in another one, or on another machine; nothing of what 
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import cloudpickle
 import numpy as np
 import torch
 
-from datasets_rl import disk
+from datasets_rl.format.part import make_part
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.preprocess.blocks import blocks
@@ -28,10 +25,8 @@ from datasets_rl.specs import TensorSpec
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted
 
-__all__ = ["COMMIT_FILE", "Task", "columns_of", "fill", "made", "make", "own_columns", "read"]
+__all__ = ["Task", "columns_of", "fill", "make", "own_columns", "read"]
 
-COMMIT_FILE = "commit.json"
-"""Written last: a folder without it is no part."""
 _OWN = {EPISODE, NEXT_DONE}
 
 
@@ -75,40 +70,14 @@ def make(task: Mapping[str, Any]) -> dict[str, Any]:
         twice: then the part was not made.
     """
     one = Task(**task)
-    folder = Path(one.folder)
-    there = made(folder)
-    if there is not None:
-        return there
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(one.seed)
-        return _make(one, folder)
-
-
-def _make(one: Task, folder: Path) -> dict[str, Any]:
     stored = StoredDataset(Path(one.dataset))
     recipe: Recipe = cloudpickle.loads(Path(one.recipe).read_bytes())  # written by the process that made the task
-    # Its own name: on a cluster, a second attempt may begin while the first one is not known to have ended.
-    build = folder.with_name(f".{folder.name}.{uuid4().hex}")
-    disk.remove_tree(folder)
-    build.mkdir(parents=True)
-    writer = DatasetWriter(build, own_columns(Schema.from_json(list(one.schema))), what=stored.manifest.id)
-    try:
-        result = fill(writer, one, stored, recipe)
-        if "again" in result:
-            return result
-        result["commit"] = writer.commit()
-        (build / COMMIT_FILE).write_text(json.dumps(result))
-        disk.sync(build / COMMIT_FILE)
-        try:
-            os.replace(build, folder)
-        except OSError:
-            # Another attempt was first. It made the same, and somebody may be reading it.
-            if made(folder) is None:
-                raise
-        return result
-    finally:
-        writer.discard()
-        disk.remove_tree(build)
+    columns = own_columns(Schema.from_json(list(one.schema)))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(one.seed)
+        return make_part(
+            Path(one.folder), columns, stored.manifest.id, lambda writer: fill(writer, one, stored, recipe)
+        )
 
 
 def fill(writer: DatasetWriter, task: Task, stored: StoredDataset, recipe: Recipe) -> dict[str, Any]:
@@ -137,15 +106,6 @@ def fill(writer: DatasetWriter, task: Task, stored: StoredDataset, recipe: Recip
 def own_columns(schema: Schema) -> list[Column]:
     """Return the columns of a schema that are given to a writer: it adds two of its own."""
     return [field for field in schema if field.key not in _OWN]
-
-
-def made(folder: Path) -> dict[str, Any] | None:
-    """Return what the making of a part said, if it is there."""
-    try:
-        result: dict[str, Any] = json.loads((folder / COMMIT_FILE).read_text())
-    except (OSError, ValueError):
-        return None
-    return result
 
 
 def read(stored: StoredDataset, first: int, behind: int, most: int, rows: int) -> Iterator[Episodes]:
