@@ -202,6 +202,8 @@ def _history(manifest: Manifest) -> Iterator[Block]:
 
 def _done(number: int, one: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     """Yield a line for each step of a recipe; what it was applied to stands on the first."""
+    for member in one.get("merged", ()):
+        yield f"{number + 1}. merge", "", f"{member['id']}, {member['steps']:,} steps", member["files"]
     of, recipe = one.get("of", {}), one.get("recipe", {})
     given = f"{of.get('id')}, {of.get('steps', 0):,} steps", str(of.get("files", ""))
     for place, step in enumerate(recipe.get("steps", ())):

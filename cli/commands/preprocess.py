@@ -13,7 +13,7 @@ import typer
 from datasets_rl.errors import BadArgument, DiskFull
 
 from ..errors import code_of
-from ..options import Outcome, Shell, aim, each, exit_code, read_size
+from ..options import Outcome, Shell, aim, each, engine_of, exit_code, read_size
 from ..output import Block, Facts, Lines, Result, Table, count_text, size_text
 
 if TYPE_CHECKING:
@@ -79,12 +79,14 @@ def run(
 
     \b
     Without --out each is replaced, at once, when all is done; --undo brings it back.
+    With --out several become one; the field "dataset" says of each step which it is from.
 
     \b
     Examples:
       rlds preprocess --list
       rlds preprocess d4rl/hopper-medium-v2 --recipe iql_locomotion --dry-run
       rlds preprocess d4rl/hopper-medium-v2 -t keep_lengths:100 -t cast:float16,observation --out ./small
+      rlds preprocess d4rl/hopper-medium-v2 d4rl/hopper-expert-v2 -t select:observation,action -o ./both
       rlds preprocess demo/pendulum --undo
     """
     if show:
@@ -93,23 +95,21 @@ def run(
         raise BadArgument("no dataset is named", hint="rlds preprocess ID --recipe NAME, or --list")
     if undo:
         return _undone(shell, datasets)
-    if address and engine != "ray":
-        raise BadArgument(f"--address {address} is for a cluster", hint="add --engine ray")
-    if out is not None and len(set(datasets)) > 1:
-        raise BadArgument(f"--out {out} is one folder for {len(set(datasets))} datasets; expected one dataset")
+    together = out is not None and len(set(datasets)) > 1
     steps = _recipe(recipe, transform or [])
     if dry_run:
-        return _dry_run(shell, datasets, steps, out, num_frames)
+        return _dry_run(shell, _items(datasets, together=together), steps, out, num_frames)
     options = {
         "dest": out,
         "num_frames": num_frames,
         "jobs": jobs,
         "max_ram": read_size(max_ram) if max_ram else None,
-        "engine": _ray(address) if engine == "ray" else None,
+        "engine": engine_of(engine, address),
         "force": force,
         "settings": shell.settings if jobs is None else dataclasses.replace(shell.settings, jobs=jobs),
     }
-    found = each(shell, datasets, lambda one: _make(shell, one, steps, options))
+    items = _items(datasets, together=together)
+    found = each(shell, items, lambda one: _make(shell, one, _folders(shell, items[one]), steps, options))
     folders = [str(one.value.folder) for one in found if one.value]
     return Result(
         {"datasets": [_document(one) for one in found], "dry_run": False},
@@ -119,10 +119,17 @@ def run(
     )
 
 
-def _ray(address: str) -> Any:
-    from datasets_rl.preprocess.engines.ray import RayEngine
+def _items(datasets: list[str], *, together: bool) -> dict[str, list[str]]:
+    """Return what is made, by what it is called, and of which datasets: each by itself, or all of them one."""
+    several = list(dict.fromkeys(datasets))
+    return {" + ".join(several): several} if together else {one: [one] for one in several}
 
-    return RayEngine(address or None)
+
+def _folders(shell: Shell, datasets: list[str]) -> Path | list[Path]:
+    from datasets_rl import library
+
+    found = [library.locate(**aim(shell, one)) for one in datasets]
+    return found if len(found) > 1 else found[0]
 
 
 def _recipe(name: str, inline: list[str]) -> Recipe:
@@ -177,13 +184,11 @@ def _undone(shell: Shell, datasets: list[str]) -> Result:
     )
 
 
-def _make(shell: Shell, dataset: str, recipe: Recipe, options: Mapping[str, Any]) -> _Made:
-    from datasets_rl import library
+def _make(shell: Shell, name: str, source: Path | list[Path], recipe: Recipe, options: Mapping[str, Any]) -> _Made:
     from datasets_rl.manifest import MANIFEST_FILE, Manifest
     from datasets_rl.preprocess import preprocess
 
-    source = library.locate(**aim(shell, dataset))
-    target = options["dest"] or source
+    target = options["dest"] if isinstance(source, list) else options["dest"] or source
 
     def written() -> int:
         file = Path(target).expanduser() / MANIFEST_FILE
@@ -194,7 +199,7 @@ def _make(shell: Shell, dataset: str, recipe: Recipe, options: Mapping[str, Any]
     made = _Made(folder, present=before == written(), manifest=Manifest.read(folder))
     counts = f"{count_text(made.manifest.steps, 'step')} in {count_text(made.manifest.episodes, 'episode')}"
     there = "already there, " if made.present else ""
-    shell.printer.note(f"{dataset}: {there}{counts}, {size_text(made.manifest.bytes)}")
+    shell.printer.note(f"{name}: {there}{counts}, {size_text(made.manifest.bytes)}")
     return made
 
 
@@ -212,14 +217,15 @@ def _document(one: Outcome[_Made]) -> dict[str, Any]:
     }
 
 
-def _dry_run(shell: Shell, datasets: list[str], recipe: Recipe, out: Path | None, num_frames: int | None) -> Result:
-    from datasets_rl import library
+def _dry_run(
+    shell: Shell, items: Mapping[str, list[str]], recipe: Recipe, out: Path | None, num_frames: int | None
+) -> Result:
     from datasets_rl.preprocess import preview
 
-    def look(dataset: str) -> Preview:
-        return preview(library.locate(**aim(shell, dataset)), recipe, dest=out, num_frames=num_frames)
+    def look(item: str) -> Preview:
+        return preview(_folders(shell, items[item]), recipe, dest=out, num_frames=num_frames)
 
-    found = each(shell, datasets, look)
+    found = each(shell, items, look)
     blocks: list[Block] = [block for one in found if one.value for block in _preview_blocks(one.value)]
     code = exit_code([one.error.code if one.error else 0 for one in found])
     for one in found:

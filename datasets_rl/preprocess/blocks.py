@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.rows import Schema
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE
 
 __all__ = ["block_of", "blocks", "step_bytes", "whole_episodes"]
 
 
-def step_bytes(stored: StoredDataset) -> int:
+def step_bytes(schema: Schema) -> int:
     """Return the bytes of one step in memory, pictures decoded."""
-    schema = stored.schema
     return schema.record_bytes + sum(field.step_bytes for field in schema.wide)
 
 

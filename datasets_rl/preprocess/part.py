@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.preprocess.blocks import blocks
 from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.preprocess.tensors import apart
+from datasets_rl.preprocess.together import Together, opened
 from datasets_rl.rows import Column, Schema
 from datasets_rl.specs import TensorSpec
 from datasets_rl.ted.episodes import Episodes
@@ -34,8 +36,8 @@ _OWN = {EPISODE, NEXT_DONE}
 class Task:
     """What a part is made of: plain values, so that it can be sent anywhere."""
 
-    dataset: str
-    """The folder of the dataset that is read."""
+    dataset: Sequence[str]
+    """The folder of the dataset that is read; of several that are merged, in their order."""
     recipe: str
     """The file with the recipe, written by this process or the one that sent the task."""
     folder: str
@@ -70,7 +72,7 @@ def make(task: Mapping[str, Any]) -> dict[str, Any]:
         twice: then the part was not made.
     """
     one = Task(**task)
-    stored = StoredDataset(Path(one.dataset))
+    stored = opened(one.dataset)
     recipe: Recipe = cloudpickle.loads(Path(one.recipe).read_bytes())  # written by the process that made the task
     columns = own_columns(Schema.from_json(list(one.schema)))
     with torch.random.fork_rng(devices=[]):
@@ -80,7 +82,7 @@ def make(task: Mapping[str, Any]) -> dict[str, Any]:
         )
 
 
-def fill(writer: DatasetWriter, task: Task, stored: StoredDataset, recipe: Recipe) -> dict[str, Any]:
+def fill(writer: DatasetWriter, task: Task, stored: StoredDataset | Together, recipe: Recipe) -> dict[str, Any]:
     """Write what the recipe makes of a part's episodes.
 
     Returns:
@@ -108,9 +110,10 @@ def own_columns(schema: Schema) -> list[Column]:
     return [field for field in schema if field.key not in _OWN]
 
 
-def read(stored: StoredDataset, first: int, behind: int, most: int, rows: int) -> Iterator[Episodes]:
+def read(stored: StoredDataset | Together, first: int, behind: int, most: int, rows: int) -> Iterator[Episodes]:
     """Yield the blocks of some episodes; with fewer `rows` than they have, the last one is cut."""
-    for block in blocks(stored, first, behind, most):
+    found = stored.blocks if isinstance(stored, Together) else partial(blocks, stored)
+    for block in found(first, behind, most):
         if rows <= 0:
             return
         yield block if block.count <= rows else _cut(block, rows)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,14 @@ from datasets_rl.preprocess.engines import Engine
 from datasets_rl.preprocess.engines.local import Local
 from datasets_rl.preprocess.part import Task, columns_of, fill, own_columns, read
 from datasets_rl.preprocess.recipe import Recipe
+from datasets_rl.preprocess.together import Together, files_digest, merged_manifest, opened, refuse_unlike
 from datasets_rl.progress import report
 from datasets_rl.rows import Column, Schema
 from datasets_rl.settings import Settings
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import Key
+
+Stored = StoredDataset | Together
 
 __all__ = ["Preview", "place_of", "preprocess", "preview", "undo"]
 
@@ -82,7 +86,7 @@ class Preview:
 
 
 def preprocess(
-    folder: Path,
+    folder: Path | Sequence[Path],
     recipe: Recipe,
     *,
     dest: Path | None = None,
@@ -100,7 +104,8 @@ def preprocess(
     """Put a dataset through a recipe, and its result in its place, or at `dest`.
 
     Args:
-        folder: The dataset.
+        folder: The dataset; or several, which become one. They must come out of the recipe with the same fields; another
+            one, "dataset", says of each step which it is from.
         recipe: What happens to it.
         dest: Where the result goes; by default it replaces the dataset, which `undo` brings back until the next run.
         num_frames: Only so many steps are read, from the first one on.
@@ -119,27 +124,27 @@ def preprocess(
 
     Raises:
         PreprocessFailed: If a step fails or nothing is left; the dataset is as it was.
-        BadArgument: If `dest` holds something else.
+        BadArgument: If `dest` holds something else, or datasets that are to be merged are not alike.
         DiskFull: If there is no room.
         Locked: If another process did not finish in time.
     """
     settings = settings or Settings.from_env()
-    source = place_of(folder)
-    target = source if dest is None else place_of(dest)
+    folders = [folder] if isinstance(folder, Path) else list(folder)
+    target = _target(folders, dest)
     keep = target.previous if dest is None else None
-    if not target.work.exists() and not force and _present(folder, target, recipe, num_frames, seed):
+    if not target.work.exists() and not force and _present(folders, target, recipe, num_frames, seed):
         return target.folder
-    if target.folder != source.folder:
+    if dest is not None:
         _refuse_in_the_way(target)
     with disk.lock(target.lock, str(target.folder), wait=wait):
         disk.recover_folder(target.folder, aside=target.aside, keep=keep)
-        if _present(folder, target, recipe, num_frames, seed) and not force:
+        if _present(folders, target, recipe, num_frames, seed) and not force:
             # A process that died behind its last rename left this.
             clear(target.work)
             return target.folder
         if target.exists:
             refuse_foreign_files(target.folder)
-        stored = StoredDataset(folder)
+        stored = opened([str(one) for one in folders])
         run = _Run(stored, recipe, target, num_frames, max_ram, jobs, seed, threads, num_parts)
         try:
             run.make(engine, settings)
@@ -171,15 +176,20 @@ def undo(folder: Path) -> Path:
 
 
 def preview(
-    folder: Path, recipe: Recipe, *, dest: Path | None = None, num_frames: int | None = None, seed: int = 0
+    folder: Path | Sequence[Path],
+    recipe: Recipe,
+    *,
+    dest: Path | None = None,
+    num_frames: int | None = None,
+    seed: int = 0,
 ) -> Preview:
     """Say what `preprocess` would make, from the first episodes, without writing anything.
 
     Raises:
         PreprocessFailed: If a step fails, or nothing is left of any episode.
     """
-    stored = StoredDataset(folder)
-    target = place_of(folder if dest is None else dest)
+    folders = [folder] if isinstance(folder, Path) else list(folder)
+    stored, target = opened([str(one) for one in folders]), _target(folders, dest)
     recipe = _learned(recipe, stored, num_frames)
     found = _probe(stored, recipe, num_frames)
     share = min(num_frames or len(stored), len(stored)) / max(found.seen, 1)
@@ -190,7 +200,7 @@ def preview(
         recipe=recipe.to_json(),
         fingerprint=fingerprint(stored.manifest, recipe, num_frames, seed),
         folder=target.folder,
-        present=_present(folder, target, recipe, num_frames, seed),
+        present=_present(folders, target, recipe, num_frames, seed),
         columns=tuple(columns),
         twice=tuple(found.twice),
         steps=steps,
@@ -221,7 +231,21 @@ def fingerprint(manifest: Manifest, recipe: Recipe, num_frames: int | None, seed
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _present(folder: Path, target: Place, recipe: Recipe, num_frames: int | None, seed: int) -> bool:
+def _target(folders: Sequence[Path], dest: Path | None) -> Place:
+    """Return where the result goes."""
+    if dest is not None:
+        return place_of(dest)
+    if len(folders) > 1:
+        raise BadArgument(f"{len(folders)} datasets become one, and it has no place", hint="name a folder for it")
+    return place_of(folders[0])
+
+
+def _manifest(folders: Sequence[Path]) -> Manifest:
+    found = [Manifest.read(one) for one in folders]
+    return found[0] if len(found) == 1 else merged_manifest(found, folders)
+
+
+def _present(folders: Sequence[Path], target: Place, recipe: Recipe, num_frames: int | None, seed: int) -> bool:
     """Return whether the result is there; in place, whether the recipe is the last one that was applied."""
     if not target.exists:
         return False
@@ -229,10 +253,10 @@ def _present(folder: Path, target: Place, recipe: Recipe, num_frames: int | None
     if not history:
         return False
     last = history[-1]
-    if target.folder == folder:
+    if target.folder == folders[0]:
         wanted = [recipe.to_json(), num_frames, seed]
         return [last.get("recipe"), last.get("num_frames"), last.get("seed")] == wanted
-    return last.get("fingerprint") == fingerprint(Manifest.read(folder), recipe, num_frames, seed)
+    return last.get("fingerprint") == fingerprint(_manifest(folders), recipe, num_frames, seed)
 
 
 def _refuse_in_the_way(target: Place) -> None:
@@ -257,24 +281,40 @@ class _Found:
         return self.block.count == self.seen
 
 
-def _probe(stored: StoredDataset, recipe: Recipe, num_frames: int | None) -> _Found:
-    """Put the first episodes through the recipe until some are left."""
-    most = max(1, _PROBE_BYTES // step_bytes(stored))
+def _probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> _Found:
+    """Put the first episodes through the recipe until some are left; of several datasets, those of each.
+
+    Raises:
+        BadArgument: If these come out with different fields.
+    """
+    spans = [(0, len(stored.episodes))] if not isinstance(stored, Together) else list(pairwise(stored.firsts))
+    every = [_probe_some(stored, recipe, num_frames or len(stored), *span) for span in spans]
+    found = [one for one in every if one is not None]
+    if not found:
+        raise PreprocessFailed(f"nothing is left of the {len(stored):,} steps of {stored.manifest.id}")
+    if isinstance(stored, Together):
+        names = [one.manifest.id for one, came in zip(stored.members, every, strict=True) if came is not None]
+        refuse_unlike(names, [columns_of(one.block, stored.schema) for one in found])
+    return replace(found[0], twice=sorted({key for one in found for key in one.twice}))
+
+
+def _probe_some(stored: Stored, recipe: Recipe, rows: int, first: int, behind: int) -> _Found | None:
+    most = max(1, _PROBE_BYTES // step_bytes(stored.schema))
     seen, began = 0, time.monotonic()
     with torch.random.fork_rng(devices=[]):
-        for block in read(stored, 0, len(stored.episodes), most, num_frames or len(stored)):
+        for block in read(stored, first, behind, most, rows):
             seen += block.count
             came = recipe(block)
             if came is not None:
                 twice = [key for key in came.steps if ("next", *key) in came.steps]
                 return _Found(came, twice, seen, time.monotonic() - began)
-    raise PreprocessFailed(f"nothing is left of the {seen:,} steps of {stored.manifest.id}")
+    return None
 
 
-def _learned(recipe: Recipe, stored: StoredDataset, num_frames: int | None) -> Recipe:
+def _learned(recipe: Recipe, stored: Stored, num_frames: int | None) -> Recipe:
     """Let the steps that need it see the dataset."""
     if any(step.learns for step in recipe.steps):
-        most = max(1, _BLOCK_BYTES // step_bytes(stored))
+        most = max(1, _BLOCK_BYTES // step_bytes(stored.schema))
         recipe.learn(lambda: read(stored, 0, len(stored.episodes), most, num_frames or len(stored)))
     return recipe
 
@@ -283,7 +323,7 @@ def _learned(recipe: Recipe, stored: StoredDataset, num_frames: int | None) -> R
 class _Run:
     """One run of a recipe over a dataset."""
 
-    stored: StoredDataset
+    stored: Stored
     recipe: Recipe
     target: Place
     num_frames: int | None
@@ -332,15 +372,16 @@ class _Run:
         if self.num_frames is not None:
             behind = int(np.searchsorted(np.cumsum(lengths), self.num_frames)) + 1
             lengths = lengths[:behind]
-        each = step_bytes(self.stored)
+        each = step_bytes(self.stored.schema)
         steps = PART_BYTES // each if self.num_parts is None else -(-int(lengths.sum()) // self.num_parts)
         entries = schema.to_json()
+        members = self.stored.members if isinstance(self.stored, Together) else [self.stored]
         specs = {name: spec for name, spec in self.stored.manifest.specs.items() if spec.get("kind") != "unbounded"}
         tasks = []
         left = self.num_frames or len(self.stored)
         for number, (first, behind) in enumerate(whole_episodes(lengths, max(1, int(steps)))):
             task = Task(
-                dataset=str(self.stored.folder),
+                dataset=[str(one.folder) for one in members],
                 recipe=str(recipe_file),
                 folder=str(self.target.work / "parts" / f"{number:06}"),
                 first=first,
@@ -447,7 +488,7 @@ class _Run:
             "seed": self.seed,
             "fingerprint": mark,
             "version": converter_version(),
-            "of": {"id": before.id, "steps": before.steps, "episodes": before.episodes, "files": _digest(before)},
+            "of": {"id": before.id, "steps": before.steps, "episodes": before.episodes, "files": files_digest(before)},
         }
         manifest = replace(
             before,
@@ -465,11 +506,7 @@ class _Run:
         manifest.write(build)
 
 
-def _digest(manifest: Manifest) -> str:
-    return hashlib.sha256(json.dumps([[one.path, one.sha256] for one in manifest.files]).encode()).hexdigest()
-
-
-def _metadata_value(stored: StoredDataset, value: Any) -> Any:
+def _metadata_value(stored: Stored, value: Any) -> Any:
     if isinstance(value, dict):
         return np.array(map_npy(stored.folder / value["file"]))
     return value
