@@ -19,7 +19,20 @@ from datasets_rl.settings import Settings
 from .errors import SOME_FAILED, Explained, explain
 from .output import Printer
 
-__all__ = ["GLOBALS", "Ids", "Outcome", "Shell", "Targets", "aim", "each", "exit_code", "known", "read_size", "target"]
+__all__ = [
+    "GLOBALS",
+    "Ids",
+    "Outcome",
+    "Shell",
+    "Targets",
+    "aim",
+    "each",
+    "engine_of",
+    "exit_code",
+    "known",
+    "read_size",
+    "target",
+]
 
 T = TypeVar("T")
 
@@ -95,6 +108,21 @@ class Outcome(Generic[T]):
     def error_json(self) -> dict[str, Any] | None:
         """Return the error for a JSON document."""
         return None if self.error is None else dataclasses.asdict(self.error)
+
+
+def engine_of(name: str, address: str) -> Any:
+    """Return the engine of this name, None for this machine.
+
+    Raises:
+        BadArgument: If an address is given for an engine that has none.
+    """
+    if name == "local":
+        if address:
+            raise BadArgument(f"--address {address} is for a cluster", hint="add --engine ray")
+        return None
+    from datasets_rl.preprocess.engines.ray import RayEngine
+
+    return RayEngine(address or None)
 
 
 def each(shell: Shell, items: Iterable[str], act: Callable[[str], T]) -> list[Outcome[T]]:

@@ -26,7 +26,7 @@ from datasets_rl.format.writer import Commit, DatasetWriter, Written
 from datasets_rl.manifest import Applied, Manifest, RawFile, StoredFile
 from datasets_rl.progress import Report
 from datasets_rl.rows import Column, Schema
-from datasets_rl.shards import End, Opening, Ready, in_order
+from datasets_rl.shards import Away, Cluster, End, Opening, Part, Ready, in_order, write
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection
 from datasets_rl.ted.episode import Episode, Late
 from datasets_rl.ted.episodes import Episodes
@@ -73,6 +73,8 @@ def convert(
     *,
     journal: Journal | None = None,
     jobs: int = 1,
+    cluster: Cluster | None = None,
+    parts: Path | None = None,
     report: Report = _UNSEEN,
     committed: Callable[[Ready], object] = bool,
 ) -> Manifest:
@@ -84,6 +86,8 @@ def convert(
         folder: Where the dataset is made: empty, or as an earlier process with the same journal left it.
         journal: Has an entry for each shard that is on the disk already, and gets one for each further shard.
         jobs: Shards read at once; what is written does not depend on it.
+        cluster: Reads the shards in place of this process, unless episodes are chosen by their numbers over all shards.
+        parts: A folder that the cluster sees; there each shard is a part of the dataset until its turn comes.
         report: Called with each number of further steps.
         committed: Called for each shard whose rows are on the disk to stay.
 
@@ -96,7 +100,12 @@ def convert(
         DiskFull: If the dataset does not fit.
     """
     entries = list(journal.entries) if journal is not None else []
-    events = in_order(work.opening, work.contents.shards[len(entries) :], ahead, jobs)
+    away = None
+    if cluster is not None and parts is not None and work.contents.numbers is None:
+        # Parts of another conversion do not belong here.
+        away = Away(cluster, parts / work.key[:16], work.selection.to_json())
+        away.folder.mkdir(parents=True, exist_ok=True)
+    events = in_order(work.opening, work.contents.shards[len(entries) :], ahead, jobs, away)
     recording = next(events)
     if not isinstance(recording, Recording):
         raise ConversionFailed(work.entry.id, ["it has no shard"])
@@ -107,6 +116,8 @@ def convert(
         for event in events:
             if isinstance(event, Episode | Episodes | Late):
                 report(_write(writer, event, chosen, kept))
+            elif isinstance(event, Part):
+                report(_absorb(writer, event, chosen, work.entry.id))
             elif isinstance(event, End):
                 entries.append({**_journal_entry(event), "seen": chosen.seen})
                 if chosen.complete:
@@ -131,16 +142,21 @@ def convert(
 def _write(writer: DatasetWriter, piece: Episode | Episodes | Late, chosen: _Chosen, kept: Collection[Key]) -> int:
     """Write what is wanted of what was read, and return how many steps that was."""
     if isinstance(piece, Late):
-        writer.amend(piece)
-        return 0
+        return write(writer, piece, kept)
     wanted = chosen.pick(piece) if isinstance(piece, Episodes) else chosen.take(piece)
-    if wanted is None:
-        return 0
-    if isinstance(wanted, Episodes):
-        writer.extend(wanted.only(kept))
-        return wanted.count
-    writer.append(_narrowed(wanted, kept))
-    return len(wanted)
+    return 0 if wanted is None else write(writer, wanted, kept)
+
+
+def _absorb(writer: DatasetWriter, part: Part, chosen: _Chosen, what: str) -> int:
+    """Take over what a cluster made of a shard, and return how many steps that was."""
+    if list(part.schema) != writer.schema.to_json():
+        names = ", ".join(sorted({str(one) for one in part.schema} ^ {str(one) for one in writer.schema.to_json()}))
+        raise ConversionFailed(what, [f"part {part.folder.name} has other fields than the first one: {names}"])
+    writer.absorb(part.folder, part.commit)
+    chosen.seen += len(part.commit["lengths"])
+    disk.remove_tree(part.folder)
+    steps: int = part.commit["steps"]
+    return steps
 
 
 class _Chosen:
@@ -202,16 +218,6 @@ def _steps(work: Work, recording: Recording) -> int | None:
     """Return how many steps will come, where it is known."""
     alone = len(work.contents.shards) == 1
     return recording.steps if work.contents.steps is None and alone else work.contents.steps
-
-
-def _narrowed(piece: Episode, kept: Collection[Key]) -> Episode:
-    if len(kept) == len(piece.steps) + len(piece.states):
-        return piece
-    return replace(
-        piece,
-        steps={key: column for key, column in piece.steps.items() if key in kept},
-        states={key: column for key, column in piece.states.items() if key in kept},
-    )
 
 
 def _journal_entry(end: End) -> dict[str, Any]:

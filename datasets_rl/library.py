@@ -7,11 +7,11 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from datasets_rl import disk, sources
 from datasets_rl.disk import MANIFEST_FILE
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from datasets_rl.fetch.parallel import Halt, Limiter
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.manifest import Manifest
-    from datasets_rl.shards import Ready
+    from datasets_rl.shards import Cluster, Ready
     from datasets_rl.sources import Contents, Entry, Shard
     from datasets_rl.ted.keys import Key
 
@@ -110,6 +110,14 @@ class Place:
     def exists(self) -> bool:
         """Whether there is a finished dataset."""
         return (self.folder / MANIFEST_FILE).is_file()
+
+
+class Engine(Protocol):
+    """Connects to a cluster."""
+
+    def connect(self) -> AbstractContextManager[Cluster]:
+        """Return the connection; what was begun in it ends with it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +316,7 @@ def download(
     raw_only: bool = False,
     limit_rate: int | None = None,
     selection: Selection | None = None,
+    engine: Engine | None = None,
     wait: float = 3600.0,
     settings: Settings | None = None,
 ) -> Path:
@@ -330,6 +339,8 @@ def download(
         limit_rate: Bytes a second over all connections.
         selection: The part of the dataset that is wanted; all of it by default. What is stored must cover it, or
             `force` replaces what is stored.
+        engine: Reads the files of a dataset that has several, `RayEngine()` on a cluster that shares `root`; by default
+            processes of this machine do. What is written is the same.
         wait: Seconds to wait for another process that makes the same dataset.
         settings: By default those of the environment.
 
@@ -372,7 +383,7 @@ def download(
         if raw_only:
             files = _fetch(dataset_id, contents.assets, spot, settings, options)
             return spot.raw if files[0].path.is_relative_to(spot.raw) else files[0].path.parent
-        _convert(dataset_id, contents, spot, settings, options, selection)
+        _convert(dataset_id, contents, spot, settings, options, selection, engine)
         disk.publish_folder(spot.build, spot.folder, aside=spot.aside)
         if not keep_raw:
             clear(spot.raw)
@@ -568,6 +579,7 @@ def _convert(
     settings: Settings,
     options: Options,
     selection: Selection,
+    engine: Engine | None,
 ) -> Manifest:
     from datasets_rl.convert import Work, convert
     from datasets_rl.fetch.ahead import Ahead
@@ -581,10 +593,13 @@ def _convert(
     else:
         journal.bring_back(spot.build)
     spot.build.mkdir(parents=True, exist_ok=True)
-    jobs = _jobs(contents, settings)
     left = contents.shards[len(journal.entries) if journal is not None else 0 :]
     try:
         with ExitStack() as stack:
+            # Where episodes are chosen by their numbers over all shards, these come one behind the other.
+            engine = engine if len(left) > 1 and contents.numbers is None else None
+            cluster = None if engine is None else stack.enter_context(engine.connect())
+            jobs = _jobs(contents, settings) if cluster is None else cluster.room
             groups = _as_assets(contents, _groups(contents, left))
             get = _getter(stack, dataset_id, groups, spot, settings, options)
             ahead = stack.enter_context(Ahead(groups, get, len(groups) if options.keep_raw else jobs + 1))
@@ -596,6 +611,8 @@ def _convert(
                 spot.build,
                 journal=journal,
                 jobs=jobs,
+                cluster=cluster,
+                parts=spot.work / "parts",
                 report=advance,
                 committed=bool if options.keep_raw else partial(_drop_raw, spot, contents),
             )

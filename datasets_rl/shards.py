@@ -21,12 +21,12 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,14 +34,14 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionFailed, DatasetsRLError
 from datasets_rl.fetch.ahead import Ahead
 from datasets_rl.fetch.asset import Fetched
-from datasets_rl.sources import Contents, Decision, Recording, Shard, source
+from datasets_rl.format.part import make_part
+from datasets_rl.format.writer import Commit, DatasetWriter
+from datasets_rl.sources import Contents, Decision, Recording, Selection, Shard, source
 from datasets_rl.ted.episode import Encoded, Episode, Late, Texts, Values
 from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.keys import Key
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["Opening", "Ready", "in_order"]
+__all__ = ["Away", "Cluster", "Opening", "Part", "Ready", "in_order", "write"]
 
 _ROOM = 64 << 20
 _LENGTH = struct.Struct("<Q")
@@ -73,6 +73,42 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A shard as a part of the dataset."""
+
+    folder: Path
+    schema: Sequence[Any]
+    """Of the writer, as in a manifest."""
+    commit: Commit
+
+
+class Cluster(Protocol):
+    """Where parts are made."""
+
+    @property
+    def room(self) -> int:
+        """How many tasks should be under way."""
+        ...
+
+    def begin(
+        self, make: Callable[[Mapping[str, Any]], Mapping[str, Any]], task: Mapping[str, Any]
+    ) -> Callable[[], Mapping[str, Any]]:
+        """Call a function somewhere, and return what waits for its result."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """That shards are read and written by a cluster."""
+
+    cluster: Cluster
+    folder: Path
+    """Where the parts go; all nodes see it."""
+    selection: Mapping[str, Any]
+    """Which fields are wanted."""
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """All pieces of a shard have come."""
 
@@ -81,8 +117,8 @@ class End:
 
 
 def in_order(
-    opening: Opening, shards: Sequence[Shard], ahead: Ahead, jobs: int
-) -> Generator[Recording | Episode | Late | Episodes | End, None, None]:
+    opening: Opening, shards: Sequence[Shard], ahead: Ahead, jobs: int, away: Away | None = None
+) -> Generator[Recording | Episode | Late | Episodes | Part | End, None, None]:
     """Yield the first shard, opened, then the pieces of every shard and an `End` behind each.
 
     They are the same whatever `jobs` is.
@@ -92,6 +128,7 @@ def in_order(
         shards: The shards.
         ahead: The files of each that are not yet there, and before the first one those that all shards need.
         jobs: Shards read at once; with 1, in this process.
+        away: Let a cluster read them, and write each as a `Part`.
 
     Raises:
         ConversionFailed: If files break their own format; that of the first such shard.
@@ -99,7 +136,7 @@ def in_order(
     """
     known: dict[str, Path] = {}
     waiting = deque(shards)
-    running: deque[_Here | _Elsewhere] = deque()
+    running: deque[_Here | _Elsewhere | _Away] = deque()
     idle: list[_Reader] = []
 
     def start(*, wait: bool) -> None:
@@ -108,7 +145,10 @@ def in_order(
             shard = waiting.popleft()
             files = {path: known[path] for path in (*opening.contents.common, *shard.paths)}
             ready = Ready(shard, files, tuple(came))
-            running.append(_Here(opening, ready) if jobs == 1 else _Elsewhere(opening, ready, idle))
+            if away is not None:
+                running.append(_Away(opening, ready, away))
+            else:
+                running.append(_Here(opening, ready) if jobs == 1 else _Elsewhere(opening, ready, idle))
 
     first = True
     try:
@@ -158,6 +198,72 @@ class _Here(_Reading):
         recording = self.opened or self.open()
         yield from recording.episodes(self.ready.shard.part)
         self.decisions = tuple(recording.decisions)
+
+
+class _Away(_Reading):
+    """A shard that a task of a cluster makes a part of."""
+
+    def __init__(self, opening: Opening, ready: Ready, away: Away) -> None:
+        super().__init__(opening, ready)
+        task = {
+            **_task(opening, ready),
+            "selection": away.selection,
+            "folder": str(away.folder / f"{opening.contents.shards.index(ready.shard):06}"),
+        }
+        self._folder = Path(task["folder"])
+        self._result = away.cluster.begin(make, task)
+
+    def pieces(self) -> Iterator[Part]:
+        said = self._result()
+        self.decisions = tuple(Decision(**one) for one in said["decisions"])
+        yield Part(self._folder, said["schema"], said["commit"])
+
+
+def make(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a part of a shard, unless it is there already.
+
+    Args:
+        task: How the shard is opened, where its files are, which fields are wanted, and where the part goes.
+
+    Returns:
+        The schema of what was written, the decisions, and what the writer said.
+    """
+    what = f"{task['source']}/{task['name']}"
+    files = {path: Path(place) for path, place in task["files"].items()}
+    with source(task["source"]).open(task["name"], files, task["facts"]) as recording:
+        kept = Selection.from_json(task["selection"]).kept_keys([column.key for column in recording.columns])
+
+        def fill(writer: DatasetWriter) -> Mapping[str, Any]:
+            for piece in recording.episodes(task["part"]):
+                write(writer, piece, kept)
+            decisions = [asdict(one) for one in recording.decisions]
+            return {"schema": writer.schema.to_json(), "decisions": decisions}
+
+        columns = [column for column in recording.columns if column.key in kept]
+        return make_part(Path(task["folder"]), columns, what, fill)
+
+
+def write(writer: DatasetWriter, piece: Episode | Episodes | Late, kept: Collection[Key]) -> int:
+    """Write the fields that are wanted of what was read, and return how many steps that was."""
+    if isinstance(piece, Late):
+        writer.amend(piece)
+        return 0
+    if isinstance(piece, Episodes):
+        writer.extend(piece.only(kept))
+        return piece.count
+    steps, states = ({key: one for key, one in part.items() if key in kept} for part in (piece.steps, piece.states))
+    writer.append(replace(piece, steps=steps, states=states))
+    return len(piece)
+
+
+def _task(opening: Opening, ready: Ready) -> dict[str, Any]:
+    return {
+        "source": opening.source,
+        "name": opening.name,
+        "facts": opening.contents.facts,
+        "files": {path: str(place) for path, place in ready.files.items()},
+        "part": ready.shard.part,
+    }
 
 
 class _Reader:
@@ -215,15 +321,8 @@ class _Elsewhere(_Reading):
         self._held = 0
         self._change = threading.Condition()
         self._closed = False
-        task = {
-            "source": opening.source,
-            "name": opening.name,
-            "facts": opening.contents.facts,
-            "files": {path: str(place) for path, place in ready.files.items()},
-            "part": ready.shard.part,
-        }
         self._reader = idle.pop() if idle else _Reader()
-        self._reader.begin(task)
+        self._reader.begin(_task(opening, ready))
         self._done = False
         self._thread = threading.Thread(target=self._take_up, name="rlds-read", daemon=True)
         self._thread.start()

@@ -7,14 +7,14 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from datasets_rl.errors import BadArgument, DiskFull, IntegrityFailed, UnknownId
 
 from ..errors import code_of
-from ..options import Ids, Outcome, Shell, each, exit_code, known, read_size
+from ..options import Ids, Outcome, Shell, each, engine_of, exit_code, known, read_size
 from ..output import Block, Facts, Lines, Result, count_text, size_text
 
 if TYPE_CHECKING:
@@ -67,6 +67,12 @@ def run(
             "--jobs", "-j", min=1, metavar="N", show_default=False, help="Connections, and processes, at once."
         ),
     ] = None,
+    engine: Annotated[
+        Literal["local", "ray"], typer.Option(help="What reads the files of a dataset that has several.")
+    ] = "local",
+    address: Annotated[
+        str, typer.Option(metavar="ADDRESS", show_default=False, help="The Ray cluster: auto, or ray://HOST:PORT.")
+    ] = "",
     episodes: Annotated[
         str, typer.Option(metavar="RANGE", show_default=False, help="These only, as in 0:100, 0:100:2 or 1,5,9.")
     ] = "",
@@ -129,6 +135,7 @@ def run(
         **common,
         "hash_check": not no_hash_check,
         "limit_rate": rate,
+        "engine": engine_of(engine, address),
         "settings": settings,
     }
     found = each(shell, ids, lambda one: _get(shell, one, options))

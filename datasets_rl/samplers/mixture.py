@@ -121,7 +121,7 @@ class MixtureSampler(SamplerEnsemble):
         shares = self.shares
         if not self.exact:
             drawn = torch.multinomial(shares, slots, replacement=True, generator=self.generator)
-            return np.bincount(drawn.numpy(), minlength=len(self)).astype(np.int64)
+            return np.bincount(drawn.numpy(), minlength=len(self))
         wanted = shares.numpy() * slots
         given = np.floor(wanted)
         behind = self._behind.numpy() + wanted - given
@@ -131,7 +131,8 @@ class MixtureSampler(SamplerEnsemble):
         given[more] += 1
         behind[more] -= 1
         self._behind = torch.from_numpy(behind)
-        return given.astype(np.int64)
+        slots_of_each: NDArray[np.int64] = given.astype(np.int64)
+        return slots_of_each
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the ensemble, how many batches there were, and how far each buffer is behind."""

@@ -112,6 +112,18 @@ def test_raw_only_converts_nothing(rlds, home):
     assert not (home / "demo" / "pendulum").exists()
 
 
+def test_a_cluster_is_named_by_its_engine_and_its_address(rlds, home, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(library, "download", lambda dataset_id, **options: asked.update(options, id=dataset_id) or home)
+
+    rlds("download", "demo/pendulum", "--raw-only", "--engine", "ray", "--address", "ray://head:10001")
+    assert type(asked["engine"]).__name__ == "RayEngine"
+
+    refused = rlds("download", "demo/pendulum", "--address", "auto")
+    assert refused.code == 2
+    assert "add --engine ray" in refused.err
+
+
 def test_options_reach_the_download(rlds, home, monkeypatch):
     asked = {}
     monkeypatch.setattr(library, "download", lambda dataset_id, **options: asked.update(options, id=dataset_id) or home)
@@ -136,6 +148,7 @@ def test_options_reach_the_download(rlds, home, monkeypatch):
     assert asked == {
         "id": "demo/pendulum",
         "selection": Selection(),
+        "engine": None,
         "force": True,
         "from_local": None,
         "hash_check": True,

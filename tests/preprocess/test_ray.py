@@ -1,9 +1,11 @@
-"""The engine of a Ray cluster: the same bytes as here, errors as they were raised, and nodes that die."""
+"""The engine of a Ray cluster, for recipes and for downloads: the same bytes as here, the same errors, nodes that die."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,14 +13,19 @@ import textwrap
 import threading
 import time
 
+import numpy as np
 import pytest
+from raw.minari import SPACES, episodes, write
 from stored_data import columns, trajectory, write_dataset
 
-from datasets_rl.errors import BadArgument, PreprocessFailed
-from datasets_rl.format import StoredDataset
+from datasets_rl import Selection, library
+from datasets_rl.errors import BadArgument, ConversionFailed, PreprocessFailed
+from datasets_rl.format import DatasetWriter, StoredDataset
 from datasets_rl.preprocess import Recipe, part, preprocess
 from datasets_rl.preprocess.engines.local import Local
 from datasets_rl.preprocess.engines.ray import RayEngine
+from datasets_rl.settings import Settings
+from datasets_rl.sources import minari
 
 ray = pytest.importorskip("ray", reason="pip install 'datasets-rl[ray]'")
 
@@ -98,6 +105,72 @@ def test_a_node_without_the_shared_folder_is_named(tmp_path):
     with pytest.raises(BadArgument, match="does not see") as raised:
         list(RayEngine().run([task]))
     assert "all nodes share" in raised.value.hint
+
+
+NAME = "test/things/drawn-v3"
+
+
+@pytest.fixture
+def get(tmp_path, monkeypatch):
+    """Download a dataset of several shards with texts, from files that are here."""
+    monkeypatch.setattr(minari, "_SHARD_BYTES", 10_000)
+    lengths = np.random.default_rng(1).integers(1, 9, 20).tolist()
+    raw = tmp_path / "raw"
+    write(raw, NAME, episodes(SPACES["text"], lengths, seeds=range(20)), space=SPACES["text"], data_format="parquet")
+
+    def run(place, **options):
+        settings = Settings(home=tmp_path / place, jobs=1, progress=False, retries=0)
+        return library.download(f"minari/{NAME}", **{"from_local": raw, **options}, settings=settings)
+
+    return run
+
+
+def whole(folder):
+    """The digests of all files, and the manifest."""
+    return files(folder), json.loads((folder / "manifest.json").read_text())
+
+
+@pytest.mark.usefixtures("one_node")
+@pytest.mark.parametrize("selection", [{}, {"keys": ("observation",)}, {"episodes": "3:15:2"}], ids=str)
+def test_a_cluster_converts_to_the_same_bytes_as_this_process(get, selection):
+    here = get("here", selection=Selection(**selection))
+    there = get("there", selection=Selection(**selection), engine=RayEngine())
+
+    assert whole(here) == whole(there)
+    assert not [*there.parents[3].rglob("parts")]
+
+
+@pytest.mark.usefixtures("one_node")
+def test_what_a_cluster_began_this_process_goes_on_with(get, monkeypatch):
+    absorb, life = DatasetWriter.absorb, []
+
+    def dies(self, *part):
+        life.append(part)
+        if len(life) == 3:
+            raise KeyboardInterrupt
+        absorb(self, *part)
+
+    monkeypatch.setattr(DatasetWriter, "absorb", dies)
+    with pytest.raises(KeyboardInterrupt):
+        get("home", engine=RayEngine())
+
+    assert whole(get("home")) == whole(get("here"))
+    assert len(life) == 3
+
+
+@pytest.mark.usefixtures("one_node")
+def test_a_fault_that_a_node_finds_is_told_as_it_is_here(get, tmp_path):
+    copy = tmp_path / "copy"
+    told = []
+    get("home")
+    shutil.copytree(tmp_path / "raw", copy)
+    (copy / NAME / "data" / "17" / "metadata.json").write_text('{"total_steps": 99}')
+    for place, engine in (("here", None), ("there", RayEngine())):
+        with pytest.raises(ConversionFailed, match="episode 17") as raised:
+            get(place, from_local=copy, engine=engine)
+        told.append((raised.value.what, raised.value.problems, raised.value.hint))
+
+    assert told[0] == told[1]
 
 
 def test_two_attempts_at_a_part_do_not_meet(folder, tmp_path, monkeypatch):

@@ -47,9 +47,18 @@ class RayEngine:
     def __init__(self, address: str | None = None) -> None:
         self._address = address
 
+    def connect(self) -> Cluster:
+        """Connect to the cluster, for tasks of any kind.
+
+        Raises:
+            MissingDependency: If Ray is not installed.
+            BadArgument: If no cluster answers.
+        """
+        return Cluster(self._address)
+
     def run(self, tasks: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """Yield what is said of each task, in their order."""
-        with Cluster(self._address) as cluster:
+        with self.connect() as cluster:
             waiting: deque[Callable[[], Mapping[str, Any]]] = deque()
             for task in tasks:
                 waiting.append(cluster.begin(part.make, task))
