@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import sys
+import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files as package_files
@@ -16,7 +17,7 @@ import numpy as np
 
 from datasets_rl.errors import BadArgument, DatasetsRLError, PreprocessFailed
 from datasets_rl.preprocess._base import Step
-from datasets_rl.preprocess.functions import Function
+from datasets_rl.preprocess.functions import Function, digest
 from datasets_rl.preprocess.naming import make
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import dotted
@@ -124,7 +125,17 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         """Describe the recipe for the manifest."""
-        return {"name": self.name, "steps": [step.to_json() for step in self.steps]}
+        return {"name": self.name, "steps": [{**step.to_json(), **_code(step)} for step in self.steps]}
+
+
+def _code(step: Step) -> dict[str, str]:
+    """Return what a step of the user's own does, as a digest: the package's version stands for those that it has."""
+    kind = type(step)
+    if kind.__module__.startswith("datasets_rl."):
+        return {}
+    kinds = (types.FunctionType, bool, int, float, str, tuple)
+    own = [(name, value) for name, value in sorted(vars(kind).items()) if isinstance(value, kinds)]
+    return {"digest": digest([one for one in own if one[0] == "__call__" or not one[0].startswith("__")])}
 
 
 def shipped() -> Iterator[Recipe]:

@@ -148,3 +148,33 @@ def test_what_cannot_be_done_is_said_with_its_exit_code(rlds, words, code, said)
 
     assert ran.code == code
     assert said in ran.err
+
+
+def test_with_a_place_several_become_one(rlds, stored, tmp_path):
+    rlds("preprocess", stored, "-t", "keep_episodes:0:10", "-o", tmp_path / "few")
+    words = (
+        "preprocess",
+        "demo/pendulum",
+        tmp_path / "few",
+        "-t",
+        "select:observation,action,dataset",
+        "-o",
+        tmp_path / "both",
+    )
+
+    plan = rlds(*words, "--dry-run", "--json").json["datasets"]
+    assert [one["steps"] for one in plan] == [17000]
+    assert rlds(*words).out == f"{tmp_path / 'both'}\n"
+    made = StoredDataset(tmp_path / "both")
+    assert np.bincount(made.column(("dataset",))).tolist() == [15000, 2000]
+    page = rlds("info", tmp_path / "both").out
+    assert page.count("1. merge") == 2
+    assert "demo/pendulum, 2,000 steps" in page
+
+
+def test_without_a_place_each_of_several_is_replaced(rlds, stored):
+    ran = rlds("preprocess", "demo/pendulum", "d4rl/hopper-medium-v2", "-t", "cast:float16,observation", "--json")
+
+    assert ran.code == 1
+    assert [one["error"] is None for one in ran.json["datasets"]] == [True, False]
+    assert StoredDataset(stored).schema["observation",].dtype == np.float16

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
 
 from datasets_rl.errors import BadArgument, PreprocessFailed
-from datasets_rl.preprocess import Recipe
+from datasets_rl.preprocess import Recipe, Step
 from datasets_rl.preprocess.recipe import shipped
 from datasets_rl.ted.episodes import Episodes
 
@@ -416,3 +418,21 @@ def test_parts_of_an_observation_are_not_left_below_their_vector():
     states = {("observation", "place"): [[1.0]], ("observation", "image"): np.zeros((1, 4, 4, 3), np.uint8)}
     with pytest.raises(BadArgument, match=r"observation.image would stay below observation"):
         made("flat_observation", episodes([1], states=states, finals=states))
+
+
+def test_a_step_of_ones_own_is_known_by_what_it_does():
+    def step_of(number):
+        @dataclass
+        class Add(Step):
+            purpose = "rewards plus a number"
+
+            def __call__(self, block):
+                return replace(block, steps={**block.steps, REWARD: block.steps[REWARD] + number})
+
+        return Add()
+
+    one, same, other = (Recipe([step_of(number)]).to_json() for number in (1, 1, 2))
+    assert one == same
+    assert one != other
+    assert one["steps"][0]["use"] == "add"
+    assert flat(made(Recipe([step_of(5)]), episodes([1], [2])).steps[REWARD]) == [7]

@@ -1,0 +1,33 @@
+"""The tables of docs/preprocess.md are those of the command."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import datasets_rl
+from datasets_rl.preprocess.naming import described
+from datasets_rl.preprocess.recipe import Recipe, shipped
+from datasets_rl.preprocess.steps import known
+
+PAGE = (Path(datasets_rl.__file__).parents[1] / "docs" / "preprocess.md").read_text(encoding="utf-8")
+
+
+def rows(heading):
+    section = re.split(rf"^## {heading}$", PAGE, flags=re.MULTILINE)[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_the_table_of_recipes_is_complete():
+    assert rows("Recipes") == [[one.name, one.purpose] for one in shipped()]
+
+
+def test_the_table_of_steps_is_complete():
+    assert rows("Steps") == [[one.name, one.arguments, one.purpose] for one in described() if one.name in known()]
+
+
+def test_the_recipe_in_toml_can_be_read(tmp_path):
+    (tmp_path / "mine.toml").write_text(re.search(r"^```toml\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)[1])
+
+    assert [step.use() for step in Recipe.of(str(tmp_path / "mine.toml")).steps] == ["keep_top_returns", "cast"]
