@@ -176,7 +176,10 @@ def _from_python(path: Path, attribute: str) -> Recipe:
         raise BadArgument(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise BadArgument(f"{path} fails as it is imported: {type(error).__name__}: {error}") from error
     import cloudpickle
 
     # Workers do not find the file by its name.

@@ -6,10 +6,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from stored_data import FLAGS, Trajectory, write_dataset
 
 from datasets_rl.errors import BadArgument, PreprocessFailed
-from datasets_rl.preprocess import Recipe, Step
+from datasets_rl.format import StoredDataset
+from datasets_rl.format.verify import check_files
+from datasets_rl.preprocess import Recipe, Step, preprocess
 from datasets_rl.preprocess.recipe import shipped
+from datasets_rl.progress import Report
+from datasets_rl.rows import Column
+from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episodes import Episodes
 
 REWARD = ("next", "reward")
@@ -248,6 +254,12 @@ def test_float32_casts_all_fractions_and_nothing_else():
     assert came.steps["n",].dtype == np.int64
     with pytest.raises(PreprocessFailed, match=r"n holds 3000, which does not fit uint8"):
         made(Recipe.inline(["cast:uint8,n"]), episodes([1], n=np.array([3000])))
+    with pytest.raises(PreprocessFailed, match=r"x holds numbers that do not fit float16"):
+        made(Recipe.inline(["cast:float16,x"]), episodes([1], x=np.array([1e9])))
+    with pytest.raises(PreprocessFailed, match=r"x holds 0\.5, which does not fit int8"):
+        made(Recipe.inline(["cast:int8,x"]), episodes([1], x=np.array([0.5])))
+    endless = made(Recipe.inline(["cast:float16,x"]), episodes([2], x=np.array([np.inf, np.nan]))).steps["x",]
+    assert np.array_equal(endless, [np.inf, np.nan], equal_nan=True)
 
 
 def test_flat_observation_joins_by_name_and_says_in_which_order():
@@ -436,3 +448,61 @@ def test_a_step_of_ones_own_is_known_by_what_it_does():
     assert one != other
     assert one["steps"][0]["use"] == "add"
     assert flat(made(Recipe([step_of(5)]), episodes([1], [2])).steps[REWARD]) == [7]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A dataset with goals, pictures and success, eleven episodes, every third without its final state."""
+    draw = np.random.default_rng(0)
+    states = {
+        ("observation", "achieved_goal"): Column(("observation", "achieved_goal"), np.dtype("f8"), (2,), carried=True),
+        ("observation", "desired_goal"): Column(("observation", "desired_goal"), np.dtype("f8"), (2,), carried=True),
+        ("pixels",): Column(("pixels",), np.dtype("u1"), (9, 12, 3), carried=True),
+    }
+
+    def one(steps, known):
+        last = (np.arange(steps) == steps - 1)[:, None]
+        given = {
+            ("action",): draw.random((steps, 2)),
+            ("success",): draw.random((steps, 1)) > 0.8,
+            REWARD: draw.random((steps, 1)),
+            ("next", "terminated"): last & known,
+            ("next", "truncated"): last & (not known),
+        }
+        values = {
+            key: draw.integers(0, 255, (steps + known, *one.shape)).astype(one.dtype) for key, one in states.items()
+        }
+        return Trajectory(given, values)
+
+    of = [
+        *states.values(),
+        Column(("action",), np.dtype("f8"), (2,)),
+        Column(("success",), np.dtype(bool), (1,)),
+        Column(REWARD, np.dtype("f8"), (1,)),
+        *FLAGS,
+    ]
+    trajectories = [one(1 + 3 * number % 7, number % 3 > 0) for number in range(11)]
+    return write_dataset(tmp_path_factory.mktemp("toy") / "toy" / "data", trajectories, of).folder
+
+
+FLAT = {"td3_bc", "normalised_observation", "diffusion_policy"}
+"""Recipes for an observation that is one vector."""
+
+
+@pytest.mark.parametrize("name", [one.name for one in shipped()])
+def test_a_shipped_recipe_writes_a_strict_dataset_however_it_is_cut(name, stored, tmp_path):
+    recipe = [*Recipe.of("flat_observation").steps] if name in FLAT else []
+    recipe += Recipe.of(name).steps
+    one, four = (preprocess(stored, Recipe(recipe), dest=tmp_path / f"{n}", num_parts=n) for n in (1, 4))
+
+    made = StoredDataset(one)
+    assert not check_files(one, Report())
+    assert not check_rules(made.schema, made.episodes, made.column).problems
+    assert made.manifest.files == StoredDataset(four).manifest.files
+    assert made.schema["pixels",].carried
+
+
+def test_a_file_that_fails_is_named(tmp_path):
+    (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
+    with pytest.raises(BadArgument, match=r"broken\.py fails as it is imported: ModuleNotFoundError"):
+        Recipe.of(f"{tmp_path / 'broken.py'}:fn")

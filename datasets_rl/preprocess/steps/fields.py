@@ -131,12 +131,13 @@ class Cast(Step):
         dtype = np.dtype(self.dtype)
         if dtype == values.dtype:
             return values
-        with np.errstate(over="ignore", invalid="ignore"):
-            found = values.astype(dtype)
-            fits = np.isinf(found) == np.isinf(values) if dtype.kind == "f" else found == values
-        if not fits.all():
-            odd = values[~fits].flat[0]
-            raise BadArgument(f"{dotted(key)} holds {odd}, which does not fit {self.dtype}")
+        try:
+            with np.errstate(over="raise", invalid="raise"):
+                found = values.astype(dtype)
+        except FloatingPointError as error:
+            raise BadArgument(f"{dotted(key)} holds numbers that do not fit {self.dtype}") from error
+        if dtype.kind != "f" and not np.can_cast(values.dtype, dtype) and (odd := values[found != values]).size:
+            raise BadArgument(f"{dotted(key)} holds {odd.flat[0]}, which does not fit {self.dtype}")
         return found
 
 
