@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from datasets_rl.manifest import Manifest
     from datasets_rl.mixing import Member, load_mixture, mixture
     from datasets_rl.preprocess import Recipe, Step
+    from datasets_rl.preprocess.engines.ray import RayEngine
     from datasets_rl.samplers import (
         MixtureSampler,
         PrioritizedSampler,
@@ -129,9 +130,9 @@ if TYPE_CHECKING:
         CenterCrop,
         Compose,
         Crop,
-        DTypeCastTransform,
         DeviceCastTransform,
         DoubleToFloat,
+        DTypeCastTransform,
         ExcludeTransform,
         FlattenObservation,
         GrayScale,
@@ -153,8 +154,8 @@ if TYPE_CHECKING:
         SqueezeTransform,
         StepCounter,
         TargetReturn,
-        ToTensorImage,
         Tokenizer,
+        ToTensorImage,
         Transform,
         UnaryTransform,
         UnsqueezeTransform,
@@ -250,6 +251,7 @@ __all__ = [
     "PrioritizedSliceSampler",
     "RandomCropTensorDict",
     "RandomSampler",
+    "RayEngine",
     "Recipe",
     "RenameTransform",
     "ReplayBuffer",
@@ -404,6 +406,7 @@ _HOMES = {
     "PrioritizedSliceSampler": "datasets_rl.samplers",
     "RandomCropTensorDict": "datasets_rl.transforms",
     "RandomSampler": "datasets_rl.samplers",
+    "RayEngine": "datasets_rl.preprocess.engines.ray",
     "Recipe": "datasets_rl.preprocess",
     "RenameTransform": "datasets_rl.transforms",
     "ReplayBuffer": "datasets_rl.buffers",

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -19,7 +20,7 @@ from raw.minari import SPACES, episodes, write
 from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl import Selection, library
-from datasets_rl.errors import BadArgument, ConversionFailed, PreprocessFailed
+from datasets_rl.errors import BadArgument, ConversionFailed, MissingDependency, PreprocessFailed
 from datasets_rl.format import DatasetWriter, StoredDataset
 from datasets_rl.preprocess import Recipe, part, preprocess
 from datasets_rl.preprocess.engines.local import Local
@@ -173,6 +174,14 @@ def test_a_fault_that_a_node_finds_is_told_as_it_is_here(get, tmp_path):
     assert told[0] == told[1]
 
 
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+
+    with pytest.raises(MissingDependency) as raised:
+        RayEngine().connect()
+    assert raised.value.hint == "pip install 'datasets-rl[ray]'"
+
+
 def test_two_attempts_at_a_part_do_not_meet(folder, tmp_path, monkeypatch):
     """A node that was given up may still be at work: the second attempt finishes while the first one does."""
     tasks = []
@@ -204,7 +213,7 @@ def test_two_attempts_at_a_part_do_not_meet(folder, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted):
+def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted, capsys):
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 1, "object_store_memory": 80 << 20}
@@ -240,7 +249,30 @@ def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted):
         assert files(made) == wanted
         assert len(cluster.list_all_nodes()) == 1
         assert set(attempts) == set(range(0, 40, 5))
+        assert "retries remaining" not in capsys.readouterr().out
         assert len(attempts) in {9, 10}  # one part was begun twice, with one or two of the episodes that are noted
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_cluster_elsewhere_is_reached_by_its_address(folder, tmp_path, wanted):
+    from ray.cluster_utils import Cluster
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ray.shutdown()
+    head = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False, "ray_client_server_port": port}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        engine = RayEngine(f"ray://127.0.0.1:{port}")
+        made = preprocess(folder, changed(), dest=tmp_path / "out", num_parts=PARTS, engine=engine)
+
+        assert files(made) == wanted
+        with pytest.raises(BadArgument, match="does not see"):
+            list(engine.run([{"folder": str(tmp_path / "nowhere" / "000000")}]))
     finally:
         ray.shutdown()
         cluster.shutdown()

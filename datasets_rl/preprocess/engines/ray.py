@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +88,8 @@ class Cluster:
             raise MissingDependency("ray", "ray", "the engine ray") from error
         self._ray: Any = ray
         self._begun: set[Any] = set()
+        # What Ray tells of nodes that die must not come between the data on stdout.
+        self._aside = redirect_stdout(sys.stderr)
         self._own = not ray.is_initialized()
         if self._own:
             _connect(ray, address)
@@ -126,24 +130,23 @@ class Cluster:
         return result
 
     def __enter__(self) -> Self:
+        if self._own:
+            self._aside.__enter__()
         return self
 
     def __exit__(self, *details: object) -> None:
-        for force in (False, True):
-            for reference in self._begun:
-                self._ray.cancel(reference, force=force)
-            _, left = (
+        try:
+            for force in (False, True) if self._begun else ():
+                for reference in self._begun:
+                    self._ray.cancel(reference, force=force)
                 self._ray.wait([*self._begun], num_returns=len(self._begun), timeout=_GRACE)
-                if self._begun
-                else ([], [])
-            )
-            self._begun = set(left)
-        if self._own:
-            self._ray.shutdown()
+        finally:
+            if self._own:
+                self._ray.shutdown()
+                self._aside.__exit__(None, None, None)
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    # What its programs print must not come between the data on stdout.
     quiet = {"log_to_driver": False, "logging_level": logging.WARNING}
     try:
         ray.init(address or "auto", **quiet)
