@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import Image
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionFailed, UnknownKey
 from datasets_rl.read.tfrecord import example, records
 from datasets_rl.ted.keys import Key, dotted
 from datasets_rl.ted.table import EpisodeTable
@@ -23,6 +24,7 @@ __all__ = ["compare_episodes", "compare_logs"]
 _Column = Callable[[Key, int, int], Any]
 _BLOCK = 512
 _BLANKS = 3
+_SMALL = ("action", "reward", "terminal")
 _FLAT: Mapping[str, Key] = {
     "action": ("action",),
     "reward": ("next", "reward"),
@@ -43,7 +45,10 @@ class _Differences:
         key, count = _FLAT[name], len(wanted)
         if not count:
             return
-        got = np.asarray(self._column(key, start, start + count)).reshape(wanted.shape)
+        try:
+            got = np.asarray(self._column(key, start, start + count)).reshape(wanted.shape)
+        except UnknownKey:
+            return  # it was left out on request
         wrong = np.flatnonzero((got != wanted).reshape(count, -1).any(axis=1))
         if len(wrong):
             at = int(wrong[0])
@@ -73,27 +78,49 @@ def compare_logs(files: Mapping[int, Mapping[str, Path]], column: _Column, episo
         ConversionFailed: If a raw file is damaged.
     """
     differences = _Differences(column)
-    at, owed, before = 0, _BLANKS, None
+    at, owed = 0, _BLANKS
+    before: tuple[int, int, Mapping[str, NDArray[Any]]] | None = None
     try:
         for number, places in sorted(files.items()):
             if "invalid_range" not in places:
                 continue  # nothing of it was asked for but how it begins or ends
-            added, capacity = int(_load(places["add_count"])), len(_load(places["action"]))
+            added, flat = int(_load(places["add_count"])), {name: _load(places[name]) for name in _SMALL}
+            capacity = len(flat["action"])
             cursor = added % capacity
             if number and added == capacity - 1:
                 continue
-            joined = before is not None and added in {before + capacity, cursor}
-            owed = owed if joined else _BLANKS
-            for block in _blocks(places, cursor, joined=joined):
-                zero = np.logical_and.reduce([~one.reshape(len(one), -1).any(axis=1) for one in block.values()])
+            joined = before is not None and before[0] == number - 1 and _follows(before, added, flat)
+            if not joined:
+                owed = _known_owed(flat) if number else _BLANKS
+            for block in _blocks(places, flat, cursor, joined=joined):
+                zero = np.logical_and.reduce([_zero(one) for one in block.values()])
                 kept, owed = _kept(zero, block["terminal"], owed)
                 for name, values in block.items():
                     differences.check(name, at, values[kept])
                 at += int(kept.sum())
-            before = added if cursor == capacity - 1 else None
+            before = (number, added, flat) if cursor == capacity - 1 else None
     except (OSError, EOFError, ValueError) as error:
         raise ConversionFailed("the raw files", [f"they cannot be read: {error}"]) from error
     return differences.told(at, episodes)
+
+
+def _follows(before: tuple[int, int, Mapping[str, NDArray[Any]]], added: int, flat: Mapping[str, NDArray[Any]]) -> bool:
+    """Return whether the last row of a checkpoint is the one behind those of the checkpoint before."""
+    capacity = len(flat["action"])
+    if capacity != len(before[2]["action"]) or added >= capacity:
+        return added == before[1] + capacity
+    return all(before[2][name][added:-1].tobytes() == flat[name][added:-1].tobytes() for name in _SMALL)
+
+
+def _known_owed(flat: Mapping[str, NDArray[Any]]) -> int:
+    """Return how many blank rows may follow the last row, the only one that is known of those before."""
+    if flat["terminal"][-1]:
+        return _BLANKS
+    return 0 if flat["action"][-1] or flat["reward"][-1] else _BLANKS - 1
+
+
+def _zero(values: NDArray[Any]) -> NDArray[np.bool_]:
+    return np.asarray(~values.any(axis=tuple(range(1, values.ndim))))
 
 
 def _kept(zero: NDArray[np.bool_], terminal: NDArray[np.uint8], owed: int) -> tuple[NDArray[np.bool_], int]:
@@ -108,9 +135,10 @@ def _kept(zero: NDArray[np.bool_], terminal: NDArray[np.uint8], owed: int) -> tu
     return kept, owed
 
 
-def _blocks(places: Mapping[str, Path], cursor: int, *, joined: bool) -> Iterator[dict[str, NDArray[Any]]]:
+def _blocks(
+    places: Mapping[str, Path], flat: Mapping[str, NDArray[Any]], cursor: int, *, joined: bool
+) -> Iterator[dict[str, NDArray[Any]]]:
     """Yield the rows of a checkpoint in the order in which they were added, read a second time for the last one."""
-    flat = {name: _load(places[name]) for name in ("action", "reward", "terminal")}
     if joined:
         last = {name: one[-1:] for name, one in flat.items()}
         for _, frames in _frames(places):
@@ -144,7 +172,8 @@ def compare_episodes(files: Mapping[str, Path], column: _Column, episodes: Episo
     """Compare every step of every record of RL Unplugged; see `compare_logs`."""
     differences = _Differences(column)
     at = 0
-    for path in sorted(path for path in files if ".tfrecord-" in path):
+    paths = [path for path in files if ".tfrecord-" in path]
+    for path in sorted(paths, key=lambda path: [int(number) for number in re.findall(r"\d+", path)]):
         with files[path].open("rb") as stream:
             for payload in records(stream, path):
                 raw: Mapping[str, Any] = example(payload, path)

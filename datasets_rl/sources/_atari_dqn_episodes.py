@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed
 from datasets_rl.read.images import decode
-from datasets_rl.read.tfds import Schema
+from datasets_rl.read.tfds import Leaf, Schema
 from datasets_rl.read.tfrecord import records
 from datasets_rl.sources._atari_dqn_logs import ACTION, ACTIONS, COLUMNS, FRAME
 from datasets_rl.sources._base import Decision, Recording
@@ -38,7 +38,9 @@ _KINDS = {
     "steps/reward": "numbers",
     "steps/is_terminal": "numbers",
     "steps/is_last": "numbers",
+    "checkpoint_id": "numbers",
 }
+_CHECKPOINT_MOST = 1 << 31
 _TEXTS = {
     "last-step-without-action": "the last step of an episode holds its final observation; its action is none",
     "no-transition": "episodes of a single step, which have no action, were left out",
@@ -69,11 +71,7 @@ class EpisodesRecording(Recording):
         self._schema = Schema(by_name.pop("features.json").read_bytes())
         (self._place,) = by_name.values()
         leaves = self._schema.leaves
-        faults = [
-            f"it has no {name}" if name not in leaves else f"{name} is {leaves[name].kind}; expected {kind}"
-            for name, kind in _KINDS.items()
-            if name not in leaves or leaves[name].kind != kind
-        ]
+        faults = [fault for name in _KINDS if (fault := _unlike(name, leaves.get(name)))]
         if faults:
             raise ConversionFailed(f"features.json of {what}", faults)
 
@@ -86,12 +84,16 @@ class EpisodesRecording(Recording):
     def episodes(self, part: Any = None) -> Iterator[Episode]:
         """Yield the trajectories of the file."""
         found: Counter[str] = Counter()
-        wanted = [*_KINDS, "checkpoint_id"] if self._frames else [*list(_KINDS)[1:], "checkpoint_id"]
+        wanted = [name for name, kind in _KINDS.items() if self._frames or kind != "image"]
         with self._place.open("rb") as stream:
             for number, payload in enumerate(records(stream, self._place.name)):
                 name = f"record {number:,} of {self._place.name}"
-                columns: Mapping[str, Any] = self._schema.read(payload, name, wanted)
-                checkpoint = int(columns.get("checkpoint_id", part))
+                columns: dict[str, Any] = self._schema.read(payload, name, wanted)
+                checkpoint = int(columns.pop("checkpoint_id", part))
+                if not 0 <= checkpoint < _CHECKPOINT_MOST:
+                    raise ConversionFailed(
+                        name, [f"checkpoint_id is {checkpoint:,}; expected the number of a checkpoint"]
+                    )
                 yield from self._pieces(
                     {key.rpartition("/")[2]: one for key, one in columns.items()}, name, checkpoint, found
                 )
@@ -120,6 +122,18 @@ class EpisodesRecording(Recording):
                 {OBSERVATION: _frames(raw["observation"][start : stop + (stop == steps)], name)} if self._frames else {}
             )
             yield Episode(given, states, continues=stop < steps, facts=facts)
+
+
+def _unlike(name: str, leaf: Leaf | None) -> str:
+    """Say in what a feature is not what is read, if it is not; files that are not sorted have no checkpoint_id."""
+    kind, of_steps = _KINDS[name], name.startswith("steps/")
+    if leaf is None:
+        return f"it has no {name}" if of_steps else ""
+    if leaf.kind != kind:
+        return f"{name} is {leaf.kind}; expected {kind}"
+    if len(leaf.lists) != of_steps or (kind == "numbers" and leaf.shape):
+        return f"{name} holds lists or arrays; expected one value{' a step' if of_steps else ''}"
+    return ""
 
 
 def _contradictions(raw: Mapping[str, Any]) -> Iterator[str]:

@@ -108,10 +108,20 @@ class _Log:
         """Whether it has `add_count` of the first checkpoint."""
         return self.added == self.capacity - 1
 
-    def goes_on_with(self, added: int) -> bool:
-        """Return whether a checkpoint with this `add_count`, if it comes next, holds the row behind this one's."""
-        final = added < self.capacity - 1
-        return self.cursor == self.capacity - 1 and (final or added == self.added + self.capacity)
+    @property
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        return self.action, self.reward, self.terminal
+
+    def goes_on_with(self, then: _Log) -> bool:
+        """Return whether a checkpoint, if it comes next, holds the row behind this one's."""
+        if self.cursor != self.capacity - 1 or then.capacity != self.capacity:
+            return False
+        if then.added >= self.capacity - 1:
+            return then.added == self.added + self.capacity
+        # The last one counts from 0 again. If no log is missing, the rows behind its cursor are still those of this one.
+        old = slice(then.cursor, -1)
+        pairs = zip(self.columns, then.columns, strict=True)
+        return all(np.array_equal(mine[old], its[old], equal_nan=True) for mine, its in pairs)
 
 
 class LogsRecording(Recording):
@@ -152,8 +162,8 @@ class LogsRecording(Recording):
             found["nothing-new"] = 1
         else:
             before = self._read(number - 1, _FIELDS[1:5])[0] if part["before"] else None
-            before = before if before is not None and before.goes_on_with(log.added) else None
-            goes_on = part["after"] and log.goes_on_with(self._read(number + 1, ["add_count"])[0].added)
+            before = before if before is not None and before.goes_on_with(log) else None
+            goes_on = part["after"] and log.goes_on_with(self._read(number + 1, _FIELDS[1:5])[0])
             rows = _Rows.of(log, before, number, goes_on=goes_on, found=found)
             yield from self._pieces(rows, log, number)
             self.steps = rows.given
@@ -211,8 +221,7 @@ class LogsRecording(Recording):
                 faults += [f"{error.what} {problem}" for problem in error.problems]
         if faults:
             raise ConversionFailed(f"checkpoint {number} of {self._what}", faults)
-        nothing: NDArray[Any] = np.empty(0)
-        log = _Log(int(found["add_count"]), *(found.get(field, nothing) for field in ("action", "reward", "terminal")))
+        log = _Log(int(found["add_count"]), *(found[field] for field in ("action", "reward", "terminal")))
         return log, found.get("invalid_range")
 
 
@@ -280,19 +289,21 @@ class _Rows:
     def of(cls, log: _Log, before: _Log | None, number: int, *, goes_on: bool, found: Counter[str]) -> _Rows:
         order = np.arange(log.cursor)
         late = before is not None
+        cut = not late and (number > 0 or log.added >= log.capacity)
         if late:
             order = np.append(log.capacity - 1, order)
             found["row-between-checkpoints"] = 1
-        elif number or log.added >= log.capacity:
+        elif cut:
             found["row-of-another-part"] = 1
         else:
             found["row-never-written"] = 1
         found["rows-behind-the-cursor"] = log.capacity - 1 - log.cursor
         action, reward, terminated = log.action[order], log.reward[order], log.terminal[order] == 1
-        blank = _blank(terminated, ~terminated & (action == 0) & (reward == 0), _owed(before))
+        owed = _owed(log, before) if cut or late else _BLANKS
+        blank = _blank(terminated, ~terminated & (action == 0) & (reward == 0), owed)
         truncated = np.zeros(len(order), np.bool_)
         truncated[-1:] = ~terminated[-1:] & (not goes_on)
-        if len(order) and before is None and (number or log.added >= log.capacity) and not blank[0]:
+        if len(order) and cut and not blank[0]:
             found["begin-missing"] = 1
         return cls(action, reward, terminated, truncated, blank, np.flatnonzero(terminated), late, number, found)
 
@@ -330,14 +341,15 @@ class _Rows:
         return Episode(steps, states, continues=not ends, facts=facts)
 
 
-def _owed(before: _Log | None) -> int:
-    """Return how many blank rows may stand at the beginning of a checkpoint."""
-    if before is None:
-        return _BLANKS
-    ends = np.flatnonzero(before.terminal[: before.cursor] == 1)
-    since = slice(int(ends[-1]) + 1 if len(ends) else 0, before.cursor)
-    count = since.stop - since.start
-    return 0 if count >= _BLANKS or before.action[since].any() or before.reward[since].any() else _BLANKS - count
+def _owed(log: _Log, before: _Log | None) -> int:
+    """Return how many blank rows may stand at the beginning of a checkpoint that does not begin the training."""
+    # Of what came before, there is at least the row between the two logs, the last one of this one.
+    rows = slice(-1, None) if before is None else slice(before.cursor)
+    action, reward, terminal = (column[rows] for column in (before or log).columns)
+    ends = np.flatnonzero(terminal == 1)
+    since = int(ends[-1]) + 1 if len(ends) else 0
+    count = len(action) - since
+    return 0 if count >= _BLANKS or action[since:].any() or reward[since:].any() else _BLANKS - count
 
 
 def _blank(ends: NDArray[np.bool_], zero: NDArray[np.bool_], owed: int) -> NDArray[np.bool_]:

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 __all__ = ["SOURCE", "AtariDQN"]
 
 _DQN, _RLU = "dqn", "rlu"
-_LOG = re.compile(r"(?:\$store\$_(observation|action|reward|terminal)|(add_count|invalid_range))_ckpt\.(\d+)\.gz")
+_LOG = re.compile(r"(?:\$store\$_(observation|action|reward|terminal)|(add_count|invalid_range))_ckpt\.(\d{1,4})\.gz")
 _FIELDS = ("observation", "action", "reward", "terminal", "add_count", "invalid_range")
-_BEFORE = ("action", "reward", "terminal", "add_count")
-"""What the beginning of a checkpoint depends on of the one before it."""
-_RECORDS = re.compile(r".*rlu_atari\w*-(?:checkpoint_(\d+)|train)\.tfrecord-(\d+)-of-(\d+)")
+_AROUND = ("action", "reward", "terminal", "add_count")
+"""What the ends of a checkpoint depend on of the ones around it."""
+_RECORDS = re.compile(r".*rlu_atari\w*-(?:checkpoint_(\d{1,4})|train)\.tfrecord-(\d+)-of-(\d+)")
 """Where episodes are not sorted by checkpoints, all are one."""
-_PLAIN = re.compile(r"(replay_logs|\d+(\.\d+)*)?")
-"""What may lie between the folder that was asked for and the files: nothing that names another run."""
+_PLAIN = re.compile(r"(replay_logs|\d+\.\d+\.\d+)?")
+"""What may lie between the folder that was asked for and the files: nothing that could be the number of a run."""
 _GZIP = b"\x1f\x8b"
 
 
@@ -174,10 +174,7 @@ def _logs(entry: Entry, folder: Folder, path: str, selection: Selection) -> Cont
     shards = []
     for number in kept:
         before, after = number - 1 in kept, number + 1 in kept
-        around = (
-            *(paths(number - 1, _BEFORE) if before else ()),
-            *(paths(number + 1, ("add_count",)) if after else ()),
-        )
+        around = [path for one in (number - 1, number + 1) if one in kept for path in paths(one, _AROUND)]
         part = {"checkpoint": number, "before": before, "after": after, "last": number == max(found)}
         shards.append(Shard((*paths(number, fields), *around), part))
     facts = {"upstream": _DQN, "frames": frames}
@@ -237,11 +234,15 @@ def _wants_frames(selection: Selection) -> bool:
 
 
 def _chosen(selection: Selection, found: Mapping[int, Any]) -> list[int]:
-    numbers = read_numbers(selection.options.get("checkpoints", ""), max(found) + 1, "checkpoints")
-    chosen = [number for number in numbers if number in found]
-    if not chosen:
-        raise BadArgument(f"checkpoints are {selection.options['checkpoints']!r}; there are {sorted(found)}")
-    return chosen
+    text = selection.options.get("checkpoints", "")
+    if not text:
+        return sorted(found)
+    numbers = read_numbers(text, max(found) + 1, "checkpoints")
+    if lacking := [number for number in numbers if number not in found]:
+        raise BadArgument(
+            f"checkpoints are {text!r}; there is no {lacking[0]}, but {', '.join(map(str, sorted(found)))}"
+        )
+    return numbers
 
 
 SOURCE = AtariDQN()

@@ -31,7 +31,7 @@ from upstreams import bucket
 
 from datasets_rl.ted.episode import Episode
 
-__all__ = ["CASES", "Buffer", "screens", "write_logs", "write_records"]
+__all__ = ["CASES", "Buffer", "changed", "screens", "write_logs", "write_records"]
 
 SIDE = 84
 
@@ -300,7 +300,7 @@ def _array(name: str, array: Any, *, pickled: bool = False) -> Callable[[Path], 
     return _log(name, lambda place: put(place, np.asarray(array), pickled=pickled))
 
 
-def _changed(name: str, change: Callable[[NDArray[Any]], object]) -> Callable[[Path], object]:
+def changed(name: str, change: Callable[[NDArray[Any]], object]) -> Callable[[Path], object]:
     def act(place: Path) -> None:
         array = np.load(io.BytesIO(gzip.decompress(place.read_bytes())))
         change(array)
@@ -342,6 +342,7 @@ def _schema(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], obje
 
 _FRAMES, _ACTION, _REWARD = ("$store$_observation_ckpt", "$store$_action_ckpt", "$store$_reward_ckpt")
 _TERMINAL = "$store$_terminal_ckpt"
+_LIST = {"tensor": {"shape": {"dimensions": ["1"]}, "dtype": "bool", "encoding": "none"}}
 _POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
 _OBJECTS = np.array([print], object)
 LOG_FAULTS = {
@@ -370,19 +371,19 @@ LOG_FAULTS = {
     "rewards of another type": Fault(_array(f"{_REWARD}.0.gz", np.zeros(60)), "is float64 [60]; expected float32 [60]"),
     "a buffer that was not full": Fault(_array("add_count_ckpt.1.gz", 110), "the cursor stood at 50 of 60"),
     "another invalid range": Fault(_array("invalid_range_ckpt.1.gz", np.arange(5)), "expected [58, 59, 0, 1, 2]"),
-    "a flag that is 2": Fault(_changed(f"{_TERMINAL}.1.gz", lambda one: one.put(5, 2)), "terminal is 2 at row 5"),
+    "a flag that is 2": Fault(changed(f"{_TERMINAL}.1.gz", lambda one: one.put(5, 2)), "terminal is 2 at row 5"),
     "a reward that is no number": Fault(
-        _changed(f"{_REWARD}.2.gz", lambda one: one.put([7, 9], np.nan)), "reward is nan at row 7"
+        changed(f"{_REWARD}.2.gz", lambda one: one.put([7, 9], np.nan)), "reward is nan at row 7"
     ),
     "an action that there is not": Fault(
-        _changed(f"{_ACTION}.4.gz", lambda one: one.put(3, 18)), "action is 18 at row 3"
+        changed(f"{_ACTION}.4.gz", lambda one: one.put(3, 18)), "action is 18 at row 3"
     ),
     "a flag that is 3 in the row between": Fault(
-        _changed(f"{_TERMINAL}.3.gz", lambda one: one.put(59, 3)), "terminal is 3 at row 59"
+        changed(f"{_TERMINAL}.3.gz", lambda one: one.put(59, 3)), "terminal is 3 at row 59"
     ),
     "the count of the first checkpoint": Fault(_array("add_count_ckpt.2.gz", 59), "that of the first checkpoint"),
     "a blank row with a frame": Fault(
-        _changed(f"{_FRAMES}.2.gz", lambda one: one[-1].fill(1)), "row 59 stands where a blank row must"
+        changed(f"{_FRAMES}.2.gz", lambda one: one[-1].fill(1)), "row 59 stands where a blank row must"
     ),
     "another run": Fault(lambda tree: (tree / "dqn/Pong").rename(tree / "dqn/Breakout"), "is of this run"),
 }
@@ -409,6 +410,13 @@ RECORD_FAULTS = {
     "columns of unequal lengths": Fault(_replaced(action=[0, 0, 0]), "lengths differ"),
     "a frame that is damaged": Fault(_replaced(observation=[b"\x89PNG\r\n\x1a\n" + bytes(9)] * 5), "image 0"),
     "frames of another size": Fault(_replaced(observation=[np.zeros((42, 42), "u1")] * 5), "expected [84, 84, 1]"),
+    "flags that are lists": Fault(_schema(lambda steps: steps.update(is_last=_LIST)), "is_last holds lists or arrays"),
+    "a number of a checkpoint that is none": Fault(
+        lambda tree: _records_file()(tree).write_bytes(
+            packed(steps_of(5, over=True, dice=np.random.default_rng(0)), 1 << 40, 0)
+        ),
+        "checkpoint_id is 1,099,511,627,776",
+    ),
     "another run": Fault(lambda tree: shutil.move(tree / RECORDS, tree / "Pong_run_3"), "is of this run"),
 }
 CASES = [

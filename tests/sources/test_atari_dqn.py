@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from raw.atari_dqn import LOGS, RECORDS, Buffer, screens, write_logs, write_records
+from raw.atari_dqn import LOGS, RECORDS, Buffer, changed, screens, write_logs, write_records
 from upstreams import bucket
 
 from datasets_rl import AtariDQNExperienceReplay, CatFrames, Selection, library
@@ -211,6 +211,37 @@ def test_checkpoints_that_there_are_not_are_refused(tree, settings):
             library.download(ID, from_local=tree, selection=Selection(options={"checkpoints": text}), settings=settings)
 
 
+def test_a_checkpoint_that_is_asked_for_and_missing_is_refused(tree, convert):
+    write_logs(tree)
+    for path in (tree / LOGS).glob("*.1.gz"):
+        path.unlink()
+
+    with pytest.raises(BadArgument, match="there is no 1, but 0, 2, 3, 4"):
+        convert(checkpoints="0:3")
+    assert convert(checkpoints="0,2:4").manifest.selection["options"] == {"checkpoints": "0,2:4"}
+
+
+def test_the_checkpoint_before_the_last_one_may_be_missing(tree, convert):
+    games = write_logs(tree)
+    for path in (tree / LOGS).glob("*.3.gz"):
+        path.unlink()
+
+    stored = convert()
+
+    # Game 5 goes on over the end of checkpoint 3, and game 3 over the beginning.
+    before = sum(map(len, games[:3])) + 57
+    assert stored.episodes["checkpoint"].tolist() == [0, 1, 1, 2, 4, 4]
+    assert stored.episodes.lengths[:4].sum() == before
+
+
+def test_files_whose_number_can_be_none_are_passed_over(tree, convert):
+    write_logs(tree)
+    for path in [*(tree / LOGS).glob("*_ckpt.4.gz")]:
+        path.rename(path.with_name(path.name.replace(".4.", ".99999999999.")))
+
+    assert convert(checkpoints="::3").episodes["checkpoint"].max() == 3
+
+
 def test_a_checkpoint_that_is_missing_cuts_the_episode_before_and_the_one_after(tree, convert):
     games = write_logs(tree)
     for path in (tree / LOGS).glob("*.1.gz"):
@@ -237,6 +268,47 @@ def test_a_log_that_was_never_written_shows_in_the_counts(buffer, convert):
     assert buffer.logs == 2
     meets(stored, [(buffer.games[0], 0, 10), (buffer.games[1], 0, 3), (buffer.games[2], 0, 19)])
     assert rules(stored)["end-without-flag"] == 2
+
+
+def test_a_log_that_was_never_written_before_the_last_one_shows_in_the_rows(buffer, convert):
+    """The last log counts from 0 again: only the rows behind its cursor tell that they are not those of the log before.
+
+    added   0 ... 18 | 19 ... 33  36  37 38 39 | 40 ... 49
+    game    0 (3-32)              1   blank      2, to the end of the training
+    """
+    buffer.play(30)
+    buffer.play(1)
+    buffer.play(10, over=False)
+    buffer.log_final()
+
+    stored = convert()
+
+    assert buffer.logs == 2
+    meets(stored, [(buffer.games[0], 0, 16), (buffer.games[2], 0, 10)])
+    assert rules(stored)["row-of-another-part"] == 1
+
+
+def test_logs_of_buffers_of_other_sizes_do_not_follow_each_other(tree, tmp_path, convert):
+    """The second has 10 rows and `add_count` 39, which is 20 more than that of the first."""
+    first, second = Buffer(tree / LOGS, 20), Buffer(tmp_path / "other", 10)
+    first.play(16)
+    second.play(50)
+    for path in (tmp_path / "other").glob("*_ckpt.3.gz"):
+        shutil.copy(path, tree / LOGS / path.name.replace(".3.gz", ".1.gz"))
+
+    stored = convert()
+
+    meets(stored, [(first.games[0], 0, 16), (second.games[0], 27, 36)])
+
+
+def test_a_last_log_that_is_nearly_empty_is_verified(tree, convert):
+    """Its cursor stands in the first of the blocks of rows that are compared."""
+    buffer = Buffer(tree / LOGS, 1100)
+    buffer.play(1200)
+    buffer.play(9, over=False)
+    buffer.log_final()
+
+    meets(convert(), [(game, 0, len(game)) for game in buffer.games])
 
 
 def test_a_training_that_ends_with_a_full_buffer_logs_it_twice(buffer, convert):
@@ -320,6 +392,22 @@ def test_without_frames_their_files_are_not_fetched(tree, settings, monkeypatch)
     assert np.array_equal(stored.column(("action",)), np.concatenate([game.steps["action",] for game in games]))
 
 
+def test_without_frames_the_rows_are_the_same(tree, buffer, convert):
+    """A game that goes on over the beginning has steps of action 0 and reward 0 there; the row before tells them apart."""
+    buffer.play(70)
+    for name in ("action", "reward"):
+        changed(f"$store$_{name}_ckpt.1.gz", lambda one: one.put([0, 1, 2], 0))(tree)
+        changed(f"$store$_{name}_ckpt.1.gz", lambda one: one.put(-1, 1))(tree)
+
+    assert len(convert(checkpoints="1:3")) == len(convert(checkpoints="1:3", keys=("action",))) == 39
+
+
+def test_frames_alone_are_verified(tree, convert):
+    write_logs(tree)
+
+    assert [field.key for field in convert(keys=("observation",)).schema if field.carried] == [("observation",)]
+
+
 @pytest.mark.parametrize("place", ["", "dqn", "dqn/Pong/1", "dqn/Pong/1/replay_logs"])
 def test_any_folder_above_the_files_will_do(tree, convert, place):
     write_logs(tree)
@@ -328,12 +416,14 @@ def test_any_folder_above_the_files_will_do(tree, convert, place):
     assert len(convert(tree / place)) == 274
 
 
-def test_a_folder_that_does_not_tell_the_runs_apart_is_refused(tree, convert):
+@pytest.mark.parametrize("inside", ["", "replay_logs"])
+def test_a_folder_that_does_not_tell_the_runs_apart_is_refused(tree, convert, inside):
     write_logs(tree)
-    shutil.copytree(tree / "dqn/Pong/1", tree / "dqn/Pong/2")
+    for run in ("1", "2"):
+        shutil.copytree(tree / LOGS, tree / "Pong" / run / inside)
 
     with pytest.raises(ConversionFailed, match="is of this run"):
-        convert(tree / "dqn/Pong")
+        convert(tree / "Pong")
 
 
 def test_stacks_of_frames_begin_anew_with_each_episode(tree, convert):
