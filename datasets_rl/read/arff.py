@@ -34,8 +34,9 @@ _HEADER_MOST = 16 << 20
 _SHOWN_MOST = 20
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _ATTRIBUTE = re.compile(rf"@attribute\s+({_QUOTED}|[^\s{{]+)\s*(.+)", re.IGNORECASE | re.DOTALL)
-_FIELD = re.compile(rf"\s*({_QUOTED}|[^,]*?)\s*(,|$)", re.DOTALL)
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+# Nothing is tried twice at the same place: a row of blanks would take for ever.
+_FIELD = re.compile(rf"\s*({_QUOTED}(?=\s*(?:,|\Z))|[^,]*)\s*(,|\Z)", re.DOTALL)
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _NUMERIC = frozenset({"numeric", "real", "integer"})
 _COMMENT = ord("%")
 _MISSING = "?"
@@ -136,7 +137,7 @@ class ArffFile:
         self._refuse(faults)
         nominal = [place for place in wanted if self.attributes[place].kind == "nominal"]
         numeric = [place for place in wanted if place not in nominal]
-        body, reason = b"\n".join(lines), ""
+        body, reason, odd = b"\n".join(lines), "", False
         try:
             frame = self._frame(body, wanted, nominal)
             codes = {place: frame[place].array.codes.astype(np.int32) for place in nominal}
@@ -145,9 +146,12 @@ class ArffFile:
             reason = str(error)
         else:
             reason = f"it has {len(frame):,} rows in {len(lines):,} lines" * (len(frame) != len(lines))
-            # A column of nothing but True and False is of numbers to pandas.
-            reason += "it has truth values" * any(frame[place].dtype.kind == "b" for place in numeric)
-        if reason or b"nan" in body.lower() or any(np.isinf(one).any() for one in numbers.values()):
+            # Older versions of pandas let such values pass as missing.
+            reason += "it has undeclared values" * any((known < 0).any() for known in codes.values())
+            # Truth values, and texts that only Python calls numbers, as 1_000.
+            odd = any(frame[place].dtype.kind not in "iuf" for place in numeric)
+            odd |= any(np.isinf(one).any() for one in numbers.values())
+        if reason or odd or b"nan" in body.lower():
             self._refuse(list(islice(self._misfits(lines, wanted, start), _SHOWN_MOST)))
         if reason:
             self._refuse([f"from row {start:,} on it cannot be read: {reason}"])
@@ -203,7 +207,7 @@ class ArffFile:
             uneven = [row for row, line in enumerate(lines) if any(mark in line for mark in marks)] + uneven
         for row in sorted({*uneven}):
             line = lines[row]
-            if line.lstrip().startswith(b"{"):
+            if line.startswith(b"{"):
                 faults.append(f"row {start + row:,} is sparse: {line[:40]!r}; expected a value for each attribute")
                 continue
             fields = _fields(_decoded(line, self._path.name))
@@ -228,14 +232,15 @@ def _attribute(text: str, faults: list[str]) -> Attribute:
     if kind.startswith("{") and kind.endswith("}"):
         values = dict.fromkeys(_fields(kind[1:-1]))
         return Attribute(name, "nominal", tuple(value for value in values if value != _MISSING))
-    return Attribute(name, "numeric" if kind.lower() in _NUMERIC else kind.split()[0].lower())
+    kind = kind.split()[0].lower()  # a range may follow
+    return Attribute(name, "numeric" if kind in _NUMERIC else kind)
 
 
 def _fields(line: str) -> list[str]:
     """Cut a row at its commas, but for those inside quotes."""
     fields = []
     for found in _FIELD.finditer(line):
-        fields.append(_unquoted(found[1]))
+        fields.append(_unquoted(found[1].rstrip()))
         if not found[2]:
             break
     return fields
@@ -248,7 +253,7 @@ def _unquoted(text: str) -> str:
 
 
 def _data(block: bytes) -> list[bytes]:
-    return [line for line in block.splitlines() if (text := line.lstrip()) and text[0] != _COMMENT]
+    return [text for line in block.splitlines() if (text := line.strip()) and text[0] != _COMMENT]
 
 
 def _decoded(line: bytes, name: str) -> str:

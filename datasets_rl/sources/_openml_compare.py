@@ -70,7 +70,9 @@ class _Table:
         names = [one["name"] for one in listed]
         own = [place for place, one in enumerate(listed) if one["is_target"] == "true"]
         self._target = names.index(recipe["target"]) if recipe.get("target") else own[0]
-        left_out = {place for place, one in enumerate(listed) if "true" in {one["is_ignore"], one["is_row_identifier"]}}
+        left_out = {
+            place for place, one in enumerate(listed) if "true" in {one.get("is_ignore"), one.get("is_row_identifier")}
+        }
         self._places = [place for place in range(len(listed)) if place not in {self._target, *own, *left_out}]
         self._nominal = {place for place, one in enumerate(listed) if one["data_type"] == "nominal"}
         coded = self._nominal - ({*self._places} if recipe["nominal"] == "numbers" else set()) | {self._target}
@@ -102,6 +104,7 @@ class _Table:
                     break
             rows = csv.reader((line for line in map(_one_kind, stream) if line), skipinitialspace=True, escapechar="\\")
             while block := list(islice(rows, _ROWS)):
+                block = [[value.strip() for value in row] for row in block]
                 if kept := [row for row in block if all(row[place] != "?" for place in needed)]:
                     yield kept
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from datasets_rl.errors import ConversionFailed
@@ -107,3 +108,41 @@ def test_columns_that_are_not_wanted_may_hold_anything(opened):
     text = "@attribute n numeric\n@attribute c {a}\n@attribute s string\n@data\n1,a,'any, text'\n"
 
     assert values(opened(text)) == ([1], [0])
+
+
+def test_blanks_around_values_and_behind_rows_do_not_count(opened):
+    text = f"{HEADER}  1 , a \t\r\n2,b   \n"
+
+    assert values(opened(text)) == ([1, 2], [0, 1])
+
+
+@pytest.mark.parametrize("value", ["1_0", "\uff11\uff12", "1_000.5"])
+def test_what_only_python_calls_a_number_is_none(opened, value):
+    with pytest.raises(ConversionFailed, match=f"row 1: n is '{value}'; expected a finite number"):
+        values(opened(f"{HEADER}1,a\n{value},b\n"))
+
+
+def test_a_numeric_attribute_may_state_its_range(opened):
+    assert opened("@attribute n Integer [0, 10]\n@data\n1\n").attributes == [Attribute("n", "numeric")]
+
+
+def test_undeclared_values_that_pandas_lets_pass_as_missing_are_refused(opened, monkeypatch):
+    """As pandas 2 does."""
+    frame = pd.DataFrame({0: [1.0, 2.0], 1: pd.Categorical.from_codes([0, -1], ["a", "b", "?"])})
+    monkeypatch.setattr(ArffFile, "_frame", lambda *_: frame)
+
+    with pytest.raises(ConversionFailed, match="row 1: c is 'z'; expected one of a, b"):
+        values(opened(f"{HEADER}1,a\n2,z\n"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(f"{HEADER}1,'a'{' ' * 1_000_000}b\n", id="in a row"),
+        pytest.param(f"@attribute n numeric\n@attribute c {{a{' ' * 1_000_000}b}}\n@data\n1,c\n", id="in the header"),
+    ],
+)
+def test_blanks_without_end_take_no_time(opened, text):
+    """Each was tried as the beginning of the end of a value: the square of a million."""
+    with pytest.raises(ConversionFailed, match="expected one of"):
+        values(opened(text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import subprocess
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from raw.openml import SEVEN, SMALL, Table, draw, openml, put
+from raw.openml import NUMBERS, SEVEN, SMALL, Table, draw, openml, put
 from sklearn.datasets import fetch_openml
 from sklearn.preprocessing import LabelEncoder, OneHotEncoder, StandardScaler
 
@@ -318,3 +319,20 @@ def test_a_large_value_of_a_category_is_counted_once(answers, convert):
     assert json.loads(stored.manifest.metadata["columns"]) == ["a", "b=x", "b=y", "b="]
     assert (indicators.sum(axis=1) == 1).all()
     assert len(stored) == sum(row[0] != "?" for row in rows)
+
+
+def test_a_deep_verification_takes_blanks_around_values_for_nothing(answers, convert):
+    place = put(answers, SMALL)
+    lines = place.read_text().splitlines()
+    begin = lines.index("@data") + 1
+    lines[begin:] = [line.replace(",", " ,  ") + "  " * (row % 2) for row, line in enumerate(lines[begin:])]
+    place.write_text("\n".join(lines))
+    digest = hashlib.md5(place.read_bytes()).hexdigest()
+    description = answers / f"api/v1/json/data/{NUMBERS[SMALL.name]}"
+    said = json.loads(description.read_text())
+    said["data_set_description"]["md5_checksum"] = digest
+    description.write_text(json.dumps(said))
+
+    stored = convert(f"{SMALL.name}@{SMALL.version}")
+
+    assert library.verify(stored.folder, deep=True).problems == ()
