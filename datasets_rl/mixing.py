@@ -1,14 +1,16 @@
 """From several datasets to one buffer that mixes them, by one call or from a file.
 
-# mix.toml
-batch_size = 256
-[[member]]
-dataset = "d4rl/hopper-medium-v2"      # an id, or a folder, seen from this file
-weight = 0.7
-transforms = ["reward_scaling:0,0.1"]
-[[member]]
-dataset = "d4rl/hopper-expert-v2"
-weight = 0.3
+    # mix.toml
+    batch_size = 256
+    [[member]]
+    dataset = "d4rl/hopper-medium-v2"      # an id, or a folder, seen from this file
+    weight = 0.7
+    transforms = ["reward_scaling:0,0.1"]
+    [[member]]
+    dataset = "d4rl/hopper-expert-v2"
+    weight = 0.3
+
+In a call, members may be buffers too.
 """
 
 from __future__ import annotations
@@ -53,7 +55,21 @@ _SAMPLERS: Mapping[str, type[Sampler]] = {
     "slices": SliceSampler,
     "slices_without_replacement": SliceSamplerWithoutReplacement,
 }
-_SETTINGS = {"anneal", "batch_size", "exact", "missing", "sampler", "temperature"}
+_SETTINGS: Mapping[str, tuple[type, ...]] = {
+    "anneal": (int,),
+    "batch_size": (int,),
+    "exact": (bool,),
+    "missing": (str,),
+    "sampler": (dict,),
+    "temperature": (int, float),
+}
+_OF_MEMBER: Mapping[str, tuple[type, ...]] = {
+    "dataset": (str,),
+    "weight": (int, float),
+    "final_weight": (int, float),
+    "transforms": (list,),
+    "transform": (list,),
+}
 
 
 @dataclass(frozen=True)
@@ -159,7 +175,7 @@ def load_mixture(path: Path | str, **options: Any) -> Mixture:
     except tomllib.TOMLDecodeError as error:
         raise BadArgument(f"the mixture {path} is no TOML: {error}") from error
     tables = document.pop("member", None)
-    faults = [f"it has {key!r}; expected {', '.join(sorted(_SETTINGS))}" for key in document.keys() - _SETTINGS]
+    faults = _faults(document, _SETTINGS, "it")
     if not isinstance(tables, list) or not tables:
         faults.append("it needs [[member]] tables, each with dataset = ...")
         tables = []
@@ -198,20 +214,30 @@ def _toml(value: Any) -> str:
 
 
 def _member(table: Any, number: int, base: Path, faults: list[str]) -> Member | None:
-    known = {one.name for one in fields(Member)}
     table = dict(table) if isinstance(table, Mapping) else {}
-    more = table.pop("transform", [])
-    if not isinstance(table.get("dataset"), str):
-        faults.append(f"member {number} has no dataset = ...")
+    wrong = _faults(table, _OF_MEMBER, f"member {number}")
+    if "dataset" not in table:
+        wrong.append(f"member {number} has no dataset = ...")
+    if wrong:
+        faults += wrong
         return None
-    odd = sorted(table.keys() - known)
-    if odd:
-        faults.append(f"member {number} has {', '.join(odd)}; expected {', '.join(sorted(known))}, transform")
-        return None
+    transforms = (*table.pop("transforms", ()), *table.pop("transform", ()))
     beside = base / Path(table["dataset"]).expanduser()
     if (beside / MANIFEST_FILE).is_file():
         table["dataset"] = str(beside)
-    return Member(**{**table, "transforms": (*table.get("transforms", ()), *more)})
+    return Member(**table, transforms=transforms)
+
+
+def _faults(table: Mapping[str, Any], known: Mapping[str, tuple[type, ...]], what: str) -> list[str]:
+    """Say which entries a table may not have, or not with such a value."""
+    odd = sorted(table.keys() - known.keys())
+    faults = [f"{what} has {', '.join(odd)}; expected {', '.join(known)}"] if odd else []
+    for key in sorted(table.keys() & known.keys()):
+        value, kinds = table[key], known[key]
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            faults.append(f"{what} has {key} = {value!r}; expected {wanted}")
+    return faults
 
 
 def _weights(
