@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import glob
 import importlib
@@ -227,6 +228,24 @@ def test_the_class_makes_the_same_with_two_processes(made, tmp_path, monkeypatch
     shows_the_rows(dataset, made.stored)
     assert leftovers(tmp_path / "root") == []
     assert settles(lambda: sockets() <= before)
+
+
+class Nodes:
+    """A cluster of one: what goes there and comes back is JSON, and parts are made before their turn."""
+
+    room = 3
+
+    def connect(self):
+        return contextlib.nullcontext(self)
+
+    def begin(self, make, task):
+        said = json.dumps(make(json.loads(json.dumps(task))))
+        return lambda: json.loads(said)
+
+
+def test_a_cluster_that_writes_each_shard_by_itself_makes_the_same(made, home):
+    assert content(made.download(home, engine=Nodes()).folder) == content(made.stored.folder)
+    assert leftovers(home / made.case.id.partition("/")[0]) == []
 
 
 def shows_the_rows(dataset, stored):
