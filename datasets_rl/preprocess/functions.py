@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -161,5 +162,8 @@ def _bytes(value: Any) -> bytes:
         return repr(sorted(value, key=repr)).encode()
     if isinstance(value, (str, bytes, int, float, complex, bool, type(None))):
         return repr(value).encode()
-    pickled: bytes = cloudpickle.dumps(value)
+    try:
+        pickled: bytes = cloudpickle.dumps(value)
+    except (TypeError, pickle.PicklingError):  # a lock, a file: what it is must do
+        return _bytes(type(value))
     return pickled

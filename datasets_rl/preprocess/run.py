@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -343,7 +344,6 @@ class _Run:
         schema = Schema.layout(columns_of(found.block, self.stored.schema))
         self.target.work.mkdir(parents=True, exist_ok=True)
         recipe_file = self.target.work / "recipe.bin"
-        recipe_file.write_bytes(cloudpickle.dumps(recipe))
         share = min(self.num_frames or len(self.stored), len(self.stored)) / found.seen
         expected = converted_bytes(list(schema), int(found.block.count * share))
         disk.require_free(
@@ -357,6 +357,8 @@ class _Run:
             self.jobs = min(settings.jobs, os.cpu_count() or 1) if found.seconds * share > _WORTH_PROCESSES else 1
         if engine is None and self.jobs > 1:
             engine = Local(self.jobs, threads=self.threads)
+        if engine is not None:
+            recipe_file.write_bytes(_pickled(recipe))
         while True:
             tasks = self._tasks(schema, twice, recipe_file)
             again = self._join(tasks, engine, schema, recipe, settings, total if found.as_many else None)
@@ -504,6 +506,17 @@ class _Run:
             history=(*before.history, done),
         )
         manifest.write(build)
+
+
+def _pickled(recipe: Recipe) -> bytes:
+    try:
+        pickled: bytes = cloudpickle.dumps(recipe)
+    except (TypeError, pickle.PicklingError) as error:
+        raise BadArgument(
+            f"the recipe {recipe.name!r} cannot be sent to other processes: {error}",
+            hint="one process needs no sending: --jobs 1, num_workers=1",
+        ) from error
+    return pickled
 
 
 def _metadata_value(stored: Stored, value: Any) -> Any:

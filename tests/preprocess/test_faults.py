@@ -1,0 +1,126 @@
+"""What happens where preprocessing meets a full disk, another run, or a process that is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from stored_data import columns, trajectory, write_dataset
+
+from datasets_rl.errors import BadArgument, Locked, PreprocessFailed
+from datasets_rl.format import StoredDataset
+from datasets_rl.preprocess import Function, Recipe, preprocess
+from datasets_rl.preprocess.engines.local import Local
+
+FULL = """
+import json, resource, signal, sys
+from pathlib import Path
+from datasets_rl.errors import DiskFull
+from datasets_rl.preprocess import Function, Recipe, preprocess
+
+# No file may grow beyond this: the system then says so as it says that a disk is full.
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+recipe = Recipe([Function(lambda batch: batch.set("more", batch["observation"].repeat(1, 9)), "batch")])
+try:
+    preprocess(Path(sys.argv[1]), recipe, num_parts=4)
+except DiskFull as error:
+    print(json.dumps(str(error)))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+if len(sys.argv) > 2:
+    preprocess(Path(sys.argv[1]), recipe, num_parts=4)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    given = [trajectory(60, seed=number) for number in range(12)]
+    return write_dataset(tmp_path / "toy" / "data", given, columns()).folder
+
+
+def doubled(batch):
+    return batch.set("twice", batch["action"] * 2)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="limits of files")
+def test_a_full_disk_leaves_the_dataset_and_the_next_run_finishes(folder):
+    before = StoredDataset(folder).manifest
+
+    def run(*more):
+        words = [sys.executable, "-c", FULL, str(folder), *more]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+    assert "not enough disk" in json.loads(run())
+    assert StoredDataset(folder).manifest == before
+    run("again")
+    assert StoredDataset(folder).schema[("more",)].shape == (27,)
+
+
+def test_of_two_runs_at_once_one_waits_and_finds_the_work_done(folder):
+    entered, go_on, calls = threading.Event(), threading.Event(), []
+
+    def held(batch):
+        calls.append(len(batch))
+        entered.set()
+        go_on.wait(20)
+        return doubled(batch)
+
+    recipe = Recipe([Function(held, "batch")])
+    runs = [threading.Thread(target=preprocess, args=(folder, recipe)) for _ in range(2)]
+    runs[0].start()
+    assert entered.wait(20)
+    with pytest.raises(Locked, match="is being made by"):
+        preprocess(folder, recipe, wait=0)
+    runs[1].start()
+    go_on.set()
+    for one in runs:
+        one.join(30)
+
+    stored = StoredDataset(folder)
+    assert ("twice",) in stored.schema
+    assert len(stored.manifest.history) == 1
+    # Once for a look at the first episodes, once for the work.
+    assert sum(calls) == 2 * len(stored)
+
+
+def test_a_worker_that_dies_ends_the_run_and_says_what_may_help(folder):
+    before = StoredDataset(folder).manifest
+    parent = os.getpid()
+
+    def dies(batch):
+        if os.getpid() != parent:
+            os._exit(3)
+        return batch
+
+    with pytest.raises(PreprocessFailed, match=r"the process that made episodes 0 to 3 ended with 3(.|\n)*--max-ram"):
+        preprocess(folder, Recipe([Function(dies, "batch")]), engine=Local(2), num_parts=4)
+    assert StoredDataset(folder).manifest == before
+
+
+def test_a_function_that_cannot_be_sent_is_refused_where_it_would_have_to_be(folder):
+    held = threading.Lock()
+    recipe = Recipe([Function(lambda batch: batch.set("free", batch["action"] * (not held.locked())), "batch")])
+
+    with pytest.raises(BadArgument, match="cannot be sent to other processes"):
+        preprocess(folder, recipe, jobs=2, num_parts=4)
+    assert StoredDataset(preprocess(folder, recipe, jobs=1)).manifest.history
+
+
+def test_a_worker_tells_an_error_as_this_process_would(folder):
+    def fails(batch):
+        raise ValueError(f"{len(batch)} steps")
+
+    recipe = Recipe([Function(lambda batch: fails(batch) if (batch["episode"] == 5).any() else batch, "batch")])
+    told = []
+    for engine in (None, Local(2)):
+        with pytest.raises(PreprocessFailed) as caught:
+            preprocess(folder, recipe, engine=engine, num_parts=6)
+        told.append(str(caught.value))
+
+    assert told[0] == told[1]
+    assert "at episode 5, which has" in told[0]
+    assert "ValueError: 60 steps" in told[0]
