@@ -644,11 +644,8 @@ def verify(
         UnknownId: If there is no such id, or nothing finished is there.
         ManifestInvalid: If the manifest cannot be trusted.
     """
-    from datasets_rl.format.reader import StoredDataset
     from datasets_rl.format.verify import check_files
     from datasets_rl.manifest import Manifest
-    from datasets_rl.specs.infer import from_manifest, misfits_of_columns
-    from datasets_rl.ted.check import check_rules
 
     settings = settings or Settings.from_env()
     folder = locate(dataset, root=root, settings=settings)
@@ -658,6 +655,10 @@ def verify(
     checked = [f"size and sha256 of {len(manifest.files)} files"]
     remarks: list[str] = []
     if deep and not problems:
+        from datasets_rl.format.reader import StoredDataset
+        from datasets_rl.specs.infer import from_manifest, misfits_of_columns
+        from datasets_rl.ted.check import check_rules
+
         stored_dataset = StoredDataset(folder)
         findings = check_rules(stored_dataset.schema, stored_dataset.episodes, stored_dataset.column)
         problems, remarks = findings.problems, findings.remarks

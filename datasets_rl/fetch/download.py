@@ -40,12 +40,12 @@ class _SwitchedOff(NotThere):
 
 
 def mirrored(asset: Asset, bases: Sequence[str]) -> Asset:
-    """Return the asset with its place under each mirror's base address in front of its own addresses."""
+    """Return the asset with its place under each mirror's base address in front of its own addresses, each once."""
     ours = []
     for base in bases:
         path = quote(asset.path) if base.lower().startswith(_ESCAPED) else asset.path
         ours.append(f"{base.rstrip('/')}/{path}")
-    return replace(asset, urls=(*ours, *asset.urls))
+    return replace(asset, urls=tuple(dict.fromkeys((*ours, *asset.urls))))
 
 
 def remaining_bytes(assets: Sequence[Asset], folder: Path) -> int | None:

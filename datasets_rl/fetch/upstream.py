@@ -129,9 +129,7 @@ class Upstream:
         if self._local is not None and not all(scheme_of(url).IN_PLACE for url in asset.urls):
             (came,) = fetch_local([asset], self._local, hash_check=self._hash_check)
         else:
-            # What a list gave has its places under the mirrors already.
-            asset = replace(asset, urls=tuple(dict.fromkeys(mirrored(asset, self._mirrors).urls)))
-            (came,) = fetch([asset], self._raw, settings=quiet, hash_check=self._hash_check)
+            (came,) = fetch([mirrored(asset, self._mirrors)], self._raw, settings=quiet, hash_check=self._hash_check)
         if came.size > _TEXT_MOST:
             raise IntegrityFailed(asset.path, [f"it has {came.size:,} bytes; expected at most {_TEXT_MOST:,}"])
         try:

@@ -18,7 +18,13 @@ from datasets_rl.manifest import Manifest
 
 HEAVY = ("torch", "tensordict", "h5py", "httpx", "pandas", "sklearn", "minari", "huggingface_hub")
 RAW = importlib.resources.files(datasets_rl.demo).joinpath("pendulum.hdf5")
-WORDS = [["--help"], ["--version"], ["list"], ["list", "--json"], ["info", "demo/pendulum"], ["path", "demo/pendulum"]]
+WORDS = [
+    ["--help"],
+    ["--version"],
+    ["list"],
+    ["list", "--json"],
+    *([word, "demo/pendulum"] for word in ("info", "path", "verify")),
+]
 
 
 @pytest.mark.usefixtures("stored")
@@ -33,6 +39,20 @@ def test_looking_loads_nothing_slow(process_env, words):
     )
 
     assert done.stderr == "[]\n"
+
+
+@pytest.mark.usefixtures("stored")
+def test_the_time_that_opening_takes_is_not_that_of_loading_torch(process_env):
+    program = (
+        "import sys, types; from datasets_rl.cli.app import main; from datasets_rl.cli.commands import sample\n"
+        "import time; asked = []\n"
+        "def clock(): asked.append('torch' in sys.modules); return time.perf_counter()\n"
+        "sample.time = types.SimpleNamespace(perf_counter=clock)\n"
+        "main(['sample', 'demo/pendulum', '--quiet']); print(asked[0], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=process_env, capture_output=True, text=True, check=True)
+
+    assert done.stderr == "True\n"
 
 
 @pytest.mark.bench

@@ -224,6 +224,7 @@ def test_a_mirror_stands_before_the_catalogs_addresses():
         "https://up/a",
     )
     assert mirrored(asset, []) == asset
+    assert mirrored(mirrored(asset, bases), bases) == mirrored(asset, bases)
 
 
 def test_a_file_mirror_is_used_where_it_lies(get, data, tmp_path, names):
