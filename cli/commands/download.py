@@ -208,8 +208,10 @@ def _tell(shell: Shell, dataset_id: str, got: _Got) -> None:
         shell.printer.note(f"  decision {one.rule} ({one.count:,}): {one.text}")
     if any(file.checked == "skipped" for file in got.manifest.raw):
         shell.printer.note("  its raw files were not compared with the known digests (--no-hash-check)")
-    if not got.present and any(file.checked == "recorded" for file in got.manifest.raw):
-        shell.printer.note("  no digest of this file is known: its sha256 was recorded, not compared")
+    recorded = sum(file.checked == "recorded" for file in got.manifest.raw)
+    if recorded and not got.present:
+        of = f"{recorded:,} of {count_text(len(got.manifest.raw), 'file')}"
+        shell.printer.note(f"  no digest is known of {of}: the sha256 was recorded, not compared")
 
 
 def _document(one: Outcome[_Got] | Outcome[_Got | None]) -> dict[str, Any]:

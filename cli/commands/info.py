@@ -129,9 +129,9 @@ def _dtype(field: Field) -> str:
 
 
 def _blocks(name: str, entry: Entry | None, manifest: Manifest | None, folder: Path | None) -> Iterator[Block]:
-    known: Entry | Manifest | None = entry if entry is not None else manifest
+    known: Entry | Manifest | None = manifest if manifest is not None else entry
     if known is not None:
-        yield Facts(_known(known, manifest), title=name)
+        yield Facts(_known(known, entry), title=name)
         if known.faults:
             yield Lines(tuple(known.faults), title="known faults")
     if manifest is None:
@@ -143,14 +143,15 @@ def _blocks(name: str, entry: Entry | None, manifest: Manifest | None, folder: P
     yield from _history(manifest)
 
 
-def _known(known: Entry | Manifest, manifest: Manifest | None) -> tuple[tuple[str, str], ...]:
-    score = dict(manifest.score) if manifest is not None else {}
-    if not score and (published := getattr(known, "score", None)):
-        score = asdict(published)
+def _known(known: Entry | Manifest, entry: Entry | None) -> tuple[tuple[str, str], ...]:
+    """Return what is stored says of itself, which may be of another upstream than the catalog speaks of; or the catalog."""
+    score = known.score if isinstance(known.score, Mapping) or known.score is None else asdict(known.score)
+    if not score and entry is not None and entry.score is not None:
+        score = asdict(entry.score)
     return (
-        ("title", getattr(known, "title", "")),
-        ("deprecated", "yes" if getattr(known, "deprecated", False) else ""),
-        ("on the wire", size_text(known.bytes) if hasattr(known, "title") else ""),
+        ("title", entry.title if entry is not None else ""),
+        ("deprecated", "yes" if entry is not None and entry.deprecated else ""),
+        ("on the wire", size_text(entry.bytes) if entry is not None else ""),
         ("time limit", f"{known.time_limit} steps" if known.time_limit else ""),
         ("score 0", f"return {score['low']:,.2f}" if score else ""),
         ("score 1", f"return {score['high']:,.2f} ({score['origin']})" if score else ""),

@@ -232,4 +232,4 @@ def test_a_digest_that_was_only_recorded_is_told(rlds, monkeypatch):
 
     monkeypatch.setattr(Manifest, "read", recorded)
 
-    assert "recorded, not compared" in rlds("download", "demo/pendulum").err
+    assert "no digest is known of 1 of 1 file: the sha256 was recorded" in rlds("download", "demo/pendulum").err

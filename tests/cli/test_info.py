@@ -79,6 +79,25 @@ def test_a_folder_of_an_id_that_no_catalog_has_is_described_all_the_same(rlds, s
     assert rlds("info", tmp_path / "mine", "--json").json["catalog"] is None
 
 
+def test_what_is_stored_speaks_for_itself_where_the_catalog_says_something_else(rlds, stored):
+    """As of another upstream of the same id, or of files of one's own."""
+    manifest = json.loads((stored / "manifest.json").read_text())
+    said = {
+        "faults": ["a joint was loose"],
+        "licence": "ours",
+        "citation": "us",
+        "homepage": "https://us",
+        "time_limit": 7,
+    }
+    (stored / "manifest.json").write_text(json.dumps({**manifest, **said}))
+
+    out = rlds("info", "demo/pendulum").out
+
+    assert rlds("info", "demo/pendulum", "--json").json["catalog"]["licence"] not in out
+    for text in ("a joint was loose", "ours", "https://us", "7 steps", "482.9 kB"):
+        assert text in out
+
+
 def test_a_relative_folder_is_a_folder(rlds, stored, monkeypatch):
     monkeypatch.chdir(stored.parent)
 
