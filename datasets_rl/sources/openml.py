@@ -81,7 +81,8 @@ class OpenML(Source):
             listed = _answer(upstream, search, entry, "data", "dataset")
         except FetchFailed as error:
             # OpenML answers with status 412 where there is none.
-            error.hint = f"https://www.openml.org/search?type=data&q={quote(wanted)} shows the versions in use"
+            if any("412" in why for _, why in error.failures):
+                error.hint = f"https://www.openml.org/search?type=data&q={quote(wanted)} shows the versions in use"
             raise
         number = _number(listed, entry)
         about = self._api(str(number))

@@ -21,7 +21,7 @@ from sklearn.datasets import fetch_openml
 from sklearn.preprocessing import LabelEncoder, OneHotEncoder, StandardScaler
 
 from datasets_rl import OpenMLExperienceReplay, Selection, library, load
-from datasets_rl.errors import ConversionFailed, FetchFailed, UnknownId
+from datasets_rl.errors import ConversionFailed, FetchFailed, Offline, UnknownId
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers import SamplerWithoutReplacement
 from datasets_rl.settings import Settings
@@ -278,6 +278,16 @@ def test_a_dataset_that_is_not_in_use_is_refused_with_a_way_on(answers, settings
         library.download("openml/MagicTelescope@9", mirrors=[server.url], settings=settings)
 
     assert "shows the versions in use" in caught.value.hint
+
+
+def test_where_nothing_was_asked_no_version_is_to_blame(settings, tmp_path):
+    with pytest.raises(Offline) as offline:
+        library.download("openml/magic", settings=replace(settings, offline=True))
+    with pytest.raises(FetchFailed) as missing:
+        library.download("openml/magic", settings=settings, from_local=tmp_path)
+
+    assert "RLDS_OFFLINE" in offline.value.hint
+    assert missing.value.hint == "give the file, or its folder"
 
 
 def test_more_than_one_fault_of_a_table_is_named_at_once(answers, convert):
