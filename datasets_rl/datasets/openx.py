@@ -105,7 +105,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         self.download: Download = not streaming if download is None else download
         self.shuffle, self.num_slices, self.slice_len = shuffle, num_slices, slice_len
         self.strict_length = strict_length
-        self.pad = None if pad is None or pad is False else float(pad)
+        self.pad = {None: None, False: None, True: 0.0}[pad] if pad is None or isinstance(pad, bool) else float(pad)
         self._refuse(sampler, replacement, split_trajs=split_trajs)
         if not self.streaming:
             super().__init__(

@@ -167,9 +167,15 @@ class Schema:
             self.passed_over[name] = _PASSED_OVER[kind]
         else:
             try:
-                self.leaves[name] = _leaf(node, name, lists)
+                self.leaves[name] = _held(_leaf(node, name, lists))
             except _Wrong as error:
                 problems.append(f"{name or 'the document'} {error}")
+
+
+def _held(leaf: Leaf) -> Leaf:
+    if math.prod(size or 1 for size in leaf.shape) * leaf.dtype.itemsize > _TENSOR_MOST:
+        raise _Wrong(f"has {len(leaf.shape)} axes of more values than a record holds")
+    return leaf
 
 
 def _leaf(node: Mapping[str, Any], name: str, lists: tuple[int | None, ...]) -> Leaf:
@@ -309,10 +315,9 @@ def _decoded(leaf: Leaf, strings: Sequence[memoryview]) -> NDArray[Any]:
         count = len(strings[0] if leaf.encoding == "bytes" else _inflated(strings[0], _TENSOR_MOST))
         unit = max(1, math.prod(fixed) * leaf.dtype.itemsize)
         shape = tuple(count // unit if size is None else size for size in leaf.shape)
-    found: NDArray[Any] = np.empty((len(strings), *shape), leaf.dtype)
-    for row, string in zip(found, strings, strict=True):
-        row[...] = _tensor(leaf, string, shape)
-    return found
+    # What is said of the size is not believed before the strings have it.
+    found = [_tensor(leaf, string, shape) for string in strings]
+    return np.stack(found).astype(leaf.dtype, copy=False) if found else np.empty((0, *shape), leaf.dtype)
 
 
 _TENSOR_MOST = (1 << 31) - 1

@@ -16,6 +16,7 @@ from PIL import Image
 from datasets_rl.errors import UnknownKey
 from datasets_rl.read import archive, pickles
 from datasets_rl.read.tfrecord import example, records
+from datasets_rl.sources._openx_recording import stored_key
 from datasets_rl.ted.keys import Key, dotted
 from datasets_rl.ted.table import EpisodeTable
 
@@ -24,7 +25,6 @@ __all__ = ["compare"]
 _Column = Callable[[Key, int, int], Any]
 _Raw = Mapping[str, Sequence[Any]]
 """The values of an episode by the name of the field, with slashes: numbers, or byte strings, one or more a step."""
-_NAMES = {"is_first": ("is_init",), "reward": ("next", "reward")}
 _SKIPPED = ("is_last", "is_terminal")
 _JPEG = b"\xff\xd8\xff"
 _IMAGES = (b"\x89PNG", _JPEG)
@@ -49,7 +49,9 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
     rows = {int(number): row for row, number in enumerate(episodes["source"])}
     differences: dict[Key, tuple[str, int]] = {}
     met = 0
-    for number, raw in _recorded(files) if any(path.endswith(".json") for path in files) else _pickled(files):
+    recorded = any(path.endswith(".json") for path in files)
+    # Where a last step has no action, an episode of a single one was left out.
+    for number, raw in _recorded(files) if recorded else _pickled(files, least=1 + bool(episodes["final_known"].any())):
         if number in rows:
             met += 1
             row = rows[number]
@@ -82,13 +84,13 @@ def _recorded(files: Mapping[str, Path]) -> Iterator[tuple[int, _Raw]]:
                     )
 
 
-def _pickled(files: Mapping[str, Path]) -> Iterator[tuple[int, _Raw]]:
+def _pickled(files: Mapping[str, Path], least: int) -> Iterator[tuple[int, _Raw]]:
     number = 0
     for path, place in sorted(files.items()):
         for member in archive.members(place, path):
             steps = pickles.load(member.read(), member.name)["steps"]
             raw = {name: [_at(step, name) for step in steps] for name in _named(steps[0], "")}
-            if len(steps) > 1 or not steps[-1].get("is_last", True):
+            if len(steps) >= least or not steps[-1].get("is_last", True):
                 yield number, raw
                 number += 1
 
@@ -108,13 +110,15 @@ def _at(step: Any, name: str) -> Any:
 
 
 def _differences(raw: _Raw, column: _Column, start: int, length: int, *, known: bool) -> Iterator[tuple[Key, str]]:
-    steps = len(raw["is_last" if "is_last" in raw else "is_first"])
-    if steps != length + known:
+    flags = [raw[name] for name in ("is_last", "is_first") if name in raw]
+    steps = min(len(values) for values in flags or raw.values() if len(values))
+    # Where no observation is stored, all are said to be known.
+    if steps not in {length, length + known}:
         yield ("episode",), f"the episode at row {start:,} has {length:,} steps, in the file {steps - known:,}"
         return
     for name, values in raw.items():
-        key = _NAMES.get(name, tuple(name.split("/")))
-        if name in _SKIPPED or not len(values):
+        key = stored_key(tuple(name.split("/")))
+        if name in _SKIPPED or len(values) < steps:
             continue
         pairs = [(key, 0)]
         if key[0] == "observation":
@@ -164,6 +168,15 @@ def _plain(values: Sequence[Any], like: NDArray[Any]) -> NDArray[Any]:
         if like.dtype == np.float32:
             pixels = [np.ascontiguousarray(one).view("<f4") for one in pixels]
         return np.stack(pixels).reshape(len(like), -1).astype(np.float64)
-    size = like[0].nbytes
-    data = [one if len(one) == size else zlib.decompress(one) for one in values]
-    return np.stack([np.frombuffer(one, like.dtype) for one in data]).reshape(len(like), -1).astype(np.float64)
+    data = [_inflated(one, like[0].nbytes) for one in values]
+    # Unsigned integers became signed ones of twice as many bytes.
+    dtype = like.dtype if len(data[0]) == like[0].nbytes else np.dtype(f"<u{like.itemsize // 2}")
+    return np.stack([np.frombuffer(one, dtype) for one in data]).reshape(len(like), -1).astype(np.float64)
+
+
+def _inflated(value: Any, size: int) -> Any:
+    try:
+        data = zlib.decompress(value)
+    except zlib.error:
+        return value
+    return data if len(data) in {size, size // 2} else value

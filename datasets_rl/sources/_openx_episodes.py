@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -31,6 +30,7 @@ _STEPS = "steps"
 _MEMBER = ".data.pickle"
 _MAGICS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
 _EPISODE_BYTES = (1 << 31) - 1  # what a record could have
+_OF_STEPS = frozenset({"observation", "reward", "is_first", "is_last", "is_terminal"})
 _DEPTH_MOST = 16
 _FLOAT = np.dtype(np.float32)
 _ANY = (None, None, None)
@@ -61,12 +61,14 @@ class RawEpisode:
 
     where: str
     """Its place, for messages."""
+    steps: int
+    """n."""
     number: int | None
     """The upstream's own, where it is known."""
     columns: Mapping[Key, Values]
     """By the path below the step. Columns of pickles may lack the last step."""
     whole: Mapping[Key, str | np.generic]
-    """What is known of the episode, by its path."""
+    """What is known of the episode, by its path; see `_apart`."""
     rounded: int = 0
     """Numbers of Python that became float32 and lost digits."""
 
@@ -90,25 +92,27 @@ class Records:
         for leaf in self._schema.leaves.values():
             if reason := _left_out(leaf):
                 self.left_out[leaf.name] = reason
-        if not any(name.startswith(f"{_STEPS}/") for name in self._schema.leaves):
+        paths = {name: _path(name) for name in self._schema.leaves if name.startswith(f"{_STEPS}/")}
+        if not paths:
             raise ConversionFailed(features, [f"it describes no {_STEPS}, but {', '.join(self._schema.leaves)}"])
+        self._counted = next(iter(paths))
+        inside = frozenset(paths.values())
+        apart = {name: _apart(_path(name), inside) for name in self._schema.leaves if name not in paths}
+        self._paths = {name: path for name, path in (paths | apart).items() if name not in self.left_out}
 
     def episodes(self, part: Sequence[Mapping[str, Any]], wanted: Collection[Key] | None) -> Iterator[RawEpisode]:
         """Yield the episodes of a shard; with `wanted`, only these columns of them."""
-        leaves = {
-            name
-            for name in self._schema.leaves
-            if name not in self.left_out and (wanted is None or _path(name) in wanted)
-        }
+        leaves = {name for name, path in self._paths.items() if wanted is None or path in wanted}
         for file in part:
             name, count = file["path"].rpartition("/")[2], file["count"]
             rows = None if file["rows"] is None else set(file["rows"])
+            last = None if rows is None else max(rows)
             number = -1
             with self._files[file["path"]].open("rb") as stream:
                 for number, payload in enumerate(records(stream, name)):
                     if rows is None or number in rows:
                         yield self._episode(payload, f"{name}, record {number}", file["first"] + number, leaves)
-                    if rows is not None and number == max(rows):
+                    if number == last:
                         break
                 else:
                     if count is not None and number + 1 != count:
@@ -118,18 +122,28 @@ class Records:
     def _episode(self, payload: memoryview, where: str, number: int, leaves: Collection[str]) -> RawEpisode:
         columns: dict[Key, Values] = {}
         whole: dict[Key, Any] = {}
-        for name, raw in self._schema.read(payload, where, leaves).items():
-            leaf = self._schema.leaves[name]
-            values = _values(leaf, raw, where)
+        found = self._schema.read(payload, where, {*leaves, self._counted})
+        counted = found[self._counted]
+        steps = len(counted.lengths if isinstance(counted, Ragged) else counted)
+        if not steps:
+            raise ConversionFailed(where, ["it has no step"])
+        for name in (name for name in found if name in leaves):
+            values = _values(self._schema.leaves[name], found[name], where)
             if name.startswith(f"{_STEPS}/"):
-                columns[_path(name)] = values
+                columns[self._paths[name]] = values
             elif not isinstance(values, Pictures):
-                whole[_path(name)] = values[0] if isinstance(values, list) else values[()]
-        return RawEpisode(where, number, columns, whole)
+                whole[self._paths[name]] = values[0] if isinstance(values, list) else values[()]
+        return RawEpisode(where, steps, number, columns, whole)
 
 
 def _path(name: str) -> Key:
     return tuple(name.removeprefix(f"{_STEPS}/").split("/"))
+
+
+def _apart(path: Key, inside: Collection[Key]) -> Key:
+    """Return what something of a whole episode is called: by another name than all that steps have."""
+    taken = path in inside or path[0] in _OF_STEPS
+    return (f"{path[0]}_", *path[1:]) if taken else path
 
 
 def _left_out(leaf: Leaf) -> str:
@@ -196,7 +210,7 @@ class Archives:
         """Yield the episodes of a shard; with `wanted`, only these columns of them."""
         for file in part:
             name = file["path"].rpartition("/")[2]
-            for member in islice(archive.members(self._files[file["path"]], name), file["most"]):
+            for member in archive.members(self._files[file["path"]], name):
                 where = f"{name}, {member.name}"
                 if not member.name.endswith(_MEMBER):
                     raise ConversionFailed(name, [f"it holds {member.name}; expected names that end in {_MEMBER}"])
@@ -232,13 +246,20 @@ def _unpickled(found: Any, where: str, wanted: Collection[Key] | None) -> RawEpi
     if problems:
         more = [f"and {len(problems) - 20:,} more"] if len(problems) > 20 else []
         raise ConversionFailed(where, [*problems[:20], *more])
-    rest = {key: value for key, value in found.items() if key != _STEPS}
-    whole: dict[Key, Any] = {
-        key: value if isinstance(value, str) else _rounded(np.asarray(value))[()]
-        for key, value in _leaves(rest, ())
-        if (wanted is None or key in wanted) and isinstance(value, str | int | float | np.generic)
-    }
-    return RawEpisode(where, None, columns, whole, rounded)
+    rest = _leaves({key: value for key, value in found.items() if key != _STEPS}, ())
+    named = {_apart(key, flat[0].keys()): _alone(value) for key, value in rest}
+    whole = {key: value for key, value in named.items() if value is not None and (wanted is None or key in wanted)}
+    return RawEpisode(where, len(steps), None, columns, whole, rounded)
+
+
+def _alone(value: Any) -> str | np.generic | None:
+    """Return a text or number that is known of an episode as it is stored; None for what is neither."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, int | float | np.generic):
+        return None
+    number: Any = _rounded(np.asarray(value))[()]
+    return number if np.asarray(number).dtype.kind in "biuf" else None
 
 
 def _leaves(node: Mapping[Any, Any], path: Key) -> Iterator[tuple[Key, Any]]:
@@ -246,7 +267,9 @@ def _leaves(node: Mapping[Any, Any], path: Key) -> Iterator[tuple[Key, Any]]:
     if len(path) > _DEPTH_MOST:
         raise ConversionFailed(dotted(path), ["it is nested too deep"])
     for name, value in node.items():
-        place = (*path, str(name))
+        if not isinstance(name, str):
+            raise ConversionFailed(dotted(path) or _STEPS, [f"it has a field of the name {name!r:.40}; expected text"])
+        place = (*path, name)
         if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
             value = value["bytes"]  # noqa: PLW2901 -- an image as `datasets` writes it
         if isinstance(value, dict):

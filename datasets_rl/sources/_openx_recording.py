@@ -32,11 +32,12 @@ from datasets_rl.sources._openx_episodes import Archives, Pictures, RawEpisode, 
 from datasets_rl.sources._openx_episodes import Values as RawValues
 from datasets_rl.ted.episode import Encoded, Episode, Texts, Values
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted
+from datasets_rl.ted.table import EPISODE_DTYPE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["OpenXRecording"]
+__all__ = ["OpenXRecording", "stored_key"]
 
 _PIECE_BYTES = 8 << 20
 _FIRST, _LAST, _TERMINAL, _REWARD = ("is_first",), ("is_last",), ("is_terminal",), ("reward",)
@@ -115,9 +116,9 @@ class OpenXRecording(Recording):
     def _fields_of(self, first: RawEpisode) -> list[_Field]:
         problems: list[str] = []
         found: dict[Key, _Field] = {}
-        whole: dict[Key, Any] = {path: [one] for path, one in first.whole.items()}
+        whole: dict[Key, Any] = {path: [one] for path, one in first.whole.items() if isinstance(one, str)}
         for path, values in {**first.columns, **whole}.items():
-            if path in {_LAST, _TERMINAL} or (path in first.whole and not isinstance(values[0], str)):
+            if path in {_LAST, _TERMINAL}:
                 continue
             try:
                 field = self._field(path, values)
@@ -137,7 +138,7 @@ class OpenXRecording(Recording):
         return list(found.values())
 
     def _field(self, path: Key, values: Any) -> _Field:
-        key, carried = _key(path), path[0] == OBSERVATION[0]
+        key, carried = stored_key(path), path[0] == OBSERVATION[0]
         if isinstance(values, list):
             return _Field(path, Column(key, np.dtype(np.int32), (), carried=carried, text=True))
         if isinstance(values, Pictures):
@@ -160,17 +161,23 @@ class OpenXRecording(Recording):
             raise ConversionFailed("", [problem])
         shape, dtype = _pixels(head, values), np.dtype(np.float32) if values.floats else head.dtype
         encoded = self._encoded and dtype == np.uint8
-        column = Column(_key(path), _WIDER.get(dtype, dtype), shape, carried=carried, encoded=encoded)
+        column = Column(stored_key(path), _WIDER.get(dtype, dtype), shape, carried=carried, encoded=encoded)
         return _Field(path, column, values.floats)
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:
         """Yield the episodes of a shard; by default all that the files have."""
         self._found = Counter()
-        for raw in self._raw.episodes(self._whole if part is None else part, self._wanted):
+        files = self._whole if part is None else part
+        most, given = files[-1].get("most"), 0
+        for raw in self._raw.episodes(files, self._wanted):
             try:
-                yield from self._pieces(raw)
+                for piece in self._pieces(raw):
+                    given += not piece.continues
+                    yield piece
             except ConversionFailed as error:
                 raise ConversionFailed(self._what, [f"{raw.where}: {one}" for one in error.problems]) from None
+            if given == most:
+                break
         self.decisions = [Decision(rule, text, self._found[rule]) for rule, text in _TEXTS.items() if self._found[rule]]
         self.decisions += [
             Decision(f"left-out {name}", f"{name} was left out: it holds {reason}")
@@ -178,8 +185,7 @@ class OpenXRecording(Recording):
         ]
 
     def _pieces(self, raw: RawEpisode) -> Iterator[Episode]:
-        columns = dict(raw.columns)
-        steps = max(map(len, columns.values()))
+        columns, steps = raw.columns, raw.steps
         marked = bool(self._flag(columns, _LAST, steps)[-1]) if _LAST in columns else True
         void = marked and not self._keeps_last
         rows = steps - void
@@ -193,7 +199,7 @@ class OpenXRecording(Recording):
         truncated = np.zeros((rows, 1), np.bool_)
         truncated[-1] = not terminated[-1]
         ends = {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated}
-        facts = {dotted(key): dtype.type(raw.whole[key]) for key, dtype in self._facts.items()}
+        facts: dict[str, Any] = {_fact(key): raw.whole[key] for key in self._facts}
         if raw.number is not None:
             facts["source"] = np.int64(raw.number)
         block = max(1, _PIECE_BYTES // max(1, sum(self._bytes(field, columns) for field in self._fields)))
@@ -241,7 +247,9 @@ class OpenXRecording(Recording):
             else:
                 problems += _misfits(field, columns[path])
         problems += [
-            f"it has no {dotted(key)}, as the first episode has" for key in self._facts if key not in raw.whole
+            f"{dotted(key)} is {_kind(raw.whole.get(key))}; in the first episode {dtype}"
+            for key, dtype in self._facts.items()
+            if _kind(raw.whole.get(key)) != str(dtype)
         ]
         if _REWARD in columns and len(columns[_REWARD]) < rows:
             problems.append(f"reward has {len(columns[_REWARD]):,} values for {steps:,} steps")
@@ -321,7 +329,16 @@ class OpenXRecording(Recording):
             raise ConversionFailed(self._what, problems[:_SHOWN_MOST])
 
 
-def _key(path: Key) -> Key:
+def _kind(value: str | np.generic | None) -> str:
+    return "not there" if value is None else "text" if isinstance(value, str) else str(value.dtype)
+
+
+def _fact(path: Key) -> str:
+    """Return what a number of an episode is called in the table, whose own names are not the upstream's to give."""
+    return f"{path[0]}_" if path[0] in (EPISODE_DTYPE.names or ()) and len(path) == 1 else dotted(path)
+
+
+def stored_key(path: Key) -> Key:
     """Return what a field is called: names of TED are not the upstream's to give, and dots part names."""
     root, *rest = (name.replace(".", "_") or "_" for name in path)
     return _NAMES.get(path, (f"{root}_" if root in _RESERVED else root, *rest))

@@ -404,6 +404,16 @@ RECORD_FAULTS = {
     "features.json says another shape": Fault(
         partial(spoil_document, "features.json", lambda text: text.replace('["4"]', '["7"]')), "multiple of 7"
     ),
+    "features.json says a shape that no record holds": Fault(
+        partial(spoil_document, "features.json", lambda text: text.replace('["4"]', f'["{"9" * 400}"]')),
+        "more values than a record holds",
+    ),
+    "dataset_info.json says more episodes than there can be": Fault(
+        partial(
+            spoil_document, "dataset_info.json", lambda text: text.replace('["2", "1", "2"]', f'["2", "{10**15}", "2"]')
+        ),
+        "expected 1 to 16,777,216",
+    ),
     "features.json says another shape of the images": Fault(
         partial(spoil_document, "features.json", lambda text: text.replace('["40", "40", "3"]', '["41", "40", "3"]')),
         "features.json says [41, 40, 3]",

@@ -97,6 +97,13 @@ def test_the_newest_version_of_the_records_is_taken(both, settings):
     assert both[1].requests == []
 
 
+def test_a_folder_that_is_no_version_is_older_than_any(tmp_path, convert):
+    for version in ("0.1.0", "1.²"):
+        raw.write_records(tmp_path / "tree", raw.FILES, version=version)
+
+    assert convert().manifest.metadata["version"] == "0.1.0"
+
+
 @pytest.mark.usefixtures("both")
 def test_the_mirror_is_asked_where_the_buckets_do_not_answer_or_where_one_says_so(tmp_path, settings):
     said = StoredDataset(library.download(RECORDS, settings=settings, selection=Selection(options={"upstream": "hub"})))
@@ -207,12 +214,74 @@ def test_a_set_is_read_by_its_own_features(tmp_path, convert):
 
     stored = convert("openx/a_set_of_mine")
 
+    assert library.verify(stored.folder, deep=True).problems == ()
     assert stored.column(("action",)).tolist() == [[0, 1], [2, 3]]
     assert stored.column(("done_",)).tolist() == [7, 8]
     assert np.array_equal(stored.column(("next", "observation", "wrist_cam"))[1], scene(40, 40, 3, 2))
     assert decided(stored)["reward-missing"] == 1
     assert decided(stored)["left-out steps/words"] == 1
     assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, True]
+
+
+def test_what_is_known_of_an_episode_takes_no_name_that_steps_or_the_table_have(tmp_path, convert):
+    made = raw.group(
+        length=raw.tensor("int64"),
+        reward=raw.tensor("float32"),
+        steps=raw.many_of(raw.group(observation=raw.tensor("int32"), text=raw.TEXT, **FLAGS)),
+        text=raw.TEXT,
+    )
+    features = {
+        "length": [7],
+        "reward": [2.5],
+        "steps/is_first": [1, 0, 0],
+        "steps/is_last": [0, 0, 1],
+        "steps/observation": [1, 2, 3],
+        "steps/text": [b"a", b"b", b"c"],
+        "text": [b"whole"],
+    }
+    raw.write_records(tmp_path / "tree", [[features]], document=made)
+
+    stored = convert()
+
+    assert library.verify(stored.folder, deep=True).problems == ()
+    assert [stored.texts(("text",))[code] for code in stored.column(("text",))] == ["a", "b"]
+    assert [stored.texts(("text_",))[code] for code in stored.column(("text_",))] == ["whole"] * 2
+    assert (stored.episodes["length_"].tolist(), stored.episodes["reward_"].tolist()) == ([7], [2.5])
+    assert stored.episodes.lengths.tolist() == [2]
+    assert stored.column(("next", "reward")).tolist() == [[0], [0]]
+
+
+def test_a_record_without_a_step_is_refused(tmp_path, convert):
+    features = {"steps/observation": [1, 2], "steps/is_first": [1, 0], "steps/is_last": [0, 1]}
+    empty = dict.fromkeys(features, ())
+    made = document(observation=raw.tensor("int32"), **FLAGS)
+    raw.write_records(tmp_path / "tree", [[features, empty]], document=made)
+
+    with pytest.raises(ConversionFailed, match="record 1 cannot be converted: it has no step"):
+        convert()
+
+
+def test_unsigned_integers_that_lie_as_bytes_are_verified(tmp_path, convert):
+    values = [np.array(pair, "<u2").tobytes() for pair in ([1, 2], [3, 65_535], [5, 6])]
+    features = {"steps/observation": values, "steps/is_first": [1, 0, 0], "steps/is_last": [0, 0, 1]}
+    made = document(observation=raw.tensor("uint16", 2, encoding="bytes"), **FLAGS)
+    raw.write_records(tmp_path / "tree", [[features]], document=made)
+
+    stored = convert()
+
+    assert stored.column(("observation",)).tolist() == [[1, 2], [3, 65_535]]
+    assert library.verify(stored.folder, deep=True).problems == ()
+
+
+@pytest.mark.parametrize("keys", ["action.close", "episode_metadata"])
+def test_without_observations_what_is_left_is_verified(tmp_path, convert, keys):
+    """The third episode was cut, and has as many rows as steps."""
+    raw.write_records(tmp_path / "tree", raw.FILES)
+
+    stored = convert(keys=(keys,))
+
+    assert stored.episodes.lengths.tolist() == [4, 2, 2, 5, 3]
+    assert library.verify(stored.folder, deep=True).problems == ()
 
 
 @pytest.mark.parametrize(("dtype", "stored_as"), [("uint16", "int32"), ("uint32", "int64"), ("uint64", "int64")])
@@ -315,6 +384,26 @@ def test_of_archives_no_more_come_than_the_episodes_need(both, tmp_path, setting
     assert library.verify(stored.folder, deep=True).problems == ()
 
 
+def test_episodes_of_archives_are_counted_without_those_that_have_no_action(tmp_path, convert):
+    """The first archive has the episodes of 4, 5 and 6 steps behind one of a single step."""
+    made = [[raw.draw(steps, seed) for seed, steps in enumerate(lengths)] for lengths in ((1, 4, 5, 6), (7,))]
+    raw.write_archives(tmp_path / "tree", made)
+
+    stored = convert(ARCHIVES, episodes="2")
+
+    assert stored.episodes.lengths.tolist() == [5]
+    assert library.verify(stored.folder, deep=True).problems == ()
+
+
+def test_episodes_of_a_single_step_are_verified_where_the_last_step_is_kept(tmp_path, convert):
+    raw.write_archives(tmp_path / "tree", [[raw.draw(1, 0), raw.draw(3, 1), raw.draw(1, 2)]])
+
+    stored = convert(ARCHIVES, last_step="transition")
+
+    assert stored.episodes.lengths.tolist() == [1, 3, 1]
+    assert library.verify(stored.folder, deep=True).problems == ()
+
+
 def test_episodes_of_archives_are_counted_over_an_interruption(both, tmp_path, settings):
     part = Selection(episodes="1,3:5", options={"upstream": "hub"})
     raw.write_archives(tmp_path / "hub", raw.FILES)
@@ -395,6 +484,46 @@ def test_the_last_step_of_a_pickle_may_have_an_observation_alone(tmp_path, conve
     assert convert(ARCHIVES).episodes.lengths.tolist() == [4]
     with pytest.raises(ConversionFailed, match=r"action\.world_vector has 4 values for 5 steps"):
         convert(ARCHIVES, last_step="transition")
+
+
+@pytest.mark.parametrize("keys", [(), ("action",), ("episode_metadata",)])
+def test_a_last_step_that_has_an_observation_alone_counts_without_flags(tmp_path, convert, keys):
+    """Of five steps four have an action, whatever is stored of them."""
+    made = raw.plain(raw.EPISODES[0])
+    for step in made["steps"]:
+        for name in ("is_first", "is_last", "is_terminal", "reward", "discount"):
+            del step[name]
+    for name in ("action", "language_instruction"):
+        del made["steps"][-1][name]
+    pickled(tmp_path, made)
+
+    stored = convert(ARCHIVES, keys=keys)
+
+    assert stored.episodes.lengths.tolist() == [4]
+    assert library.verify(stored.folder, deep=True).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(0.5, "is float32"), ("yes", "is text"), (10**30, "is not there"), (None, "is not there")]
+)
+def test_a_number_of_an_episode_keeps_its_type(tmp_path, convert, value, said):
+    first, second = raw.plain(raw.EPISODES[0]), raw.plain(raw.EPISODES[1])
+    first["episode_metadata"]["success"] = 1
+    second["episode_metadata"]["success"] = value
+    pickled(tmp_path, first, second)
+
+    with pytest.raises(ConversionFailed, match=rf"episode_metadata\.success {said}; in the first episode int64"):
+        convert(ARCHIVES)
+
+
+def test_names_that_are_no_text_are_refused(tmp_path, convert):
+    made = raw.plain(raw.EPISODES[0])
+    for step in made["steps"]:
+        step["observation"][1] = 2.0
+    pickled(tmp_path, made)
+
+    with pytest.raises(ConversionFailed, match="a field of the name 1; expected text"):
+        convert(ARCHIVES)
 
 
 def test_an_episode_unlike_the_first_one_is_refused_with_all_its_faults(tmp_path, convert):
