@@ -46,6 +46,9 @@ class Lines:
 
 Block = Table | Facts | Lines
 
+_WIDEST = 10_000
+"""Columns that no table needs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -206,7 +209,11 @@ def _show_rich(blocks: Sequence[Block], *, color: bool) -> None:
             for line in block.lines:
                 console.print(Text(("  " if block.title else "") + _printable(line)), soft_wrap=True)
         else:
-            console.print(_rich_grid(block))
+            grid = _rich_grid(block)
+            # What no column may lose is left to the terminal, which breaks lines that can still be copied whole.
+            least = console.measure(grid, options=console.options.update(max_width=_WIDEST)).minimum
+            console.width = max(console.width, least)
+            console.print(grid)
 
 
 def _rich_grid(block: Table | Facts) -> Any:
@@ -219,7 +226,7 @@ def _rich_grid(block: Table | Facts) -> Any:
     header = ("", "") if isinstance(block, Facts) else block.header
     rows = [pair for pair in block.pairs if pair[1]] if isinstance(block, Facts) else block.rows
     for number, name in enumerate(header):
-        # The first column holds ids and names: they are folded where the window is narrow, and never cut.
+        # The first column holds ids and names, which are never cut and never folded.
         grid.add_column(name, style="bold" if facts and not number else None, no_wrap=not number, overflow="fold")
     for row in rows:
         grid.add_row(*(Text(_cell(cell)) for cell in row))

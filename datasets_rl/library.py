@@ -454,7 +454,7 @@ def refuse_other_part(folder: Path, selection: Selection) -> None:
     stored_part = Selection.from_json(Manifest.read(folder).selection)
     if not stored_part.covers(selection):
         raise BadArgument(
-            f"{folder} holds {stored_part}; asked for: {selection}",
+            f"{folder} holds {stored_part}; {selection} was asked for",
             hint="replace it with --force, or use another place with --root",
         )
 

@@ -712,7 +712,7 @@ def test_some_episodes_are_a_dataset_of_their_own(put, convert, data_format):
     meets(stored, given[1:3])
     assert stored.episodes["source"].tolist() == [1, 2]
     assert stored.manifest.selection == {"episodes": "1:3"}
-    with pytest.raises(BadArgument, match=r"holds --episodes 1:3; asked for: the whole dataset"):
+    with pytest.raises(BadArgument, match=r"holds --episodes 1:3; the whole dataset was asked for"):
         convert()
     assert len(convert(selection=Selection(episodes="1:3"))) == 8
     assert len(convert(force=True)) == 14
