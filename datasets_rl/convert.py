@@ -28,6 +28,7 @@ from datasets_rl.progress import Report
 from datasets_rl.rows import Column, Schema
 from datasets_rl.shards import Away, Cluster, End, Opening, Part, Ready, in_order, write
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection
+from datasets_rl.sources._selection import Numbers
 from datasets_rl.ted.episode import Episode, Late
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import Key
@@ -167,8 +168,8 @@ class _Chosen:
         seen: How many came from earlier shards.
     """
 
-    def __init__(self, numbers: Sequence[int] | None, seen: int) -> None:
-        self._wanted = None if numbers is None else frozenset(numbers)
+    def __init__(self, numbers: Numbers | None, seen: int) -> None:
+        self._wanted = numbers
         self.seen = seen
 
     def take(self, piece: Episode) -> Episode | None:
@@ -186,13 +187,13 @@ class _Chosen:
             return block
         numbers = np.arange(self.seen, self.seen + len(block))
         self.seen += len(block)
-        chosen = np.isin(numbers, list(self._wanted))
+        chosen = np.array([number in self._wanted for number in numbers.tolist()], np.bool_)
         return replace(block, facts={**block.facts, "source": numbers}).pick(chosen) if chosen.any() else None
 
     @property
     def complete(self) -> bool:
         """Whether all that are wanted have come."""
-        return self._wanted is not None and self.seen > max(self._wanted)
+        return self._wanted is not None and self.seen > self._wanted.last
 
 
 def _writer(

@@ -20,7 +20,7 @@ class RobosetExperienceReplay(BaseDatasetExperienceReplay):
         >>> dataset = RobosetExperienceReplay("FK1-v4(expert)/FK1_MicroOpenRandom_v2d-v4", batch_size=32)
         >>> dataset.sample()["seed"], dataset.metadata["files"]
 
-    ``seed`` is the number of the file that a step is from, in the order of their names; ``dataset.episodes["source"]``
+    ``seed`` is the number of the file that a step is from, in the order of their names; ``dataset.episodes["trial"]``
     is the number that a trial has in its file. ``episode`` is unique over all files, which it is not in TorchRL.
 
     Args:
@@ -35,7 +35,7 @@ class RobosetExperienceReplay(BaseDatasetExperienceReplay):
         prefetch: Batches made ahead of time by as many threads.
         transform: Applied to every batch.
         split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
-        selection: The part that is wanted; all by default. Episodes are named by the numbers that they have in each file.
+        selection: The part that is wanted; all by default. Episodes are counted over all files.
 
     Raises:
         UnknownId: If there is no such id.

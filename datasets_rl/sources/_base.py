@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import BadArgument, UnknownId
-from datasets_rl.sources._selection import Option, Selection
+from datasets_rl.sources._selection import Numbers, Option, Selection
 
 if TYPE_CHECKING:
     # Listing ids needs none of these at run time, and numpy takes longer to import than all the catalogs.
@@ -118,7 +118,7 @@ class Contents:
     growth: Mapping[str, float] = field(default_factory=dict)
     """About how many bytes are stored for each one that is fetched: by the choices that decide it, as one types them,
     the one taken first."""
-    numbers: Sequence[int] | None = None
+    numbers: Numbers | None = None
     """The trajectories that are wanted, counted over all shards, where no upstream says how many each shard has: the
     others are dropped, and no shard behind the last one wanted is waited for."""
 
@@ -258,7 +258,7 @@ class Source(ABC):
             faults.append(f"{self.name} gives whole files, and no episodes")
         for name, value in selection.options.items():
             if name not in known:
-                faults.append(f"{self.name} has no option {name!r} (its options: {', '.join(known) or 'none'})")
+                faults.append(f"{self.name} has no option {name!r}; it has {', '.join(known) or 'none'}")
             elif known[name].choices and value not in known[name].choices:
                 faults.append(f"{name} is {value!r}; expected one of {', '.join(known[name].choices)}")
         if faults:

@@ -26,7 +26,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
     Args:
         files: The raw files by path.
         column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
-        episodes: The converted episodes: "seed" says which one of the files, "source" which trial.
+        episodes: The converted episodes: "source" numbers them over all files, "trial" says which one it is in its file.
 
     Returns:
         For each column that differs, its first difference and how many rows differ.
@@ -35,34 +35,51 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
         ConversionFailed: If a raw file is damaged.
     """
     found: dict[str, tuple[str, int]] = {}
-    seeds, numbers = episodes["seed"].tolist(), episodes["source"].tolist()
-    # Where some files were left out, the numbers of the others stay.
-    paths = dict(zip(sorted(set(seeds)), sorted(files), strict=True))
-    groups: dict[int, dict[int, list[int]]] = {}
-    for row, (seed, number) in enumerate(zip(seeds, numbers, strict=True)):
-        groups.setdefault(seed, {}).setdefault(number, []).append(row)
+    rows = {int(number): row for row, number in enumerate(episodes["source"])}
+    number = 0  # of the next trajectory
     try:
-        for seed, trials in groups.items():
-            with h5py.File(files[paths[seed]], "r", locking=False) as file:
-                for number, rows in trials.items():
-                    start, stop = int(episodes.starts[rows[0]]), int(episodes.stops[rows[-1]])
-                    _compare_trial(found, file[f"Trial{number}"], column, start, stop)
-    except (OSError, KeyError) as error:
+        for path in sorted(files):
+            with h5py.File(files[path], "r", locking=False) as file:
+                for trial in sorted(int(name.removeprefix("Trial")) for name in file):
+                    group = file[f"Trial{trial}"]
+                    for start, stop in _cut(group):
+                        row = rows.pop(number, None)
+                        number += 1
+                        if row is None:
+                            continue
+                        if (got := (episodes["trial"][row], episodes.lengths[row])) != (trial, stop - start):
+                            text = f"episode {row} is trial {got[0]} with {got[1]} rows, in {path} {trial} with {stop - start}"
+                            found.setdefault("trial", (text, 1))
+                        else:
+                            _compare_rows(found, group, column, start, stop, int(episodes.starts[row]))
+    except (OSError, KeyError, ValueError) as error:
         raise ConversionFailed("the raw files", [f"they cannot be read: {error}"]) from error
+    if rows:
+        found["source"] = (f"there is no episode {min(rows)} in the files", len(rows))
     return [f"{text} ({count:,} such rows)" for text, count in found.values()]
 
 
-def _compare_trial(
-    found: dict[str, tuple[str, int]], group: h5py.Group, column: _Column, start: int, stop: int
-) -> None:
-    late = int(np.isnan(np.asarray(group["actions"][-1], np.float64)).all())
+def _late(group: h5py.Group) -> int:
+    """Return 1 if reward and end mark of a step stand one row later."""
+    return int(np.isnan(np.asarray(group["actions"][-1], np.float64)).all())
+
+
+def _cut(group: h5py.Group) -> list[tuple[int, int]]:
+    """Return the steps of each trajectory of a trial."""
+    late = _late(group)
     steps = len(group["actions"]) - late
-    if steps != stop - start:
-        found.setdefault("length", (f"{group.name} has {stop - start} rows, in the file {steps}", 1))
-        return
-    for key, wanted in _columns(group, steps, late):
+    marks = group["done"][late:].reshape(-1) == 1 if "done" in group else np.zeros(steps, bool)
+    stops = sorted({*(np.flatnonzero(marks) + 1).tolist(), steps})
+    return [*zip([0, *stops], stops, strict=False)]
+
+
+def _compare_rows(
+    found: dict[str, tuple[str, int]], group: h5py.Group, column: _Column, start: int, stop: int, at: int
+) -> None:
+    """Compare the steps [start, stop) of a trial with the rows from `at` on."""
+    for key, wanted in _columns(group, start, stop):
         try:
-            got = np.asarray(column(key, start, stop))[: len(wanted)]
+            got = np.asarray(column(key, at, at + stop - start))[: len(wanted)]
         except UnknownKey:
             continue  # a field that was left out on request
         same = got.reshape(len(got), -1) == wanted.reshape(len(got), -1)
@@ -70,24 +87,25 @@ def _compare_trial(
         if len(wrong):
             row = int(wrong[0])
             name = dotted(key)
-            text = f"{name} at row {start + row:,} is {got[row]!s:.80}, in {group.name} {wanted[row]!s:.80}"
+            text = f"{name} at row {at + row:,} is {got[row]!s:.80}, in {group.name} {wanted[row]!s:.80}"
             before = found.get(name, (text, 0))
             found[name] = (before[0], before[1] + len(wrong))
 
 
-def _columns(group: h5py.Group, steps: int, late: int) -> Iterator[tuple[Key, NDArray[Any]]]:
-    """Yield what each column must hold in the rows of a trial, or in the first ones of them."""
+def _columns(group: h5py.Group, start: int, stop: int) -> Iterator[tuple[Key, NDArray[Any]]]:
+    """Yield what each column must hold in these steps of a trial, or in the first ones of them."""
+    late = _late(group)
     names: list[str] = []
     group.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
     for name in names:
-        values = group[name][()]
+        values = group[name][start : stop + 1]
         root, *rest = name.replace(".", "_").split("/")
         key = (_NAMES.get(root, root), *rest)
         if root == "rewards":
-            yield ("next", "reward"), values[late : steps + late]
+            yield ("next", "reward"), values[late : stop - start + late]
         elif root == "done":
-            yield ("next", "terminated"), values[late : steps + late] == 1
+            yield ("next", "terminated"), values[late : stop - start + late] == 1
         else:
-            yield key, values[:steps]
-            if root in {"observations", "env_infos"}:
-                yield ("next", *key), values[1 : steps + 1]
+            yield key, values[: stop - start]
+            if root in {"observations", "env_infos"} and len(values) > 1:
+                yield ("next", *key), values[1:]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,6 @@ from datasets_rl.errors import ConversionFailed
 from datasets_rl.read.hdf5 import Block, Hdf5Array, Hdf5File
 from datasets_rl.rows import Column
 from datasets_rl.sources._base import Decision, Recording, Selection
-from datasets_rl.sources._selection import read_numbers
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, EPISODE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted
 
@@ -104,7 +103,6 @@ class RoboSetRecording(Recording):
         self._what = what
         self._files = dict(files)
         self._seeds: Mapping[str, int] = facts.get("seeds") or {path: seed for seed, path in enumerate(sorted(files))}
-        self._selection = Selection(episodes=facts.get("episodes", ""), keys=tuple(facts.get("keys", ())))
         self.steps = None
         self.metadata = {f"files/{seed}": path for path, seed in self._seeds.items()}
         self.decisions: list[Decision] = []
@@ -114,7 +112,7 @@ class RoboSetRecording(Recording):
             trials = _trials(file, first)
             self.columns = _columns(trials[0], f"{what}: {first}")
         self._by_key = {column.key: column for column in self.columns}
-        self._wanted = self._selection.kept_keys([*self._by_key])
+        self._wanted = Selection(keys=tuple(facts.get("keys", ()))).kept_keys([*self._by_key])
 
     def __enter__(self) -> Self:
         return self
@@ -128,7 +126,7 @@ class RoboSetRecording(Recording):
         faults: list[str] = []
         for path in sorted(self._files) if part is None else part:
             with Hdf5File(self._files[path]) as file:
-                for trial in self._chosen(_trials(file, path)):
+                for trial in _trials(file, path):
                     try:
                         yield from self._pieces(trial, self._seeds[path])
                     except _Faults as error:
@@ -137,12 +135,6 @@ class RoboSetRecording(Recording):
             more = [f"and {len(faults) - _SHOWN_MOST:,} more"] if faults[_SHOWN_MOST:] else []
             raise ConversionFailed(self._what, [*faults[:_SHOWN_MOST], *more])
         self.decisions = [Decision(rule, text, self._found[rule]) for rule, text in _TEXTS.items() if self._found[rule]]
-
-    def _chosen(self, trials: Sequence[_Trial]) -> Sequence[_Trial]:
-        if not self._selection.episodes:
-            return trials
-        numbers = set(read_numbers(self._selection.episodes, trials[-1].number + 1, "trials"))
-        return [trial for trial in trials if trial.number in numbers]
 
     def _pieces(self, trial: _Trial, seed: int) -> Iterator[Episode]:
         """Yield the trajectories of a trial: several where an end mark stands inside it."""
@@ -164,7 +156,7 @@ class RoboSetRecording(Recording):
         names = {key: arrays[key].name for key in arrays if key in self._wanted or key == ACTION}
         row_bytes = sum(arrays[key].row_bytes for key in names)
         size = max(1, _BLOCK_BYTES // max(row_bytes, 1))
-        facts = {"source": np.int64(trial.number), "seed": np.int64(seed)}
+        facts = {"trial": np.int64(trial.number), "seed": np.int64(seed)}
         for block in trial.file.blocks([*names.values()], rows=size, overlap={*names.values()}):
             self._refuse_holes(block, names, last=rows - 1 if by_state else rows)
             for start, stop in _cut(ends, block.start, min(block.stop, steps)):
@@ -232,6 +224,8 @@ class RoboSetRecording(Recording):
         for key, array in arrays.items():
             if array.shape[:1] != rows:
                 yield f"{array.name} is {list(array.shape)}; its actions are {list(arrays[ACTION].shape)}"
+            elif key == NEXT_TERMINATED and array.shape[1:] not in {(), (1,)}:
+                yield f"{array.name} is {list(array.shape)}; expected one mark a row"
             elif key in wanted:
                 column = self._by_key[key]
                 shape = (1,) if key == NEXT_REWARD and array.shape[1:] in {(), (1,)} else array.shape[1:]

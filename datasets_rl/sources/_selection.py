@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -11,7 +12,7 @@ from typing import Any
 from datasets_rl.errors import BadArgument, UnknownKey
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted
 
-__all__ = ["Option", "Selection", "read_numbers"]
+__all__ = ["Numbers", "Option", "Selection", "read_numbers"]
 
 _NUMBERS = re.compile(r"(-?\d+)|(-?\d*):(-?\d*)(?::(\d+))?")
 _ALWAYS = frozenset({NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE, EPISODE})
@@ -131,6 +132,44 @@ def read_numbers(text: str, total: int, what: str = "episodes") -> list[int]:
     if not chosen:
         raise BadArgument(f"{what} are {text!r}, which is none of the {total:,}")
     return sorted(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Numbers of episodes where nobody says beforehand how many there are: ``5:`` has no end."""
+
+    single: frozenset[int]
+    ranges: tuple[range, ...]
+
+    @classmethod
+    def read(cls, text: str) -> Numbers | None:
+        """Read numbers as `read_numbers` does; None stands for all.
+
+        Raises:
+            BadArgument: If it is no such text, or counts from the end.
+        """
+        if not text:
+            return None
+        parts = [*_parts(text, "episodes")]
+        if "-" in text:
+            raise BadArgument(
+                f"episodes are {text!r}; how many there are is not known before the files are read",
+                hint="count from the front",
+            )
+        ranges = tuple(range(sys.maxsize)[part] for part in parts if isinstance(part, slice))
+        single = frozenset(part for part in parts if isinstance(part, int))
+        if not single and not any(ranges):
+            raise BadArgument(f"episodes are {text!r}, which is none")
+        return cls(single, tuple(filter(None, ranges)))
+
+    def __contains__(self, number: int) -> bool:
+        """Return whether an episode is wanted."""
+        return number in self.single or any(number in one for one in self.ranges)
+
+    @property
+    def last(self) -> int:
+        """The highest one."""
+        return max([*self.single, *(one[-1] for one in self.ranges)])
 
 
 def _parts(text: str, what: str) -> Iterator[int | slice]:

@@ -20,9 +20,9 @@ from importlib.resources import files as package_files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.errors import BadArgument, FetchFailed
+from datasets_rl.errors import FetchFailed
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
-from datasets_rl.sources._selection import read_numbers
+from datasets_rl.sources._selection import Numbers
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -33,7 +33,6 @@ __all__ = ["SOURCE", "GenDGRL"]
 
 _XZ_MAGIC = b"\xfd7zXZ\0"
 _SHARD_STEPS = 50_000  # 600 MB of frames
-_EPISODES_MOST = 1 << 24
 
 
 class GenDGRL(Source):
@@ -71,11 +70,6 @@ class GenDGRL(Source):
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Contents:
         """Take the archive that the user has under one of its names, or the upstream's; cut it into parts."""
-        if "-" in selection.episodes:
-            raise BadArgument(
-                f"episodes are {selection.episodes!r}; how many there are is not known before they are read",
-                hint="count from the front",
-            )
         (asset,) = self.assets(name)
         try:
             there = {one.path: one for one in upstream.folder("", ()).assets}
@@ -90,7 +84,7 @@ class GenDGRL(Source):
             (asset,),
             tuple(Shard((asset.path,), [part, parts]) for part in range(parts)),
             facts={"keys": list(selection.keys)},
-            numbers=read_numbers(selection.episodes, _EPISODES_MOST) if selection.episodes else None,
+            numbers=Numbers.read(selection.episodes),
         )
 
     def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
-from datasets_rl.sources._selection import Option, read_numbers
+from datasets_rl.sources._selection import Numbers, Option, read_numbers
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
@@ -35,7 +35,7 @@ _ID = re.compile(r"[A-Za-z0-9_]+")
 _TRAIN = "train"
 _SHARD_BYTES = 64 << 20
 _SMALLER = {"jpeg": 0.12, "png": 0.6}  # a guess, for the estimate of --dry-run: encoded bytes for each byte of pixels
-_EPISODES_MOST = 1 << 20  # of a set on the mirror; the largest known has 580,392
+_EPISODES_MOST = 1 << 24  # of a split; the largest known has 580,392
 _RECORDS = re.compile(r".*/[^/]+?-(?P<split>[^/-]+)\.tfrecord-(?P<number>\d{5})-of-(?P<count>\d{5})")
 
 
@@ -139,7 +139,7 @@ def _newest(folder: Folder) -> str | None:
 
 def _version(place: str) -> tuple[int, ...]:
     numbers = place.rpartition("/")[2].split(".")
-    return tuple(map(int, numbers)) if all(number.isdigit() for number in numbers) else ()
+    return tuple(map(int, numbers)) if all(number.isdecimal() for number in numbers) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +243,10 @@ def _info(text: str, entry: Entry, split: str) -> tuple[dict[str, Any], list[int
     lengths = [int(one) for one in said if str(one).isdecimal()] if isinstance(said, list) else []
     if not faults and (not lengths or len(lengths) != len(said)):
         faults.append(f"dataset_info.json: shardLengths of {split} are {said!r:.60}; expected whole numbers")
-    if not faults and not sum(lengths):
-        faults.append(f"dataset_info.json: the split {split} has no episode")
+    if not faults and not 0 < sum(lengths) <= _EPISODES_MOST:
+        faults.append(
+            f"dataset_info.json: the split {split} has {sum(lengths):,} episodes; expected 1 to {_EPISODES_MOST:,}"
+        )
     if faults:
         raise ConversionFailed(entry.id, faults)
     return info, lengths
@@ -255,14 +257,9 @@ def _of_archives(entry: Entry, folder: Folder, selection: Selection, facts: Mapp
     if not assets:
         names = ", ".join(asset.path for asset in folder.assets[:5])
         raise ConversionFailed(entry.id, [f"it has neither features.json nor tar archives, but {names}"])
-    if "-" in selection.episodes:
-        raise BadArgument(
-            f"episodes are {selection.episodes!r}; the mirror does not say how many there are",
-            hint="count from the front, or take --upstream rlds",
-        )
-    numbers = read_numbers(selection.episodes, _EPISODES_MOST) if selection.episodes else None
-    # No archive has to give more episodes than up to the last one wanted.
-    most = None if numbers is None else numbers[-1] + 1
+    numbers = Numbers.read(selection.episodes)
+    # No archive has to give more episodes than there are up to the last one wanted.
+    most = None if numbers is None else numbers.last + 1
     return Contents(
         tuple(assets),
         tuple(Shard((asset.path,), [{"path": asset.path, "most": most}]) for asset in assets),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import ConversionFailed
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
+from datasets_rl.sources._selection import Numbers
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -67,9 +68,14 @@ class RoboSet(Source):
         # Before files are put together, so that one that is left out takes no other with it.
         assets = tuple(asset for asset in assets if selection.keeps_file(asset.path)) or assets
         shards = tuple(_grouped(assets))
-        facts = {"seeds": seeds, "episodes": selection.episodes, "keys": list(selection.keys)}
-        # What a step consists of is what the first trial of the first file says.
-        return Contents(assets, shards, common=(assets[0].path,), facts=facts, revision=revision)
+        return Contents(
+            assets,
+            shards,
+            common=(assets[0].path,),  # what a step consists of is what the first trial of the first file says
+            facts={"seeds": seeds, "keys": list(selection.keys)},
+            revision=revision,
+            numbers=Numbers.read(selection.episodes),
+        )
 
     def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
         """Open the files of a shard."""

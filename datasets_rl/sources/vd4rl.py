@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import BadArgument, ConversionFailed
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
-from datasets_rl.sources._selection import read_numbers
+from datasets_rl.sources._selection import Numbers, read_numbers
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["SOURCE", "VD4RL"]
 
 _SHARD_BYTES = 64 << 20
-_EPISODES_MOST = 1_000_000  # a set has some hundreds
 _OTHERS = re.compile(r"(distracting|multitask)/[a-z_]+/(64|84)px(/[a-z]+)?")
 _KINDS = {".npz": b"PK\x03\x04", ".hdf5": b"\x89HDF\r\n\x1a\n"}
 
@@ -146,13 +145,7 @@ def _row_shards(assets: Sequence[Asset], selection: Selection) -> Contents:
             "ends": shard is part.shards[-1],
         }
         shards.append(Shard((path,) if before is None else (before, path), facts))
-    if "-" in selection.episodes:
-        raise BadArgument(
-            f"episodes are {selection.episodes!r}; how many there are is not known before the files are there",
-            hint="count from the front",
-        )
-    numbers = read_numbers(selection.episodes, _EPISODES_MOST) if selection.episodes else None
-    return replace(part, shards=tuple(shards), numbers=numbers)
+    return replace(part, shards=tuple(shards), numbers=Numbers.read(selection.episodes))
 
 
 def _cuts(assets: Sequence[Asset]) -> Iterator[Shard]:

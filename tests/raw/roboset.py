@@ -56,7 +56,7 @@ class Trial:
             ("time",): self.times[:length],
         }
         states = {key(name): wide(values[:rows]) for name, values in self.states.items()}
-        return Episode(steps, states, facts={"source": number, "seed": seed})
+        return Episode(steps, states, facts={"trial": number, "seed": seed})
 
 
 def key(name: str) -> tuple[str, ...]:

@@ -425,7 +425,7 @@ def test_episodes_of_archives_are_counted_over_an_interruption(both, tmp_path, s
 def test_archives_are_counted_from_the_front(tmp_path, convert):
     raw.write_archives(tmp_path / "tree", raw.FILES)
 
-    with pytest.raises(BadArgument, match="does not say how many there are"):
+    with pytest.raises(BadArgument, match="not known before the files are read"):
         convert(ARCHIVES, episodes="-2:")
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
 import h5py
 import numpy as np
 import pytest
@@ -81,7 +86,8 @@ def test_an_end_mark_inside_a_trial_ends_the_trajectory(convert, by_state, final
     stored = convert({0: counting(4, by_state=by_state, done=np.array([False, True, False, False]))})
 
     assert stored.episodes.lengths.tolist() == [2, 2]
-    assert stored.episodes["source"].tolist() == [0, 0]
+    assert stored.episodes["trial"].tolist() == [0, 0]
+    assert stored.episodes["source"].tolist() == [0, 1]
     assert stored.column(("next", "observation"))[:, 0].tolist() == [1, 2, 3, final]
     assert stored.column(("next", "terminated"))[:, 0].tolist() == [False, True, False, False]
     assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, False, False, True]
@@ -92,7 +98,8 @@ def test_an_end_mark_inside_a_trial_ends_the_trajectory(convert, by_state, final
 def test_trials_come_file_by_file_in_the_order_of_their_numbers_with_unique_episodes(convert, dice):
     stored = convert({10: draw(dice, 1), 2: draw(dice, 2)}, {2: draw(dice, 3), 0: draw(dice, 4)})
 
-    assert stored.episodes["source"].tolist() == [2, 10, 0, 2]
+    assert stored.episodes["trial"].tolist() == [2, 10, 0, 2]
+    assert stored.episodes["source"].tolist() == [0, 1, 2, 3]
     assert stored.episodes["seed"].tolist() == [0, 0, 1, 1]
     assert stored.column(("seed",)).tolist() == [0] * 3 + [1] * 7
     assert stored.column(("episode",)).tolist() == [0, 0, 1, 2, 2, 2, 2, 3, 3, 3]
@@ -195,17 +202,82 @@ def test_a_file_that_is_left_out_takes_no_other_with_it_and_seeds_keep_their_num
     assert library.verify(stored.folder, deep=True).problems == ()
 
 
-def test_episodes_are_named_by_their_number_in_each_file(convert, dice):
-    stored = convert(
-        {number: draw(dice, 2) for number in range(3)},
-        {number: draw(dice, 3) for number in range(3)},
-        selection=Selection(episodes="1:"),
+@pytest.mark.parametrize("shard_bytes", [1 << 26, 10])
+@pytest.mark.parametrize(
+    ("episodes", "numbers"), [("0:3", [0, 1, 2]), ("2:", [2, 3, 4, 5, 6]), ("5:99", [5, 6]), ("6,1", [1, 6])]
+)
+def test_episodes_are_counted_over_all_files(convert, dice, monkeypatch, episodes, numbers, shard_bytes):
+    monkeypatch.setattr("datasets_rl.sources.roboset._SHARD_BYTES", shard_bytes)
+    ended = np.array([False, True, False])
+    files = (
+        {0: draw(dice, 2), 7: draw(dice, 1, by_state=False)},
+        {3: replace(draw(dice, 3), done=ended), 4: draw(dice, 2)},
+        {0: draw(dice, 5), 1: draw(dice, 1)},
+    )
+    # Trial 3 of the second file is two episodes.
+    seeds, trials, lengths = [0, 0, 1, 1, 1, 2, 2], [0, 7, 3, 3, 4, 0, 1], [2, 1, 2, 1, 2, 5, 1]
+
+    stored = convert(*files, selection=Selection(episodes=episodes))
+
+    assert stored.episodes["source"].tolist() == numbers
+    assert stored.episodes["seed"].tolist() == [seeds[number] for number in numbers]
+    assert stored.episodes["trial"].tolist() == [trials[number] for number in numbers]
+    assert stored.episodes.lengths.tolist() == [lengths[number] for number in numbers]
+    assert library.verify(stored.folder, deep=True).problems == ()
+
+
+def test_episodes_can_be_chosen_of_the_files_that_are_left(convert, dice):
+    given = [{0: draw(dice, length), 1: draw(dice, 1)} for length in (2, 3, 4)]
+
+    stored = convert(*given, selection=Selection(episodes="2", exclude=("seed1.h5",)))
+
+    assert (stored.episodes["seed"].tolist(), stored.episodes.lengths.tolist()) == ([2], [4])
+    assert library.verify(stored.folder, deep=True).problems == ()
+
+
+def test_the_class_shows_the_same_episodes_of_what_is_stored_whole(convert, dice, tmp_path):
+    convert({0: draw(dice, 2), 1: draw(dice, 1)}, {0: draw(dice, 3), 1: draw(dice, 4)})
+
+    dataset = RobosetExperienceReplay(
+        NAME, root=tmp_path / "home" / "roboset", download=False, selection=Selection(episodes="1:3")
     )
 
-    assert stored.episodes["source"].tolist() == [1, 2, 1, 2]
-    assert library.verify(stored.folder, deep=True).problems == ()
-    with pytest.raises(BadArgument, match="there are 3, counted from 0"):
-        convert(selection=Selection(episodes="7"), force=True)
+    assert dataset["seed"].tolist() == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("episodes", "says"), [("-2:", "not known before"), ("3:1", "none"), ("a", "expected numbers")]
+)
+def test_numbers_from_the_end_and_none_are_refused(convert, dice, episodes, says):
+    with pytest.raises(BadArgument, match=says):
+        convert({0: draw(dice, 2)}, selection=Selection(episodes=episodes))
+
+
+def test_a_deep_verification_finds_episodes_of_another_trial(convert, dice):
+    stored = convert({0: draw(dice, 2), 1: draw(dice, 2)})
+    wrong = stored.episodes["trial"][::-1]
+    table = {"trial": wrong, "source": stored.episodes["source"]}
+
+    class Table:
+        starts, lengths = stored.episodes.starts, stored.episodes.lengths
+        __getitem__ = table.get
+
+    files = {file.path: Path(url2pathname(urlsplit(file.url).path)) for file in stored.manifest.raw}
+    found = source("roboset").compare(NAME, files, stored.column, Table())
+
+    assert len(found) == 1
+    assert "episode 0 is trial 1 with 2 rows" in found[0]
+
+
+def test_more_than_one_mark_a_row_is_refused(convert, dice, tmp_path):
+    """[T, 2] marks would be taken for 2 T of them."""
+    write_file(tmp_path / "tree" / NAME / "seed0.h5", {0: draw(dice, 3)})
+    with h5py.File(tmp_path / "tree" / NAME / "seed0.h5", "r+") as file:
+        del file["Trial0/done"]
+        file["Trial0/done"] = np.zeros((4, 2), bool)
+
+    with pytest.raises(ConversionFailed, match=r"Trial0/done is \[4, 2\]; expected one mark a row"):
+        convert()
 
 
 def test_fields_that_are_left_out_are_not_looked_at(convert, dice, tmp_path):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from datasets_rl.errors import BadArgument, UnknownKey
 from datasets_rl.sources import Selection, read_numbers, source
+from datasets_rl.sources._selection import Numbers
 
 KEYS = [("observation", "a"), ("observation", "b"), ("action",), ("next", "reward"), ("next", "observation", "c")]
 
@@ -31,6 +34,27 @@ def test_numbers_are_written_as_slices_and_lists(text, numbers):
 def test_what_is_none_of_them_is_told(text):
     with pytest.raises(BadArgument, match="episodes are"):
         read_numbers(text, 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers", "last"),
+    [("0:3", {0, 1, 2}, 2), ("7,1", {1, 7}, 7), ("1:8:3,0", {0, 1, 4, 7}, 7), ("3,6:", {3, *range(6, 12)}, None)],
+)
+def test_numbers_may_have_no_end_where_nobody_knows_it(text, numbers, last):
+    read = Numbers.read(text)
+
+    assert {number for number in range(12) if number in read} == numbers
+    assert read.last == last or last is None
+    assert (sys.maxsize - 1 in read) is (last is None)
+    assert Numbers.read("") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("-1", "not known"), ("0:-2", "not known"), ("3:1", "none"), ("1-3", "expected numbers")]
+)
+def test_numbers_from_an_end_that_nobody_knows_are_refused(text, says):
+    with pytest.raises(BadArgument, match=f"episodes are {text!r}.*{says}"):
+        Numbers.read(text)
 
 
 def test_a_key_stands_for_all_below_it_and_for_what_follows():
@@ -69,5 +93,7 @@ def test_a_selection_survives_the_manifest_and_reads_as_it_is_typed():
 
 
 def test_a_source_refuses_what_it_cannot_give_all_at_once():
-    with pytest.raises(BadArgument, match=r"d4rl gives whole files, and no episodes; d4rl has no option 'images'"):
+    with pytest.raises(
+        BadArgument, match=r"d4rl gives whole files, and no episodes; d4rl has no option 'images'; it has none$"
+    ):
         source("d4rl").check(Selection(episodes="0:5", options={"images": "encoded"}))
