@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -202,7 +203,7 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
     if not spot.exists:
         recoverable = spot.aside.exists()
         reason = "it is not downloaded" if not recoverable else "its replacement was interrupted"
-        raise NotADataset(spot.folder, reason, hint=f"rlds download {dataset}")
+        raise NotADataset(spot.folder, reason, hint=f"rlds download {shlex.quote(str(dataset))}")
     return spot.folder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -135,7 +136,7 @@ def _blocks(name: str, entry: Entry | None, manifest: Manifest | None, folder: P
         if known.faults:
             yield Lines(tuple(known.faults), title="known faults")
     if manifest is None:
-        yield Facts((("folder", f"not downloaded; rlds download {name}"),), title="stored")
+        yield Facts((("folder", f"not downloaded; rlds download {shlex.quote(name)}"),), title="stored")
         return
     yield Facts(_stored(manifest, folder), title="stored")
     rows = tuple((key, dtype, str(shape), where) for key, dtype, shape, where in _keys(manifest))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,4 +77,4 @@ def _lines(found: Verification) -> Iterator[str]:
     if not found.problems:
         yield from (f"  checked: {text}" for text in found.checked)
     elif known(found.id):
-        yield f"  next: rlds download {found.id} --force"
+        yield f"  next: rlds download {shlex.quote(found.id)} --force"

@@ -42,6 +42,8 @@ _RECORDS = re.compile(r".*rlu_atari\w*-(?:checkpoint_(\d{1,4})|train)\.tfrecord-
 _PLAIN = re.compile(r"(replay_logs|\d+\.\d+\.\d+)?")
 """What may lie between the folder that was asked for and the files: nothing that could be the number of a run."""
 _GZIP = b"\x1f\x8b"
+_GROWTH = {_DQN: 25.0, _RLU: 8.0}
+"""A guess, for the estimate of --dry-run: bytes of frames for each byte of a log, and of a PNG among others."""
 
 
 class AtariDQN(Source):
@@ -178,7 +180,8 @@ def _logs(entry: Entry, folder: Folder, path: str, selection: Selection) -> Cont
         part = {"checkpoint": number, "before": before, "after": after, "last": number == max(found)}
         shards.append(Shard((*paths(number, fields), *around), part))
     facts = {"upstream": _DQN, "frames": frames}
-    return replace(alone, shards=tuple(shards), facts=facts, entry=entry, revision=folder.revision)
+    growth = {"": _GROWTH[_DQN]} if frames else {}
+    return replace(alone, shards=tuple(shards), facts=facts, growth=growth, entry=entry, revision=folder.revision)
 
 
 def _records(entry: Entry, folder: Folder, path: str, selection: Selection) -> Contents:
@@ -206,6 +209,7 @@ def _records(entry: Entry, folder: Folder, path: str, selection: Selection) -> C
         tuple(Shard((asset.path,), number) for number in chosen for asset in found[number]),
         common=(schema.path,),
         facts={"upstream": _RLU, "frames": _wants_frames(selection)},
+        growth={"": _GROWTH[_RLU]} if _wants_frames(selection) else {},
         entry=entry,
         revision=folder.revision,
     )

@@ -122,6 +122,13 @@ def test_ids_are_taken_with_a_colon_too(rlds):
     assert rlds("info", "d4rl:hopper-medium-v2", "-q").out == "d4rl/hopper-medium-v2\n"
 
 
+@pytest.mark.parametrize("command", ["info", "path", "verify"])
+def test_the_line_to_type_next_is_one_that_a_shell_takes(rlds, command):
+    ran = rlds(command, "roboset/DAPG(human)/door_v2d-v1")
+
+    assert "rlds download 'roboset/DAPG(human)/door_v2d-v1'" in ran.out + ran.err
+
+
 def test_path_prints_the_folder_and_nothing_else(rlds, stored):
     ran = rlds("path", "demo/pendulum")
 

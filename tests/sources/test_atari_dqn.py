@@ -203,6 +203,20 @@ def test_the_first_checkpoints_can_be_used_while_the_others_come(tree, convert):
     assert {path.rpartition("ckpt.")[2] for path in (one.path for one in stored.manifest.raw)} == {"0.gz", "1.gz"}
 
 
+def test_what_is_stored_is_many_times_what_is_fetched_and_no_less_is_told_before(tree, settings):
+    """Frames lie as they are, and come compressed to a twentieth or so."""
+    write_logs(tree)
+    write_records(tree / "tfds", {0: [[12, 3]]})
+    rlu = {"upstream": "rlu"}
+
+    for name, place, options in ((ID, tree, {}), ("atari_dqn/Pong/2", tree / "tfds", rlu)):
+        told = library.plan(name, from_local=place, selection=Selection(options=options), settings=settings)
+        raw = sum(asset.size for asset in told.assets)
+        assert told.stored_bytes > 5 * raw
+        bare = Selection(keys=("action",), options=options)
+        assert library.plan(name, from_local=place, selection=bare, settings=settings).stored_bytes < 2 * raw
+
+
 def test_checkpoints_that_there_are_not_are_refused(tree, settings):
     write_logs(tree)
 
