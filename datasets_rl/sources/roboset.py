@@ -67,7 +67,7 @@ class RoboSet(Source):
         seeds = {asset.path: seed for seed, asset in enumerate(assets)}
         # Before files are put together, so that one that is left out takes no other with it.
         assets = tuple(asset for asset in assets if selection.keeps_file(asset.path)) or assets
-        shards = tuple(_grouped(assets))
+        shards = tuple(_grouped(assets, min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES)))
         return Contents(
             assets,
             shards,
@@ -129,12 +129,12 @@ class RoboSet(Source):
         return catalog
 
 
-def _grouped(assets: Sequence[Asset]) -> Iterator[Shard]:
-    """Put as many files into a shard as make it worth a commit."""
+def _grouped(assets: Sequence[Asset], most: int) -> Iterator[Shard]:
+    """Put as many files into a shard as have so many bytes."""
     group: list[str] = []
     size = 0
     for asset in assets:
-        if group and size + (asset.size or 0) > _SHARD_BYTES:
+        if group and size + (asset.size or 0) > most:
             yield Shard(tuple(group), list(group))
             group, size = [], 0
         group.append(asset.path)

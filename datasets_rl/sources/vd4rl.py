@@ -108,12 +108,16 @@ class VD4RL(Source):
 def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Contents:
     """Put as many episodes into a shard as make it worth a commit; a part is the number and the path of each."""
     assets = sorted(assets, key=lambda asset: asset.path)  # the names begin with the time of writing
-    chosen = read_numbers(selection.episodes, len(assets))
+    # Before files are put together, so that one that is left out takes no other with it.
+    chosen = [one for one in read_numbers(selection.episodes, len(assets)) if selection.keeps_file(assets[one].path)]
+    if not chosen:
+        raise BadArgument(f"no file is left of {len(assets):,}", hint=f"the first one is {assets[0].path}")
+    most = min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES)
     groups: list[list[int]] = [[]]
     size = 0
     for number in chosen:
         size += assets[number].size or 0
-        if groups[-1] and size > _SHARD_BYTES:
+        if groups[-1] and size > most:
             groups.append([])
             size = assets[number].size or 0
         groups[-1].append(number)
@@ -121,7 +125,9 @@ def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Contents:
         Shard(tuple(assets[number].path for number in group), [[number, assets[number].path] for number in group])
         for group in groups
     )
-    return Contents(tuple(assets[number] for number in chosen), tuple(shards))
+    # What a row consists of is what the first file says.
+    common = (assets[chosen[0]].path,)
+    return Contents(tuple(assets[number] for number in chosen), tuple(shards), common)
 
 
 def _row_shards(assets: Sequence[Asset], selection: Selection) -> Contents:
@@ -145,7 +151,8 @@ def _row_shards(assets: Sequence[Asset], selection: Selection) -> Contents:
             "ends": shard is part.shards[-1],
         }
         shards.append(Shard((path,) if before is None else (before, path), facts))
-    return replace(part, shards=tuple(shards), numbers=Numbers.read(selection.episodes))
+    # What a row consists of is what the first file says.
+    return replace(part, shards=tuple(shards), common=(paths[kept[0]],), numbers=Numbers.read(selection.episodes))
 
 
 def _cuts(assets: Sequence[Asset]) -> Iterator[Shard]:

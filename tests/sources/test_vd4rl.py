@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -223,6 +224,51 @@ def test_episodes_of_row_files_are_counted_over_all_files(rows, convert):
     assert library.verify(stored.folder, deep=True).problems == ()
     with pytest.raises(BadArgument, match="count from the front"):
         convert(HDF5, episodes="-1:")
+
+
+def test_a_file_that_is_left_out_takes_no_other_with_it(place, convert):
+    paths = [write_npz(place, as_npz(counted(4, 10 * number)), number) for number in range(3)]
+
+    stored = convert(exclude=(paths[1].name,))
+
+    assert stored.episodes["source"].tolist() == [0, 2]
+    assert stored.column(("pixels",))[:, 0, 0, 0].tolist() == [0, 1, 2, 20, 21, 22]
+    assert library.verify(stored.folder, deep=True).problems == ()
+    with pytest.raises(BadArgument, match="no file is left of 3"):
+        convert(episodes="1", exclude=(paths[1].name,))
+
+
+def test_a_size_is_filled_with_single_episodes(place, convert):
+    sizes = [write_npz(place, as_npz(counted(4, 10 * number)), number).stat().st_size for number in range(3)]
+
+    assert convert(max_size=sum(sizes) - 1).episodes["source"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("most", [1 << 26, 10])
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"velocity": np.zeros(4, np.float32)}, "state.velocity is float32.*in other files absent"),
+        ({"discount": np.zeros((4, 2), np.float32)}, r"state.discount is float32 \[2\] a row"),
+    ],
+)
+def test_a_file_with_other_columns_is_refused_wherever_it_comes(place, convert, monkeypatch, most, arrays, says):
+    """A shard of its own was measured by its own first file: a column more was left out without a word."""
+    monkeypatch.setattr("datasets_rl.sources.vd4rl._SHARD_BYTES", most)
+    write_npz(place, as_npz(counted(4)))
+    write_npz(place, as_npz(counted(4), **arrays), 1)
+
+    with pytest.raises(ConversionFailed, match=says):
+        convert()
+
+
+def test_a_row_file_with_other_columns_is_refused(rows, convert):
+    write_shards(rows, [counted(6), counted(6, 100)], 3)
+    with h5py.File(rows / "2.hdf5", "r+") as file:
+        file["more"] = np.zeros(len(file["reward"]))
+
+    with pytest.raises(ConversionFailed, match=r"2\.hdf5: state.more is float32.*in other files absent"):
+        convert(HDF5)
 
 
 def test_files_of_both_kinds_are_refused(place, convert):
