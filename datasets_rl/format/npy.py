@@ -8,7 +8,9 @@ import math
 import mmap
 import os
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tokenize import TokenError
 from typing import IO, Any
@@ -138,10 +140,23 @@ class NpyStream:
             self._stream.close()
 
     def _write(self, data: Any) -> None:
-        with disk.disk_errors(self._path.parent):
+        with self._hashing(data), disk.disk_errors(self._path.parent):
             self._stream.write(data)
-        if self._seen:
+
+    @contextmanager
+    def _hashing(self, data: Any) -> Iterator[None]:
+        """Take up a block into the digest, a large one beside what is done meanwhile: to write it takes about as long."""
+        thread = threading.Thread(target=self._hash.update, args=(data,), name="rlds-digest")
+        beside = self._seen and len(data) >= _HASH_BYTES
+        if beside:
+            thread.start()
+        elif self._seen:
             self._hash.update(data)
+        try:
+            yield
+        finally:
+            if beside:
+                thread.join()
 
     def _header(self, rows: int) -> bytes:
         described = {
