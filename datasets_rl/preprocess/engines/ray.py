@@ -129,6 +129,11 @@ class Cluster:
 
         return result
 
+    def _unfinished(self, seconds: float) -> list[Any]:
+        every = [*self._begun]
+        left: list[Any] = self._ray.wait(every, num_returns=len(every), timeout=seconds)[1] if every else []
+        return left
+
     def __enter__(self) -> Self:
         if self._own:
             self._aside.__enter__()
@@ -136,10 +141,12 @@ class Cluster:
 
     def __exit__(self, *details: object) -> None:
         try:
-            for force in (False, True) if self._begun else ():
-                for reference in self._begun:
+            left = self._unfinished(0)
+            for force in (False, True):
+                # Only those: Ray 2.60 may die of a task that ends while it is cancelled.
+                for reference in left:
                     self._ray.cancel(reference, force=force)
-                self._ray.wait([*self._begun], num_returns=len(self._begun), timeout=_GRACE)
+                left = self._unfinished(_GRACE)
         finally:
             if self._own:
                 self._ray.shutdown()
