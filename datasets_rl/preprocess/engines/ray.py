@@ -30,7 +30,7 @@ _AHEAD = 2
 _RETRIES = 3
 """How many nodes may die under a part."""
 _GRACE = 10.0
-"""Seconds that tasks have to clean up behind themselves before their processes are killed."""
+"""Seconds that are waited for tasks that nobody wants any more, so that they do not write behind the run's back."""
 
 _STORE = 80 << 20
 """Bytes of shared memory of a cluster that is started here; Ray takes no less."""
@@ -71,7 +71,7 @@ class RayEngine:
 
 
 class Cluster:
-    """A connection to a Ray cluster. A context manager: what was begun and has not ended by its end is cancelled.
+    """A connection to a Ray cluster. A context manager; what was begun and has not ended by its end is left alone.
 
     Args:
         address: As for `RayEngine`.
@@ -129,28 +129,18 @@ class Cluster:
 
         return result
 
-    def _unfinished(self, seconds: float) -> list[Any]:
-        every = [*self._begun]
-        left: list[Any] = self._ray.wait(every, num_returns=len(every), timeout=seconds)[1] if every else []
-        return left
-
     def __enter__(self) -> Self:
         if self._own:
             self._aside.__enter__()
         return self
 
     def __exit__(self, *details: object) -> None:
-        try:
-            left = self._unfinished(0)
-            for force in (False, True):
-                # Only those: Ray 2.60 may die of a task that ends while it is cancelled.
-                for reference in left:
-                    self._ray.cancel(reference, force=force)
-                left = self._unfinished(_GRACE)
-        finally:
-            if self._own:
-                self._ray.shutdown()
-                self._aside.__exit__(None, None, None)
+        # None is cancelled: Ray 2.60 dies of a task that ends at that moment. They are few, and what they make is of use.
+        if self._own:
+            self._ray.shutdown()
+            self._aside.__exit__(None, None, None)
+        elif self._begun:
+            self._ray.wait([*self._begun], num_returns=len(self._begun), timeout=_GRACE)
 
 
 def _connect(ray: Any, address: str | None) -> None:
