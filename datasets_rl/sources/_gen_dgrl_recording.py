@@ -38,11 +38,12 @@ if TYPE_CHECKING:
 
 __all__ = ["GenDGRLRecording"]
 
-_NAME = re.compile(r"(\d{8})T(\d{6})_(\d{1,18})_(\d{1,9})_(-?\d{1,18})_(-?\d{1,15}(?:\.\d+)?)\.np[yz]")
+_NAME = re.compile(r"(\d{8})T(\d{6})_(\d{1,18})_(\d{1,9})_(-?\d{1,18})_(-?\d{1,15}(?:\.\d+)?)\.np[yz]", re.ASCII)
 _FRAME = (3, 64, 64)
 _ACTIONS = 15
 _BLOCK_ROWS = (8 << 20) // (4 * 3 * 64 * 64)
 _FILE_MOST = 1 << 30  # 20 times what an episode of 1,000 steps has
+_STEPS_MOST = _FILE_MOST // (4 * 3 * 64 * 64)
 _RETURN_OFF = 0.01  # names have two digits
 _FLAG = np.dtype(np.bool_)
 _COLUMNS = (
@@ -220,8 +221,8 @@ def _misplaced(file: _Arrays, length: int) -> Iterator[str]:
             yield f"{name} are of kind {kind!r}; expected one of {kinds}"
         if shape[:1] != (length + more,) or (shape[1:] != axes and not (axes in {(), (1,)} and prod(shape[1:]) == 1)):
             yield f"{name} are {list(shape)}; the file's name says {[length + more, *axes]}"
-    if not length:
-        yield "it has no step"
+    if not 0 < length <= _STEPS_MOST:
+        yield f"its name says {length:,} steps; expected 1 to {_STEPS_MOST:,}"
 
 
 def _wrong(action: NDArray[Any], reward: NDArray[Any], done: NDArray[Any], total: float) -> Iterator[str]:

@@ -275,6 +275,9 @@ FAULTS = {
     "another return than its name says": Fault(
         _with(lambda: play(4, 2, rewards=np.ones((4, 1), np.float32))), "its rewards add up to 4.00; its name says"
     ),
+    "more steps than a file can hold": Fault(
+        _with(lambda: play(4, 2, name="20220607T010202_2_99999999_7_0.00.npy")), "its name says 99,999,999 steps"
+    ),
     "a name without its parts": Fault(
         _with(lambda: play(4, 2, name="episode.npy")), "it is not named <time>_<episode>"
     ),
