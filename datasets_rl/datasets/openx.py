@@ -13,7 +13,7 @@ from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, 
 from datasets_rl.datasets.streaming import Stream, StreamSampler
 from datasets_rl.errors import BadArgument, UnknownKey
 from datasets_rl.samplers._base import Sampler
-from datasets_rl.samplers.slices import SliceSampler
+from datasets_rl.samplers.slices import SliceSampler, size_faults
 from datasets_rl.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
@@ -22,6 +22,8 @@ from datasets_rl.writers._base import Writer
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
 
 __all__ = ["OpenXExperienceReplay"]
+
+_PAD_MOST = 1 << 31
 
 
 class OpenXExperienceReplay(BaseDatasetExperienceReplay):
@@ -105,7 +107,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         self.download: Download = not streaming if download is None else download
         self.shuffle, self.num_slices, self.slice_len = shuffle, num_slices, slice_len
         self.strict_length = strict_length
-        self.pad = {None: None, False: None, True: 0.0}[pad] if pad is None or isinstance(pad, bool) else float(pad)
+        self.pad = None if pad is None or pad is False else 0.0 if pad is True else float(pad)
         self._refuse(sampler, replacement, split_trajs=split_trajs)
         if not self.streaming:
             super().__init__(
@@ -152,7 +154,6 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
     def _refuse(self, sampler: Sampler | None, replacement: bool | None, *, split_trajs: bool) -> None:
         sliced = self.num_slices is not None or self.slice_len is not None
         faults = {
-            "num_slices and slice_len exclude each other": self.num_slices is not None and self.slice_len is not None,
             "a stream is not downloaded: streaming and download exclude each other": self.streaming
             and bool(self.download),
             "a stream gives every trajectory once: replacement=True is for downloaded sets": self.streaming
@@ -162,14 +163,18 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
                 self.streaming and split_trajs
             ),
             "pad is for streams": not self.streaming and self.pad is not None,
+            f"pad is {self.pad}; expected a number that whole numbers can be, too": self.pad is not None
+            and not abs(self.pad) < _PAD_MOST,
             "a sampler and slices exclude each other": sliced and sampler is not None,
             "shuffle=False needs replacement=False": not self.streaming
             and sliced
             and not self.shuffle
             and replacement is not False,
         }
-        if any(faults.values()):
-            raise BadArgument("; ".join(text for text, found in faults.items() if found))
+        found = [text for text, wrong in faults.items() if wrong]
+        found += size_faults(self.num_slices, self.slice_len) if sliced else []
+        if found:
+            raise BadArgument("; ".join(found))
 
     def _sampler_of_slices(self, replacement: bool | None) -> Sampler | None:
         if self.num_slices is None and self.slice_len is None:

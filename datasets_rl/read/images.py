@@ -78,13 +78,14 @@ def header(image: Encoded, name: str = "image") -> Header:
         raise ConversionFailed(name, [str(error)], hint=AGAIN) from error
 
 
-def decode(images: Sequence[Encoded], out: NDArray[Any], name: str = "images") -> None:
+def decode(images: Sequence[Encoded], out: NDArray[Any], name: str = "images", *, first: int = 0) -> None:
     """Decode images of one shape.
 
     Args:
         images: N of them, encoded.
         out: [N, rows, columns, channels], uint8 or uint16; each image must have this very shape and type.
         name: What they are called in errors.
+        first: The number of the first one there.
 
     Raises:
         ConversionFailed: If images are damaged, or are others than wanted; every one of them, with its number.
@@ -96,7 +97,7 @@ def decode(images: Sequence[Encoded], out: NDArray[Any], name: str = "images") -
 
     def batch(start: int) -> list[str]:
         return [
-            f"image {number:,} {fault}"
+            f"image {first + number:,} {fault}"
             for number in range(start, min(start + _BATCH, len(images)))
             if (fault := _decode(images[number], out[number]))
         ]

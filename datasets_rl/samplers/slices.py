@@ -20,7 +20,7 @@ from datasets_rl.ted.trajectories import Signs, Slices, Trajectories
 if TYPE_CHECKING:
     from datasets_rl.storages._base import Storage
 
-__all__ = ["MASK_KEY", "SLICE_ID", "SliceSampler"]
+__all__ = ["MASK_KEY", "SLICE_ID", "SliceSampler", "size_faults"]
 
 SLICE_ID = "slice_id"
 """The key of the numbers of slices in a batch."""
@@ -156,7 +156,7 @@ class SliceSampler(Sampler):
         del cache_values, compile, use_gpu
         keys = {"end_key": end_key, "end_keys": end_keys, "traj_key": traj_key}
         faults = [
-            *_size_faults(num_slices, slice_len),
+            *size_faults(num_slices, slice_len),
             *_sign_faults({"ends": ends, "trajectories": trajectories}, keys),
             *_span_faults(span, slice_len),
         ]
@@ -377,7 +377,8 @@ def _name(key: Key) -> str | Key:
     return key[0] if len(key) == 1 else key
 
 
-def _size_faults(num_slices: Any, slice_len: Any) -> list[str]:
+def size_faults(num_slices: Any, slice_len: Any) -> list[str]:
+    """Say what is wrong with the numbers that slices are asked for by."""
     sizes = {"num_slices": num_slices, "slice_len": slice_len}
     given = {name: size for name, size in sizes.items() if size is not None}
     faults = [

@@ -119,7 +119,7 @@ class EpisodesRecording(Recording):
                 NEXT_TRUNCATED: ends & (not over),
             }
             states = (
-                {OBSERVATION: _frames(raw["observation"][start : stop + (stop == steps)], name)} if self._frames else {}
+                {OBSERVATION: _frames(raw["observation"], start, stop + (stop == steps), name)} if self._frames else {}
             )
             yield Episode(given, states, continues=stop < steps, facts=facts)
 
@@ -151,7 +151,7 @@ def _contradictions(raw: Mapping[str, Any]) -> Iterator[str]:
         yield f"action is {action[rows[0]]} at step {rows[0]:,}; expected 0 to {ACTIONS - 1}"
 
 
-def _frames(images: Any, name: str) -> NDArray[np.uint8]:
-    frames: NDArray[np.uint8] = np.empty((len(images), *FRAME, 1), np.uint8)
-    decode(images, frames, name)
+def _frames(images: Any, start: int, stop: int, name: str) -> NDArray[np.uint8]:
+    frames: NDArray[np.uint8] = np.empty((stop - start, *FRAME, 1), np.uint8)
+    decode(images[start:stop], frames, name, first=start)
     return frames[..., 0]

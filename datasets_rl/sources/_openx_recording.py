@@ -304,7 +304,7 @@ class OpenXRecording(Recording):
         narrow = {np.dtype(np.int32): np.dtype(np.uint16)}.get(column.dtype, np.dtype(np.uint8))
         out: NDArray[Any] = np.empty((len(wanted), rows, columns, 4 if field.floats else channels), narrow)
         try:
-            images.decode(wanted, out, name)
+            images.decode(wanted, out, name, first=start)
         except ConversionFailed as error:
             raise ConversionFailed(self._what, [f"{name}: {problem}" for problem in error.problems]) from None
         if field.floats:

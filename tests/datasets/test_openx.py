@@ -352,12 +352,16 @@ def test_a_stream_that_nobody_has_is_told(tmp_path, monkeypatch):
         ({"streaming": True, "sampler": RandomSampler()}, "takes no sampler"),
         ({"streaming": True, "split_trajs": True}, "split_trajs is for downloaded sets"),
         ({"download": True, "pad": True}, "pad is for streams"),
-        ({"num_slices": 2, "slice_len": 2}, "num_slices and slice_len exclude each other"),
+        ({"num_slices": 2, "slice_len": 2}, "expected exactly one of them"),
+        ({"slice_len": 0}, "slice_len is 0; expected a whole number from 1"),
+        ({"num_slices": -2}, "num_slices is -2; expected a whole number from 1"),
+        ({"slice_len": 4, "pad": float("nan")}, "pad is nan; expected a number"),
+        ({"slice_len": 4, "pad": 1e30}, "pad is 1e\\+30; expected a number"),
         ({"download": True, "num_slices": 2, "sampler": RandomSampler()}, "a sampler and slices"),
         ({"download": True, "num_slices": 2, "shuffle": False}, "shuffle=False needs replacement=False"),
     ],
 )
-def test_arguments_that_exclude_each_other_are_refused(tmp_path, options, says):
+def test_arguments_that_exclude_each_other_or_mean_nothing_are_refused(tmp_path, options, says):
     with pytest.raises(BadArgument, match=says):
         OpenXExperienceReplay(raw.NAME, root=tmp_path, **options)
     assert [*tmp_path.iterdir()] == []

@@ -329,6 +329,16 @@ def test_a_long_episode_comes_in_pieces_that_make_the_same_dataset(tmp_path, con
 
 
 @pytest.mark.parametrize("images", ["decoded", "encoded"])
+def test_a_damaged_picture_of_a_long_episode_is_named_by_its_step(tmp_path, convert, monkeypatch, images):
+    monkeypatch.setattr("datasets_rl.sources._openx_recording._PIECE_BYTES", 1)
+    broken = [*raw.EPISODES[0].images[:3], b"\xff\xd8\xff no image", raw.EPISODES[0].images[4]]
+    raw.write_records(tmp_path / "tree", [[replace(raw.EPISODES[0], images=broken)]])
+
+    with pytest.raises(ConversionFailed, match="image 3 "):
+        convert(images=images)
+
+
+@pytest.mark.parametrize("images", ["decoded", "encoded"])
 def test_what_keys_leave_out_is_not_read(tmp_path, convert, images):
     raw.write_records(tmp_path / "tree", raw.FILES)
     raw.with_value("steps/observation/image", 1, b"\xff\xd8\xff no image")(tmp_path / "tree")
