@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tqdm.auto import tqdm
     from typing_extensions import Never
 
-__all__ = ["Counted", "Report", "report"]
+__all__ = ["Counted", "Report", "report", "waiting"]
 
 
 class Report:
@@ -46,6 +46,31 @@ LINE_EVERY = 10.0
 """Seconds between two lines where there is no terminal."""
 SHORT = 1.0
 """Work that takes no longer than these seconds gets no line."""
+SILENT = 2.0
+"""Seconds after which somebody who sees nothing is told what is waited for."""
+
+
+@contextmanager
+def waiting(what: str, *, show: bool = True) -> Iterator[None]:
+    """Say on stderr what is waited for, once, if the block takes longer than `SILENT` seconds.
+
+    Args:
+        what: What is being done, as in "waiting for URL".
+        show: False says nothing.
+    """
+    with _after_silence(lambda: print(what, file=sys.stderr, flush=True) if show else None):  # noqa: T201 -- its task
+        yield
+
+
+@contextmanager
+def _after_silence(act: Callable[[], None]) -> Iterator[None]:
+    timer = threading.Timer(SILENT, act)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager
@@ -68,7 +93,8 @@ def report(label: str, total: int | None, *, unit: str = "B", done: int = 0, sho
     if not (sys.stderr.isatty() or _in_notebook()):
         lines = _Lines(done, {"total": total, "prefix": label, "unit": unit})
         try:
-            yield lines
+            with _after_silence(lines.first):
+                yield lines
         finally:
             lines.close()
         return
@@ -112,7 +138,7 @@ class _Bar(Report):
 
 
 class _Lines(Report):
-    """Plain lines for logs: one every `LINE_EVERY` seconds, and one at the end of work that was not `SHORT`."""
+    """Plain lines for logs: after `SILENT` seconds, every `LINE_EVERY`, and at the end of work that was not `SHORT`."""
 
     def __init__(self, done: int, look: dict[str, Any]) -> None:
         self._done = self._initial = done
@@ -128,6 +154,12 @@ class _Lines(Report):
         with self._lock:
             self._done += units
             if time.monotonic() - self._shown >= LINE_EVERY:
+                self._show()
+
+    def first(self) -> None:
+        """Show that the work has begun, though nothing may have come yet."""
+        with self._lock:
+            if self._shown == self._began:
                 self._show()
 
     def close(self) -> None:

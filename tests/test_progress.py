@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -17,6 +18,20 @@ from datasets_rl import progress
 def _short(monkeypatch):
     """Make every piece of work a long one."""
     monkeypatch.setattr(progress, "SHORT", -1.0)
+
+
+def test_who_sees_nothing_is_told_once_what_is_waited_for(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "SILENT", 0.05)
+    with progress.waiting("waiting for the hub"):
+        time.sleep(0.5)
+    with progress.waiting("nothing", show=False), progress.waiting("nothing"):
+        pass
+    with progress.report("hopper", 100):
+        time.sleep(0.5)
+
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "waiting for the hub"
+    assert [line.split("[")[0] for line in lines[1:]] == ["hopper:   0% 0.00/100 "]
 
 
 @pytest.mark.usefixtures("_short")

@@ -20,7 +20,7 @@ from datasets_rl.fetch.parallel import Halt, Limiter, in_parallel
 from datasets_rl.fetch.part import Digest, Part, Record, digest_file, read_record
 from datasets_rl.fetch.plan import Do
 from datasets_rl.fetch.schemes import Get, NotThere, Remote, scheme_of, shown
-from datasets_rl.progress import Report, report
+from datasets_rl.progress import Report, report, waiting
 from datasets_rl.settings import Settings
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ def asking(settings: Settings) -> Iterator[Get]:
 
         if not opened:
             opened.append(Network(settings, Limiter(), Report(), {}, Halt()))
-        return opened[0].get_json(url, headers)
+        with waiting(f"waiting for {shown(url)}", show=settings.progress):
+            return opened[0].get_json(url, headers)
 
     try:
         yield get
@@ -130,10 +131,11 @@ def size_of(url: str, settings: Settings) -> int | None:
 
     network = Network(settings, Limiter(None), Report(), {}, Halt())
     try:
-        found = scheme_of(url).resolve(url, network.ask)
-        if isinstance(found, Path):
-            return found.stat().st_size
-        length = "" if found.size is not None else network.ask(found.url, found.headers).get("content-length", "")
+        with waiting(f"waiting for {shown(url)}", show=settings.progress):
+            found = scheme_of(url).resolve(url, network.ask)
+            if isinstance(found, Path):
+                return found.stat().st_size
+            length = "" if found.size is not None else network.ask(found.url, found.headers).get("content-length", "")
     except NotThere:
         return None
     finally:

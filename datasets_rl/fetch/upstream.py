@@ -17,6 +17,7 @@ from datasets_rl.fetch.asset import Asset, Folder
 from datasets_rl.fetch.download import asking, fetch, fetch_local, mirrored, size_of
 from datasets_rl.fetch.plan import safe_path
 from datasets_rl.fetch.schemes import NotThere, Scheme, scheme_of, shown
+from datasets_rl.progress import waiting
 from datasets_rl.settings import Settings
 
 __all__ = ["Upstream"]
@@ -129,7 +130,10 @@ class Upstream:
         if self._local is not None and not all(scheme_of(url).IN_PLACE for url in asset.urls):
             (came,) = fetch_local([asset], self._local, hash_check=self._hash_check)
         else:
-            (came,) = fetch([mirrored(asset, self._mirrors)], self._raw, settings=quiet, hash_check=self._hash_check)
+            with waiting(f"waiting for {asset.path}", show=self._settings.progress):
+                (came,) = fetch(
+                    [mirrored(asset, self._mirrors)], self._raw, settings=quiet, hash_check=self._hash_check
+                )
         if came.size > _TEXT_MOST:
             raise IntegrityFailed(asset.path, [f"it has {came.size:,} bytes; expected at most {_TEXT_MOST:,}"])
         try:
