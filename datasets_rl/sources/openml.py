@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
-from datasets_rl.errors import ConversionFailed, FetchFailed
+from datasets_rl.errors import ConversionFailed, FetchFailed, MissingDependency
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
 
 if TYPE_CHECKING:
@@ -102,9 +102,19 @@ class OpenML(Source):
         )
 
     def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
-        """Open the table."""
+        """Open the table.
+
+        Raises:
+            MissingDependency: If pandas or scikit-learn is absent.
+        """
         from datasets_rl.sources._openml_recording import OpenMLRecording
 
+        try:
+            # The first one reads the table, the second one scales it.
+            import pandas as pd  # noqa: F401
+            import sklearn  # noqa: F401
+        except ImportError as error:
+            raise MissingDependency("pandas and scikit-learn", "openml", f"{self.name}/{name}") from error
         facts = facts or {}
         entry = self.entry(name)
         return OpenMLRecording(entry.id, Path(files[facts["table"]]), facts["features"], entry.facts)

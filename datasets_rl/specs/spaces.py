@@ -241,5 +241,5 @@ def _spaces() -> Any:
     try:
         from gymnasium import spaces
     except ImportError as error:
-        raise MissingDependency("gymnasium", "test", "a space") from error
+        raise MissingDependency("gymnasium", "gymnasium", "a space") from error
     return spaces

@@ -1,0 +1,65 @@
+"""What no extra was asked for works without the libraries of any."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+EXTRAS = ("gymnasium", "joblib", "minari", "pandas", "scipy", "sklearn")
+BLOCKED = f"""
+import sys
+sys.modules.update(dict.fromkeys({EXTRAS!r}))  # what stands there as None cannot be imported
+from datasets_rl.cli.app import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def rlds(tmp_path):
+    """Run a command in a process that lacks the libraries of all extras but pyarrow."""
+
+    def run(*words: object) -> subprocess.CompletedProcess[str]:
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("RLDS_", "HF_", "MINARI_"))}
+        own = {"RLDS_HOME": str(tmp_path / "home"), "RLDS_NO_PROGRESS": "1", "RLDS_JOBS": "1"}
+        command = [sys.executable, "-c", BLOCKED, *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=env | own)
+
+    return run
+
+
+@pytest.mark.parametrize("words", [("--help",), ("list",), ("list", "openml/"), ("info", "openml/magic")])
+def test_what_needs_no_library_of_an_extra_works_without(rlds, words):
+    done = rlds(*words)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vd4rl", "gen_dgrl", "roboset", "openx", "minari", "atari_dqn", "local"])
+def test_every_source_but_openml_converts_without(rlds, tmp_path, name):
+    case = importlib.import_module(f"raw.{name}").CASES[0]
+    golden = case.write(tmp_path / "tree")
+    options = [word for option, value in case.options.items() for word in (f"--{option}", value)]
+
+    done = rlds("download", case.id, "--from-local", tmp_path / "tree", "--keep-raw", *options)
+    checked = rlds("verify", case.id, "--deep", "--json")
+
+    assert done.returncode == 0, done.stderr
+    assert checked.returncode == 0, checked.stderr
+    assert f'"episodes": {len(golden)}' in rlds("info", case.id, "--json").stdout
+
+
+def test_openml_says_which_extra_it_needs(rlds, tmp_path):
+    case = importlib.import_module("raw.openml").CASES[0]
+    case.write(tmp_path / "tree")
+
+    done = rlds("download", case.id, "--from-local", tmp_path / "tree")
+
+    assert done.returncode == 7
+    assert f"{case.id} needs pandas and scikit-learn" in done.stderr
+    assert "pip install 'datasets-rl[openml]'" in done.stderr
