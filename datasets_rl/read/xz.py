@@ -166,9 +166,13 @@ class Unxz(io.RawIOBase):
 
 def _unpadded(file: BinaryIO, end: int) -> int:
     """Return where the stream ends that zeros follow, four at a time, up to `end`."""
-    while end >= 4 and (Span(file, end - 4, 4).read() or b"") == b"\0\0\0\0":
-        end -= 4
-    return end
+    zeros = 0
+    while piece := Span(file, max(0, end - zeros - _PIECE), min(_PIECE, end - zeros)).read():
+        here = len(piece) - len(piece.rstrip(b"\0"))
+        zeros += here
+        if here < len(piece):
+            break
+    return end - zeros // 4 * 4
 
 
 def _index(file: BinaryIO, end: int, name: str) -> tuple[int, list[tuple[int, int]]]:

@@ -46,7 +46,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
     number = -1  # of the episode at hand
     before: dict[str, NDArray[Any]] = {}
     try:
-        for path in sorted(files, key=lambda one: [int(word) if word.isdigit() else word for word in _words(one)]):
+        for path in sorted(files, key=lambda one: [int(word) if word.isdecimal() else word for word in _words(one)]):
             for rows in _blocks(files[path]):
                 resets = _resets(rows)
                 if path.endswith(".hdf5"):
@@ -57,7 +57,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                 joined = {name: np.concatenate([before[name], one]) if before else one for name, one in rows.items()}
                 first = 0 if before else 1
                 steps = np.flatnonzero(~resets[first:]) + 1
-                if len(taken := steps[: episodes.steps - done]):
+                if len(taken := steps[: max(0, episodes.steps - done)]):
                     _one(differences, column, joined, taken, done)
                 done += len(steps)
                 before = {name: one[-1:] for name, one in rows.items()}

@@ -332,6 +332,22 @@ def test_an_xz_file_with_damage_is_refused(damage):
         read_all()
 
 
+@pytest.mark.parametrize("zeros", [xz._PIECE - 4, xz._PIECE, 4 * xz._PIECE + 8])
+def test_zeros_behind_an_xz_file_are_passed_over_in_few_reads(zeros):
+    """Four at a time, a gigabyte of them would take an hour."""
+    reads = []
+
+    class Counted(io.BytesIO):
+        def readinto(self, buffer):
+            reads.append(len(buffer))
+            return super().readinto(buffer)
+
+    found = xz.blocks(Counted(blocked(b"x" * 100, 60) + bytes(zeros)), "padded.xz")
+
+    assert [block.size for block in found] == [60, 40]
+    assert len(reads) < 500
+
+
 def test_an_index_that_is_not_that_of_its_blocks_is_refused():
     """What it says is compared with what is inflated."""
     one, other = (blocked(bytes(number % 7 for number in range(size)), 400) for size in (1200, 1201))
