@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import pickle
-import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import cloudpickle
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -17,13 +13,13 @@ from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step
+from datasets_rl.preprocess.digests import digest
 from datasets_rl.preprocess.tensors import from_tensors, to_tensors
 from datasets_rl.ted.episodes import Episodes
 
-__all__ = ["Function", "Per", "digest", "joined"]
+__all__ = ["Function", "Per", "joined"]
 
 Per = Literal["step", "batch", "episode"]
-_DIGEST = 16
 
 
 @dataclass
@@ -118,52 +114,3 @@ def _stacked(rows: Sequence[Any]) -> Any:
         raise BadArgument(f"{', '.join(odd)} is no tensor")
     leaves = {key: torch.stack([row.get(key) for row in rows]) for key in keys}
     return TensorDict(leaves, batch_size=[len(rows)])
-
-
-def digest(fn: Any) -> str:
-    """Return what a function does, as a short text: the same in every process, and another one when it is changed."""
-    hashed = hashlib.sha256()
-    for piece in _pieces(fn, set()):
-        hashed.update(piece)
-        hashed.update(b"|")
-    return hashed.hexdigest()[:_DIGEST]
-
-
-def _pieces(value: Any, seen: set[int]) -> Iterator[bytes]:
-    """Yield the bytes of all that a function refers to; a function that calls itself is gone through once."""
-    if isinstance(value, types.FunctionType):
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-    parts = _parts(value)
-    if parts is None:
-        yield _bytes(value)
-    else:
-        for part in parts:
-            yield from _pieces(part, seen)
-
-
-def _parts(value: Any) -> Iterable[Any] | None:
-    if isinstance(value, types.FunctionType):
-        cells = [one.cell_contents for one in value.__closure__ or ()]
-        used = [value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__]
-        return value.__code__, value.__defaults__, value.__kwdefaults__, cells, used
-    if isinstance(value, types.CodeType):
-        return value.co_code, value.co_consts, value.co_names, value.co_varnames
-    if isinstance(value, dict):
-        return value.items()
-    return value if isinstance(value, (tuple, list)) else None
-
-
-def _bytes(value: Any) -> bytes:
-    if isinstance(value, (types.ModuleType, type, types.BuiltinFunctionType)):
-        return f"{getattr(value, '__module__', '')}.{value.__name__}".encode()
-    if isinstance(value, (frozenset, set)):
-        return repr(sorted(value, key=repr)).encode()
-    if isinstance(value, (str, bytes, int, float, complex, bool, type(None))):
-        return repr(value).encode()
-    try:
-        pickled: bytes = cloudpickle.dumps(value)
-    except (TypeError, pickle.PicklingError):  # a lock, a file: what it is must do
-        return _bytes(type(value))
-    return pickled

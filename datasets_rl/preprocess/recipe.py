@@ -6,7 +6,6 @@ import importlib.util
 import json
 import re
 import sys
-import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files as package_files
@@ -17,7 +16,8 @@ import numpy as np
 
 from datasets_rl.errors import BadArgument, DatasetsRLError, PreprocessFailed
 from datasets_rl.preprocess._base import Step
-from datasets_rl.preprocess.functions import Function, digest
+from datasets_rl.preprocess.digests import digest
+from datasets_rl.preprocess.functions import Function
 from datasets_rl.preprocess.naming import make
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import dotted
@@ -133,9 +133,7 @@ def _code(step: Step) -> dict[str, str]:
     kind = type(step)
     if kind.__module__.startswith("datasets_rl."):
         return {}
-    kinds = (types.FunctionType, bool, int, float, str, tuple)
-    own = [(name, value) for name, value in sorted(vars(kind).items()) if isinstance(value, kinds)]
-    return {"digest": digest([one for one in own if one[0] == "__call__" or not one[0].startswith("__")])}
+    return {"digest": digest(kind)}
 
 
 def shipped() -> Iterator[Recipe]:
