@@ -14,7 +14,7 @@ from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.digests import digest
-from datasets_rl.preprocess.tensors import from_tensors, to_tensors
+from datasets_rl.preprocess.tensors import apart, from_tensors, to_tensors
 from datasets_rl.ted.episodes import Episodes
 
 __all__ = ["Function", "Per", "joined"]
@@ -75,11 +75,16 @@ class Function(Step):
 def joined(parts: Sequence[Episodes]) -> Episodes | None:
     """Put blocks behind each other; None if there is none.
 
+    A field that one of them has at t and at t + 1, each for itself, is so in all: in an episode of one step nothing
+    tells the two apart.
+
     Raises:
         BadArgument: If they do not have the same fields.
     """
     if len(parts) < 2:
         return parts[0] if parts else None
+    twice = frozenset(key for part in parts for key in part.steps if ("next", *key) in part.steps)
+    parts = [apart(part, twice) for part in parts]
     first = parts[0]
     for part in parts[1:]:
         for kind in ("steps", "states"):

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files as package_files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +110,17 @@ class Recipe:
 
         Args:
             blocks: Called without arguments, gives all blocks anew.
+
+        Raises:
+            PreprocessFailed: If nothing is left to learn from.
         """
         for number, step in enumerate(self.steps):
             if step.learns:
-                step.learn(one for one in (self.first(number, block) for block in blocks()) if one is not None)
+                left = (one for one in (self.first(number, block) for block in blocks()) if one is not None)
+                some = next(left, None)
+                if some is None:
+                    raise PreprocessFailed(f"nothing is left for step {number} ({step.use()}) to learn from")
+                step.learn(chain([some], left))
 
     @property
     def learned(self) -> dict[str, Any]:

@@ -130,13 +130,11 @@ def preprocess(
         Locked: If another process did not finish in time.
     """
     settings = settings or Settings.from_env()
-    folders = [folder] if isinstance(folder, Path) else list(folder)
+    folders = _folders(folder)
     target = _target(folders, dest)
     keep = target.previous if dest is None else None
     if not target.work.exists() and not force and _present(folders, target, recipe, num_frames, seed):
         return target.folder
-    if dest is not None:
-        _refuse_in_the_way(target)
     with disk.lock(target.lock, str(target.folder), wait=wait):
         disk.recover_folder(target.folder, aside=target.aside, keep=keep)
         if _present(folders, target, recipe, num_frames, seed) and not force:
@@ -189,7 +187,7 @@ def preview(
     Raises:
         PreprocessFailed: If a step fails, or nothing is left of any episode.
     """
-    folders = [folder] if isinstance(folder, Path) else list(folder)
+    folders = _folders(folder)
     stored, target = opened([str(one) for one in folders]), _target(folders, dest)
     recipe = _learned(recipe, stored, num_frames)
     found = _probe(stored, recipe, num_frames)
@@ -215,7 +213,7 @@ def preview(
 
 def place_of(folder: Path) -> Place:
     """Return where everything of a dataset in a folder lies: the place of its id, if that is what the folder is."""
-    folder = folder.expanduser().absolute()
+    folder = folder.expanduser().resolve()
     with suppress(NotADataset, ManifestInvalid):  # the folder speaks for itself
         name = Manifest.read(folder).id.partition("/")[2]
         if name and folder.as_posix().endswith(f"/{name}"):
@@ -233,9 +231,15 @@ def fingerprint(manifest: Manifest, recipe: Recipe, num_frames: int | None, seed
 
 
 def _target(folders: Sequence[Path], dest: Path | None) -> Place:
-    """Return where the result goes."""
+    """Return where the result goes.
+
+    Raises:
+        BadArgument: If something else is there.
+    """
     if dest is not None:
-        return place_of(dest)
+        target = place_of(dest)
+        _refuse_in_the_way(target, folders)
+        return target
     if len(folders) > 1:
         raise BadArgument(f"{len(folders)} datasets become one, and it has no place", hint="name a folder for it")
     return place_of(folders[0])
@@ -260,7 +264,22 @@ def _present(folders: Sequence[Path], target: Place, recipe: Recipe, num_frames:
     return last.get("fingerprint") == fingerprint(_manifest(folders), recipe, num_frames, seed)
 
 
-def _refuse_in_the_way(target: Place) -> None:
+def _folders(folder: Path | Sequence[Path]) -> list[Path]:
+    """Return the folders by the names that they have without links: what is replaced must be the dataset, not a link."""
+    return [one.expanduser().resolve() for one in ([folder] if isinstance(folder, Path) else folder)]
+
+
+def _refuse_in_the_way(target: Place, folders: Sequence[Path]) -> None:
+    if target.folder in folders:
+        raise BadArgument(
+            f"{target.folder} is where the dataset itself lies", hint="without a folder for the result it is replaced"
+        )
+    if outer := [one for one in target.folder.parents if Place(one.parent, one.name).exists]:
+        raise BadArgument(f"{target.folder} lies inside of the dataset in {outer[0]}; expected a folder beside it")
+    if target.exists and not Manifest.read(target.folder).history:
+        raise BadArgument(
+            f"{target.folder} is in the way: it holds a dataset that no recipe made", hint="remove it first"
+        )
     if target.folder.exists() and not target.exists and (not target.folder.is_dir() or any(target.folder.iterdir())):
         raise BadArgument(f"{target.folder} is in the way: it holds something that is not a dataset")
 

@@ -88,6 +88,20 @@ def test_what_is_not_the_same_one_step_later_is_stored_twice(dataset, given, fol
     assert np.array_equal(stored.column(("next", "observation")), model.column(("next", "observation")))
 
 
+def test_episodes_of_one_step_do_not_decide_what_is_stored_once(dataset, given, folder):
+    dataset.preprocess(lambda episode: episode.set("observation", episode["observation"] + 1), per="episode")
+
+    stored, model = strict(folder), Model(given)
+    assert np.array_equal(stored.column(("observation",)), model.column(("observation",)) + 1)
+    assert np.array_equal(stored.column(("next", "observation")), model.column(("next", "observation")))
+
+
+@pytest.mark.parametrize("step", ["keep_top_returns", "scale_by_returns", "flat_observation", "normalise"])
+def test_a_step_that_nothing_is_left_for_says_so(folder, step):
+    with pytest.raises(PreprocessFailed, match=f"nothing is left for step 1 .{step}. to learn from"):
+        preprocess(folder, Recipe.inline(["keep_lengths:100", step]))
+
+
 def test_a_function_that_stops_commuting_in_a_later_part_is_started_again(folder, given):
     def late(step):
         change = 1.0 if step["next", "reward"].item() == float(given[2].steps["next", "reward"][3, 0]) else 0.0
@@ -161,6 +175,37 @@ def test_a_destination_gets_the_result_and_the_dataset_stays(dataset, folder, tm
     assert strict(folder).manifest == before
     assert dataset.sample().get("norm", None) is None
     assert strict(tmp_path / "elsewhere").manifest.history[0]["of"]["id"] == "toy/data"
+
+
+def test_a_destination_that_holds_something_else_is_refused(dataset, folder, tmp_path):
+    before = strict(folder).manifest
+    raw = write_dataset(tmp_path / "raw", [trajectory(3)]).folder
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "file").write_text("x")
+
+    for dest, problem in {
+        folder: "where the dataset itself lies",
+        folder / ".." / "data": "where the dataset itself lies",
+        tmp_path / "link": "where the dataset itself lies",
+        folder / "inside": "inside of the dataset",
+        raw: "a dataset that no recipe made",
+        tmp_path / "file": "something that is not a dataset",
+    }.items():
+        with pytest.raises(BadArgument, match=problem):
+            dataset.preprocess(with_norm, dest=dest)
+    assert strict(folder).manifest == before
+    assert len(strict(raw)) == 3
+
+
+def test_a_link_to_a_dataset_stays_a_link(folder, tmp_path):
+    before, link = strict(folder).manifest, tmp_path / "link"
+    link.symlink_to(folder)
+    preprocess(link, Recipe([with_norm]))
+
+    assert link.is_symlink()
+    assert ("norm",) in strict(folder).schema
+    undo(link)
+    assert strict(folder).manifest == before
 
 
 def test_undo_brings_back_what_was_replaced_once(dataset, folder):
