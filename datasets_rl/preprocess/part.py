@@ -5,7 +5,9 @@ It runs in this process, in another one, or on another machine; nothing of what 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +29,7 @@ from datasets_rl.specs import TensorSpec
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted
 
-__all__ = ["Task", "columns_of", "fill", "make", "own_columns", "read"]
+__all__ = ["Task", "columns_of", "drawing", "fill", "make", "own_columns", "read"]
 
 _OWN = {EPISODE, NEXT_DONE}
 
@@ -75,11 +77,25 @@ def make(task: Mapping[str, Any]) -> dict[str, Any]:
     stored = opened(one.dataset)
     recipe: Recipe = cloudpickle.loads(Path(one.recipe).read_bytes())  # written by the process that made the task
     columns = own_columns(Schema.from_json(list(one.schema)))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(one.seed)
+    with drawing(one.seed):
         return make_part(
             Path(one.folder), columns, stored.manifest.id, lambda writer: fill(writer, one, stored, recipe)
         )
+
+
+@contextmanager
+def drawing(seed: int) -> Iterator[None]:
+    """Let functions draw numbers, of torch, NumPy or Python, by a seed alone; those of the caller go on where they were."""
+    before, states = random.getstate(), np.random.get_state()  # noqa: NPY002 -- functions may use it
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        np.random.seed(seed % (1 << 32))  # noqa: NPY002 -- as above
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before)
+            np.random.set_state(states)  # noqa: NPY002 -- as above
 
 
 def fill(writer: DatasetWriter, task: Task, stored: StoredDataset | Together, recipe: Recipe) -> dict[str, Any]:

@@ -72,6 +72,8 @@ class Recipe:
                 return _from_toml(Path(text).expanduser().read_text("utf-8"), text)
             except OSError as error:
                 raise BadArgument(f"the recipe {text} cannot be read: {error.strerror}") from error
+            except UnicodeDecodeError as error:
+                raise BadArgument(f"the recipe {text} is no TOML: {error}") from error
         found = _shipped()
         if text not in found:
             raise BadArgument(
@@ -184,7 +186,7 @@ def _from_python(path: Path, attribute: str) -> Recipe:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadArgument(f"{path} fails as it is imported: {type(error).__name__}: {error}") from error
     import cloudpickle
 

@@ -23,7 +23,6 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-import torch
 
 from datasets_rl import disk
 from datasets_rl.convert import converted_bytes, converter_version, write_metadata
@@ -37,7 +36,7 @@ from datasets_rl.manifest import Manifest
 from datasets_rl.preprocess.blocks import step_bytes, whole_episodes
 from datasets_rl.preprocess.engines import Engine
 from datasets_rl.preprocess.engines.local import Local
-from datasets_rl.preprocess.part import Task, columns_of, fill, own_columns, read
+from datasets_rl.preprocess.part import Task, columns_of, drawing, fill, own_columns, read
 from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.preprocess.together import Together, files_digest, merged_manifest, opened, refuse_unlike
 from datasets_rl.progress import report
@@ -321,7 +320,7 @@ def _probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> _Found:
 def _probe_some(stored: Stored, recipe: Recipe, rows: int, first: int, behind: int) -> _Found | None:
     most = max(1, _PROBE_BYTES // step_bytes(stored.schema))
     seen, began = 0, time.monotonic()
-    with torch.random.fork_rng(devices=[]):
+    with drawing(0):
         for block in read(stored, first, behind, most, rows):
             seen += block.count
             came = recipe(block)
@@ -488,8 +487,7 @@ class _Run:
                 yield task, result
             return
         for task in tasks:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(task["seed"])
+            with drawing(task["seed"]):
                 result = fill(writer, Task(**task), self.stored, recipe)
             yield task, result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import random
 
 import numpy as np
 import pytest
@@ -320,6 +321,26 @@ def test_what_a_function_draws_depends_on_the_seed_alone(dataset, tmp_path):
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
     assert torch.equal(torch.rand(1), wanted)
+
+
+def test_numbers_that_numpy_and_python_draw_are_the_same_in_any_process(folder, tmp_path):
+    def noisy(step):
+        return step.set("noise", torch.tensor([np.random.rand(), random.random()]))  # noqa: NPY002 -- what users write
+
+    recipe = Recipe([noisy])
+    one, two = (
+        StoredDataset(preprocess(folder, recipe, dest=tmp_path / str(jobs), jobs=jobs, num_parts=3)) for jobs in (1, 2)
+    )
+    assert np.array_equal(one.column(("noise",)), two.column(("noise",)))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("raise SystemExit(0)", "own.py:fn"), ("\udcff", "own.toml")], ids=["exit", "no-text"]
+)
+def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, name):
+    (tmp_path / name.partition(":")[0]).write_text(text, "utf-8", "surrogateescape")
+    with pytest.raises(BadArgument, match=r"own\.(py fails|toml is no TOML)"):
+        Recipe.of(str(tmp_path / name))
 
 
 @pytest.mark.parametrize(
