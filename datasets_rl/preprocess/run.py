@@ -163,12 +163,11 @@ def undo(folder: Path) -> Path:
     """
     place = place_of(folder)
     with disk.lock(place.lock, str(folder), wait=0):
+        disk.recover_folder(place.folder, aside=place.aside, keep=place.previous)
         if not place.previous.is_dir():
             raise BadArgument(f"nothing to undo: {folder} was not preprocessed, or that was undone already")
         place.work.mkdir(parents=True, exist_ok=True)
-        disk.remove_tree(place.build)
-        os.replace(place.previous, place.build)
-        disk.publish_folder(place.build, place.folder, aside=place.aside)
+        disk.publish_folder(place.previous, place.folder, aside=place.aside)
         clear(place.work)
     return place.folder
 

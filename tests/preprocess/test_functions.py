@@ -220,6 +220,21 @@ def test_undo_brings_back_what_was_replaced_once(dataset, folder):
         undo(folder)
 
 
+def test_an_undo_that_dies_can_be_done_again(dataset, folder, monkeypatch):
+    before = strict(folder).manifest
+    dataset.preprocess(with_norm)
+
+    def dies(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.disk, "publish_folder", dies)
+        with pytest.raises(KeyboardInterrupt):
+            undo(folder)
+    undo(folder)
+    assert strict(folder).manifest == before
+
+
 def test_a_function_that_fails_leaves_the_dataset_and_says_where(dataset, folder):
     before = strict(folder).manifest
 
