@@ -82,7 +82,8 @@ class Moments:
         count, mean, squares, low, high = (np.array(column) for column in state)
         np.minimum(self._low, low, out=self._low)
         np.maximum(self._high, high, out=self._high)
-        self._add(count.astype(np.int64), mean, squares)
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._add(count.astype(np.int64), mean, squares)
 
     def state(self) -> list[list[float]]:
         """Return what `restore` needs, as JSON values with NaN and infinity."""

@@ -254,7 +254,7 @@ def test_help_of_the_environment_names_every_variable_that_is_read(rlds):
 
 @pytest.mark.usefixtures("home")
 def test_the_entry_point_takes_the_words_of_the_process(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["rlds", "list", "pendulum", "-q"])
+    monkeypatch.setattr(sys, "argv", ["rlds", "list", "demo/pendulum", "-q"])
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
     assert main() == 0

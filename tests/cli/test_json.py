@@ -8,7 +8,7 @@ from datasets_rl.cli.output import SCHEMA_VERSION
 
 ERROR = {"kind", "what", "why", "hint", "code"}
 CASES = {
-    "list": (["list", "pendulum"], {"datasets", "total"}),
+    "list": (["list", "demo/pendulum"], {"datasets", "total"}),
     "info": (["info", "demo/pendulum"], {"id", "catalog", "stored"}),
     "download": (["download", "demo/pendulum"], {"datasets", "dry_run"}),
     "verify": (["verify", "demo/pendulum"], {"datasets", "deep"}),

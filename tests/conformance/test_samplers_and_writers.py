@@ -299,8 +299,8 @@ class TestImmutableDatasetWriter(WriterContract):
 @pytest.mark.parametrize(("module", "contract"), [(samplers, SamplerContract), (writers, WriterContract)])
 def test_every_variant_has_its_contract_tested(module, contract):
     """A new file in the folder is judged the moment it exists."""
-    # An ensemble chooses from several storages: tests/samplers/test_ensemble.py.
-    base = {"Sampler", "SamplerEnsemble", "Writer"}
+    # These choose from several storages: tests/samplers/test_ensemble.py, tests/test_mixing.py.
+    base = {"Sampler", "SamplerEnsemble", "MixtureSampler", "Writer"}
     tested = {f"Test{name}" for name in set(module.__all__) - base}
 
     assert tested == {one.__name__ for one in contract.__subclasses__()}
