@@ -17,6 +17,7 @@ import cloudpickle
 import numpy as np
 import torch
 
+from datasets_rl.errors import ConversionFailed, PreprocessFailed
 from datasets_rl.format.part import make_part
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.writer import DatasetWriter
@@ -117,7 +118,13 @@ def fill(writer: DatasetWriter, task: Task, stored: StoredDataset | Together, re
         if again := _split_states(came, writer.schema):
             return {"again": [list(key) for key in again]}
         unfit |= {dotted(key) for key in _unfit(came, specs, unfit)}
-        writer.extend(came)
+        try:
+            writer.extend(came)
+        except ConversionFailed as error:
+            raise PreprocessFailed(
+                f"the recipe does not make the same fields of all episodes: {'; '.join(error.problems)}",
+                hint="a step must give every episode the same fields, dtypes and shapes",
+            ) from error
     return {"unfit": sorted(unfit)}
 
 

@@ -13,7 +13,7 @@ from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl.errors import BadArgument, Locked, PreprocessFailed
 from datasets_rl.format import StoredDataset
-from datasets_rl.preprocess import Function, Recipe, preprocess
+from datasets_rl.preprocess import Function, Recipe, preprocess, run
 from datasets_rl.preprocess.engines.local import Local
 
 FULL = """
@@ -99,6 +99,19 @@ def test_a_worker_that_dies_ends_the_run_and_says_what_may_help(folder):
     with pytest.raises(PreprocessFailed, match=r"the process that made episodes 0 to 3 ended with 3(.|\n)*--max-ram"):
         preprocess(folder, Recipe([Function(dies, "batch")]), engine=Local(2), num_parts=4)
     assert StoredDataset(folder).manifest == before
+
+
+def test_a_function_that_gives_later_episodes_another_dtype_is_told_and_nothing_is_left(folder, monkeypatch):
+    before = StoredDataset(folder).manifest
+
+    def odd(batch):
+        return batch.set("action", batch["action"].double() if (batch["episode"] == 9).any() else batch["action"])
+
+    monkeypatch.setattr(run, "_PROBE_BYTES", 1)
+    with pytest.raises(PreprocessFailed, match="action as float64"):
+        preprocess(folder, Recipe([Function(odd, "batch")]), num_parts=12)
+    assert StoredDataset(folder).manifest == before
+    assert not (folder.parent / ".work" / "data").exists()
 
 
 def test_a_function_that_cannot_be_sent_is_refused_where_it_would_have_to_be(folder):
