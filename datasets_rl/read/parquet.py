@@ -46,7 +46,7 @@ class TableFile:
             import pyarrow as pa
         except ImportError as error:
             raise MissingDependency("pyarrow", "pyarrow", f"reading {self.path.name}") from error
-        self._errors: tuple[type[BaseException], ...] = (pa.ArrowException, OSError)
+        self._errors: tuple[type[BaseException], ...] = (pa.ArrowException, OSError, UnicodeDecodeError)
         with self.path.open("rb") as stream:
             head = stream.read(64)
         self._parquet = head.startswith(_PARQUET_MAGIC)
@@ -57,9 +57,9 @@ class TableFile:
                 self._file: Any = closing.enter_context(self._opened())
                 schema = self._file.schema_arrow if self._parquet else self._file.schema
                 self.rows: int = self._count()
+                self.columns: Mapping[str, pa.DataType] = dict(_leaves(schema, ""))
             except self._errors as error:
                 raise ConversionFailed(self.path.name, [f"Arrow says: {error}"], hint=AGAIN) from error
-            self.columns: Mapping[str, pa.DataType] = dict(_leaves(schema, ""))
             self._closing = closing.pop_all()
 
     def __enter__(self) -> Self:
