@@ -65,6 +65,25 @@ class _Death(BaseException):
     """What a kill looks like from the inside, as far as Python goes."""
 
 
+@pytest.fixture
+def dies_at(monkeypatch):
+    """Let the opening of one shard, counted from 1, be a death; gives the files of all that were opened."""
+
+    def run(number):
+        pieces, read = minari.Minari.open, []
+
+        def dies(self, name, files, facts=None):
+            read.append(sorted(files))
+            if len(read) == number:
+                raise _Death
+            return pieces(self, name, files, facts)
+
+        monkeypatch.setattr(minari.Minari, "open", dies)
+        return read
+
+    return run
+
+
 def test_what_is_written_does_not_depend_on_who_reads_it(get):
     one, several = get("one"), get("several", jobs=3)
 
@@ -98,18 +117,10 @@ def test_a_conversion_that_dies_goes_on_behind_the_last_shard(get, monkeypatch):
     assert len(set(shards)) == len(shards)
 
 
-def test_a_line_of_the_journal_that_was_cut_is_written_again(get, monkeypatch, tmp_path):
+def test_a_line_of_the_journal_that_was_cut_is_written_again(get, dies_at, tmp_path):
     whole = content(get("whole"))
     journal = tmp_path / "home" / "minari" / ".work" / NAME / "journal.jsonl"
-    pieces, calls = minari.Minari.open, []
-
-    def dies(self, name, files, facts=None):
-        calls.append(1)
-        if len(calls) == 4:
-            raise _Death
-        return pieces(self, name, files, facts)
-
-    monkeypatch.setattr(minari.Minari, "open", dies)
+    dies_at(4)
     with pytest.raises(_Death):
         get()
     text = journal.read_text()
@@ -119,17 +130,9 @@ def test_a_line_of_the_journal_that_was_cut_is_written_again(get, monkeypatch, t
     assert len(text.splitlines()) == 4
 
 
-def test_a_journal_without_its_rows_counts_for_nothing(get, monkeypatch, tmp_path):
+def test_a_journal_without_its_rows_counts_for_nothing(get, dies_at, tmp_path):
     whole = content(get("whole"))
-    pieces, calls = minari.Minari.open, []
-
-    def dies(self, name, files, facts=None):
-        calls.append(1)
-        if len(calls) == 3:
-            raise _Death
-        return pieces(self, name, files, facts)
-
-    monkeypatch.setattr(minari.Minari, "open", dies)
+    dies_at(3)
     with pytest.raises(_Death):
         get()
     (tmp_path / "home" / "minari" / ".work" / NAME / "build" / "rows.npy").write_bytes(b"")
@@ -137,17 +140,9 @@ def test_a_journal_without_its_rows_counts_for_nothing(get, monkeypatch, tmp_pat
     assert content(get()) == whole
 
 
-def test_files_of_the_users_that_were_changed_meanwhile_are_read_anew(get, raw, monkeypatch):
+def test_files_of_the_users_that_were_changed_meanwhile_are_read_anew(get, raw, dies_at):
     whole = content(get("whole"))
-    pieces, read = minari.Minari.open, []
-
-    def dies(self, name, files, facts=None):
-        read.append(sorted(files))
-        if len(read) == 4:
-            raise _Death
-        return pieces(self, name, files, facts)
-
-    monkeypatch.setattr(minari.Minari, "open", dies)
+    read = dies_at(4)
     with pytest.raises(_Death):
         get()
     first = next(path for path in raw.rglob("*.parquet") if path.name in str(read[0]))
@@ -157,16 +152,8 @@ def test_files_of_the_users_that_were_changed_meanwhile_are_read_anew(get, raw, 
     assert read[4] == read[0]
 
 
-def test_another_selection_does_not_go_on_with_what_was_begun(get, monkeypatch):
-    pieces, calls = minari.Minari.open, []
-
-    def dies(self, name, files, facts=None):
-        calls.append(1)
-        if len(calls) == 3:
-            raise _Death
-        return pieces(self, name, files, facts)
-
-    monkeypatch.setattr(minari.Minari, "open", dies)
+def test_another_selection_does_not_go_on_with_what_was_begun(get, dies_at):
+    dies_at(3)
     with pytest.raises(_Death):
         get()
 
@@ -236,16 +223,8 @@ def test_raw_files_stay_on_request_and_are_compared(raw, get, tmp_path, monkeypa
     assert "every converted value against" in report.checked[-1]
 
 
-def test_an_interrupted_download_keeps_its_revision(raw, get, monkeypatch):
-    pieces, calls = minari.Minari.open, []
-
-    def dies(self, name, files, facts=None):
-        calls.append(1)
-        if len(calls) == 3:
-            raise _Death
-        return pieces(self, name, files, facts)
-
-    monkeypatch.setattr(minari.Minari, "open", dies)
+def test_an_interrupted_download_keeps_its_revision(raw, get, dies_at, monkeypatch):
+    dies_at(3)
     with hub({"farama-minari/test": raw / "test"}, page=100) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         with pytest.raises(_Death):
