@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed, IntegrityFailed
 from datasets_rl.read.images import decode
+from datasets_rl.ted.episode import Encoded
 
-__all__ = ["Pictures"]
+__all__ = ["Pictures", "Undecoded"]
 
 
 class Pictures:
@@ -57,27 +60,76 @@ class Pictures:
             IntegrityFailed: If one does not decode.
         """
         wanted, places = np.unique(rows, return_inverse=True)
-        starts, stops = self._starts[wanted].tolist(), self._starts[wanted + 1].tolist()
-        there = [place for place in range(len(wanted)) if stops[place] > starts[place]]
-        found = np.empty((len(there), *self.shape[1:]), np.uint8)
-        encoded = [self._data[starts[place] : stops[place]].data for place in there]
-        try:
-            decode(encoded, found)
-        except ConversionFailed as error:
-            problems = list(self._problems(wanted[there].tolist(), encoded))
-            raise IntegrityFailed(str(self._path), problems) from error
-        if len(there) == len(wanted) == len(rows) and (places[1:] > places[:-1]).all():
+        found = _decoded(self._encoded(wanted), self.shape[1:], self._path, wanted.tolist())
+        if len(wanted) == len(rows) and (places[1:] > places[:-1]).all():
             return found
-        full = found
-        if len(there) < len(wanted):
-            full = np.zeros((len(wanted), *self.shape[1:]), np.uint8)
-            full[there] = found
-        return full[places]
+        taken: NDArray[np.uint8] = found[places]
+        return taken
 
-    def _problems(self, rows: list[int], encoded: list[memoryview]) -> Iterator[str]:
-        out = np.empty((1, *self.shape[1:]), np.uint8)
-        for row, one in zip(rows, encoded, strict=True):
+    def undecoded(self, start: int, stop: int) -> Undecoded:
+        """Return the pictures of consecutive rows as they are."""
+        return Undecoded(self._encoded(np.arange(start, stop)), self.shape[1:], self._path)
+
+    def _encoded(self, rows: NDArray[np.integer[Any]]) -> list[memoryview]:
+        starts, stops = self._starts[rows].tolist(), self._starts[rows + 1].tolist()
+        data = self._data.data
+        return [data[start:stop] for start, stop in zip(starts, stops, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class Undecoded(Encoded):
+    """Pictures of a dataset that nobody has looked at: bytes to who copies them, an array to who reads them as one."""
+
+    shape_of_each: tuple[int, ...]
+    path: Path
+    """The file, for messages."""
+
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.uint8)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[n, rows, columns, channels]."""
+        return (len(self), *self.shape_of_each)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Decode them, once.
+
+        Raises:
+            IntegrityFailed: If one does not decode.
+        """
+        return np.array(self._pixels, dtype, copy=copy)
+
+    @cached_property
+    def _pixels(self) -> NDArray[np.uint8]:
+        found = _decoded(self.pictures, self.shape_of_each, self.path, range(len(self)))
+        found.flags.writeable = False
+        return found
+
+
+def _decoded(
+    encoded: Sequence[bytes | bytearray | memoryview], shape: tuple[int, ...], path: Path, numbers: Sequence[int]
+) -> NDArray[np.uint8]:
+    """Decode pictures of these numbers, [n, rows, columns, channels]; those without bytes are zeros."""
+    there = [place for place, one in enumerate(encoded) if len(one)]
+    found = np.empty((len(there), *shape), np.uint8)
+    wanted = [encoded[place] for place in there]
+    try:
+        decode(wanted, found)
+    except ConversionFailed as error:
+        problems = []
+        for place, one in zip(there, wanted, strict=True):
             try:
-                decode([one], out)
-            except ConversionFailed as error:
-                yield error.problems[0].replace("image 0", f"picture {row:,}", 1)
+                decode([one], found[:1])
+            except ConversionFailed as fault:
+                problems.append(fault.problems[0].replace("image 0", f"picture {numbers[place]:,}", 1))
+        raise IntegrityFailed(str(path), problems) from error
+    if len(there) == len(encoded):
+        return found
+    full = np.zeros((len(encoded), *shape), np.uint8)
+    full[there] = found
+    return full

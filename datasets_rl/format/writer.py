@@ -244,7 +244,7 @@ class DatasetWriter:
         into = slice(batch.filled, rows.stop + shift)
         for fields, values in ((self._given, block.steps), (self._carried, block.states)):
             for field in fields:
-                batch.rows.columns[field.key][into] = numbered(field.key, values[field.key][rows])
+                batch.rows.columns[field.key][into] = _items(numbered(field.key, values[field.key][rows]), field)
         begins = np.maximum(stops[episodes] - block.lengths[episodes], rows.start)
         ends = np.minimum(stops[episodes], rows.stop)
         over = stops[episodes] <= rows.stop
@@ -254,10 +254,8 @@ class DatasetWriter:
         closed = slice(episodes.start, episodes.start + int(over.sum()))
         finals = slice(batch.ended, batch.ended + int(over.sum()))
         for field in self._carried:
-            known = block.known[closed].reshape(-1, *(1 for _ in field.shape))
-            batch.finals.columns[field.key][finals] = np.where(
-                known, numbered(field.key, block.finals[field.key][closed]), 0
-            )
+            found = numbered(field.key, block.finals[field.key][closed])
+            batch.finals.columns[field.key][finals] = _known_only(found, block.known[closed], field)
         batch.ended, batch.filled = finals.stop, into.stop
         self._steps += rows.stop - rows.start
         if not block.facts:
@@ -285,7 +283,9 @@ class DatasetWriter:
             wanted = {field.key: (field.dtype, (count, *field.shape)) for field in fields}
             for key in wanted.keys() | arrays.keys():
                 found = (arrays[key].dtype, arrays[key].shape) if key in arrays else None
-                if found != wanted.get(key):
+                if key in wanted and self.schema[key].encoded and not isinstance(arrays.get(key), Encoded):
+                    problems.append(f"{kind} has {dotted(key)} decoded; expected encoded pictures")
+                elif found != wanted.get(key):
                     problems.append(f"{kind} has {dotted(key)} as {_shown(found)}; expected {_shown(wanted.get(key))}")
         if problems:
             where = f"the episodes from {self._episode} (from row {self._steps})"
@@ -556,6 +556,17 @@ def _array(column: Values) -> Any:
     if isinstance(column, Encoded):
         return column.pictures
     return column.codes if isinstance(column, Texts) else column
+
+
+def _items(column: Any, field: Field) -> Any:
+    """Return what goes into a batch: pixels where the field has them, and the pictures where they stay encoded."""
+    return column.pictures if field.encoded else column
+
+
+def _known_only(finals: Any, known: NDArray[np.bool_], field: Field) -> Any:
+    if field.encoded:
+        return [picture if is_known else b"" for picture, is_known in zip(finals.pictures, known.tolist(), strict=True)]
+    return np.where(known.reshape(-1, *(1 for _ in field.shape)), finals, 0)
 
 
 def _shown(found: tuple[np.dtype[Any], tuple[int, ...]] | None) -> str:

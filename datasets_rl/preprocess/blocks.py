@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.pictures import Pictures
+from datasets_rl.format.reader import Items, StoredDataset
 from datasets_rl.rows import Schema
 from datasets_rl.ted.episodes import Episodes
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
 
 __all__ = ["block_of", "blocks", "step_bytes", "whole_episodes"]
 
@@ -27,24 +29,34 @@ def whole_episodes(lengths: np.ndarray, most: int) -> list[tuple[int, int]]:
 
 
 def block_of(stored: StoredDataset, first: int, behind: int) -> Episodes:
-    """Return some episodes of a dataset, [first, behind): views of its files, but for pictures."""
+    """Return some episodes of a dataset, [first, behind): views of its files; encoded pictures stay so."""
     table = stored.episodes
     rows = slice(int(table.starts[first]), int(table.stops[behind - 1]))
     own = {EPISODE, NEXT_DONE}
     fields = [field for field in stored.schema if field.key not in own]
-    arrays = {field.key: stored.column(field.key, rows.start, rows.stop) for field in fields}
+    arrays = {field.key: _column(stored, field.key, rows) for field in fields}
     carried = [field.key for field in fields if field.carried]
     facts = [name for name in table.names if name not in {"start", "length", "return", "final_known"}]
     return Episodes(
         lengths=np.array(table.lengths[first:behind]),
         steps={key: values for key, values in arrays.items() if key not in carried},
         states={key: arrays[key] for key in carried},
-        finals={key: stored.finals(key)[first:behind] for key in carried},
+        finals={key: _span(stored.finals(key), first, behind) for key in carried},
         known=table["final_known"][first:behind],
         facts={name: table[name][first:behind] for name in facts},
         words={field.key: stored.texts(field.key) for field in fields if field.text},
         numbers=np.arange(first, behind),
     )
+
+
+def _column(stored: StoredDataset, key: Key, rows: slice) -> Any:
+    if stored.schema[key].encoded:
+        return _span(stored.items(key), rows.start, rows.stop)
+    return stored.column(key, rows.start, rows.stop)
+
+
+def _span(items: Items, start: int, stop: int) -> Any:
+    return items.undecoded(start, stop) if isinstance(items, Pictures) else items[start:stop]
 
 
 def blocks(stored: StoredDataset, first: int, behind: int, most: int) -> Iterator[Episodes]:

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.digests import digest
 from datasets_rl.preprocess.tensors import apart, from_tensors, to_tensors
+from datasets_rl.ted.episode import end_to_end
 from datasets_rl.ted.episodes import Episodes
 
 __all__ = ["Function", "Per", "joined"]
@@ -93,8 +93,8 @@ def joined(parts: Sequence[Episodes]) -> Episodes | None:
                 odd = sorted(map(".".join, here.keys() ^ there.keys()))
                 raise BadArgument(f"episodes come out with different fields: {', '.join(odd)}")
 
-    def cat(kind: str) -> dict[Any, NDArray[Any]]:
-        return {key: np.concatenate([getattr(part, kind)[key] for part in parts]) for key in getattr(first, kind)}
+    def cat(kind: str) -> dict[Any, Any]:
+        return {key: end_to_end([getattr(part, kind)[key] for part in parts]) for key in getattr(first, kind)}
 
     return Episodes(
         np.concatenate([part.lengths for part in parts]),

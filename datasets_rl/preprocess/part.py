@@ -6,9 +6,9 @@ It runs in this process, in another one, or on another machine; nothing of what 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,11 @@ from datasets_rl.preprocess.tensors import apart
 from datasets_rl.preprocess.together import Together, opened
 from datasets_rl.rows import Column, Schema
 from datasets_rl.specs import TensorSpec
+from datasets_rl.ted.episode import Encoded, end_to_end
 from datasets_rl.ted.episodes import Episodes
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_TRUNCATED, Key, dotted
 
-__all__ = ["Task", "columns_of", "drawing", "fill", "make", "own_columns", "read"]
+__all__ = ["Task", "columns_of", "decoded_in", "drawing", "fill", "make", "own_columns", "read", "twice_in"]
 
 _OWN = {EPISODE, NEXT_DONE}
 
@@ -71,8 +72,8 @@ def make(task: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         ``commit``: what the writer said; ``unfit``: dotted keys of fields with values outside their specs; or
-        ``again``: the fields that turned out not to be the same at t + 1 as one step later, and that must be stored
-        twice: then the part was not made.
+        ``again``, and then the part was not made: as ``apart`` the fields that turned out not to be the same at t + 1
+        as one step later, and that must be stored twice, and as ``decoded`` those whose pictures did not stay encoded.
     """
     one = Task(**task)
     stored = opened(one.dataset)
@@ -115,8 +116,10 @@ def fill(writer: DatasetWriter, task: Task, stored: StoredDataset | Together, re
         if came is None:
             continue
         came = apart(came, twice)
-        if again := _split_states(came, writer.schema):
-            return {"again": [list(key) for key in again]}
+        split = twice_in(came) & {field.key for field in writer.schema if field.carried}
+        decoded = decoded_in(came, writer.schema)
+        if split or decoded:
+            return {"again": {"apart": sorted(map(list, split)), "decoded": sorted(map(list, decoded))}}
         unfit |= {dotted(key) for key in _unfit(came, specs, unfit)}
         try:
             writer.extend(came)
@@ -145,27 +148,26 @@ def read(stored: StoredDataset | Together, first: int, behind: int, most: int, r
 
 def _cut(block: Episodes, rows: int) -> Episodes:
     """Return the first rows of a block; what follows the last one is known, and it ends by truncation."""
-    ends = np.minimum(block.table.stops, rows)
-    lengths = np.diff(ends, prepend=0)
-    kept = int((lengths > 0).sum())
-    cut = ends[kept - 1] < block.table.stops[kept - 1]
-    finals = {key: np.array(values[:kept]) for key, values in block.finals.items()}
-    steps = {key: np.array(values[:rows]) for key, values in block.steps.items()}
-    known = np.array(block.known[:kept])
-    if cut:
-        for key, values in block.states.items():
-            finals[key][-1] = values[rows]
-        known[-1] = True
-        steps[("next", "truncated")][-1] = True
-    return Episodes(
-        lengths[:kept],
-        steps,
-        {key: values[:rows] for key, values in block.states.items()},
-        finals,
-        known,
-        {name: values[:kept] for name, values in block.facts.items()},
-        block.words,
-        block.numbers[:kept],
+    stops = block.table.stops
+    kept = int(np.searchsorted(stops, rows)) + 1
+    block = block.pick(np.arange(kept))
+    if stops[kept - 1] == rows:
+        return block
+    lengths = np.diff(np.append(stops[: kept - 1], rows), prepend=0)
+    truncated = np.array(block.steps[NEXT_TRUNCATED][:rows])
+    truncated[-1] = True
+    known = np.array(block.known)
+    known[-1] = True
+    return replace(
+        block,
+        lengths=lengths,
+        steps={key: values[:rows] for key, values in block.steps.items()} | {NEXT_TRUNCATED: truncated},
+        states={key: values[:rows] for key, values in block.states.items()},
+        finals={
+            key: end_to_end([block.finals[key][: kept - 1], values[rows : rows + 1]])
+            for key, values in block.states.items()
+        },
+        known=known,
     )
 
 
@@ -173,7 +175,8 @@ def columns_of(block: Episodes, like: Schema) -> list[Column]:
     """Return the columns of episodes: those of another dataset in its order, then the others."""
 
     def column(key: Key, values: Any, *, carried: bool) -> Column:
-        return Column(key, values.dtype, values.shape[1:], carried=carried, text=key in block.words)
+        text, encoded = key in block.words, isinstance(values, Encoded)
+        return Column(key, values.dtype, values.shape[1:], carried=carried, text=text, encoded=encoded)
 
     found = {key: column(key, values, carried=True) for key, values in block.states.items()}
     found |= {key: column(key, values, carried=False) for key, values in block.steps.items()}
@@ -181,20 +184,22 @@ def columns_of(block: Episodes, like: Schema) -> list[Column]:
     return [found[key] for key in [*order, *sorted(found.keys() - order)]]
 
 
-def _split_states(block: Episodes, schema: Schema) -> list[Key]:
-    """Return the states that the schema stores once and that this block has twice."""
-    return [
-        field.key
-        for field in schema
-        if field.carried and field.key in block.steps and ("next", *field.key) in block.steps
-    ]
+def twice_in(block: Episodes) -> set[Key]:
+    """Return the fields that are there at t and at t + 1, each for itself."""
+    return {key for key in block.steps if ("next", *key) in block.steps}
+
+
+def decoded_in(block: Episodes, columns: Iterable[Column]) -> set[Key]:
+    """Return the fields that are encoded pictures elsewhere, and pixels here."""
+    every = {**block.steps, **block.states}
+    return {one.key for one in columns if one.encoded and not isinstance(every.get(one.key), Encoded)}
 
 
 def _unfit(block: Episodes, specs: Mapping[Key, Any], known: set[str]) -> list[Key]:
     found = []
     for key, spec in specs.items():
         values = block.steps.get(key, block.states.get(key))
-        if values is None or dotted(key) in known:
+        if values is None or dotted(key) in known or isinstance(values, Encoded):
             continue
         tensor = torch.from_numpy(np.ascontiguousarray(values))
         if tuple(spec.shape) != values.shape[1:] or spec.dtype != tensor.dtype or not spec.is_in(tensor):

@@ -13,11 +13,9 @@ import hashlib
 import json
 import os
 import pickle
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +23,25 @@ import cloudpickle
 import numpy as np
 
 from datasets_rl import disk
-from datasets_rl.convert import converted_bytes, converter_version, write_metadata
+from datasets_rl.convert import converter_version, write_metadata
 from datasets_rl.errors import BadArgument, ManifestInvalid, NotADataset, PreprocessFailed
 from datasets_rl.format.journal import Journal
 from datasets_rl.format.npy import map_npy
-from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.writer import DatasetWriter, Written
 from datasets_rl.library import Place, clear, refuse_foreign_files
 from datasets_rl.manifest import Manifest
 from datasets_rl.preprocess.blocks import step_bytes, whole_episodes
 from datasets_rl.preprocess.engines import Engine
 from datasets_rl.preprocess.engines.local import Local
-from datasets_rl.preprocess.part import Task, columns_of, drawing, fill, own_columns, read
+from datasets_rl.preprocess.part import Task, drawing, fill, own_columns, read
+from datasets_rl.preprocess.probe import Stored, probe
 from datasets_rl.preprocess.recipe import Recipe
-from datasets_rl.preprocess.together import Together, files_digest, merged_manifest, opened, refuse_unlike
+from datasets_rl.preprocess.together import Together, files_digest, merged_manifest, opened
 from datasets_rl.progress import report
 from datasets_rl.rows import Column, Schema
 from datasets_rl.settings import Settings
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import Key
-
-Stored = StoredDataset | Together
 
 __all__ = ["Preview", "place_of", "preprocess", "preview", "undo"]
 
@@ -56,7 +52,6 @@ _COPIES = 6
 """How many times a block is in memory at once while a step works on it, at most: seen with images that are resized."""
 _WORTH_PROCESSES = 20.0
 """Seconds of work from which on several processes are started: each takes a few to import torch."""
-_PROBE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -188,24 +183,21 @@ def preview(
     folders = _folders(folder)
     stored, target = opened([str(one) for one in folders]), _target(folders, dest)
     recipe = _learned(recipe, stored, num_frames)
-    found = _probe(stored, recipe, num_frames)
-    share = min(num_frames or len(stored), len(stored)) / max(found.seen, 1)
-    columns = columns_of(found.block, stored.schema)
-    steps = round(found.block.count * share)
+    found = probe(stored, recipe, num_frames)
     return Preview(
         id=stored.manifest.id,
         recipe=recipe.to_json(),
         fingerprint=fingerprint(stored.manifest, recipe, num_frames, seed),
         folder=target.folder,
         present=_present(folders, target, recipe, num_frames, seed),
-        columns=tuple(columns),
-        twice=tuple(found.twice),
-        steps=steps,
-        episodes=round(len(found.block) * share),
-        bytes=converted_bytes(columns, steps),
-        seconds=found.seconds * share,
+        columns=found.columns,
+        twice=tuple(sorted(found.twice)),
+        steps=found.steps,
+        episodes=found.episodes,
+        bytes=found.bytes,
+        seconds=found.seconds,
         free_bytes=disk.free_bytes(target.root),
-        sample=found.block,
+        sample=found.sample,
     )
 
 
@@ -282,53 +274,6 @@ def _refuse_in_the_way(target: Place, folders: Sequence[Path]) -> None:
         raise BadArgument(f"{target.folder} is in the way: it holds something that is not a dataset")
 
 
-@dataclass
-class _Found:
-    """What the first episodes came to."""
-
-    block: Episodes
-    twice: list[Key]
-    seen: int
-    """Steps that were read for it."""
-    seconds: float
-    """How long the recipe took for them."""
-
-    @property
-    def as_many(self) -> bool:
-        """Whether as many steps came out as went in, as if that were always so."""
-        return self.block.count == self.seen
-
-
-def _probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> _Found:
-    """Put the first episodes through the recipe until some are left; of several datasets, those of each.
-
-    Raises:
-        BadArgument: If these come out with different fields.
-    """
-    spans = [(0, len(stored.episodes))] if not isinstance(stored, Together) else list(pairwise(stored.firsts))
-    every = [_probe_some(stored, recipe, num_frames or len(stored), *span) for span in spans]
-    found = [one for one in every if one is not None]
-    if not found:
-        raise PreprocessFailed(f"nothing is left of the {len(stored):,} steps of {stored.manifest.id}")
-    if isinstance(stored, Together):
-        names = [one.manifest.id for one, came in zip(stored.members, every, strict=True) if came is not None]
-        refuse_unlike(names, [columns_of(one.block, stored.schema) for one in found])
-    return replace(found[0], twice=sorted({key for one in found for key in one.twice}))
-
-
-def _probe_some(stored: Stored, recipe: Recipe, rows: int, first: int, behind: int) -> _Found | None:
-    most = max(1, _PROBE_BYTES // step_bytes(stored.schema))
-    seen, began = 0, time.monotonic()
-    with drawing(0):
-        for block in read(stored, first, behind, most, rows):
-            seen += block.count
-            came = recipe(block)
-            if came is not None:
-                twice = [key for key in came.steps if ("next", *key) in came.steps]
-                return _Found(came, twice, seen, time.monotonic() - began)
-    return None
-
-
 def _learned(recipe: Recipe, stored: Stored, num_frames: int | None) -> Recipe:
     """Let the steps that need it see the dataset."""
     if any(step.learns for step in recipe.steps):
@@ -356,22 +301,20 @@ class _Run:
         if self.num_frames is not None and self.num_frames < 1:
             raise BadArgument(f"num_frames is {self.num_frames}; expected at least 1")
         recipe = _learned(self.recipe, self.stored, self.num_frames)
-        found = _probe(self.stored, recipe, self.num_frames)
-        twice = set(found.twice)
-        schema = Schema.layout(columns_of(found.block, self.stored.schema))
+        found = probe(self.stored, recipe, self.num_frames)
+        twice: set[Key] = set(found.twice)
+        schema = Schema.layout(found.columns)
         self.target.work.mkdir(parents=True, exist_ok=True)
         recipe_file = self.target.work / "recipe.bin"
-        share = min(self.num_frames or len(self.stored), len(self.stored)) / found.seen
-        expected = converted_bytes(list(schema), int(found.block.count * share))
         disk.require_free(
             self.target.root,
-            expected,
+            found.bytes,
             "the preprocessed dataset",
             hint="make room, or give another place with --out DIR",
         )
         total = min(self.num_frames or len(self.stored), len(self.stored))
         if self.jobs is None:
-            self.jobs = min(settings.jobs, os.cpu_count() or 1) if found.seconds * share > _WORTH_PROCESSES else 1
+            self.jobs = min(settings.jobs, os.cpu_count() or 1) if found.seconds > _WORTH_PROCESSES else 1
         if engine is None and self.jobs > 1:
             engine = Local(self.jobs, threads=self.threads)
         if engine is not None:
@@ -381,8 +324,9 @@ class _Run:
             again = self._join(tasks, engine, schema, recipe, settings, total if found.as_many else None)
             if not again:
                 return
-            twice |= again
-            schema = Schema.layout(_stored_twice(schema, twice))
+            twice |= {tuple(key) for key in again["apart"]}
+            decoded = {tuple(key) for key in again["decoded"]}
+            schema = Schema.layout(_laid_anew(schema, twice, decoded))
             disk.remove_tree(self.target.work / "parts")
 
     def _tasks(self, schema: Schema, twice: set[Key], recipe_file: Path) -> list[dict[str, Any]]:
@@ -434,8 +378,8 @@ class _Run:
         recipe: Recipe,
         settings: Settings,
         steps: int | None,
-    ) -> set[Key]:
-        """Make the parts and join them; return the fields that must be stored twice, and then nothing is made."""
+    ) -> Mapping[str, Any] | None:
+        """Make the parts and join them; or return which fields must be stored in another way, and nothing is made."""
         build, manifest = self.target.build, self.stored.manifest
         mark = fingerprint(manifest, recipe, self.num_frames, self.seed)
         key = hashlib.sha256(
@@ -463,7 +407,8 @@ class _Run:
             ) as advance:
                 for task, result in self._written(writer, tasks[len(entries) :], engine, recipe):
                     if "again" in result:
-                        return {tuple(one) for one in result["again"]}
+                        again: Mapping[str, Any] = result["again"]
+                        return again
                     unfit |= set(result["unfit"])
                     if task is not tasks[-1]:
                         journal.add({"unfit": result["unfit"], "commit": writer.commit()})
@@ -473,7 +418,7 @@ class _Run:
         finally:
             writer.discard()
         self._write_manifest(build, written, recipe, unfit, mark)
-        return set()
+        return None
 
     def _written(
         self, writer: DatasetWriter, tasks: Sequence[Mapping[str, Any]], engine: Engine | None, recipe: Recipe
@@ -561,10 +506,12 @@ def _fits(field: Column, spec: Mapping[str, Any]) -> bool:
     return True
 
 
-def _stored_twice(schema: Schema, twice: set[Key]) -> list[Column]:
+def _laid_anew(schema: Schema, twice: set[Key], decoded: set[Key]) -> list[Column]:
+    """Return the columns of a schema with some states stored twice and some pictures decoded."""
     columns: list[Column] = []
     for field in schema:
-        plain = Column(field.key, field.dtype, field.shape, field.carried, field.read_as, field.text)
+        encoded = field.encoded and field.key not in decoded
+        plain = Column(field.key, field.dtype, field.shape, field.carried, field.read_as, field.text, encoded)
         if field.key in twice and field.carried:
             columns += [replace(plain, carried=False), replace(plain, key=("next", *field.key), carried=False)]
         else:

@@ -4,7 +4,8 @@
     final   f                           next.observation  s_1  s_2  f          one TensorDict [N] of TED
 
 On the way back an entry under "next" that is the root entry one step later is stored once, as before. One that is not
-(the function treats t and t + 1 differently) becomes a field of its own. Which it is, is found out and then held to.
+(the function treats t and t + 1 differently) becomes a field of its own. Encoded pictures that come out as they went in
+stay encoded, wherever they are now. Which it is, is found out and then held to.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.storages.packed import nest
+from datasets_rl.ted.episode import Encoded, end_to_end
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import (
     EPISODE,
@@ -34,6 +36,7 @@ from datasets_rl.ted.keys import (
     as_key,
     dotted,
 )
+from datasets_rl.ted.steps import next_of
 
 __all__ = ["apart", "from_tensors", "to_tensors"]
 
@@ -46,8 +49,9 @@ def to_tensors(block: Episodes) -> TensorDictBase:
     leaves: dict[Key, Tensor] = {key: torch.zeros(count, 1, dtype=torch.bool) for key in ROOT_FLAGS}
     for key, values in {**block.steps, **block.states}.items():
         leaves[key] = torch.from_numpy(np.array(values))
-    for key in block.states:
-        leaves[(NEXT, *key)] = torch.from_numpy(block.following(key))
+    for key, values in block.states.items():
+        following = next_of(np.asarray(values), np.asarray(block.finals[key]), block.table, 0, count)
+        leaves[(NEXT, *key)] = torch.from_numpy(following)
     leaves[NEXT_DONE] = leaves[NEXT_TERMINATED] | leaves[NEXT_TRUNCATED]
     leaves[EPISODE] = torch.from_numpy(np.repeat(block.numbers, block.lengths))
     return nest(leaves, torch.Size((count,)))
@@ -102,7 +106,40 @@ def from_tensors(data: Any, block: Episodes, *, whole: bool) -> Episodes | None:
     words = {key: texts for key, texts in block.words.items() if key in leaves or key in states}
     steps = {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated, **leaves}
     facts = {name: values[origin] for name, values in block.facts.items()}
-    return Episodes(lengths, steps, states, finals, known, facts, words, block.numbers[origin])
+    came = Episodes(lengths, steps, states, finals, known, facts, words, block.numbers[origin])
+    return _still_encoded(came, block)
+
+
+def _still_encoded(came: Episodes, block: Episodes) -> Episodes:
+    """Put the encoded pictures of a block in the place of their pixels, for each field that has nothing else."""
+    steps, states, finals = dict(came.steps), dict(came.states), dict(came.finals)
+    for key, pictures in {**block.steps, **block.states}.items():
+        names = {key, (NEXT, *key)} & steps.keys()
+        if not isinstance(pictures, Encoded) or not (names or key in states):
+            continue
+        known = end_to_end([pictures, block.finals[key]]) if key in block.states else pictures
+        numbers = _numbers(np.asarray(known))
+        if key in states:
+            rows, ends = (_found(values[key], numbers, known) for values in (states, finals))
+            if rows is not None and ends is not None:
+                states[key], finals[key] = known[rows], known[ends]
+        for name in names:
+            rows = _found(steps[name], numbers, known)
+            steps[name] = steps[name] if rows is None else known[rows]
+    return replace(came, steps=steps, states=states, finals=finals)
+
+
+def _numbers(pictures: NDArray[np.uint8]) -> dict[bytes, int]:
+    """Return the number of each picture by its pixels; of equal ones the first, so that one that has bytes wins."""
+    return {pictures[number].tobytes(): number for number in reversed(range(len(pictures)))}
+
+
+def _found(values: NDArray[Any], numbers: Mapping[bytes, int], known: Any) -> NDArray[np.int64] | None:
+    """Return which picture each is, [N]; None if one of them is another."""
+    if values.dtype != known.dtype or values.shape[1:] != known.shape[1:]:
+        return None
+    found = [numbers.get(pixels.tobytes(), -1) for pixels in values]
+    return None if -1 in found else np.array(found, np.int64)
 
 
 def apart(block: Episodes, keys: frozenset[Key]) -> Episodes:

@@ -21,10 +21,11 @@ from datasets_rl import transforms as library
 from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step, snake
 from datasets_rl.preprocess.steps import known
-from datasets_rl.preprocess.steps._fields import mapped, need
+from datasets_rl.preprocess.steps._fields import mapped, need, rekeyed
 from datasets_rl.preprocess.steps.pictures import channels_first, channels_last, pictures
 from datasets_rl.preprocess.tensors import from_tensors, to_tensors
 from datasets_rl.storages.packed import nest
+from datasets_rl.ted.episode import Encoded
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, Key, as_key, dotted
 from datasets_rl.transforms import Transform
@@ -108,10 +109,15 @@ class Applied(Step):
         if states and not isinstance(self.transform, OverTime):
             return self._of_states(block, set(keys))
         transform = _at_both(self.transform) if states else self.transform
-        came = transform(to_tensors(block))
+        named = {*keys, *(as_key(key) for key in getattr(self.transform, "out_keys", ()))}
+        # Encoded pictures that it does not name need not be decoded for it; without any name it is for all fields.
+        aside = _encoded(block) - named if named or isinstance(self.transform, OverTime) else set()
+        rest = rekeyed(block, lambda key: None if key in aside else key)
+        came = transform(to_tensors(rest))
         if not came.get(NEXT_REWARD).is_floating_point():
             came.set(NEXT_REWARD, came.get(NEXT_REWARD).to(torch.get_default_dtype()))
-        return from_tensors(came, block, whole=False)
+        found = from_tensors(came, rest, whole=False)
+        return found if found is None or not aside else _with(found, block.only(aside))
 
     def _picture(self, values: NDArray[Any]) -> NDArray[Any]:
         """Transform pictures, in the layout that the transform takes."""
@@ -146,6 +152,20 @@ def _at_both(transform: OverTime) -> OverTime:
     both.in_keys = [*transform.in_keys, *((NEXT, *as_key(key)) for key in transform.in_keys)]
     both.out_keys = [*transform.out_keys, *((NEXT, *as_key(key)) for key in transform.out_keys)]
     return both
+
+
+def _encoded(block: Episodes) -> set[Key]:
+    return {key for key, values in {**block.steps, **block.states}.items() if isinstance(values, Encoded)}
+
+
+def _with(block: Episodes, other: Episodes) -> Episodes:
+    """Return a block with the fields of another one too, whose steps are the same."""
+    return replace(
+        block,
+        steps={**block.steps, **other.steps},
+        states={**block.states, **other.states},
+        finals={**block.finals, **other.finals},
+    )
 
 
 def _dtype(value: Any) -> Any:

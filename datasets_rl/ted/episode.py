@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.ted.keys import OBSERVATION, Key
 
-__all__ = ["Encoded", "Episode", "Late", "Texts", "Values"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Encoded", "Episode", "Late", "Texts", "Values", "end_to_end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +36,20 @@ class Texts:
         return cls(np.fromiter((words[text] for text in texts), np.int32, len(texts)), tuple(words))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Encoded:
     """A column of pictures that stay PNG or JPEG, [T] or [T + 1]; they are decoded when they are read."""
 
     pictures: Sequence[bytes | bytearray | memoryview]
+    """One without bytes is not known."""
 
     def __len__(self) -> int:
         """Return how many they are."""
         return len(self.pictures)
+
+    def __getitem__(self, rows: slice | NDArray[Any]) -> Self:
+        """Return some of them, by a slice, a mask or row numbers."""
+        return replace(self, pictures=[self.pictures[row] for row in np.arange(len(self))[rows].tolist()])
 
 
 Values: TypeAlias = "NDArray[np.generic] | Texts | Encoded"
@@ -93,3 +101,10 @@ class Late:
     """[1, ...] for each; only of fields so wide that they have a file of their own."""
     back: int
     """Rows that were given since, and the row itself: 1 is the last one."""
+
+
+def end_to_end(parts: Sequence[Any]) -> Any:
+    """Return columns of one field one behind the other; pictures that are all still encoded stay so."""
+    if all(isinstance(one, Encoded) for one in parts):
+        return replace(parts[0], pictures=[picture for one in parts for picture in one.pictures])
+    return np.concatenate(parts)

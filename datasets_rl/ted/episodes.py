@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.ted.episode import Episode, Texts
+from datasets_rl.ted.episode import Encoded, Episode, Texts, end_to_end
 from datasets_rl.ted.keys import Key
 from datasets_rl.ted.steps import next_of
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["Episodes"]
 
-Arrays = Mapping[Key, NDArray[Any]]
+Arrays = Mapping[Key, Any]
+"""A field each: an array, or what is read like one, as pictures that are still encoded."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,14 @@ class Episodes:
         """N."""
         return int(self.lengths.sum())
 
-    def following(self, key: Key) -> NDArray[Any]:
+    def following(self, key: Key) -> Any:
         """Return what a state is at t + 1, [N, ...]: the row below, and behind the last row of each its final one."""
-        return next_of(self.states[key], self.finals[key], self.table, 0, self.count)
+        states, finals = self.states[key], self.finals[key]
+        if isinstance(states, Encoded) and isinstance(finals, Encoded):
+            rows = np.arange(1, self.count + 1)
+            rows[self.table.stops - 1] = self.count + np.arange(len(self))
+            return end_to_end([states, finals])[rows]
+        return next_of(np.asarray(states), np.asarray(finals), self.table, 0, self.count)
 
     def pick(self, episodes: NDArray[Any]) -> Episodes:
         """Return some of the trajectories, by their numbers or by a mask, in that order."""
@@ -103,7 +109,7 @@ class Episodes:
             span = slice(rows.start, rows.stop)
             known = bool(self.known[number])
             states = {
-                key: np.concatenate([values[span], self.finals[key][number : number + 1]]) if known else values[span]
+                key: end_to_end([values[span], self.finals[key][number : number + 1]]) if known else values[span]
                 for key, values in self.states.items()
             }
             steps: dict[Key, Any] = {key: values[span] for key, values in self.steps.items()}

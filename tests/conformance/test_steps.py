@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -11,7 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from raw.images import encoded
 
+from datasets_rl.format import pictures as pictures_module
+from datasets_rl.format.pictures import Undecoded
 from datasets_rl.preprocess.functions import joined
 from datasets_rl.preprocess.naming import make
 from datasets_rl.preprocess.recipe import Recipe
@@ -20,11 +25,12 @@ from datasets_rl.preprocess.tensors import apart
 from datasets_rl.preprocess.transforms import transforms
 from datasets_rl.ted.episodes import Episodes
 
+PIXELS = ("pixels",)
 STATES = {
     ("observation",): ((3,), "f4"),
     ("goal", "achieved"): ((2,), "f8"),
     ("goal", "desired"): ((2,), "f8"),
-    ("pixels",): ((6, 8, 3), "u1"),
+    PIXELS: ((6, 8, 3), "u1"),
     ("light",): ((1, 4, 4), "f4"),
 }
 STEPS = {("action",): ((2,), "f4"), ("success",): ((1,), "?"), ("text",): ((), "i4")}
@@ -86,6 +92,17 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     "to_uint8": ({},),
     "unsqueeze": ({"dim": -1, "in_keys": ["observation"]},),
 }
+LOOK = {
+    "center_crop",
+    "crop",
+    "flatten_observation",
+    "gray_scale",
+    "permute",
+    "resize",
+    "stack_frames",
+    "to_tensor_image",
+}
+"""Steps for pictures, and `cast`, where it is told to."""
 TWICE = ({"strategy": "future"}, {"target_return": 10.0})
 """Steps that store at t and at t + 1 what differs, if only in the last digit."""
 CASES = [(name, arguments) for name, several in WRITTEN.items() for arguments in several]
@@ -134,6 +151,26 @@ def block_of(shapes, seed=0):
     )
 
 
+def still_encoded(block):
+    """Return the same episodes with their pictures as PNG."""
+
+    def pictures(values, known):
+        held = [encoded(one) if is_known else b"" for one, is_known in zip(values, known, strict=True)]
+        return Undecoded(held, values.shape[1:], Path("pictures"))
+
+    rows = pictures(block.states[PIXELS], [True] * block.count)
+    ends = pictures(block.finals[PIXELS], block.known)
+    return replace(block, states={**block.states, PIXELS: rows}, finals={**block.finals, PIXELS: ends})
+
+
+def looked_at(block):
+    """Return the same episodes with all pictures decoded."""
+    kinds = ("steps", "states", "finals")
+    return replace(
+        block, **{kind: {key: np.asarray(one) for key, one in getattr(block, kind).items()} for kind in kinds}
+    )
+
+
 def learned(name, arguments, *blocks):
     recipe = Recipe([make(name, (), arguments)])
     recipe.learn(lambda: iter(blocks))
@@ -150,6 +187,35 @@ def same(left, right):
     pairs = [(getattr(left, kind)[key], getattr(right, kind)[key]) for kind in kinds for key in getattr(left, kind)]
     pairs += [(left.lengths, right.lengths), (left.known, right.known), (left.numbers, right.numbers)]
     return all(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)
+
+
+@EACH
+def test_encoded_pictures_come_out_as_their_pixels_would_and_stay_encoded_where_they_are_the_same(name, arguments):
+    block = block_of([(3, True, True), (1, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2)
+    wanted = learned(name, arguments, block)(block)
+    recipe = learned(name, arguments, still_encoded(block))
+    came = recipe(still_encoded(block))
+
+    assert same(looked_at(came), wanted)
+    given = {picture.tobytes() for picture in (*block.states[PIXELS], *block.finals[PIXELS])}
+    for key, values in {**wanted.steps, **wanted.states}.items():
+        unchanged = (
+            values.shape[1:] == (6, 8, 3) and values.dtype == "u1" and {one.tobytes() for one in values} <= given
+        )
+        held = came.steps.get(key, came.states.get(key))
+        assert isinstance(held, Undecoded) == unchanged
+        if key in came.states:
+            assert isinstance(came.finals[key], Undecoded) == unchanged
+
+
+@EACH
+def test_pictures_that_a_step_has_no_use_for_are_not_decoded(name, arguments, monkeypatch):
+    if name in LOOK or "pixels" in arguments.get("keys", ()):
+        return
+    block = still_encoded(block_of([(3, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2))
+    recipe = learned(name, arguments, block)
+    monkeypatch.setattr(pictures_module, "_decoded", lambda *_: pytest.fail("it was decoded"))
+    recipe(block)
 
 
 def test_the_suite_covers_every_step_and_every_transform():

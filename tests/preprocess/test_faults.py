@@ -13,7 +13,7 @@ from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl.errors import BadArgument, Locked, PreprocessFailed
 from datasets_rl.format import StoredDataset
-from datasets_rl.preprocess import Function, Recipe, preprocess, run
+from datasets_rl.preprocess import Function, Recipe, preprocess, probe
 from datasets_rl.preprocess.engines.local import Local
 
 FULL = """
@@ -107,7 +107,7 @@ def test_a_function_that_gives_later_episodes_another_dtype_is_told_and_nothing_
     def odd(batch):
         return batch.set("action", batch["action"].double() if (batch["episode"] == 9).any() else batch["action"])
 
-    monkeypatch.setattr(run, "_PROBE_BYTES", 1)
+    monkeypatch.setattr(probe, "_BYTES", 1)
     with pytest.raises(PreprocessFailed, match="action as float64"):
         preprocess(folder, Recipe([Function(odd, "batch")]), num_parts=12)
     assert StoredDataset(folder).manifest == before

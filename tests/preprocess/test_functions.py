@@ -15,7 +15,7 @@ from datasets_rl.datasets.stored import StoredExperienceReplay
 from datasets_rl.errors import PreprocessFailed
 from datasets_rl.format import StoredDataset
 from datasets_rl.format.verify import check_files
-from datasets_rl.preprocess import Function, Recipe, preprocess, run, undo
+from datasets_rl.preprocess import Function, Recipe, preprocess, probe, run, undo
 from datasets_rl.progress import Report
 from datasets_rl.ted.check import check_rules
 
@@ -109,7 +109,7 @@ def test_a_function_that_stops_commuting_in_a_later_part_is_started_again(folder
         return step.set("observation", step["observation"] + change)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "_PROBE_BYTES", 1)
+        patch.setattr(probe, "_BYTES", 1)
         preprocess(folder, Recipe([late]), num_parts=5)
 
     stored, model = strict(folder), Model(given)

@@ -45,10 +45,10 @@ def mapped(block: Episodes, keys: Iterable[Key], change: Change) -> Episodes:
     steps, states, finals = dict(block.steps), dict(block.states), dict(block.finals)
     for key in keys:
         if key in steps:
-            steps[key] = change(key, steps[key])
+            steps[key] = change(key, np.asarray(steps[key]))
         else:
-            states[key] = change(key, states[key])
-            finals[key] = known_only(change(key, finals[key]), block.known)
+            states[key] = change(key, np.asarray(states[key]))
+            finals[key] = known_only(change(key, np.asarray(finals[key])), block.known)
     return replace(block, steps=steps, states=states, finals=finals)
 
 

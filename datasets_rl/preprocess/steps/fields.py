@@ -195,7 +195,7 @@ class FlatObservation(Step):
             dtype = np.dtype(np.float32)
 
         def joined(arrays: Mapping[Key, NDArray[Any]], count: int) -> dict[Key, NDArray[Any]]:
-            parts = [arrays[key].reshape(count, -1).astype(dtype, copy=False) for key in keys]
+            parts = [np.asarray(arrays[key]).reshape(count, -1).astype(dtype, copy=False) for key in keys]
             others = {key: values for key, values in arrays.items() if key not in keys}
             return {**others, as_key(self.key): np.concatenate(parts, axis=1)}
 

@@ -55,9 +55,9 @@ class HindsightGoals(Step):
         (key,), goal = need(block, [self.achieved]), as_key(self.goal)
         if key not in block.states:
             raise BadArgument(f"{self.achieved} is no state; expected one that exists after the last step too")
-        reached = block.following(key)
+        reached = np.array(block.following(key))
         unknown = block.table.stops[~block.known] - 1
-        reached[unknown] = block.states[key][unknown]
+        reached[unknown] = np.asarray(block.states[key])[unknown]
         stops = np.repeat(block.table.stops, block.lengths)
         rows = np.arange(block.count)
         if self.strategy == "final":

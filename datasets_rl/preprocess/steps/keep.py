@@ -184,10 +184,10 @@ class KeepSuccess(Step):
     def __call__(self, block: Episodes) -> Episodes | None:
         """Return those that are kept."""
         key = success_key(block, self.key)
-        there = block.steps if key in block.steps else block.states
-        found = _any_step(block, np.asarray((there[key] > 0).reshape(block.count, -1).any(-1)))
+        there = np.asarray(block.steps[key] if key in block.steps else block.states[key])
+        found = _any_step(block, np.asarray((there > 0).reshape(block.count, -1).any(-1)))
         if key in block.states:
-            found |= block.known & (block.finals[key] > 0).reshape(len(block), -1).any(-1)
+            found |= block.known & (np.asarray(block.finals[key]) > 0).reshape(len(block), -1).any(-1)
         return _kept(block, found == self.keep)
 
 
@@ -223,7 +223,7 @@ class KeepWhere(Step):
         """Say in which steps it passes, bool [N]."""
         compare, wanted = _TEST.fullmatch(self.test).groups()  # type: ignore[union-attr]  # it was checked
         key = need(block, [self.key])[0]
-        values = block.steps[key] if key in block.steps else block.states[key]
+        values = np.asarray(block.steps[key] if key in block.steps else block.states[key])
         if key in block.words:
             texts = np.array([_TESTS[compare](text, wanted) for text in block.words[key]], np.bool_)
             passed: NDArray[np.bool_] = texts[values]

@@ -48,7 +48,7 @@ class _Affine(Step):
         totals: dict[Key, list[Array]] = {}
         for block in blocks:
             for key in need(block, self.keys):
-                values = block.steps[key] if key in block.steps else block.states[key]
+                values = np.asarray(block.steps[key] if key in block.steps else block.states[key])
                 if key in block.words or values.dtype.kind not in "iuf":
                     raise BadArgument(f"{'.'.join(key)} holds no numbers that have a mean")
                 totals.setdefault(key, []).append(self._moments(values))

@@ -123,7 +123,7 @@ class StackFrames(Step):
         for key in need(block, self.keys) or pictures(block):
             if key not in states:
                 raise BadArgument(f"{dotted(key)} is no state")
-            frames, last = states[key], finals[key]
+            frames, last = np.asarray(states[key]), np.asarray(finals[key])
             bare = frames.ndim - 1 == _BARE
             behind = not bare and _channels_last(frames)
             join: Any = np.stack if bare else np.concatenate

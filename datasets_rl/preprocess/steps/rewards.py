@@ -103,9 +103,9 @@ class SuccessRewards(Step):
         """Return the block with these rewards."""
         key = success_key(block, self.key)
         if key in block.steps:
-            found = block.steps[key] > 0
+            found = np.asarray(block.steps[key]) > 0
         else:
-            found = block.following(key) > 0
+            found = np.asarray(block.following(key)) > 0
             found[block.table.stops[~block.known] - 1] = False
         hits = found.reshape(block.count, -1).any(-1, keepdims=True)
         return _with_rewards(block, np.where(hits, self.at, self.otherwise))

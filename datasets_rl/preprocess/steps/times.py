@@ -9,6 +9,7 @@ import numpy as np
 from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.steps.keep import read_span
+from datasets_rl.ted.episode import end_to_end
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TRUNCATED
 
@@ -80,16 +81,18 @@ class KeepSteps(Step):
             return None
         block = block.pick(mask)
         behind = block.lengths if stop is None else np.minimum(block.lengths, stop)
-        cut = np.flatnonzero(behind < block.lengths)
+        cut = behind < block.lengths
         lengths = behind - start
         starts = block.table.starts
         rows = np.repeat(starts + start - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         steps = {key: values[rows] for key, values in block.steps.items()}
-        finals = {key: np.array(values) for key, values in block.finals.items()}
-        known = np.array(block.known)
-        for key, values in block.states.items():
-            finals[key][cut] = values[(starts + behind)[cut]]
-        known[cut] = True
+        # The final states of all, and behind them the states that become one.
+        chosen = np.arange(len(block))
+        chosen[cut] = len(block) + np.arange(int(cut.sum()))
+        finals = {
+            key: end_to_end([block.finals[key], values[(starts + behind)[cut]]])[chosen]
+            for key, values in block.states.items()
+        }
         steps[NEXT_TRUNCATED][np.cumsum(lengths)[cut] - 1] = True
         return replace(
             block,
@@ -97,5 +100,5 @@ class KeepSteps(Step):
             steps=steps,
             states={key: values[rows] for key, values in block.states.items()},
             finals=finals,
-            known=known,
+            known=block.known | cut,
         )

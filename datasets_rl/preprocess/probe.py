@@ -1,0 +1,132 @@
+"""What a recipe makes of the first episodes of a dataset, and what that says of all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+
+from datasets_rl.convert import converted_bytes
+from datasets_rl.errors import PreprocessFailed
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.preprocess.blocks import step_bytes
+from datasets_rl.preprocess.part import columns_of, decoded_in, drawing, read, twice_in
+from datasets_rl.preprocess.recipe import Recipe
+from datasets_rl.preprocess.together import Together, refuse_unlike
+from datasets_rl.rows import Column
+from datasets_rl.ted.episode import Encoded
+from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.keys import Key
+
+__all__ = ["Probe", "Stored", "probe"]
+
+Stored = StoredDataset | Together
+
+_BYTES = 4 << 20
+_SECONDS = 0.5
+"""How much is looked at, if something is left of it: what is reached first."""
+_LOOKS = 8
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What came, and what would come of all if the others are like them."""
+
+    sample: Episodes
+    """The first that came."""
+    columns: tuple[Column, ...]
+    twice: frozenset[Key]
+    """Fields that are stored at t and at t + 1, each for itself."""
+    as_many: bool
+    """As many steps come out as go in."""
+    steps: int
+    episodes: int
+    bytes: int
+    seconds: float
+    """How long the recipe takes in one process."""
+
+
+def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> Probe:
+    """Put the first episodes through a recipe, until some are left; of several datasets, those of each.
+
+    Raises:
+        PreprocessFailed: If nothing is left of any episode.
+        BadArgument: If datasets come out with different fields.
+    """
+    spans = list(pairwise(stored.firsts)) if isinstance(stored, Together) else [(0, len(stored.episodes))]
+    left, looks = num_frames or len(stored), []
+    for first, behind in spans:
+        total = min(left, int(stored.episodes.lengths[first:behind].sum()))
+        if total:
+            looks.append(_look(stored, recipe, first, behind, total))
+        left -= total
+    blocks = [block for look in looks for block in look.came]
+    if not blocks:
+        raise PreprocessFailed(f"nothing is left of the {len(stored):,} steps of {stored.manifest.id}")
+    columns = columns_of(blocks[0], stored.schema)
+    if isinstance(stored, Together):
+        named = [(one.manifest.id, look.came[0]) for one, look in zip(stored.members, looks, strict=False) if look.came]
+        refuse_unlike([name for name, _ in named], [columns_of(block, stored.schema) for _, block in named])
+    decoded = {key for block in blocks for key in decoded_in(block, columns)}
+    columns = [replace(one, encoded=one.encoded and one.key not in decoded) for one in columns]
+    return Probe(
+        blocks[0],
+        tuple(columns),
+        frozenset(key for block in blocks for key in twice_in(block)),
+        as_many=all(look.seen == sum(block.count for block in look.came) for look in looks),
+        steps=round(sum(look.share * block.count for look in looks for block in look.came)),
+        episodes=round(sum(look.share * len(block) for look in looks for block in look.came)),
+        bytes=round(sum(look.share * _bytes(block, columns) for look in looks for block in look.came)),
+        seconds=sum(look.seconds for look in looks),
+    )
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What came of some of the episodes of one dataset."""
+
+    came: Sequence[Episodes]
+    seen: int
+    """Steps that were read for it."""
+    share: float
+    """Steps of the dataset to those."""
+    seconds: float
+    """How long all of the dataset would take."""
+
+
+def _look(stored: Stored, recipe: Recipe, first: int, behind: int, total: int) -> _Look:
+    """Put episodes [first, behind) through a recipe, until enough was seen and some are left."""
+    most = max(1, _BYTES // step_bytes(stored.schema))
+    came: list[Episodes] = []
+    seen, taken, began = [], [], time.monotonic()
+    with drawing(0):
+        for block in _growing(stored, first, behind, most, total):
+            start = time.monotonic()
+            found = recipe(block)
+            taken.append(time.monotonic() - start)
+            seen.append(block.count)
+            came += [] if found is None else [found]
+            if came and (sum(seen) >= most or time.monotonic() - began > _SECONDS):
+                break
+    # The first one pays for what is imported and compiled.
+    timed = slice(1 if len(seen) > 1 else 0, None)
+    return _Look(came, sum(seen), total / sum(seen), sum(taken[timed]) / sum(seen[timed]) * total)
+
+
+def _growing(stored: Stored, first: int, behind: int, most: int, total: int) -> Iterator[Episodes]:
+    """Yield one episode, and then blocks: a function that is slow has not many to go through."""
+    length = int(stored.episodes.lengths[first])
+    alone, others = (
+        read(stored, first, first + 1, 1, total),
+        read(stored, first + 1, behind, most // _LOOKS, total - length),
+    )
+    return chain(alone, others)
+
+
+def _bytes(block: Episodes, columns: Sequence[Column]) -> int:
+    """Return about how many bytes a block takes."""
+    every = {**block.steps, **block.states}
+    pictures = [every[one.key] for one in columns if one.encoded]
+    encoded = sum(len(picture) for one in pictures if isinstance(one, Encoded) for picture in one.pictures)
+    return converted_bytes(columns, block.count) + encoded
