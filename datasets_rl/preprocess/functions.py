@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -20,6 +21,11 @@ from datasets_rl.ted.episodes import Episodes
 __all__ = ["Function", "Per", "joined"]
 
 Per = Literal["step", "batch", "episode"]
+
+_ALONE = 256
+"""Steps that are taken apart at once: Python's collector goes through all the tensors that there are, again and again."""
+_WIDE = 1024
+"""Bytes of one step from which it is looked whether it needs to be stacked."""
 
 
 @dataclass
@@ -51,11 +57,16 @@ class Function(Step):
         if self.per == "episode":
             return joined([one for number in range(len(block)) for one in self._of_episode(block, number)])
         data = to_tensors(block)
-        if self.per == "step":
-            return from_tensors(_stacked([self.fn(one) for one in data.unbind(0)]), block, whole=False)
-        parts = data.split(self.most or max(len(data), 1), 0)
-        came = [self.fn(one) for one in parts]
-        return from_tensors(came[0] if len(came) == 1 else torch.cat(came), block, whole=False)
+        parts = data.split(self.most or (_ALONE if self.per == "step" else max(len(data), 1)), 0)
+        came = [self._of_steps(one) if self.per == "step" else self.fn(one) for one in parts]
+        odd = [one for one in came if not isinstance(one, TensorDictBase)]
+        return from_tensors([*odd, came[0]][0] if odd or len(came) == 1 else torch.cat(came), block, whole=False)
+
+    def _of_steps(self, data: TensorDictBase) -> Any:
+        rows = data.unbind(0)
+        wide = [key for key in data.keys(True, True) if data.get(key)[0].nbytes >= _WIDE]
+        before = {key: [row.get(key) for row in rows] for key in wide}
+        return _stacked([self.fn(row) for row in rows], data, before)
 
     def _of_episode(self, block: Episodes, number: int) -> list[Episodes]:
         one = block.pick(np.array([number]))
@@ -108,8 +119,8 @@ def joined(parts: Sequence[Episodes]) -> Episodes | None:
     )
 
 
-def _stacked(rows: Sequence[Any]) -> Any:
-    """Stack what came of each transition, a call for each field."""
+def _stacked(rows: Sequence[Any], data: TensorDictBase, before: Mapping[Any, Sequence[torch.Tensor]]) -> Any:
+    """Stack what came of each transition, a call for each field; those of `before` that are still there stay in `data`."""
     first = rows[0]
     if not isinstance(first, TensorDictBase):
         return first
@@ -117,5 +128,9 @@ def _stacked(rows: Sequence[Any]) -> Any:
     odd = sorted(str(key) for key in keys if not isinstance(first.get(key), torch.Tensor))
     if odd:
         raise BadArgument(f"{', '.join(odd)} is no tensor")
-    leaves = {key: torch.stack([row.get(key) for row in rows]) for key in keys}
+    leaves = {}
+    for key in keys:
+        found = [row.get(key) for row in rows]
+        kept = key in before and all(map(operator.is_, found, before[key]))
+        leaves[key] = data.get(key) if kept else torch.stack(found)
     return TensorDict(leaves, batch_size=[len(rows)])

@@ -24,7 +24,7 @@ __all__ = ["Probe", "Stored", "probe"]
 Stored = StoredDataset | Together
 
 _BYTES = 4 << 20
-_SECONDS = 0.5
+_SECONDS = 0.2
 """How much is looked at, if something is left of it: what is reached first."""
 _LOOKS = 8
 

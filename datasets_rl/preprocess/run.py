@@ -335,7 +335,7 @@ class _Run:
         if self.num_frames is not None:
             behind = int(np.searchsorted(np.cumsum(lengths), self.num_frames)) + 1
             lengths = lengths[:behind]
-        each = step_bytes(self.stored.schema)
+        each = max(step_bytes(self.stored.schema), step_bytes(schema))
         steps = PART_BYTES // each if self.num_parts is None else -(-int(lengths.sum()) // self.num_parts)
         entries = schema.to_json()
         members = self.stored.members if isinstance(self.stored, Together) else [self.stored]

@@ -10,8 +10,9 @@ stay encoded, wherever they are now. Which it is, is found out and then held to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -117,8 +118,8 @@ def _still_encoded(came: Episodes, block: Episodes) -> Episodes:
         names = {key, (NEXT, *key)} & steps.keys()
         if not isinstance(pictures, Encoded) or not (names or key in states):
             continue
-        known = end_to_end([pictures, block.finals[key]]) if key in block.states else pictures
-        numbers = _numbers(np.asarray(known))
+        several = [pictures, block.finals[key]] if key in block.states else [pictures]
+        known, numbers = end_to_end(several), _numbers([np.asarray(one) for one in several])
         if key in states:
             rows, ends = (_found(values[key], numbers, known) for values in (states, finals))
             if rows is not None and ends is not None:
@@ -129,9 +130,12 @@ def _still_encoded(came: Episodes, block: Episodes) -> Episodes:
     return replace(came, steps=steps, states=states, finals=finals)
 
 
-def _numbers(pictures: NDArray[np.uint8]) -> dict[bytes, int]:
+def _numbers(several: Sequence[NDArray[np.uint8]]) -> dict[bytes, int]:
     """Return the number of each picture by its pixels; of equal ones the first, so that one that has bytes wins."""
-    return {pictures[number].tobytes(): number for number in reversed(range(len(pictures)))}
+    numbers: dict[bytes, int] = {}
+    for number, pixels in enumerate(chain.from_iterable(several)):
+        numbers.setdefault(pixels.tobytes(), number)
+    return numbers
 
 
 def _found(values: NDArray[Any], numbers: Mapping[bytes, int], known: Any) -> NDArray[np.int64] | None:
