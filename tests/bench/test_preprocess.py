@@ -73,7 +73,7 @@ def test_a_function_of_single_steps_and_one_of_batches_against_torchrl(tmp_path,
 
     def torchrl_run(turn):
         common.BaseDatasetExperienceReplay.preprocess(
-            theirs, normed, num_workers=1, chunksize=0, mp_start_method="fork", dest=tmp_path / f"t{turn}"
+            theirs, normed, num_workers=1, chunksize=0, mp_start_method="fork", generator=torch.Generator(), dest=tmp_path / f"t{turn}"
         )
 
     taken = {"single": [], "batched": [], "torchrl": []}
