@@ -22,6 +22,7 @@ from datasets_rl.fetch.ahead import Ahead
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.format.journal import Journal
 from datasets_rl.format.npy import NpyStream
+from datasets_rl.format.part import remove_part
 from datasets_rl.format.writer import Commit, DatasetWriter, Written
 from datasets_rl.manifest import Applied, Manifest, RawFile, StoredFile
 from datasets_rl.progress import Report
@@ -155,7 +156,7 @@ def _absorb(writer: DatasetWriter, part: Part, chosen: _Chosen, what: str) -> in
         raise ConversionFailed(what, [f"part {part.folder.name} has other fields than the first one: {names}"])
     writer.absorb(part.folder, part.commit)
     chosen.seen += len(part.commit["lengths"])
-    disk.remove_tree(part.folder)
+    remove_part(part.folder)
     steps: int = part.commit["steps"]
     return steps
 

@@ -13,10 +13,10 @@ from datasets_rl import disk
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.rows import Column
 
-__all__ = ["COMMIT_FILE", "make_part"]
+__all__ = ["COMMIT_FILE", "make_part", "remove_part"]
 
 COMMIT_FILE = "commit.json"
-"""Written last: a folder without it is no part."""
+"""Written last, and removed first: a folder without it is no part."""
 
 
 def make_part(
@@ -58,6 +58,12 @@ def make_part(
     finally:
         writer.discard()
         disk.remove_tree(build)
+
+
+def remove_part(folder: Path) -> None:
+    """Delete a part; a process that dies meanwhile leaves none, and not half of one."""
+    (folder / COMMIT_FILE).unlink(missing_ok=True)
+    disk.remove_tree(folder)
 
 
 def _made(folder: Path) -> dict[str, Any] | None:

@@ -27,6 +27,7 @@ from datasets_rl.convert import converter_version, write_metadata
 from datasets_rl.errors import BadArgument, ManifestInvalid, NotADataset, PreprocessFailed
 from datasets_rl.format.journal import Journal
 from datasets_rl.format.npy import map_npy
+from datasets_rl.format.part import remove_part
 from datasets_rl.format.writer import DatasetWriter, Written
 from datasets_rl.library import Place, clear, refuse_foreign_files
 from datasets_rl.manifest import Manifest
@@ -327,7 +328,6 @@ class _Run:
             twice |= {tuple(key) for key in again["apart"]}
             decoded = {tuple(key) for key in again["decoded"]}
             schema = Schema.layout(_laid_anew(schema, twice, decoded))
-            disk.remove_tree(self.target.work / "parts")
 
     def _tasks(self, schema: Schema, twice: set[Key], recipe_file: Path) -> list[dict[str, Any]]:
         """Cut the episodes into parts."""
@@ -389,6 +389,7 @@ class _Run:
         parts = self.target.work / "parts"
         marked = parts / "of.json"
         if not marked.is_file() or marked.read_text() != key:
+            marked.unlink(missing_ok=True)  # first: what is left of them by a death is no run's
             disk.remove_tree(parts)
             parts.mkdir(parents=True)
             marked.write_text(key)
@@ -412,7 +413,7 @@ class _Run:
                     unfit |= set(result["unfit"])
                     if task is not tasks[-1]:
                         journal.add({"unfit": result["unfit"], "commit": writer.commit()})
-                    disk.remove_tree(Path(task["folder"]))
+                    remove_part(Path(task["folder"]))
                     advance(self._rows_of(task))
             written = writer.finish()
         finally:

@@ -11,6 +11,7 @@ import threading
 import pytest
 from stored_data import columns, trajectory, write_dataset
 
+from datasets_rl import disk
 from datasets_rl.errors import BadArgument, Locked, PreprocessFailed
 from datasets_rl.format import StoredDataset
 from datasets_rl.preprocess import Function, Recipe, preprocess, probe
@@ -121,6 +122,40 @@ def test_a_function_that_cannot_be_sent_is_refused_where_it_would_have_to_be(fol
     with pytest.raises(BadArgument, match="cannot be sent to other processes"):
         preprocess(folder, recipe, jobs=2, num_parts=4)
     assert StoredDataset(preprocess(folder, recipe, jobs=1)).manifest.history
+
+
+@pytest.mark.parametrize("dying", ["000003", "parts"])
+def test_a_run_that_dies_while_it_removes_parts_is_finished_by_the_next(folder, monkeypatch, dying):
+    recipe = Recipe([Function(doubled, "batch")])
+    remove, parts = disk.remove_tree, folder.parent / ".work" / "data" / "parts"
+
+    def dies(path):
+        if path.name == dying and path.exists():
+            next(iter(sorted(path.rglob("rows.npy")))).unlink()
+            raise KeyboardInterrupt
+        remove(path)
+
+    if dying == "parts":
+        preprocess_until_the_last_part(folder, recipe)
+        assert (parts / "000002" / "commit.json").is_file()
+    with monkeypatch.context() as here, pytest.raises(KeyboardInterrupt):
+        here.setattr(disk, "remove_tree", dies)
+        # Another number of parts: those that are there are of no use.
+        preprocess(folder, recipe, engine=Local(1), num_parts=6 if dying == "parts" else 4)
+
+    preprocess(folder, recipe, engine=Local(1), num_parts=4)
+    assert StoredDataset(folder).schema[("twice",)].shape == (2,)
+
+
+def preprocess_until_the_last_part(folder, recipe):
+    class Interrupted(Local):
+        def run(self, tasks):
+            made = list(super().run(tasks))
+            yield made[0]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        preprocess(folder, recipe, engine=Interrupted(1), num_parts=4)
 
 
 def test_a_worker_tells_an_error_as_this_process_would(folder):
