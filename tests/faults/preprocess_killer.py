@@ -77,8 +77,8 @@ def finish(event):
     if life(0, work, counts) is None:
         raise SystemExit("the run behind a death died")
     report("again", died=False)
-    # The owner file of a dead process is taken over by whoever needs it next.
-    left = sorted(path.name for path in (root / ".work").rglob("*") if path.is_file() and path.suffix != ".lock")
+    # The owner file of a dead process is taken over by whoever needs it next; one who dies at that leaves it renamed.
+    left = sorted(path.name for path in (root / ".work").rglob("*") if path.is_file() and ".lock" not in path.name)
     undo(folder)
     print(json.dumps({"event": f"undo after {event}", "died": False, "found": found(), "left": left}), flush=True)
     restore()
