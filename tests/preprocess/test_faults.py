@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 from stored_data import columns, trajectory, write_dataset
@@ -102,6 +105,44 @@ def test_a_worker_that_dies_ends_the_run_and_says_what_may_help(folder):
     assert StoredDataset(folder).manifest == before
 
 
+INTERRUPTED = """
+import sys, threading
+from pathlib import Path
+from datasets_rl.preprocess import Function, Recipe, preprocess
+from datasets_rl.preprocess.engines.local import Local
+
+recipe = Recipe([Function(lambda batch: batch, "batch")])
+try:
+    preprocess(Path(sys.argv[1]), recipe, engine=Local(2), num_parts=4)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers in /proc")
+def test_ctrl_c_while_workers_start_is_told_once(folder):
+    """The terminal sends it to all processes: those that still import what they need say nothing."""
+    words = [sys.executable, "-c", INTERRUPTED, str(folder)]
+    env = {**os.environ, "RLDS_NO_PROGRESS": "1"}
+    run = subprocess.Popen(words, stdout=-1, stderr=-1, text=True, start_new_session=True, env=env)
+    while b"main(" not in b"".join(map(command_line, children(run.pid))):
+        assert run.poll() is None
+        time.sleep(0.01)
+    time.sleep(0.3)  # Python itself starts, and cannot be told yet
+    os.killpg(run.pid, signal.SIGINT)
+
+    assert run.communicate(timeout=60) == ("interrupted\n", "")
+    assert StoredDataset(folder).manifest.history == ()
+
+
+def children(process):
+    return [one for path in Path("/proc").glob(f"{process}/task/*/children") for one in path.read_text().split()]
+
+
+def command_line(process):
+    return Path(f"/proc/{process}/cmdline").read_bytes()
+
+
 def test_a_function_that_gives_later_episodes_another_dtype_is_told_and_nothing_is_left(folder, monkeypatch):
     before = StoredDataset(folder).manifest
 
@@ -138,10 +179,11 @@ def test_a_run_that_dies_while_it_removes_parts_is_finished_by_the_next(folder, 
     if dying == "parts":
         preprocess_until_the_last_part(folder, recipe)
         assert (parts / "000002" / "commit.json").is_file()
-    with monkeypatch.context() as here, pytest.raises(KeyboardInterrupt):
-        here.setattr(disk, "remove_tree", dies)
-        # Another number of parts: those that are there are of no use.
+    monkeypatch.setattr(disk, "remove_tree", dies)
+    with pytest.raises(KeyboardInterrupt):
+        # With another number of parts, those that are there are of no use.
         preprocess(folder, recipe, engine=Local(1), num_parts=6 if dying == "parts" else 4)
+    monkeypatch.setattr(disk, "remove_tree", remove)
 
     preprocess(folder, recipe, engine=Local(1), num_parts=4)
     assert StoredDataset(folder).schema[("twice",)].shape == (2,)

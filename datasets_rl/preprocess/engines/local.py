@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +21,12 @@ from datasets_rl.preprocess import part
 
 __all__ = ["Local"]
 
+_PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one, which ends it
+from datasets_rl.preprocess.engines.local import main
+main(int(sys.argv[1]))
+"""
 _AHEAD = 2
 """Parts that are made, or begun, for each process before the first one is taken."""
 
@@ -84,7 +89,7 @@ class _Worker:
     def __init__(self, threads: int) -> None:
         self.tasks = 0
         self._process = subprocess.Popen(  # noqa: S603 - this very Python, and a number
-            [sys.executable, "-c", f"from datasets_rl.preprocess.engines.local import main; main({threads})"],
+            [sys.executable, "-c", _PROGRAM, str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
@@ -128,7 +133,6 @@ class _Worker:
 def main(threads: int) -> None:
     """Make the parts that stdin describes, a line each, and answer each with a line."""
     torch.set_num_threads(threads)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one, which ends it
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a function prints must not come between
     for line in sys.stdin:
