@@ -120,8 +120,9 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers in /proc")
-def test_ctrl_c_while_workers_start_is_told_once(folder):
-    """The terminal sends it to all processes: those that still import what they need say nothing."""
+@pytest.mark.parametrize("how", ["Ctrl-C", "killed"])
+def test_workers_say_nothing_of_the_end_of_a_run(folder, how):
+    """The terminal sends Ctrl-C to all processes, those that still import what they need too."""
     words = [sys.executable, "-c", INTERRUPTED, str(folder)]
     env = {**os.environ, "RLDS_NO_PROGRESS": "1"}
     run = subprocess.Popen(words, stdout=-1, stderr=-1, text=True, start_new_session=True, env=env)
@@ -129,9 +130,12 @@ def test_ctrl_c_while_workers_start_is_told_once(folder):
         assert run.poll() is None
         time.sleep(0.01)
     time.sleep(0.3)  # Python itself starts, and cannot be told yet
-    os.killpg(run.pid, signal.SIGINT)
+    if how == "Ctrl-C":
+        os.killpg(run.pid, signal.SIGINT)
+    else:
+        run.kill()
 
-    assert run.communicate(timeout=60) == ("interrupted\n", "")
+    assert run.communicate(timeout=60) == ("interrupted\n" if how == "Ctrl-C" else "", "")
     assert StoredDataset(folder).manifest.history == ()
 
 

@@ -140,5 +140,8 @@ def main(threads: int) -> None:
             answer: Mapping[str, Any] = part.make(json.loads(line))
         except DatasetsRLError as error:
             answer = {"error": {"kind": type(error).__name__, "message": error.message, "hint": error.hint}}
-        out.write(json.dumps(answer) + "\n")
-        out.flush()
+        try:
+            out.write(json.dumps(answer) + "\n")
+            out.flush()
+        except BrokenPipeError:  # the process that asked was killed
+            os._exit(1)
