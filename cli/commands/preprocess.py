@@ -223,7 +223,8 @@ def _dry_run(
     from datasets_rl.preprocess import preview
 
     def look(item: str) -> Preview:
-        return preview(_folders(shell, items[item]), recipe, dest=out, num_frames=num_frames)
+        folders = _folders(shell, items[item])
+        return preview(folders, recipe, dest=out, num_frames=num_frames, settings=shell.settings)
 
     found = each(shell, items, look)
     blocks: list[Block] = [block for one in found if one.value for block in _preview_blocks(one.value)]

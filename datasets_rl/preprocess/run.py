@@ -175,6 +175,7 @@ def preview(
     dest: Path | None = None,
     num_frames: int | None = None,
     seed: int = 0,
+    settings: Settings | None = None,
 ) -> Preview:
     """Say what `preprocess` would make, from the first episodes, without writing anything.
 
@@ -183,7 +184,7 @@ def preview(
     """
     folders = _folders(folder)
     stored, target = opened([str(one) for one in folders]), _target(folders, dest)
-    recipe = _learned(recipe, stored, num_frames)
+    recipe = _learned(recipe, stored, num_frames, show=(settings or Settings.from_env()).progress)
     found = probe(stored, recipe, num_frames)
     return Preview(
         id=stored.manifest.id,
@@ -275,11 +276,18 @@ def _refuse_in_the_way(target: Place, folders: Sequence[Path]) -> None:
         raise BadArgument(f"{target.folder} is in the way: it holds something that is not a dataset")
 
 
-def _learned(recipe: Recipe, stored: Stored, num_frames: int | None) -> Recipe:
-    """Let the steps that need it see the dataset."""
-    if any(step.learns for step in recipe.steps):
-        most = max(1, _BLOCK_BYTES // step_bytes(stored.schema))
-        recipe.learn(lambda: read(stored, 0, len(stored.episodes), most, num_frames or len(stored)))
+def _learned(recipe: Recipe, stored: Stored, num_frames: int | None, *, show: bool) -> Recipe:
+    """Let the steps that need it see the dataset, each for itself."""
+    most = max(1, _BLOCK_BYTES // step_bytes(stored.schema))
+    rows = min(num_frames or len(stored), len(stored))
+
+    def blocks() -> Iterator[Episodes]:
+        with report(f"learning from {stored.manifest.id}", rows, unit=" steps", show=show) as advance:
+            for block in read(stored, 0, len(stored.episodes), most, rows):
+                yield block
+                advance(block.count)
+
+    recipe.learn(blocks)
     return recipe
 
 
@@ -301,7 +309,7 @@ class _Run:
         """Leave the finished dataset in the build folder."""
         if self.num_frames is not None and self.num_frames < 1:
             raise BadArgument(f"num_frames is {self.num_frames}; expected at least 1")
-        recipe = _learned(self.recipe, self.stored, self.num_frames)
+        recipe = _learned(self.recipe, self.stored, self.num_frames, show=settings.progress)
         found = probe(self.stored, recipe, self.num_frames)
         twice: set[Key] = set(found.twice)
         schema = Schema.layout(found.columns)
