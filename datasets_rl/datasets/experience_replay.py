@@ -30,7 +30,7 @@ from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.writers._base import Writer
 
 if TYPE_CHECKING:
-    from datasets_rl.preprocess import Recipe
+    from datasets_rl.preprocess import Recipe, Step
     from datasets_rl.preprocess.functions import Per
 
 __all__ = ["BaseDatasetExperienceReplay", "Download"]
@@ -223,7 +223,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
     def preprocess(
         self,
-        fn: Callable[[Any], Any] | Recipe,
+        fn: Callable[[Any], Any] | Recipe | Step | str,
         dim: int = 0,
         num_workers: int | None = None,
         *,
@@ -254,8 +254,9 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         function fails, or the process dies, the dataset is as it was; the same call then goes on where it stopped.
 
         Args:
-            fn: Takes a TensorDict and returns one, or a `Recipe`. Fields may be added, dropped and changed; reward and
-                ends stay. Where ``next`` comes out as the root one step later, it is stored once.
+            fn: Takes a TensorDict and returns one; or a `Recipe`, its name or file, or a `Step`. Fields may be added,
+                dropped and changed; reward and ends stay. Where ``next`` comes out as the root one step later, it is
+                stored once.
             dim: The axis of steps: 0.
             num_workers: Processes; by default as many as there are cores where the dataset is large.
             chunksize: Steps that the function is given at once; 0 gives it single steps.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ def whole_episodes(lengths: np.ndarray, most: int) -> list[tuple[int, int]]:
     """Cut E episodes into runs of about `most` steps: (first, behind the last); a run has one at least."""
     starts = np.cumsum(lengths) - lengths
     cuts = np.flatnonzero(np.diff(starts // max(most, 1), prepend=-1))
-    return list(zip(cuts.tolist(), [*cuts[1:].tolist(), len(lengths)], strict=True))
+    return list(pairwise([*cuts.tolist(), len(lengths)]))
 
 
 def block_of(stored: StoredDataset, first: int, behind: int) -> Episodes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from datasets_rl.errors import BadArgument
 from datasets_rl.manifest import Manifest
 from datasets_rl.preprocess import part
+from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.engines import Engine
 from datasets_rl.preprocess.engines.local import Local
 from datasets_rl.preprocess.functions import Function, Per
@@ -28,7 +30,7 @@ _START_METHODS = {None, "fork", "spawn", "forkserver"}
 class Call:
     """One call, as it was written."""
 
-    fn: Callable[[Any], Any] | Recipe
+    fn: Any
     dim: int
     num_workers: int | None
     chunksize: int | None
@@ -83,7 +85,7 @@ class Call:
         ]
         if self.mp_start_method not in _START_METHODS:
             problems.append(f"mp_start_method is {self.mp_start_method!r}; expected 'fork', 'spawn' or 'forkserver'")
-        if isinstance(self.fn, Recipe) and (self.batched or self.per or self.chunksize or self.num_chunks):
+        if self._given and (self.batched or self.per or self.chunksize or self.num_chunks):
             problems.append(
                 "a recipe says itself what its steps take: batched, per, chunksize and num_chunks have no meaning"
             )
@@ -92,9 +94,17 @@ class Call:
         if problems:
             raise BadArgument("; ".join(problems))
 
+    @cached_property
+    def _given(self) -> Recipe | None:
+        """What was given, where that is a recipe or a step, and not a function."""
+        if isinstance(self.fn, str):
+            return Recipe.of(self.fn)
+        step = isinstance(self.fn, Step) or (isinstance(self.fn, type) and issubclass(self.fn, Step))
+        return Recipe([self.fn]) if step else self.fn if isinstance(self.fn, Recipe) else None
+
     def _recipe(self, steps: int) -> Recipe:
-        if isinstance(self.fn, Recipe):
-            return self.fn
+        if given := self._given:
+            return given
         most = self.chunksize or 0 if self.num_chunks is None else -(-steps // self.num_chunks)
         per: Per = self.per or ("batch" if self.batched or most else "step")
         return Recipe([Function(self.fn, per, most if per == "batch" else 0)], getattr(self.fn, "__qualname__", ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -73,9 +73,7 @@ class Function(Step):
         came = self.fn(to_tensors(one))
         several = came if isinstance(came, (list, tuple)) else [] if came is None else [came]
         made = [from_tensors(data, one, whole=True) for data in several]
-        found = [each for each in made if each is not None]
-        # The state behind the last step is unknown only where that step comes last.
-        return [replace(each, known=np.ones_like(each.known)) for each in found[:-1]] + found[-1:]
+        return [each for each in made if each is not None]
 
     def to_json(self) -> dict[str, Any]:
         """Describe the step: the function by its name and by what it does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import re
 import sys
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files as package_files
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,7 @@ else:
 
 __all__ = ["Recipe", "shipped"]
 
+_PYTHON = re.compile(r"(.+\.py)(?::(.*))?", re.DOTALL)
 _WORD = re.compile(r"(?:([A-Za-z_]\w*)=)?(.*)", re.DOTALL)
 
 
@@ -43,7 +46,7 @@ class Recipe:
         >>> Recipe([KeepReturns(least=3000), fn])
 
     Args:
-        steps: Steps, or functions of a transition.
+        steps: Steps, functions of a transition, classes of steps that need no arguments, or other recipes.
         name: For messages and the manifest.
         purpose: One line for listings.
     """
@@ -53,7 +56,9 @@ class Recipe:
     purpose: str = ""
 
     def __post_init__(self) -> None:
-        self.steps = [one if isinstance(one, Step) else Function(one) for one in self.steps]
+        self.steps = [
+            _step(one) for given in self.steps for one in (given.steps if isinstance(given, Recipe) else [given])
+        ]
         if not self.steps:
             raise BadArgument(f"the recipe {self.name!r} has no step")
 
@@ -64,9 +69,8 @@ class Recipe:
         Raises:
             BadArgument: If there is no such recipe or file, or a step is not as it should be; all faults at once.
         """
-        path, _, attribute = text.partition(".py:")
-        if attribute:
-            return _from_python(Path(f"{path}.py").expanduser(), attribute)
+        if python := _PYTHON.fullmatch(text):
+            return _from_python(Path(python[1]).expanduser(), python[2] or "")
         if text.endswith(".toml") or Path(text).is_file():
             try:
                 return _from_toml(Path(text).expanduser().read_text("utf-8"), text)
@@ -122,7 +126,10 @@ class Recipe:
                 some = next(left, None)
                 if some is None:
                     raise PreprocessFailed(f"nothing is left for step {number} ({step.use()}) to learn from")
-                step.learn(chain([some], left))
+                try:
+                    step.learn(chain([some], left))
+                except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # BadArgument is one of them
+                    raise _failed(step, number, some, "", error) from error
 
     @property
     def learned(self) -> dict[str, Any]:
@@ -195,9 +202,40 @@ def _from_python(path: Path, attribute: str) -> Recipe:
     found = getattr(module, attribute, None)
     if isinstance(found, Recipe):
         return found
-    if found is None or not (callable(found) or isinstance(found, (list, tuple))):
-        raise BadArgument(f"{path} has no {attribute!r} that is a function, a step, a list of them or a Recipe")
+    if not _is_recipe(found):
+        names = [name for name, one in vars(module).items() if _is_recipe(one) and _is_own(name, one, module)]
+        raise BadArgument(
+            f"{path} has no {attribute!r} that is a function, a step, a list of them or a Recipe"
+            if attribute
+            else f"{path} was given without a name",
+            hint=f"it has {', '.join(f'{path.name}:{name}' for name in names)}" if names else "write FILE.py:NAME",
+        )
     return Recipe(found if isinstance(found, (list, tuple)) else [found], f"{path.name}:{attribute}")
+
+
+def _is_recipe(found: Any) -> bool:
+    """Say whether something can be read as a recipe."""
+    several = found if isinstance(found, (list, tuple)) else [found]
+    return bool(several) and all(isinstance(one, Recipe) or callable(one) for one in several)
+
+
+def _is_own(name: str, found: Any, module: ModuleType) -> bool:
+    """Say whether a file made something itself, for others; functions and classes may be imported."""
+    imported = (inspect.isclass(found) or inspect.isroutine(found)) and found.__module__ != module.__name__
+    return not (imported or name.startswith("_"))
+
+
+def _step(given: Any) -> Step:
+    """Make a step of what a recipe was given as one."""
+    if isinstance(given, type) and issubclass(given, Step):
+        try:
+            return given()
+        except TypeError as error:
+            raise BadArgument(
+                f"the step {given.__name__} cannot be made without arguments: {error}",
+                hint=f"give one that is made: {given.__name__}(...)",
+            ) from error
+    return given if isinstance(given, Step) else Function(given)
 
 
 Written = tuple[str, Sequence[Any], Mapping[str, Any]]
@@ -256,10 +294,12 @@ def _located(step: Step, number: int, block: Episodes) -> Episodes | None:
     except Exception as error:
         for one in range(len(block)) if len(block) > 1 else ():
             _located(step, number, block.pick(np.array([one])))
-        known = isinstance(error, DatasetsRLError)
-        why, hint = (error.message, error.hint) if known else (f"{type(error).__name__}: {error}", "")  # type: ignore[attr-defined]  # it is one of ours
         where = f" at episode {block.numbers[0]}" if len(block) == 1 else ""
-        keys = ", ".join(sorted(map(dotted, (*block.states, *block.steps))))
-        raise PreprocessFailed(
-            f"step {number} ({step.to_json()['use']}){where}, which has {keys}: {why}", hint=hint
-        ) from error
+        raise _failed(step, number, block, where, error) from error
+
+
+def _failed(step: Step, number: int, block: Episodes, where: str, error: Exception) -> PreprocessFailed:
+    known = isinstance(error, DatasetsRLError)
+    why, hint = (error.message, error.hint) if known else (f"{type(error).__name__}: {error}", "")  # type: ignore[attr-defined]  # it is one of ours
+    keys = ", ".join(sorted(map(dotted, (*block.states, *block.steps))))
+    return PreprocessFailed(f"step {number} ({step.to_json()['use']}){where}, which has {keys}: {why}", hint=hint)

@@ -79,6 +79,7 @@ def from_tensors(data: Any, block: Episodes, *, whole: bool) -> Episodes | None:
         return None
     terminated, truncated, done = (leaves.pop(key, np.zeros((count, 1), np.bool_)) for key in _FLAGS)
     ends = (terminated | truncated | done)[:, 0]
+    cut = whole and count < block.count and not ends[-1]
     if not whole:
         ends = ends.copy()
         ends[block.table.stops - 1] = True
@@ -88,9 +89,9 @@ def from_tensors(data: Any, block: Episodes, *, whole: bool) -> Episodes | None:
     truncated = truncated | (ends[:, None] & ~terminated)
     lengths = np.diff(stops, prepend=0)
     origin = np.zeros(len(stops), np.int64) if whole else block.table.episode_of(stops - 1)
-    # Only the last piece of an episode can end where the state is not known.
+    # Only the last piece of an episode can end where the state is not known, and not where its last steps are gone.
     last = np.append(origin[1:] != origin[:-1], True)
-    known = block.known[origin] | ~last
+    known = block.known[origin] | ~last | cut
     states, finals = {}, {}
     for key in [key for key in leaves if key[0] != NEXT and (NEXT, *key) in leaves]:
         following = leaves[(NEXT, *key)]

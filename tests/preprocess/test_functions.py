@@ -16,6 +16,7 @@ from datasets_rl.errors import PreprocessFailed
 from datasets_rl.format import StoredDataset
 from datasets_rl.format.verify import check_files
 from datasets_rl.preprocess import Function, Recipe, preprocess, probe, run, undo
+from datasets_rl.preprocess.steps.rewards import ScaleRewards
 from datasets_rl.progress import Report
 from datasets_rl.ted.check import check_rules
 
@@ -134,6 +135,30 @@ def test_functions_of_episodes_drop_split_and_shorten_them(dataset, given, folde
     # What is cut off goes on: the state behind the cut is known.
     assert np.array_equal(stored.column(("next", "observation"))[1], given[0].states[("observation",)][2])
     assert stored.column(("next", "truncated"))[1, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "known"),
+    [
+        (lambda episode: episode[:2], [True]),
+        (lambda episode: episode[1:], [False]),
+        (lambda episode: [episode[:1], episode[1:]], [True, False]),
+        (lambda episode: [episode[2:], episode[:2]], [False, True]),
+        (lambda episode: [episode, episode.clone()], [False, False]),
+    ],
+    ids=["head", "tail", "cut", "turned", "copies"],
+)
+def test_the_state_behind_an_episode_is_unknown_only_where_its_last_step_is_left(tmp_path, change, known):
+    given = [trajectory(3, seed=1, known=False)]
+    folder = write_dataset(tmp_path / "toy" / "data", given, columns()).folder
+    preprocess(folder, Recipe([Function(change, "episode")]))
+
+    stored = strict(folder)
+    assert stored.episodes["final_known"].tolist() == known
+    roots, following = (stored.column(key) for key in (("observation",), ("next", "observation")))
+    states = given[0].states[("observation",)]
+    after = {state.tobytes(): one for state, one in zip(states, [*states[1:], np.zeros(3, np.float32)], strict=True)}
+    assert all(np.array_equal(after[root.tobytes()], one) for root, one in zip(roots, following, strict=True))
 
 
 def test_ends_that_a_function_puts_in_cut_episodes(dataset, folder):
@@ -356,6 +381,69 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, name):
     (tmp_path / name.partition(":")[0]).write_text(text, "utf-8", "surrogateescape")
     with pytest.raises(BadArgument, match=r"own\.(py fails|toml is no TOML)"):
         Recipe.of(str(tmp_path / name))
+
+
+OWN = """
+from dataclasses import dataclass, replace
+from datasets_rl import Recipe, Step
+from datasets_rl.preprocess.steps.keep import KeepReturns
+
+@dataclass
+class Doubled(Step):
+    by: int = 2
+    def __call__(self, block):
+        return replace(block, steps={**block.steps, ("doubled",): block.steps["action",] * self.by})
+
+@dataclass
+class Needs(Step):
+    by: int
+    def __call__(self, block):
+        return block
+
+several = [Doubled, Recipe([Doubled(3)]), KeepReturns()]
+both = Recipe([Doubled()])
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    return str(tmp_path / "own.py")
+
+
+@pytest.mark.parametrize("name", ["Doubled", "several", "both"])
+def test_a_class_an_object_and_a_recipe_of_a_file_are_steps(own, folder, name):
+    stored = strict(preprocess(folder, Recipe.of(f"{own}:{name}")))
+    times = 3 if name == "several" else 2
+    assert np.array_equal(stored.column(("doubled",)), stored.column(("action",)) * times)
+
+
+@pytest.mark.parametrize("end", ["", ":", ":other"])
+def test_a_python_file_without_a_name_that_is_in_it_says_which_are(own, end):
+    with pytest.raises(BadArgument, match=r"own\.py (was given without a name|has no 'other')") as caught:
+        Recipe.of(own + end)
+    assert caught.value.hint == "it has own.py:Doubled, own.py:Needs, own.py:several, own.py:both"
+
+
+def test_a_class_of_a_step_that_needs_arguments_is_named(own):
+    with pytest.raises(BadArgument, match=r"the step Needs cannot be made without arguments: .*'by'"):
+        Recipe.of(f"{own}:Needs")
+
+
+def test_a_dataset_takes_a_step_its_class_a_recipe_and_a_name(dataset, tmp_path):
+    wanted = dataset.preprocess(Recipe([ScaleRewards(shift=-1.0)]), dest=tmp_path / "recipe")[:]
+    for number, given in enumerate(["iql_antmaze", ScaleRewards(shift=-1.0)]):
+        came = dataset.preprocess(given, dest=tmp_path / str(number))[:]
+        assert torch.equal(came["next", "reward"], wanted["next", "reward"])
+    same = dataset.preprocess(ScaleRewards, dest=tmp_path / "class")[:]
+    assert torch.equal(same["next", "reward"], wanted["next", "reward"] + 1)
+    with pytest.raises(BadArgument, match="a recipe says itself"):
+        dataset.preprocess(ScaleRewards(), batched=True)
+
+
+def test_a_step_that_cannot_learn_is_named_with_the_fields_that_there_are(folder):
+    with pytest.raises(PreprocessFailed, match=r"step 0 \(normalise\), which has action, .*: there is no field speed"):
+        preprocess(folder, Recipe.inline(["normalise:speed"]))
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_iql_locomotion_scales_by_the_span_of_returns():
 
 
 def test_iql_locomotion_refuses_returns_that_are_all_the_same():
-    with pytest.raises(BadArgument, match="all episodes have the return 3"):
+    with pytest.raises(PreprocessFailed, match="all episodes have the return 3"):
         made("iql_locomotion", episodes([1, 1], [3, 3]))
 
 
@@ -428,7 +428,7 @@ def test_data_that_a_step_cannot_use_is_named(step, problem):
 
 def test_parts_of_an_observation_are_not_left_below_their_vector():
     states = {("observation", "place"): [[1.0]], ("observation", "image"): np.zeros((1, 4, 4, 3), np.uint8)}
-    with pytest.raises(BadArgument, match=r"observation.image would stay below observation"):
+    with pytest.raises(PreprocessFailed, match=r"observation.image would stay below observation"):
         made("flat_observation", episodes([1], states=states, finals=states))
 
 
