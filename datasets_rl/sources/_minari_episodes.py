@@ -10,15 +10,17 @@ raw, whatever ``jpeg_encoding`` is.
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5g, h5l, h5o, h5s
+from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed, MissingDependency
@@ -181,30 +183,56 @@ def _itself(group: Any, path: bytes) -> Any:
     return group
 
 
+@dataclass(frozen=True, slots=True)
+class _Type:
+    """What a type of HDF5 means."""
+
+    size: int
+    """Bytes of a value in the file."""
+    dtype: np.dtype[Any]
+    """In this machine's byte order."""
+    text: bool
+    vlen: np.dtype[Any] | None
+    """Of the elements, where each value is an array of any length."""
+
+
+def _type(stored: Any) -> _Type:
+    return _meaning(stored.get_type().encode())
+
+
+@lru_cache(maxsize=256)
+def _meaning(encoded: bytes) -> _Type:
+    # To ask for it costs as much as to open the dataset, and a dataset has a few types for its thousands of episodes.
+    kind = h5t.decode(encoded)
+    dtype = kind.dtype
+    text = h5py.check_string_dtype(dtype) is not None
+    return _Type(kind.get_size(), dtype.newbyteorder("="), text, h5py.check_vlen_dtype(dtype))
+
+
 class _Hdf5Column(Stored):
     """A dataset of the file."""
 
     def __init__(self, name: str, dataset: Any, leaf: Leaf | None) -> None:
         shape: tuple[int, ...] = dataset.shape
-        dtype: np.dtype[Any] = dataset.dtype
+        kind = _type(dataset)
         if not shape:
             raise Faults(f"{name} is a single value; expected a row for each step")
-        declared, stored = dataset.get_type().get_size() * int(np.prod(shape)), dataset.get_storage_size()
+        declared, stored = kind.size * math.prod(shape), dataset.get_storage_size()
         # Data in other files, or that was never written, takes no room here either.
         if stored * _SHRUNK_MOST < declared:
             raise Faults(f"{name} declares {list(shape)}, {declared:,} bytes, but stores {stored:,}")
         self._name = name
         self._dataset = dataset
-        self._vlen = h5py.check_vlen_dtype(dtype)
-        self.length, self.shape, self.dtype = shape[0], shape[1:], dtype.newbyteorder("=")
-        if h5py.check_string_dtype(dtype) is not None:
+        self.length, self.shape, self.dtype = shape[0], shape[1:], kind.dtype
+        objects = kind.dtype.kind == "O"
+        if kind.text:
             self.kind, self.shape, self.dtype = "text", (), np.dtype(np.int32)
             if len(shape) != 1:
                 raise Faults(f"{name} holds texts in {list(shape)}; expected one a step")
-        elif dtype.kind == "O" or (dtype == np.uint8 and len(shape) == 2 and self._may_be_jpeg(leaf)):
-            if self._vlen not in {None, np.dtype(np.uint8)} or (dtype.kind == "O" and self._vlen is None):
+        elif objects or (kind.dtype == np.uint8 and len(shape) == 2 and self._may_be_jpeg(leaf)):
+            if objects and kind.vlen != np.uint8:
                 raise Faults(f"{name} holds objects; expected numbers, texts or JPEG images")
-            if dtype.kind == "O" or self._encoded(0).startswith(_JPEG):
+            if objects or self._encoded(0).startswith(_JPEG):
                 self.kind, self.dtype = "jpeg", np.dtype(np.uint8)
                 self.shape = _image_shape(self._encoded(0), name, leaf)
 
@@ -234,9 +262,10 @@ def _attribute(group: Any, name: bytes) -> int | None:
     if not h5a.exists(group, name):
         return None
     attribute = h5a.open(group, name)
-    if attribute.dtype.kind not in "iu" or attribute.shape not in {(), (1,)}:
+    dtype, shape = _type(attribute).dtype, attribute.shape
+    if dtype.kind not in "iu" or shape not in {(), (1,)}:
         return None
-    value: NDArray[Any] = np.empty(attribute.shape, attribute.dtype)
+    value: NDArray[Any] = np.empty(shape, dtype)
     attribute.read(value)
     return int(value.reshape(-1)[0])
 
