@@ -6,7 +6,6 @@ import functools
 import importlib
 import inspect
 import os
-import pkgutil
 import shlex
 import sys
 import time
@@ -20,11 +19,12 @@ import typer
 from datasets_rl.errors import DatasetsRLError
 
 from . import commands
-from .errors import INTERRUPTED, USAGE, Explained, explain
+from .commands import command_names
+from .errors import INTERRUPTED, USAGE, Explained
 from .options import GLOBALS, Shell
 from .output import Lines, Result
 
-__all__ = ["command_names", "make_app", "run"]
+__all__ = ["make_app", "run"]
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     except (DatasetsRLError, OSError) as error:
         if shell.debug:
             shell.printer.traceback(error)
-        return _fail(shell, explain(error))
+        return _fail(shell, shell.explained(error))
     except _UsageError as error:
         # Typer says whose error it is where it stopped before the command took its options.
         shell.command = shell.command or getattr(getattr(error, "ctx", None), "info_name", "") or ""
@@ -86,11 +86,6 @@ def make_app() -> typer.Typer:
         more: Sequence[inspect.Parameter] = getattr(module, "more_options", tuple)()
         app.command(name, epilog=_EPILOG, context_settings=settings)(_command(module.run, more))
     return app
-
-
-def command_names() -> tuple[str, ...]:
-    """Return the names of all commands, sorted."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(commands.__path__)))
 
 
 _HELP = """Offline-RL datasets: download, verify, look, sample.

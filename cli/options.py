@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,7 @@ import typer
 from datasets_rl.errors import BadArgument, DatasetsRLError, NotADataset, UnknownId
 from datasets_rl.settings import Settings
 
+from .commands import command_names
 from .errors import SOME_FAILED, Explained, explain
 from .output import Printer
 
@@ -42,6 +44,8 @@ Ids = Annotated[
 Targets = Annotated[
     list[str], typer.Argument(metavar="ID|PATH...", show_default=False, help="SOURCE/NAME, or a dataset's folder.")
 ]
+
+_COMMAND = re.compile(rf"\brlds (?=(?:{'|'.join(command_names())})\b)")
 
 GLOBALS: dict[str, tuple[Any, Sequence[str], Mapping[str, Any], Any]] = {
     "json": (bool, ("--json",), {"help": "Print one JSON document."}, False),
@@ -91,6 +95,16 @@ class Shell:
         self.root = root or self.root
         self.version |= version
 
+    def explained(self, error: Exception) -> Explained:
+        """Put an error into three lines."""
+        told = explain(error)
+        return dataclasses.replace(told, hint=self.repeated(told.hint))
+
+    def repeated(self, text: str) -> str:
+        """Repeat --root, if it was given, in the commands that a text names."""
+        root = "" if self.root is None else f"--root {shlex.quote(str(self.root))} "
+        return _COMMAND.sub(lambda found: f"{found[0]}{root}", text)
+
     def detail(self, text: str) -> None:
         """Say something that only -v wants to know."""
         if self.verbose:
@@ -136,7 +150,7 @@ def each(shell: Shell, items: Iterable[str], act: Callable[[str], T]) -> list[Ou
         except (DatasetsRLError, OSError) as error:
             if shell.debug:
                 shell.printer.traceback(error)
-            told = explain(error)
+            told = shell.explained(error)
             shell.printer.failed(shell.command, told, document=False)
             outcomes.append(Outcome(item, error=told))
     return outcomes

@@ -274,8 +274,7 @@ def plan(
     local = from_local is not None
     raw_bytes = _sum(asset.size for asset in contents.assets)
     raw_bytes = entry.bytes if raw_bytes is None else raw_bytes
-    growth = contents.growth or {"": _SIZE_GUESS}
-    choices = {} if raw_bytes is None or raw_only else {name: int(raw_bytes * one) for name, one in growth.items()}
+    choices = {} if raw_only else _stored_bytes(contents, raw_bytes, selection)
     stored_bytes = next(iter(choices.values()), None)
     wire = 0 if local else remaining_bytes(contents.assets, spot.raw)
     return Plan(
@@ -285,7 +284,7 @@ def plan(
         present=spot.exists and not force,
         wire_bytes=wire,
         stored_bytes=stored_bytes,
-        peak_bytes=None if wire is None else _raw_at_once(contents, wire, options, settings) + (stored_bytes or 0),
+        peak_bytes=None if wire is None else _peak(contents, wire, stored_bytes or 0, spot, options, settings),
         free_bytes=disk.free_bytes(spot.root),
         selection=selection,
         choices=choices if len(choices) > 1 else {},
@@ -295,6 +294,20 @@ def plan(
 def _sum(sizes: Iterable[int | None]) -> int | None:
     known = list(sizes)
     return None if None in known else sum(size or 0 for size in known)
+
+
+def _stored_bytes(contents: Contents, raw_bytes: int | None, selection: Selection) -> dict[str, int]:
+    """Return about how many bytes are stored, by the choices that decide it, that taken first; nothing if unknown."""
+    if contents.stored_bytes is not None:
+        return {"": contents.stored_bytes}
+    if raw_bytes is None or selection.keys:
+        return {}
+    return {name: int(raw_bytes * one) for name, one in (contents.growth or {"": _SIZE_GUESS}).items()}
+
+
+def _peak(contents: Contents, wire: int, stored_bytes: int, spot: Place, options: Options, settings: Settings) -> int:
+    """Return how many bytes are still to be written and lie on the disk at once, at most."""
+    return _raw_at_once(contents, wire, options, settings) + max(0, stored_bytes - disk.tree_bytes(spot.build))
 
 
 def _raw_at_once(contents: Contents, wire: int, options: Options, settings: Settings) -> int:
@@ -381,6 +394,7 @@ def download(
             if force:
                 spot.upstream.unlink(missing_ok=True)
         contents = _resolve(dataset_id, spot, settings, options, selection)
+        _require_room(contents, spot, settings, options, selection, raw_only=raw_only)
         if raw_only:
             files = _fetch(dataset_id, contents.assets, spot, settings, options)
             return spot.raw if files[0].path.is_relative_to(spot.raw) else files[0].path.parent
@@ -493,10 +507,31 @@ def _resolve(
     return replace(contents, assets=tuple(mirrored(asset, bases) for asset in contents.assets))
 
 
+def _require_room(
+    contents: Contents, spot: Place, settings: Settings, options: Options, selection: Selection, *, raw_only: bool
+) -> None:
+    """Check that there is room for what is known of a dataset, before anything comes.
+
+    Raises:
+        DiskFull: If there is not.
+    """
+    from datasets_rl.fetch import remaining_bytes
+
+    wire = remaining_bytes(contents.assets, spot.raw)
+    if not wire or options.from_local is not None:
+        return
+    if raw_only:
+        disk.require_free(spot.root, wire, "the download")
+        return
+    stored = _stored_bytes(contents, _sum(asset.size for asset in contents.assets), selection)
+    needed = _peak(contents, wire, next(iter(stored.values()), 0), spot, options, settings)
+    disk.require_free(spot.root, needed, "the download and the converted dataset")
+
+
 def _fetch(
     dataset_id: str, assets: Sequence[Asset], spot: Place, settings: Settings, options: Options, **progress: Any
 ) -> list[Fetched]:
-    from datasets_rl.fetch import fetch, fetch_local, remaining_bytes
+    from datasets_rl.fetch import fetch, fetch_local
 
     if options.from_local is not None and not all(url.startswith("file:") for asset in assets for url in asset.urls):
         local = Path(options.from_local).expanduser().absolute()
@@ -505,10 +540,6 @@ def _fetch(
         for asset in assets:
             # Unfinished parts stay: what they hold is checked when they are resumed.
             disk.remove_tree(spot.raw / asset.path)
-    wire = remaining_bytes(assets, spot.raw)
-    if wire and not progress:
-        whole = sum(asset.size or 0 for asset in assets)
-        disk.require_free(spot.root, wire + int(whole * _SIZE_GUESS), "the download and the converted dataset")
     return fetch(
         assets,
         spot.raw,
@@ -620,6 +651,10 @@ def _convert(
     except ConversionFailed as error:
         fetched = options.from_local is None
         error.hint = error.hint or ("fetch the file again with --force" if fetched else "give another file")
+        raise
+    except UnknownKey as error:
+        if options.from_local is None and not options.force:
+            error.hint = f"{error.hint} what was fetched is kept, and does not come again".lstrip()
         raise
     finally:
         if (journal is None or not journal.entries) and not (spot.build / MANIFEST_FILE).is_file():

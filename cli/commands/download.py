@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from datasets_rl.errors import BadArgument, DiskFull, IntegrityFailed, UnknownId
+from datasets_rl.errors import BadArgument, DiskFull, IntegrityFailed
 
 from ..errors import code_of
 from ..options import Ids, Outcome, Shell, each, engine_of, exit_code, known, read_size
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 _SHOWN_URLS = 12
-UNKNOWN = code_of(UnknownId(""))
 FULL = code_of(DiskFull("", 0, 0))
 
 
@@ -124,10 +123,8 @@ def run(
         "keep_raw": keep_raw,
         "selection": selection,
     }
-    unknown = [one for one in ids if not known(one)]
-    if unknown and not dry_run:
-        failed = each(shell, unknown, _unknown)
-        return Result({"datasets": [_document(one) for one in failed], "dry_run": False}, code=UNKNOWN)
+    # Ids that nobody knows come first: they are told before hours of work for the others.
+    ids = sorted(ids, key=known)
     if dry_run:
         return _dry_run(shell, ids, {**common, "settings": settings})
     rate = read_size(limit_rate) if limit_rate else None
@@ -165,13 +162,6 @@ def more_options() -> Sequence[inspect.Parameter]:
         )
         for name, (text, of) in sorted(found.items())
     ]
-
-
-def _unknown(dataset_id: str) -> _Got | None:
-    from datasets_rl import sources
-
-    sources.find(dataset_id)
-    return None
 
 
 def _get(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Got:
@@ -214,7 +204,7 @@ def _tell(shell: Shell, dataset_id: str, got: _Got) -> None:
         shell.printer.note(f"  no digest is known of {of}: the sha256 was recorded, not compared")
 
 
-def _document(one: Outcome[_Got] | Outcome[_Got | None]) -> dict[str, Any]:
+def _document(one: Outcome[_Got]) -> dict[str, Any]:
     manifest = one.value.manifest if one.value else None
     return {
         "id": one.item,

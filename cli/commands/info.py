@@ -49,7 +49,7 @@ def run(
         "catalog": None if entry is None else _catalog_json(entry),
         "stored": None if manifest is None else _stored_json(manifest, folder),
     }
-    blocks = list(_blocks(shown, entry, manifest, folder))
+    blocks = list(_blocks(shell, shown, entry, manifest, folder))
     return Result(data, blocks, quiet=[shown])
 
 
@@ -129,14 +129,18 @@ def _dtype(field: Field) -> str:
     return (field.read_as or field.dtype).name
 
 
-def _blocks(name: str, entry: Entry | None, manifest: Manifest | None, folder: Path | None) -> Iterator[Block]:
+def _blocks(
+    shell: Shell, name: str, entry: Entry | None, manifest: Manifest | None, folder: Path | None
+) -> Iterator[Block]:
     known: Entry | Manifest | None = manifest if manifest is not None else entry
     if known is not None:
         yield Facts(_known(known, entry), title=name)
         if known.faults:
             yield Lines(tuple(known.faults), title="known faults")
     if manifest is None:
-        yield Facts((("folder", f"not downloaded; rlds download {shlex.quote(name)}"),), title="stored")
+        yield Facts(
+            (("folder", f"not downloaded; {shell.repeated(f'rlds download {shlex.quote(name)}')}"),), title="stored"
+        )
         return
     yield Facts(_stored(manifest, folder), title="stored")
     rows = tuple((key, dtype, str(shape), where) for key, dtype, shape, where in _keys(manifest))

@@ -41,7 +41,7 @@ def run(
     found = each(shell, datasets, lambda one: library.verify(**aim(shell, one), deep=deep))
     return Result(
         {"datasets": [_document(one) for one in found], "deep": deep},
-        [Lines(tuple(line for one in found if one.value for line in _lines(one.value)))],
+        [Lines(tuple(line for one in found if one.value for line in _lines(shell, one.value)))],
         quiet=[one.item for one in found if one.value and one.value.problems],
         code=exit_code([_code(one) for one in found]),
     )
@@ -68,7 +68,7 @@ def _document(one: Outcome[Verification]) -> dict[str, Any]:
     }
 
 
-def _lines(found: Verification) -> Iterator[str]:
+def _lines(shell: Shell, found: Verification) -> Iterator[str]:
     count = f"{len(found.problems)} problem{'s' * (len(found.problems) > 1)}"
     verdict = count if found.problems else "intact"
     yield f"{found.id}: {verdict} ({found.files} files, {size_text(found.bytes)}, {found.folder})"
@@ -77,4 +77,4 @@ def _lines(found: Verification) -> Iterator[str]:
     if not found.problems:
         yield from (f"  checked: {text}" for text in found.checked)
     elif known(found.id):
-        yield f"  next: rlds download {shlex.quote(found.id)} --force"
+        yield f"  next: {shell.repeated(f'rlds download {shlex.quote(found.id)} --force')}"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import BadArgument, UnknownId
 from datasets_rl.sources._selection import Numbers, Option, Selection
+from datasets_rl.ted.keys import Key
 
 if TYPE_CHECKING:
     # Listing ids needs none of these at run time, and numpy takes longer to import than all the catalogs.
@@ -115,6 +116,10 @@ class Contents:
     """The upstream's own version mark of the whole, a commit."""
     steps: int | None = None
     """How many steps all shards have, where the upstream says so; it is held to that."""
+    keys: Sequence[Key] = ()
+    """Every field that steps may have, where that is known before a file is there."""
+    stored_bytes: int | None = None
+    """About how many bytes are stored, where that is known without the sizes of the files."""
     growth: Mapping[str, float] = field(default_factory=dict)
     """About how many bytes are stored for each one that is fetched: by the choices that decide it, as one types them,
     the one taken first."""
@@ -126,8 +131,10 @@ class Contents:
         """Leave out the shards that the globs leave out, and those behind the one that exceeds the size.
 
         Raises:
-            BadArgument: If none is left.
+            BadArgument: If none is left; `UnknownKey` if there is no such field.
         """
+        if self.keys:
+            selection.kept_keys(self.keys)
         kept: list[Shard] = []
         sizes = {asset.path: asset.size for asset in self.assets}
         taken = set(self.common)
@@ -152,7 +159,8 @@ class Contents:
             )
         assets = tuple(asset for asset in self.assets if asset.path in taken)
         steps = self.steps if len(kept) == len(self.shards) else None
-        return replace(self, assets=assets, shards=tuple(kept), steps=steps)
+        stored_bytes = None if self.stored_bytes is None else self.stored_bytes * len(kept) // len(self.shards)
+        return replace(self, assets=assets, shards=tuple(kept), steps=steps, stored_bytes=stored_bytes)
 
 
 class Recording(ABC):

@@ -24,7 +24,7 @@ from datasets_rl.read.tfds import Leaf, Schema
 from datasets_rl.read.tfrecord import records
 from datasets_rl.ted.keys import Key, dotted
 
-__all__ = ["Archives", "Pictures", "RawEpisode", "Records", "Values"]
+__all__ = ["Archives", "Pictures", "RawEpisode", "Records", "Values", "paths_of"]
 
 _STEPS = "steps"
 _MEMBER = ".data.pickle"
@@ -92,13 +92,10 @@ class Records:
         for leaf in self._schema.leaves.values():
             if reason := _left_out(leaf):
                 self.left_out[leaf.name] = reason
-        paths = {name: _path(name) for name in self._schema.leaves if name.startswith(f"{_STEPS}/")}
-        if not paths:
+        self._counted = next((name for name in self._schema.leaves if name.startswith(f"{_STEPS}/")), "")
+        if not self._counted:
             raise ConversionFailed(features, [f"it describes no {_STEPS}, but {', '.join(self._schema.leaves)}"])
-        self._counted = next(iter(paths))
-        inside = frozenset(paths.values())
-        apart = {name: _apart(_path(name), inside) for name in self._schema.leaves if name not in paths}
-        self._paths = {name: path for name, path in (paths | apart).items() if name not in self.left_out}
+        self._paths = paths_of(self._schema)
 
     def episodes(self, part: Sequence[Mapping[str, Any]], wanted: Collection[Key] | None) -> Iterator[RawEpisode]:
         """Yield the episodes of a shard; with `wanted`, only these columns of them."""
@@ -134,6 +131,14 @@ class Records:
             elif not isinstance(values, Pictures):
                 whole[self._paths[name]] = values[0] if isinstance(values, list) else values[()]
         return RawEpisode(where, steps, number, columns, whole)
+
+
+def paths_of(schema: Schema) -> dict[str, Key]:
+    """Return what each feature that is read is called, those of the steps first."""
+    steps = {name: _path(name) for name in schema.leaves if name.startswith(f"{_STEPS}/")}
+    inside = frozenset(steps.values())
+    paths = steps | {name: _apart(_path(name), inside) for name in schema.leaves if name not in steps}
+    return {name: path for name, path in paths.items() if not _left_out(schema.leaves[name])}
 
 
 def _path(name: str) -> Key:

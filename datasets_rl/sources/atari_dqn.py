@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, Offline
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
 from datasets_rl.sources._selection import Option, read_numbers
+from datasets_rl.ted.keys import PLAIN
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
@@ -181,7 +182,9 @@ def _logs(entry: Entry, folder: Folder, path: str, selection: Selection) -> Cont
         shards.append(Shard((*paths(number, fields), *around), part))
     facts = {"upstream": _DQN, "frames": frames}
     growth = {"": _GROWTH[_DQN]} if frames else {}
-    return replace(alone, shards=tuple(shards), facts=facts, growth=growth, entry=entry, revision=folder.revision)
+    return replace(
+        alone, shards=tuple(shards), facts=facts, keys=PLAIN, growth=growth, entry=entry, revision=folder.revision
+    )
 
 
 def _records(entry: Entry, folder: Folder, path: str, selection: Selection) -> Contents:
@@ -209,6 +212,7 @@ def _records(entry: Entry, folder: Folder, path: str, selection: Selection) -> C
         tuple(Shard((asset.path,), number) for number in chosen for asset in found[number]),
         common=(schema.path,),
         facts={"upstream": _RLU, "frames": _wants_frames(selection)},
+        keys=PLAIN,
         growth={"": _GROWTH[_RLU]} if _wants_frames(selection) else {},
         entry=entry,
         revision=folder.revision,

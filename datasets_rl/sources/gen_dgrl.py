@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from datasets_rl.errors import FetchFailed
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
 from datasets_rl.sources._selection import Numbers
+from datasets_rl.ted.keys import OBSERVATION, PLAIN
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -33,6 +34,8 @@ __all__ = ["SOURCE", "GenDGRL"]
 
 _XZ_MAGIC = b"\xfd7zXZ\0"
 _SHARD_STEPS = 50_000  # 600 MB of frames
+_FRAME_BYTES = 3 * 64 * 64
+_STEP_BYTES = 20  # what is not the frame
 
 
 class GenDGRL(Source):
@@ -79,11 +82,16 @@ class GenDGRL(Source):
         others = tuple(url for path in paths[1:] for url in upstream.below_mirrors(path))
         asset = replace(asset, urls=(*others, *asset.urls))
         asset = next((_checked(there[path]) for path in paths if path in there), asset)
-        parts = max(1, self._split(name)[1]["steps"] // _SHARD_STEPS)
+        steps = self._split(name)[1]["steps"]
+        parts = max(1, steps // _SHARD_STEPS)
+        a_step = _STEP_BYTES + _FRAME_BYTES * (OBSERVATION in selection.kept_keys(PLAIN))
         return Contents(
             (asset,),
             tuple(Shard((asset.path,), [part, parts]) for part in range(parts)),
             facts={"keys": list(selection.keys)},
+            keys=PLAIN,
+            # How long the episodes are is not known.
+            stored_bytes=None if selection.episodes else steps * a_step,
             numbers=Numbers.read(selection.episodes),
         )
 

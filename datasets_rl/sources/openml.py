@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from datasets_rl.errors import ConversionFailed, FetchFailed, MissingDependency
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
+from datasets_rl.ted.keys import PLAIN
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -97,6 +98,7 @@ class OpenML(Source):
             (Shard((table.path,)),),
             common=tuple(asset.path for asset in answers),
             facts={"features": features, "table": table.path},
+            keys=PLAIN,
             entry=entry,
             revision=f"data {number}, file {description.get('file_id', table.md5 or '')}",
         )

@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, Any
 from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
 from datasets_rl.sources._selection import Numbers, Option, read_numbers
+from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset, Folder
     from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.read.tfds import Schema
     from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["SOURCE", "OpenX"]
@@ -207,12 +209,16 @@ def _of_records(
     metadata = {"version": place.rpartition("/")[2], "split": split, "upstream": "rlds"}
     metadata |= {name: info[name] for name in ("name", "description") if isinstance(info.get(name), str)}
     citation = info.get("citation")
+    from datasets_rl.read.tfds import Schema
+
+    schema = Schema(upstream.text(features), features.path)
     return Contents(
         (features, described, *(file.asset for file in chosen)),
         tuple(_grouped(chosen)),
         common=(features.path, described.path),
         facts={**facts, "features": features.path, "metadata": metadata},
-        growth=_growth(_step_bytes(upstream.text(features), features.path), facts["images"]),
+        keys=_keys(schema),
+        growth=_growth(_step_bytes(schema), facts["images"]),
         entry=replace(entry, citation=citation if isinstance(citation, str) and citation else entry.citation),
         revision=folder.revision or metadata["version"],
     )
@@ -277,12 +283,23 @@ def _growth(sizes: tuple[float, float, float], images: str) -> dict[str, float]:
     return dict(sorted(growth.items(), key=lambda item: not item[0].endswith(images)))
 
 
-def _step_bytes(features: str, name: str) -> tuple[float, float, float]:
-    """Estimate what a step takes in a record, and stored with pictures decoded and with pictures kept encoded."""
-    from datasets_rl.read.tfds import Schema
+def _keys(schema: Schema) -> list[Key]:
+    """Return every field of a step."""
+    from datasets_rl.sources._openx_episodes import paths_of
+    from datasets_rl.sources._openx_recording import stored_key
 
+    # Numbers of a whole episode become facts of it, and the flags of its end other flags.
+    paths = {name: path for name, path in paths_of(schema).items() if path not in {("is_last",), ("is_terminal",)}}
+    fields = [
+        path for name, path in paths.items() if name.startswith("steps/") or schema.leaves[name].kind != "numbers"
+    ]
+    return [*dict.fromkeys([*map(stored_key, fields), NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED])]
+
+
+def _step_bytes(schema: Schema) -> tuple[float, float, float]:
+    """Estimate what a step takes in a record, and stored with pictures decoded and with pictures kept encoded."""
     fetched = decoded = encoded = 1.0
-    for leaf in Schema(features, name).leaves.values():
+    for leaf in schema.leaves.values():
         size = math.prod(size or 1 for size in leaf.shape) * (leaf.dtype.itemsize if leaf.kind != "text" else 4)
         small = size * _SMALLER[leaf.encoding or "jpeg"] if leaf.kind == "image" else size
         wide = size * 2 if leaf.kind == "image" and leaf.dtype.itemsize == 2 else size  # depth becomes int32

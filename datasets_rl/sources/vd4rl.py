@@ -29,6 +29,8 @@ __all__ = ["SOURCE", "VD4RL"]
 
 _SHARD_BYTES = 64 << 20
 _OTHERS = re.compile(r"(distracting|multitask)/[a-z_]+/(64|84)px(/[a-z]+)?")
+_EPISODE = re.compile(r"(\d+)px/(?:.*/)?[^/]*-(\d+)\.npz", re.ASCII)
+_STEP_BYTES = 100  # what is not the picture
 _KINDS = {".npz": b"PK\x03\x04", ".hdf5": b"\x89HDF\r\n\x1a\n"}
 
 
@@ -127,7 +129,17 @@ def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Contents:
     )
     # What a row consists of is what the first file says.
     common = (assets[chosen[0]].path,)
-    return Contents(tuple(assets[number] for number in chosen), tuple(shards), common)
+    wanted = tuple(assets[number] for number in chosen)
+    return Contents(wanted, tuple(shards), common, stored_bytes=_stored_bytes(wanted, selection))
+
+
+def _stored_bytes(assets: Sequence[Asset], selection: Selection) -> int | None:
+    """Return what the episodes take without their compression: the names of the files say how long they are."""
+    if selection.keys and "pixels" not in selection.keys:
+        return None
+    found = [_EPISODE.search(asset.path) for asset in assets]
+    sizes = [int(one[2]) * (3 * int(one[1]) ** 2 + _STEP_BYTES) for one in found if one is not None]
+    return sum(sizes) if len(sizes) == len(found) else None
 
 
 def _row_shards(assets: Sequence[Asset], selection: Selection) -> Contents:

@@ -26,6 +26,7 @@ __all__ = [
     "NEXT_TERMINATED",
     "NEXT_TRUNCATED",
     "OBSERVATION",
+    "PLAIN",
     "ROOT_FLAGS",
     "TERMINATED",
     "TRUNCATED",
@@ -50,6 +51,8 @@ NEXT_REWARD: Key = (NEXT, "reward")
 NEXT_DONE: Key = (NEXT, "done")
 NEXT_TERMINATED: Key = (NEXT, "terminated")
 NEXT_TRUNCATED: Key = (NEXT, "truncated")
+PLAIN: tuple[Key, ...] = (OBSERVATION, ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED)
+"""The fields of a source that has no others."""
 ROOT_FLAGS: tuple[Key, ...] = (DONE, TERMINATED, TRUNCATED)
 
 

@@ -15,7 +15,7 @@ import pytest
 import datasets_rl.cli
 from datasets_rl import library
 from datasets_rl.cli.app import main
-from datasets_rl.cli.frame import command_names
+from datasets_rl.cli.commands import command_names
 from datasets_rl.errors import FetchFailed
 
 

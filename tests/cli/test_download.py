@@ -11,6 +11,7 @@ from servers import Status, serve
 import datasets_rl.demo
 from datasets_rl import library, sources
 from datasets_rl.cli.commands import download as command
+from datasets_rl.fetch.asset import Asset
 from datasets_rl.manifest import Manifest
 from datasets_rl.sources import Selection
 
@@ -203,12 +204,16 @@ def test_every_option_is_used(rlds):
     assert command.run.__doc__
 
 
-def test_unknown_ids_are_told_all_at_once_before_anything_is_fetched(rlds, home):
+def test_the_others_go_on_behind_unknown_ids_which_are_all_told_before_anything_comes(rlds, home):
     ran = rlds("download", "demo/pendulum", "d4rl/nothing", "d4rl/neither")
 
-    assert (ran.code, ran.out) == (3, "")
-    assert "d4rl/nothing" in ran.err
-    assert "d4rl/neither" in ran.err
+    assert (ran.code, ran.out) == (1, f"{home / 'demo' / 'pendulum'}\n")
+    places = [ran.err.index(text) for text in ("d4rl/nothing", "d4rl/neither", "15,000 steps")]
+    assert places == sorted(places)
+
+
+def test_a_single_unknown_id_ends_with_its_code(rlds, home):
+    assert rlds("download", "d4rl/nothing").code == 3
     assert not home.exists()
 
 
@@ -233,3 +238,49 @@ def test_a_digest_that_was_only_recorded_is_told(rlds, monkeypatch):
     monkeypatch.setattr(Manifest, "read", recorded)
 
     assert "no digest is known of 1 of 1 file: the sha256 was recorded" in rlds("download", "demo/pendulum").err
+
+
+def test_a_download_that_does_not_fit_asks_for_nothing(rlds, monkeypatch):
+    with serve({"/pendulum.hdf5": RAW.read_bytes()}) as server:
+        monkeypatch.setattr(library.disk, "free_bytes", lambda _: 1000)
+        monkeypatch.setattr(
+            sources.source("demo"),
+            "assets",
+            lambda _: [Asset((f"{server.url}/pendulum.hdf5",), "pendulum.hdf5", 10**6)],
+        )
+        ran = rlds("download", "demo/pendulum")
+        asked = rlds("download", "demo/pendulum", "--raw-only")
+
+    assert ran.code == asked.code == 6
+    assert "2,200,000 bytes needed" in ran.err  # the file, and 1.2 times of it
+    assert "1,000,000 bytes needed" in asked.err
+    assert server.requests == []
+
+
+def test_a_key_that_nobody_has_says_that_what_came_need_not_come_again(rlds):
+    with serve({"/lab/pendulum.hdf5": RAW.read_bytes()}) as server:
+        wrong = rlds("download", "demo/pendulum", "--mirror", f"{server.url}/lab", "--keys", "observatoin", "-j", 1)
+        asked = len(server.requests)
+        right = rlds("download", "demo/pendulum", "--mirror", f"{server.url}/lab", "--keys", "observation", "-j", 1)
+
+    assert (wrong.code, right.code) == (2, 0)
+    assert "? what was fetched is kept, and does not come again" in wrong.err
+    assert asked == len(server.requests) > 0
+
+
+def test_a_root_that_was_given_is_repeated_in_the_commands_that_are_named(rlds, tmp_path, stored):
+    root = tmp_path / "my data"
+    again = f"rlds --root '{root}' "
+
+    assert f"next: {again}download demo/pendulum" in rlds("sample", "demo/pendulum", "--root", root).err
+    assert f"`{again}list` shows every id" in rlds("--root", root, "download", "d4rl/nothing", "d4rl/neither").err
+    assert f"not downloaded; {again}download demo/pendulum" in rlds("info", "demo/pendulum", "--root", root).out
+    (stored / "rows.npy").write_bytes(b"")
+    assert (
+        f"next: rlds --root {stored.parents[1]} download demo/pendulum --force"
+        in rlds("verify", "demo/pendulum", "--root", stored.parents[1]).out
+    )
+
+
+def test_hints_name_no_root_where_none_was_given(rlds):
+    assert "next: rlds download demo/pendulum" in rlds("path", "demo/pendulum").err

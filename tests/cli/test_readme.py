@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import datasets_rl
+from datasets_rl.cli.commands import command_names
 from datasets_rl.cli.commands.help import _ENVIRONMENT
 from datasets_rl.cli.errors import EXIT_CODES
-from datasets_rl.cli.frame import command_names, make_app
+from datasets_rl.cli.frame import make_app
 from datasets_rl.cli.options import GLOBALS
 
 README = (Path(datasets_rl.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
