@@ -28,14 +28,14 @@ from datasets_rl import Selection, library, sources
 from datasets_rl.cli.app import main
 from datasets_rl.cli.errors import EXIT_CODES
 from datasets_rl.datasets import dataset_class
-from datasets_rl.errors import BadArgument, DatasetsRLError, Offline
+from datasets_rl.errors import BadArgument, DatasetsRLError, Offline, UnknownKey
 from datasets_rl.format.journal import Journal
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episode import Encoded, Episode, Texts
-from datasets_rl.ted.keys import dotted
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, dotted
 
 Key = tuple[str, ...]
 KILLER = Path(__file__).parents[1] / "faults" / "killer.py"
@@ -574,6 +574,17 @@ def killed(made, tmp_path, **task):
     assert leftovers(root) == []
     assert content(root / made.name) == content(made.stored.folder)
     return sum(life["died"] for life in lives)
+
+
+def test_fields_that_are_known_beforehand_are_those_that_come(made, home):
+    if not made.contents.keys:
+        pytest.skip("the files tell")
+    assert {*made.contents.keys} == {field.key for field in made.stored.schema} - {NEXT_DONE, EPISODE}
+    with pytest.raises(UnknownKey):
+        made.download(home, part={"keys": ("observatoin",)})
+    assert not [
+        path for path in home.rglob("*") if path.is_file() and path.name in {Path(one).name for one in made.paths}
+    ]
 
 
 def test_a_download_that_is_killed_is_gone_on_with(made, tmp_path):
