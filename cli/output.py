@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from .errors import Explained
@@ -26,6 +27,9 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
     """Without a title the table is the whole answer: into a pipe it goes as tab-separated rows and nothing else."""
+    listing: bool = False
+    """On a terminal a row is a line: what does not fit is cut from the last column, and columns that say nothing are
+    left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ Block = Table | Facts | Lines
 
 _WIDEST = 10_000
 """Columns that no table needs."""
+_NOTHING = frozenset({"", "-"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +201,29 @@ def _columns(rows: Sequence[tuple[str, ...]], *, indent: int) -> list[str]:
     return [" " * indent + line.rstrip() for line in padded]
 
 
+def _listing(table: Table, width: int) -> list[str]:
+    """Return a line for the headings and for each row, of at most `width` columns unless the first cell alone has more.
+
+    Where a first cell is wider than its column, the others move to the right as far as they must.
+    """
+    cells = [tuple(map(_cell, row)) for row in (table.header, *table.rows)]
+    told = [n for n, column in enumerate(zip(*cells, strict=True)) if not n or not set(column[1:]) <= _NOTHING]
+    rows = [[row[n] for n in told] for row in cells]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    others = sum(2 + one for one in widths[1:-1]) + 2 + min(widths[-1], width // 3)
+    widths[0] = min(widths[0], max(width - others, 1))
+    starts = [0, *accumulate(2 + one for one in widths)]
+    lines = []
+    for first, *rest in rows:
+        line = first
+        for cell, start in zip(rest, starts[1:], strict=False):
+            # Beside a first cell that is too wide, the later ones close up again.
+            line = f"{line}  {cell}" if len(line) + 2 > start else line.ljust(start) + cell
+        fits = len(line) <= width or len(line) - len(rest[-1] if rest else "") >= width
+        lines.append((line if fits else f"{line[: width - 1]}…").rstrip())
+    return lines
+
+
 def _show_rich(blocks: Sequence[Block], *, color: bool) -> None:
     # Rich costs 40 ms, which a pipe need not pay.
     from rich.console import Console
@@ -208,6 +236,9 @@ def _show_rich(blocks: Sequence[Block], *, color: bool) -> None:
         if isinstance(block, Lines):
             for line in block.lines:
                 console.print(Text(("  " if block.title else "") + _printable(line)), soft_wrap=True)
+        elif isinstance(block, Table) and block.listing:
+            for row, line in enumerate(_listing(block, console.width)):
+                console.print(Text(line, style="" if row else "bold"), soft_wrap=True)
         else:
             grid = _rich_grid(block)
             # What no column may lose is left to the terminal, which breaks lines that can still be copied whole.

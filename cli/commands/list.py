@@ -92,7 +92,7 @@ def run(
         shell.printer.note(f"{len(shown)} of {len(rows)} datasets shown" if rows else "no dataset matches")
     return Result(
         {"datasets": [row.to_json() for row in shown], "total": len(rows)},
-        [Table(("id", "on the wire", "time limit", "downloaded", "notes"), tuple(row.cells() for row in shown))],
+        [Table(("id", "size", "limit", "here", "notes"), tuple(row.cells() for row in shown), listing=True)],
         quiet=[row.id for row in shown],
     )
 

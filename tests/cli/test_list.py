@@ -123,3 +123,17 @@ def test_the_upstream_is_asked_on_request_only(rlds, tmp_path, monkeypatch):
     assert asked == 0
     assert set(after) - set(before) == {"minari/lab/new-v7"}
     assert "minari/D4RL/door/human-v2" in before
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.usefixtures("terminal")
+def test_on_a_terminal_each_dataset_is_a_line_that_fits(rlds, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    _, *lines = rlds("list").out.splitlines()
+
+    known = sorted(f"{name}/{one}" for name in sources.names() for one in sources.source(name).ids())
+    assert [line.split("  ")[0] for line in lines] == known
+    # Ids are never cut: only behind one that nearly fills the line, the terminal breaks it.
+    assert all(len(line) <= width or len(line.split("  ")[0]) > width - 20 for line in lines)

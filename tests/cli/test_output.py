@@ -107,3 +107,51 @@ def test_what_a_manifest_says_does_not_steer_the_terminal(capsys):
     assert not {"\x07"} & set(out + err)
     assert "\x1b[2J" not in out + err
     assert "\\x1b[2J\\x07" in out
+
+
+LISTING = Table(
+    ("id", "size", "limit", "notes"),
+    (
+        ("a/short", "1 MB", "-", "a note that is much longer than what is left of the window"),
+        ("a/name-of-a-dataset-that-is-wider-than-its-column", "20 MB", "-", ""),
+        ("b", "unknown", "-", "brief"),
+    ),
+    listing=True,
+)
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_listing_has_a_line_a_row_and_cuts_the_last_column_only(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    Printer(env={"TERM": "xterm", "NO_COLOR": "1"}).show("list", Result({}, [LISTING]))
+
+    # 60 - 20 for notes - 7 for sizes - two gaps leave 29 for ids; nobody has a limit.
+    assert capsys.readouterr().out.splitlines() == [
+        f"{'id':29}  {'size':7}  notes",
+        f"{'a/short':29}  {'1 MB':7}  a note that is much…",
+        "a/name-of-a-dataset-that-is-wider-than-its-column  20 MB",
+        f"{'b':29}  {'unknown':7}  brief",
+    ]
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_listing_with_room_is_not_cut(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    Printer(env={"TERM": "xterm", "NO_COLOR": "1"}).show("list", Result({}, [LISTING]))
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].endswith("left of the window")
+    assert {line.find("MB") for line in lines[1:3]} == {len(LISTING.rows[1][0]) + 4, len(LISTING.rows[1][0]) + 5}
+
+
+def test_a_listing_goes_into_a_pipe_with_all_its_columns(capsys):
+    Printer(env={}).show("list", Result({}, [LISTING]))
+
+    assert capsys.readouterr().out == "\n".join("\t".join(row) for row in LISTING.rows) + "\n"
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_listing_without_rows_is_its_headings(capsys):
+    Printer(env={"TERM": "xterm", "NO_COLOR": "1"}).show("list", Result({}, [Table(("id", "size"), (), listing=True)]))
+
+    assert capsys.readouterr().out == "id\n"
