@@ -1,7 +1,11 @@
-"""What the benchmarks share: timing in turns, and one file as our dataset and as TorchRL's."""
+"""What the benchmarks share: timing in turns, what a conversion costs, one file as our dataset and as TorchRL's."""
 
+import json
 import statistics
+import subprocess
+import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -32,6 +36,71 @@ def compare(calls, *, rounds=15, repeat=100):
         for name, call in calls.items():
             taken[name] += seconds(call, rounds=1, repeat=repeat)
     return {name: statistics.median(values) for name, values in taken.items()}
+
+
+CONVERT = """
+import json, resource, sys, time
+from pathlib import Path
+from datasets_rl import library
+from datasets_rl.settings import Settings
+
+name, small, large, home, jobs = json.loads(sys.argv[1])
+fetch, fetching = library._fetch, [0, 0]
+
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+def processors():
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+def timed(*arguments, **options):
+    start, begun = time.perf_counter(), time.thread_time()
+    came = fetch(*arguments, **options)
+    fetching[:] = fetching[0] + time.perf_counter() - start, fetching[1] + time.thread_time() - begun
+    return came
+
+def convert(tree, home):
+    return library.download(name, from_local=tree, settings=Settings(home=Path(home), progress=False, jobs=jobs))
+
+convert(small, home + "/small")  # imports, and what is compiled
+library._fetch = timed
+idle, start, begun = peak(), time.perf_counter(), processors()
+folder = convert(large, home + "/large")
+seconds, cpu = time.perf_counter() - start, processors() - begun
+stored = sum(path.stat().st_size for path in folder.rglob("*"))
+print(json.dumps([str(folder), seconds, cpu, *fetching, stored / 1e6, (peak() - idle) / 1024]))
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a conversion took, in a process of its own that had done one before."""
+
+    folder: Path
+    seconds: float
+    cpu: float
+    """Seconds of the processors, those of readers included."""
+    fetching: float
+    """Of the seconds, those that went into the fetch; where raw files are here already, into their digests."""
+    fetching_cpu: float
+    stored: float
+    """Megabytes."""
+    peak: float
+    """Megabytes over the idle process."""
+
+
+def child(code, *words):
+    """What a program prints in a process of its own, as JSON."""
+    run = [sys.executable, "-c", code, *map(str, words)]
+    return json.loads(subprocess.run(run, capture_output=True, text=True, check=True).stdout)
+
+
+def conversion(name, small, large, home, *, jobs=1):
+    """What it costs to convert a tree of raw files, behind a small one of the same id."""
+    folder, *figures = child(CONVERT, json.dumps([name, str(small), str(large), str(home), jobs]))
+    return Cost(Path(folder), *figures)
 
 
 def converted(raw, root):

@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ class Stored(ABC):
     @property
     def row_bytes(self) -> int:
         """Bytes of one row in memory."""
-        return int(self.dtype.itemsize * np.prod(self.shape, dtype=np.int64))
+        return self.dtype.itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,9 @@ class Hdf5Episodes:
             found[name] = plain.item() if isinstance(plain, np.generic) else plain
         return found
 
+    @cached_property
     def numbers(self) -> list[int]:
-        """Return the numbers of the episodes, ascending: by name, episode_10 would come before episode_2."""
+        """The numbers of the episodes, ascending: by name, episode_10 would come before episode_2."""
         names = [name for name in self._file if name.startswith("episode_")]
         return sorted(int(name[8:]) for name in names if name[8:].isdecimal())
 
@@ -191,6 +192,8 @@ class _Type:
     """Bytes of a value in the file."""
     dtype: np.dtype[Any]
     """In this machine's byte order."""
+    memory: Any
+    """The type of HDF5 that this is."""
     text: bool
     vlen: np.dtype[Any] | None
     """Of the elements, where each value is an array of any length."""
@@ -206,7 +209,8 @@ def _meaning(encoded: bytes) -> _Type:
     kind = h5t.decode(encoded)
     dtype = kind.dtype
     text = h5py.check_string_dtype(dtype) is not None
-    return _Type(kind.get_size(), dtype.newbyteorder("="), text, h5py.check_vlen_dtype(dtype))
+    native = dtype.newbyteorder("=")
+    return _Type(kind.get_size(), native, h5t.py_create(native), text, h5py.check_vlen_dtype(dtype))
 
 
 class _Hdf5Column(Stored):
@@ -223,6 +227,7 @@ class _Hdf5Column(Stored):
             raise Faults(f"{name} declares {list(shape)}, {declared:,} bytes, but stores {stored:,}")
         self._name = name
         self._dataset = dataset
+        self._memory = kind.memory
         self.length, self.shape, self.dtype = shape[0], shape[1:], kind.dtype
         objects = kind.dtype.kind == "O"
         if kind.text:
@@ -247,7 +252,7 @@ class _Hdf5Column(Stored):
     def read(self, start: int, stop: int) -> NDArray[Any] | Texts:
         if self.kind == "numbers" and (start, stop) == (0, self.length):
             whole: NDArray[Any] = np.empty((self.length, *self.shape), self.dtype)
-            self._dataset.read(h5s.ALL, h5s.ALL, whole)
+            self._dataset.read(h5s.ALL, h5s.ALL, whole, self._memory)
             return whole
         rows = h5py.Dataset(self._dataset)[start:stop]
         if self.kind == "numbers":
@@ -262,11 +267,11 @@ def _attribute(group: Any, name: bytes) -> int | None:
     if not h5a.exists(group, name):
         return None
     attribute = h5a.open(group, name)
-    dtype, shape = _type(attribute).dtype, attribute.shape
-    if dtype.kind not in "iu" or shape not in {(), (1,)}:
+    kind, shape = _type(attribute), attribute.shape
+    if kind.dtype.kind not in "iu" or shape not in {(), (1,)}:
         return None
-    value: NDArray[Any] = np.empty(shape, dtype)
-    attribute.read(value)
+    value: NDArray[Any] = np.empty(shape, kind.dtype)
+    attribute.read(value, kind.memory)
     return int(value.reshape(-1)[0])
 
 
@@ -293,8 +298,9 @@ class TableEpisodes:
     def close(self) -> None:
         """Do nothing: a file is open only while it is read."""
 
+    @property
     def numbers(self) -> list[int]:
-        """Return the numbers of the episodes that are there, ascending."""
+        """The numbers of the episodes that are there, ascending."""
         return sorted(self._tables)
 
     def read(self, number: int) -> RawEpisode:

@@ -102,7 +102,7 @@ class MinariRecording(Recording):
         try:
             self.steps = self._steps(facts)
             self.metadata = {name: _plain(self._metadata[name]) for name in _METADATA if name in self._metadata}
-            first = self._read(self._episodes.numbers()[0])
+            first = self._read(self._episodes.numbers[0])
             self._refuse_lacking(first)
             steps = first.columns[NEXT_TERMINATED].length
             self.columns = [_column(key, stored, steps) for key, stored in first.columns.items()]
@@ -130,7 +130,7 @@ class MinariRecording(Recording):
         except ConversionFailed:
             episodes.close()
             raise
-        if not episodes.numbers():
+        if not episodes.numbers:
             episodes.close()
             raise ConversionFailed(self._what, [f"{main.name} has no episode"])
         return episodes
@@ -151,7 +151,7 @@ class MinariRecording(Recording):
         """Return how many steps the file says that it has, as files did before version 0.5."""
         if "metadata" in facts:
             return None
-        total, numbers = self._metadata.get("total_episodes"), self._episodes.numbers()
+        total, numbers = self._metadata.get("total_episodes"), self._episodes.numbers
         if isinstance(total, int) and total != len(numbers):
             raise ConversionFailed(self._what, [f"it has {len(numbers):,} episodes; its metadata says {total:,}"])
         said = self._metadata.get("total_steps")
@@ -176,7 +176,7 @@ class MinariRecording(Recording):
     def episodes(self, part: Any = None) -> Iterator[Episode]:
         """Yield the episodes of these numbers; by default all that are wanted of the file."""
         self._found = Counter()
-        numbers = self._episodes.numbers()
+        numbers = self._episodes.numbers
         wanted = part if part is not None else [numbers[row] for row in self._rows(len(numbers))]
         for number in wanted:
             try:
@@ -215,9 +215,9 @@ class MinariRecording(Recording):
         flags = [self._flag(columns[key], key) for key in _FLAGS]
         ends = flags[0] | flags[1]
         self._found["minari-n-plus-one"] += 1
-        self._found["both-flags"] += int((flags[0] & flags[1]).sum())
+        self._found["both-flags"] += int(np.count_nonzero(flags[0] & flags[1]))
         self._found["end-without-flag"] += int(not ends[-1])
-        self._found["flag-inside-episode"] += int(ends[:-1].sum())
+        self._found["flag-inside-episode"] += int(np.count_nonzero(ends[:-1]))
         self._found["info-without-reset"] += any(self._lacks_reset(key, one, steps) for key, one in columns.items())
         if not ends[-1]:
             flags[1] = flags[1].copy()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from bench_data import child, conversion
 from raw import vd4rl as raw
 
 SIZE = 100 << 20
@@ -35,32 +33,6 @@ for path in Path(sys.argv[1]).rglob("*.hdf5"):
 print(time.perf_counter() - start)
 """,
 }
-CONVERT = """
-import sys, time
-from pathlib import Path
-from datasets_rl import library
-from datasets_rl.settings import Settings
-
-def peak():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-
-def convert(tree, home):
-    settings = Settings(home=Path(home), progress=False, jobs=int(sys.argv[5]))
-    return library.download(sys.argv[1], from_local=tree, settings=settings)
-
-convert(sys.argv[2], sys.argv[4] + "/small")  # imports, and what is compiled
-idle = peak()
-start = time.perf_counter()
-folder = convert(sys.argv[3], sys.argv[4] + "/large")
-took = time.perf_counter() - start
-print(took, sum(path.stat().st_size for path in folder.rglob("*")) / 1e6, (peak() - idle) / 1024)
-"""
-
-
-def run(*words):
-    done = subprocess.run([sys.executable, "-c", *map(str, words)], capture_output=True, text=True, check=True)
-    return [float(word) for word in done.stdout.split()]
 
 
 @pytest.fixture(scope="module", params=raw.CASES, ids=BARE)
@@ -77,12 +49,12 @@ def test_a_conversion_costs_little_more_than_reading(trees, tmp_path, show, jobs
     files = [path for path in large.rglob("*") if path.is_file()]
     ratios = []
     for turn in range(3):
-        (bare,) = run(BARE[files[0].suffix], large)
-        took, stored, peak = run(CONVERT, name, small, large, tmp_path / str(turn), jobs)
-        ratios.append(took / bare)
+        bare = child(BARE[files[0].suffix], large)
+        cost = conversion(name, small, large, tmp_path / str(turn), jobs=jobs)
+        ratios.append(cost.seconds / bare)
         show(
-            f"\n{name}, jobs {jobs}: {took:.2f} s, raw {sum(path.stat().st_size for path in files) / 1e6:.0f} MB, "
-            f"stored {stored:.0f} MB, peak {peak:.0f} MB over idle, {took / bare:.2f} of bare reading ({bare:.2f} s)"
+            f"\n{name}, jobs {jobs}: {cost.seconds:.2f} s, raw {sum(path.stat().st_size for path in files) / 1e6:.0f} MB, "
+            f"stored {cost.stored:.0f} MB, peak {cost.peak:.0f} MB over idle, {cost.seconds / bare:.2f} of bare reading ({bare:.2f} s)"
         )
-        assert peak < 500
+        assert cost.peak < 500
     assert min(ratios) < 3
