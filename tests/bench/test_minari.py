@@ -74,7 +74,7 @@ def test_converting_takes_at_most_half_as_long_again_as_reading_with_h5py(cache,
 
 
 def test_two_readers_cost_less_than_they_bring(cache, small, tmp_path, show):
-    """A reader costs its start once, and what goes through the pipe; a process a shard cost twice as much."""
+    """A reader costs its start once, as much as to read 50 MB, and what goes to the process that writes."""
     costs = {
         jobs: [conversion(f"minari/{NAME}", small, cache, tmp_path / f"{n}-{jobs}", jobs=jobs) for n in range(5)]
         for jobs in (1, 2)
@@ -84,7 +84,7 @@ def test_two_readers_cost_less_than_they_bring(cache, small, tmp_path, show):
     for jobs, several in costs.items():
         wall, most = sorted(one.seconds for one in several)[2], max(one.peak for one in several)
         show(f"\njobs {jobs}: {wall:.2f} s, {medians[jobs]:.2f} s of the processors, {most:.0f} MB")
-    assert medians[2] <= 1.5 * medians[1]
+    assert medians[2] <= 2 * medians[1]
 
 
 def test_the_disk_holds_each_observation_once(cache, tmp_path, show):

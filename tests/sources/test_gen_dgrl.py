@@ -12,10 +12,12 @@ from raw.xz import blocked
 from servers import serve
 
 from datasets_rl import GenDGRLExperienceReplay, Selection, library
+from datasets_rl.convert import converted_bytes
 from datasets_rl.errors import BadArgument, UnknownId
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, gen_dgrl, source
+from datasets_rl.sources._gen_dgrl_recording import GenDGRLRecording
 
 NAME = "gen_dgrl/bigfish-1M_E"
 SECOND = "1M/expert/bigfish.tar.xz"
@@ -243,3 +245,17 @@ def test_a_pickle_keeps_no_more_than_its_own_memory_twice(tmp_path):
 
     assert len(data) > 19_000_000
     assert peak < 2.6 * len(data)
+
+
+def test_what_is_stored_is_told_beforehand_by_the_steps_that_the_name_says(tmp_path, settings):
+    place = tmp_path / "tree" / EXPERT
+    place.parent.mkdir(parents=True)
+    place.write_bytes(packed(game([3])))
+
+    def told(**selection):
+        wanted = Selection(**selection)
+        return library.plan(NAME, from_local=tmp_path / "tree", settings=settings, selection=wanted).stored_bytes
+
+    assert told() == pytest.approx(converted_bytes(GenDGRLRecording.columns, 1_000_000), rel=0.01)
+    assert told(keys=("action",)) < told() / 100
+    assert told(episodes="0:3") < told()

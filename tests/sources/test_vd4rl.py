@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from raw.vd4rl import EPISODES_64, EPISODES_84, Rollout, as_npz, roll, write_npz, write_shards
+from raw.vd4rl import CASES, EPISODES_64, EPISODES_84, Rollout, as_npz, roll, write_npz, write_shards
 
 from datasets_rl import Selection, ToTensorImage, VD4RLExperienceReplay, library
 from datasets_rl.errors import BadArgument, ConversionFailed, UnknownId
@@ -346,3 +346,13 @@ print(count, *({{"numpy", "torch", "h5py", "httpx"}} & set(sys.modules)))
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
 
     assert out == [str(len(source(name).ids()))]
+
+
+def test_what_episodes_of_64_pixels_take_is_told_beforehand_by_the_names_of_their_files(tmp_path):
+    CASES[0].write(tmp_path / "tree")
+    settings = Settings(home=tmp_path / "home", progress=False)
+
+    told = library.plan(NPZ, from_local=tmp_path / "tree", settings=settings).stored_bytes
+    folder = library.download(NPZ, from_local=tmp_path / "tree", settings=settings)
+
+    assert told == pytest.approx(StoredDataset(folder).manifest.bytes, rel=0.05)
