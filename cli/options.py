@@ -134,7 +134,7 @@ def engine_of(name: str, address: str) -> Any:
         if address:
             raise BadArgument(f"--address {address} is for a cluster", hint="add --engine ray")
         return None
-    from datasets_rl.preprocess.engines.ray import RayEngine
+    from datasets_rl.engines.ray import RayEngine
 
     return RayEngine(address or None)
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         VD4RLExperienceReplay,
         open_dataset,
     )
+    from datasets_rl.engines.ray import RayEngine
     from datasets_rl.errors import (
         BadArgument,
         ConversionFailed,
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from datasets_rl.manifest import Manifest
     from datasets_rl.mixing import Member, load_mixture, mixture
     from datasets_rl.preprocess import Recipe, Step
-    from datasets_rl.preprocess.engines.ray import RayEngine
     from datasets_rl.samplers import (
         MixtureSampler,
         PrioritizedSampler,
@@ -406,7 +406,7 @@ _HOMES = {
     "PrioritizedSliceSampler": "datasets_rl.samplers",
     "RandomCropTensorDict": "datasets_rl.transforms",
     "RandomSampler": "datasets_rl.samplers",
-    "RayEngine": "datasets_rl.preprocess.engines.ray",
+    "RayEngine": "datasets_rl.engines.ray",
     "Recipe": "datasets_rl.preprocess",
     "RenameTransform": "datasets_rl.transforms",
     "ReplayBuffer": "datasets_rl.buffers",

@@ -7,8 +7,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,24 +18,24 @@ from urllib.request import url2pathname
 import numpy as np
 
 from datasets_rl import disk
+from datasets_rl.engines import Engine, PartLost
 from datasets_rl.errors import ConversionFailed
-from datasets_rl.fetch.ahead import Ahead
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.format.journal import Journal
 from datasets_rl.format.npy import NpyStream
-from datasets_rl.format.part import remove_part
+from datasets_rl.format.part import room_for_parts
 from datasets_rl.format.writer import Commit, DatasetWriter, Written
-from datasets_rl.manifest import Applied, Manifest, RawFile, StoredFile
+from datasets_rl.manifest import Applied, Manifest, RawFile, StoredFile, converter_version
 from datasets_rl.progress import Report
 from datasets_rl.rows import Column, Schema
-from datasets_rl.shards import Away, Cluster, End, Opening, Part, Ready, in_order, write
+from datasets_rl.shards import Get, Opening, Part, Parts, Reading, Ready, in_order, write
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection
 from datasets_rl.sources._selection import Numbers
 from datasets_rl.ted.episode import Episode, Late
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import Key
 
-__all__ = ["Work", "convert", "converted_bytes", "converter_version", "write_metadata"]
+__all__ = ["Work", "convert", "converted_bytes", "write_metadata"]
 
 _METADATA_FOLDER = "metadata"
 _UNSEEN = Report()
@@ -70,12 +71,12 @@ def _changed(asset: Asset) -> int | None:
 
 def convert(
     work: Work,
-    ahead: Ahead,
+    groups: Sequence[Sequence[Asset]],
+    get: Get,
     folder: Path,
     *,
     journal: Journal | None = None,
-    jobs: int = 1,
-    cluster: Cluster | None = None,
+    engine: Engine | None = None,
     parts: Path | None = None,
     report: Report = _UNSEEN,
     committed: Callable[[Ready], object] = bool,
@@ -84,12 +85,13 @@ def convert(
 
     Args:
         work: What is converted.
-        ahead: Fetches the files of each shard that the journal does not have, in order.
+        groups: The files that come for each shard that the journal does not have.
+        get: Fetches a group.
         folder: Where the dataset is made: empty, or as an earlier process with the same journal left it.
         journal: Has an entry for each shard that is on the disk already, and gets one for each further shard.
-        jobs: Shards read at once; what is written does not depend on it.
-        cluster: Reads the shards in place of this process, unless episodes are chosen by their numbers over all shards.
-        parts: A folder that the cluster sees; there each shard is a part of the dataset until its turn comes.
+        engine: Makes a part of each shard; by default this process reads them. What is written does not depend on it.
+        parts: A folder that the engine sees; there the parts lie until their turn comes. Episodes that are chosen by
+            their numbers over all shards allow no parts.
         report: Called with each number of further steps.
         committed: Called for each shard whose rows are on the disk to stay.
 
@@ -102,37 +104,34 @@ def convert(
         DiskFull: If the dataset does not fit.
     """
     entries = list(journal.entries) if journal is not None else []
-    away = None
-    if cluster is not None and parts is not None and work.contents.numbers is None:
-        # Parts of another conversion do not belong here.
-        away = Away(cluster, parts / work.key[:16], work.selection.to_json())
-        away.folder.mkdir(parents=True, exist_ok=True)
-    events = in_order(work.opening, work.contents.shards[len(entries) :], ahead, jobs, away)
-    recording = next(events)
-    if not isinstance(recording, Recording):
+    making = None
+    if engine is not None and parts is not None:
+        making = Parts(engine, room_for_parts(parts, work.key), work.selection, report)
+    left = work.contents.shards[len(entries) :]
+    if not left:
         raise ConversionFailed(work.entry.id, ["it has no shard"])
-    kept = work.selection.kept_keys([column.key for column in recording.columns])
-    chosen = _Chosen(work.contents.numbers, entries[-1]["seen"] if entries else 0)
-    writer = _writer(work, recording, kept, folder, [entry["commit"] for entry in entries], report)
-    try:
-        for event in events:
-            if isinstance(event, Episode | Episodes | Late):
-                report(_write(writer, event, chosen, kept))
-            elif isinstance(event, Part):
-                report(_absorb(writer, event, chosen, work.entry.id))
-            elif isinstance(event, End):
-                entries.append({**_journal_entry(event), "seen": chosen.seen})
-                if chosen.complete:
-                    break
-                # The last one is not: what a kill then leaves has a shard whose columns and metadata can be read.
-                if journal is not None and len(entries) < len(work.contents.shards):
-                    journal.add({**entries[-1], "commit": writer.commit()})
-                    committed(event.ready)
-                ahead.release()
+    with ExitStack() as stack:
+        shards = stack.enter_context(closing(in_order(work.opening, left, groups, get, making)))
+        first = stack.enter_context(next(shards))
+        recording = first.open()
+        chosen = _Chosen(work.contents.numbers, entries[-1]["seen"] if entries else 0)
+        kept = work.selection.kept_keys([column.key for column in recording.columns])
+        writer = _writer(work, recording, kept, folder, [entry["commit"] for entry in entries], report)
+        stack.callback(writer.discard)
+        for shard in chain([first], shards):
+            with shard:
+                decisions = _write(writer, shard, chosen, kept, report)
+            raw = [asdict(_raw_file(file)) for file in shard.ready.fetched]
+            entries.append({"raw": raw, "decisions": decisions, "seen": chosen.seen})
+            if chosen.complete:
+                break
+            # The last one is not: what a kill then leaves has a shard whose columns and metadata can be read.
+            if journal is not None and len(entries) < len(work.contents.shards):
+                journal.add({**entries[-1], "commit": writer.commit()})
+                committed(shard.ready)
+            if isinstance(shard, Part):
+                shard.remove()
         written = writer.finish()
-    finally:
-        writer.discard()
-        events.close()
     if (said := _steps(work, recording)) not in {None, written.steps}:
         problem = f"it has {written.steps:,} steps; the upstream says {said:,}"
         raise ConversionFailed(work.entry.id, [problem])
@@ -141,24 +140,36 @@ def convert(
     return manifest
 
 
-def _write(writer: DatasetWriter, piece: Episode | Episodes | Late, chosen: _Chosen, kept: Collection[Key]) -> int:
-    """Write what is wanted of what was read, and return how many steps that was."""
-    if isinstance(piece, Late):
-        return write(writer, piece, kept)
-    wanted = chosen.pick(piece) if isinstance(piece, Episodes) else chosen.take(piece)
-    return 0 if wanted is None else write(writer, wanted, kept)
+def _write(
+    writer: DatasetWriter, shard: Reading | Part, chosen: _Chosen, kept: Collection[Key], report: Report
+) -> list[dict[str, Any]]:
+    """Write what is wanted of a shard, and return the decisions that were taken."""
+    if isinstance(shard, Part):
+        made = _made(shard, writer)
+        report((0 if made is None else made["commit"]["steps"]) - shard.told)
+        if made is not None:
+            writer.absorb(shard.folder, made["commit"])
+            chosen.seen += len(made["commit"]["lengths"])
+            return list(made["decisions"])
+    for piece in shard.pieces():
+        if isinstance(piece, Late):
+            write(writer, piece, kept)
+            continue
+        wanted = chosen.pick(piece) if isinstance(piece, Episodes) else chosen.take(piece)
+        report(0 if wanted is None else write(writer, wanted, kept))
+    return [asdict(one) for one in shard.open().decisions]
 
 
-def _absorb(writer: DatasetWriter, part: Part, chosen: _Chosen, what: str) -> int:
-    """Take over what a cluster made of a shard, and return how many steps that was."""
-    if list(part.schema) != writer.schema.to_json():
-        names = ", ".join(sorted({str(one) for one in part.schema} ^ {str(one) for one in writer.schema.to_json()}))
-        raise ConversionFailed(what, [f"part {part.folder.name} has other fields than the first one: {names}"])
-    writer.absorb(part.folder, part.commit)
-    chosen.seen += len(part.commit["lengths"])
-    remove_part(part.folder)
-    steps: int = part.commit["steps"]
-    return steps
+def _made(part: Part, writer: DatasetWriter) -> Mapping[str, Any] | None:
+    """Return what was said of a part; None if it cannot be used, which reading the shard tells as it is always told."""
+    try:
+        said = part.made()
+    except PartLost as error:
+        problem = f"the process that read its files {error.how}"
+        raise ConversionFailed(part.opening.id, [problem], hint=error.hint) from error
+    except ConversionFailed:
+        return None
+    return said if said["schema"] == writer.schema.to_json() else None
 
 
 class _Chosen:
@@ -222,13 +233,6 @@ def _steps(work: Work, recording: Recording) -> int | None:
     return recording.steps if work.contents.steps is None and alone else work.contents.steps
 
 
-def _journal_entry(end: End) -> dict[str, Any]:
-    return {
-        "raw": [asdict(_raw_file(file)) for file in end.ready.fetched],
-        "decisions": [asdict(one) for one in end.decisions],
-    }
-
-
 def _manifest(
     work: Work, recording: Recording, written: Written, folder: Path, entries: Sequence[Mapping[str, Any]]
 ) -> Manifest:
@@ -272,14 +276,6 @@ def converted_bytes(columns: Sequence[Column], steps: int) -> int:
 
 def _raw_file(file: Fetched) -> RawFile:
     return RawFile(file.asset.path, file.size, file.sha256, file.url, file.checked, file.etag)
-
-
-def converter_version() -> str:
-    """Return the version of this package, which the manifest names."""
-    try:
-        return version("datasets-rl")
-    except PackageNotFoundError:  # imported from a source tree that is not installed
-        return "0"
 
 
 def _specs(schema: Schema, known: Mapping[str, Any]) -> dict[str, Any]:

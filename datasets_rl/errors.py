@@ -74,13 +74,6 @@ def _rebuild(kind: type[DatasetsRLError], args: tuple[object, ...], state: dict[
     return error
 
 
-def revived(kind: str, message: str, hint: str) -> DatasetsRLError:
-    """Return an error of another process as that one described it: of the class of that name, if it is one of these."""
-    named = globals().get(kind)
-    own = named if isinstance(named, type) and issubclass(named, DatasetsRLError) else DatasetsRLError
-    return _rebuild(own, (message,), {"message": message, "hint": hint})
-
-
 class BadArgument(DatasetsRLError, ValueError):
     """An argument that no run of the program could accept."""
 

@@ -8,11 +8,11 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from datasets_rl import disk, sources
 from datasets_rl.disk import MANIFEST_FILE
@@ -22,11 +22,12 @@ from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 
 if TYPE_CHECKING:
+    from datasets_rl.engines import Engine
     from datasets_rl.fetch.asset import Asset, Fetched
     from datasets_rl.fetch.parallel import Halt, Limiter
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.manifest import Manifest
-    from datasets_rl.shards import Cluster, Ready
+    from datasets_rl.shards import Ready
     from datasets_rl.sources import Contents, Entry, Shard
     from datasets_rl.ted.keys import Key
 
@@ -111,14 +112,6 @@ class Place:
     def exists(self) -> bool:
         """Whether there is a finished dataset."""
         return (self.folder / MANIFEST_FILE).is_file()
-
-
-class Engine(Protocol):
-    """Connects to a cluster."""
-
-    def connect(self) -> AbstractContextManager[Cluster]:
-        """Return the connection; what was begun in it ends with it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +346,7 @@ def download(
         limit_rate: Bytes a second over all connections.
         selection: The part of the dataset that is wanted; all of it by default. What is stored must cover it, or
             `force` replaces what is stored.
-        engine: Reads the files of a dataset that has several, `RayEngine()` on a cluster that shares `root`; by default
+        engine: Converts the files of a dataset that has several, `RayEngine()` on a cluster that shares `root`; by default
             processes of this machine do. What is written is the same.
         wait: Seconds to wait for another process that makes the same dataset.
         settings: By default those of the environment.
@@ -614,7 +607,7 @@ def _convert(
     engine: Engine | None,
 ) -> Manifest:
     from datasets_rl.convert import Work, convert
-    from datasets_rl.fetch.ahead import Ahead
+    from datasets_rl.engines.local import Local
     from datasets_rl.format.journal import Journal
 
     head, name = sources.split_id(dataset_id)
@@ -629,23 +622,24 @@ def _convert(
     try:
         with ExitStack() as stack:
             # Where episodes are chosen by their numbers over all shards, these come one behind the other.
-            engine = engine if len(left) > 1 and contents.numbers is None else None
-            cluster = None if engine is None else stack.enter_context(engine.connect())
-            jobs = _jobs(contents, settings) if cluster is None else cluster.room
+            if len(left) < 2 or contents.numbers is not None:
+                engine = None
+            elif engine is None and (jobs := _jobs(contents, settings)) > 1:
+                engine = Local(jobs)
+            if engine is not None:
+                stack.enter_context(engine)
             groups = _as_assets(contents, _groups(contents, left))
             get = _getter(stack, dataset_id, groups, spot, settings, options)
-            ahead = stack.enter_context(Ahead(groups, get, len(groups) if options.keep_raw else jobs + 1))
             converting = report(f"converting {dataset_id}", None, unit=" steps", show=settings.progress)
-            advance = stack.enter_context(converting)
             return convert(
                 work,
-                ahead,
+                groups,
+                get,
                 spot.build,
                 journal=journal,
-                jobs=jobs,
-                cluster=cluster,
+                engine=engine,
                 parts=spot.work / "parts",
-                report=advance,
+                report=stack.enter_context(converting),
                 committed=bool if options.keep_raw else partial(_drop_raw, spot, contents),
             )
     except ConversionFailed as error:

@@ -6,6 +6,7 @@ import json
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,11 +16,28 @@ from datasets_rl.errors import BadArgument, ManifestInvalid, NotADataset
 from datasets_rl.rows import Schema, shorten
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted
 
-__all__ = ["FORMAT_VERSION", "MANIFEST_FILE", "Applied", "Manifest", "RawFile", "StoredFile", "lacking_fields"]
+__all__ = [
+    "FORMAT_VERSION",
+    "MANIFEST_FILE",
+    "Applied",
+    "Manifest",
+    "RawFile",
+    "StoredFile",
+    "converter_version",
+    "lacking_fields",
+]
 
 FORMAT_NAME = "datasets-rl/ted"
 FORMAT_VERSION = 1
 _MAX_BYTES = 256 << 20
+
+
+def converter_version() -> str:
+    """Return the version of this package, which every manifest names."""
+    try:
+        return version("datasets-rl")
+    except PackageNotFoundError:  # imported from a source tree that is not installed
+        return "0"
 
 
 @dataclass(frozen=True, slots=True)

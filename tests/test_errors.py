@@ -43,15 +43,6 @@ def test_an_error_survives_the_way_back_from_a_worker(error):
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
-def test_an_error_is_brought_back_from_what_it_says_of_itself(error):
-    back = errors.revived(type(error).__name__, error.message, error.hint)
-
-    assert type(back) is type(error)
-    assert str(back) == str(error)
-    assert type(errors.revived("Path", "it broke", "")) is errors.DatasetsRLError
-
-
-@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
 def test_the_hint_stands_in_a_line_of_its_own(error):
     assert str(error).splitlines() == [error.message] + ([error.hint] if error.hint else [])
 

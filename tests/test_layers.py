@@ -22,7 +22,7 @@ LAYERS = [
     {"checkpoint", "disk", "progress", "rows"},
     {"manifest", "specs"},
     {"ted"},
-    {"fetch", "read", "format"},
+    {"engines", "fetch", "read", "format"},
     {"samplers", "transforms", "writers"},
     {"sources", "storages"},
     {"shards", "convert"},

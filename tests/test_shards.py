@@ -267,8 +267,8 @@ def test_groups_come_in_order_and_no_more_than_there_is_room_for():
         return [group]
 
     with Ahead([[n] for n in range(10)], fetch, room=3) as ahead:
-        while len(ahead):
-            seen += ahead.take(wait=True)
+        for _ in range(10):
+            seen += ahead.take()
             assert len(fetched) <= len(seen) + 3
             ahead.release()
 
@@ -282,9 +282,9 @@ def test_a_failure_comes_when_its_turn_is():
         return [group]
 
     with Ahead([[0], [1], [2], [3]], fetch, room=9) as ahead:
-        assert [ahead.take(wait=True), ahead.take(wait=True)] == [[[0]], [[1]]]
+        assert [ahead.take(), ahead.take()] == [[[0]], [[1]]]
         with pytest.raises(BadArgument, match="no"):
-            ahead.take(wait=True)
+            ahead.take()
 
 
 def test_an_end_before_its_time_stops_the_thread():

@@ -157,8 +157,7 @@ class Stream(Storage):
         groups = [self._lacking(work) for work in works]
         with Ahead(groups, self._fetch, _AHEAD) as ahead:
             for work in works:
-                came = ahead.take(wait=True) or []
-                number = self._open(work, came)
+                number = self._open(work, ahead.take())
                 ahead.release()
                 table = self._opened[number].storage.episodes
                 for episode in self._order(len(table), generator):
@@ -203,8 +202,7 @@ class Stream(Storage):
         build = self._folder / "build"
         disk.remove_tree(build)
         build.mkdir(parents=True)
-        with Ahead([[file.asset for file in came]], lambda *_: list(came), 1) as there:
-            convert(work, there, build)
+        convert(work, [[file.asset for file in came]], lambda *_: list(came), build)
         place.parent.mkdir(parents=True, exist_ok=True)
         disk.publish_folder(build, place, aside=self._folder / "replaced")
         raw = self._folder / "raw"

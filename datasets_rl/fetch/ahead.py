@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from datasets_rl.fetch.asset import Asset, Fetched
+from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.parallel import Halt, Stopped
 
 if TYPE_CHECKING:
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Ahead"]
 
+T = TypeVar("T")
+
 _GRACE = 5.0
 """Seconds that an end before its time waits for a thread that is blocked in the network."""
 
 
-class Ahead:
+class Ahead(Generic[T]):
     """Fetches groups in their order, in a thread, and no more of them than there is room for. A context manager.
 
         group     0 1 2 3 4 5 6
@@ -28,18 +30,15 @@ class Ahead:
 
     Args:
         groups: The files of each group.
-        get: Fetches a group; ends when the flag goes up.
+        get: Fetches a group, and says what came of it; ends when the flag goes up.
         room: Groups that may be there, or on their way, and not released.
     """
 
-    def __init__(
-        self, groups: Sequence[Sequence[Asset]], get: Callable[[Sequence[Asset], Halt], list[Fetched]], room: int
-    ) -> None:
+    def __init__(self, groups: Sequence[Sequence[Asset]], get: Callable[[Sequence[Asset], Halt], T], room: int) -> None:
         self._groups = groups
         self._get = get
         self._room = room
-        self._taken = 0
-        self._there: deque[list[Fetched]] = deque()
+        self._there: deque[T] = deque()
         self._failure: BaseException | None = None
         self._halt = Halt()
         self._change = threading.Condition()
@@ -58,28 +57,19 @@ class Ahead:
         if self._thread.ident is not None:
             self._thread.join(_GRACE)
 
-    def __len__(self) -> int:
-        """Return how many groups are still to be taken."""
-        return len(self._groups) - self._taken
-
-    def take(self, *, wait: bool) -> list[Fetched] | None:
-        """Return the next group; None if it is not there yet, and one does not wait.
+    def take(self) -> T:
+        """Wait for the next group.
 
         Raises:
             FetchFailed, IntegrityFailed, DiskFull: Whatever fetching it raised.
         """
         if len(self._groups) == 1:
-            self._taken = 1
             return self._get(self._groups[0], self._halt)
         with self._change:
-            if wait:
-                self._change.wait_for(lambda: self._there or self._failure)
-            if self._there:
-                self._taken += 1
-                return self._there.popleft()
-            if self._failure is not None:
+            self._change.wait_for(lambda: self._there or self._failure)
+            if not self._there and self._failure is not None:
                 raise self._failure
-            return None
+            return self._there.popleft()
 
     def release(self) -> None:
         """Say that a group is used up."""

@@ -23,7 +23,7 @@ from datasets_rl import disk
 from datasets_rl.errors import IntegrityFailed
 from datasets_rl.manifest import StoredFile
 
-__all__ = ["NpyStream", "begun_rows", "copy_on_write", "expect_random_reads", "file_sha256", "map_npy", "open_npy"]
+__all__ = ["NpyStream", "begun_blocks", "copy_on_write", "expect_random_reads", "file_sha256", "map_npy", "open_npy"]
 
 _HASH_BYTES = 1 << 20
 # Linux's value; Python names it only since 3.11, and other systems have nothing to reserve.
@@ -99,11 +99,12 @@ class NpyStream:
         """Bytes of one row."""
         return self.dtype.itemsize * math.prod(self.shape)
 
-    def sync(self) -> int:
-        """Wait until all rows so far are on the disk, and return how many bytes the file has."""
+    def flush(self, *, sync: bool) -> int:
+        """Give all rows so far to the system, wait for the disk if so wanted, and return how many bytes the file has."""
         with disk.disk_errors(self._path.parent):
             self._stream.flush()
-            os.fsync(self._stream.fileno())
+            if sync:
+                os.fsync(self._stream.fileno())
         return self._stream.tell()
 
     def append(self, block: NDArray[Any]) -> None:
@@ -173,28 +174,37 @@ class NpyStream:
         return stream.getvalue()
 
 
-def begun_rows(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], rows: int) -> NDArray[Any]:
-    """Map the first rows of a file that an `NpyStream` has begun and not closed.
+def begun_blocks(
+    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], rows: int, most: int
+) -> Iterator[NDArray[Any]]:
+    """Yield the first rows of a file that an `NpyStream` has begun and not closed.
+
+    Read and not mapped: of a mapped file, the system counts all that was seen as memory of the process.
 
     Args:
         path: The file.
         dtype: Of one item.
         shape: Of one item.
         rows: How many there are, as the stream said.
+        most: How many come at once.
 
-    Returns:
-        [rows, ...], read-only.
+    Yields:
+        [at most `most`, ...], which may be changed, and holds until the next one is asked for.
 
     Raises:
         IntegrityFailed: If the file does not hold so many.
     """
-    if not rows:
-        return np.empty((0, *shape), dtype)
+    block = np.empty((min(most, rows), *shape), dtype)
     try:
         with path.open("rb") as stream:
-            read = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
-            read(stream, max_header_size=_MAX_HEADER)
-            return np.memmap(stream, dtype, mode="r", offset=stream.tell(), shape=(rows, *shape))
+            if rows:
+                read = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
+                read(stream, max_header_size=_MAX_HEADER)
+            for start in range(0, rows, most):
+                part = block[: rows - start]
+                if stream.readinto(part.reshape(-1).view(np.uint8).data) < part.nbytes:
+                    raise EOFError(f"it ends within row {start + most:,} or before")
+                yield part
     except _HEADER_ERRORS as error:
         raise IntegrityFailed(str(path), [f"it does not hold {rows:,} rows: {error}"]) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +14,33 @@ from datasets_rl import disk
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.rows import Column
 
-__all__ = ["COMMIT_FILE", "make_part", "remove_part"]
+__all__ = ["COMMIT_FILE", "make_part", "remove_part", "room_for_parts"]
 
 COMMIT_FILE = "commit.json"
 """Written last, and removed first: a folder without it is no part."""
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def room_for_parts(folder: Path, key: str) -> Path:
+    """Make a folder for the parts of one dataset, or return the one that an earlier process has made for the same.
+
+    Nothing waits until a part is on the disk: most are gone before the disk is asked. So none is trusted after a crash of
+    the machine, nor where one cannot know of it.
+
+    Args:
+        folder: What is in it and belongs to something else, or was begun by processes that are gone, is deleted.
+        key: What the parts are made of, and how.
+    """
+    boot = _BOOT.read_text() if _BOOT.exists() else uuid4().hex
+    found = folder / hashlib.sha256(f"{key} {boot}".encode()).hexdigest()[:16]
+    found.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        if old != found:
+            # First it loses its name: what is left of it by a death is no run's.
+            disk.remove_tree(old.replace(folder / f".{uuid4().hex}"))
+    for begun in found.glob(".*"):
+        disk.remove_tree(begun)
+    return found
 
 
 def make_part(
@@ -45,9 +69,8 @@ def make_part(
         result = dict(fill(writer))
         if "again" in result:
             return result
-        result["commit"] = writer.commit()
+        result["commit"] = writer.commit(sync=False)
         (build / COMMIT_FILE).write_text(json.dumps(result))
-        disk.sync(build / COMMIT_FILE)
         try:
             os.replace(build, folder)
         except OSError:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.errors import BadArgument, ConversionFailed
-from datasets_rl.format.npy import NpyStream, begun_rows, file_sha256
+from datasets_rl.format.npy import NpyStream, begun_blocks, file_sha256
 from datasets_rl.manifest import StoredFile, lacking_fields
 from datasets_rl.read.images import header
 from datasets_rl.rows import ROWS_FILE, Column, Field, Schema
@@ -41,7 +41,7 @@ Commit = Mapping[str, Any]
 EPISODES_FILE = "episodes.npy"
 _BLOCK_BYTES = 2 << 20  # what the second-level cache holds: the passes over a batch cost half as much
 _BLOCK_STEPS = 1 << 16
-_COPY_BYTES = 4 << 20
+_COPY_BYTES = 256 << 10  # what a core keeps at hand: to copy a file by larger blocks takes nearly twice as long
 _FLAG = np.dtype(np.bool_)
 _END = np.dtype(np.int64)
 _OWN = (Column(NEXT_DONE, _FLAG, (1,)), Column(EPISODE, np.dtype(np.int32), (), read_as=np.dtype(np.int64)))
@@ -146,8 +146,11 @@ class DatasetWriter:
         ]
         self._episode = len(self._lengths)
 
-    def commit(self) -> Commit:
+    def commit(self, *, sync: bool = True) -> Commit:
         """Wait until everything so far is on the disk.
+
+        Args:
+            sync: False waits until other processes see it, and it may be lost with the machine.
 
         Returns:
             What another process needs to go on behind it, together with what earlier calls returned: a JSON value,
@@ -156,7 +159,7 @@ class DatasetWriter:
         self._hand_over()
         self._settle()
         self._merge_moments()
-        files = {name: stream.sync() for name, stream in self._streams.items()}
+        files = {name: stream.flush(sync=sync) for name, stream in self._streams.items()}
         episodes, known_words = self._committed
         self._committed = (self._episode, {key: len(words) for key, words in self._words.items()})
         # What was handed over in pieces comes back as one: only the newest pieces are of this commit.
@@ -311,12 +314,10 @@ class DatasetWriter:
         self._merge_moments()
         shifts = self._picture_shifts()
         for name, stream in self._streams.items():
-            self._absorb_file(
-                begun_rows(folder / name, stream.dtype, stream.shape, commit["rows"][name]),
-                stream,
-                numbers,
-                shifts.get(name, 0),
-            )
+            most = max(1, _COPY_BYTES // stream.item_bytes)
+            for block in begun_blocks(folder / name, stream.dtype, stream.shape, commit["rows"][name], most):
+                self._renumber(block, numbers, shifts.get(name, 0))
+                stream.append(block)
         for key, moments in self._moments.items():
             moments.merge(commit["moments"][dotted(key)])
         lengths, returns = list(commit["lengths"]), np.array(commit["returns"], np.float64)
@@ -337,24 +338,16 @@ class DatasetWriter:
         shifts = {field.ends_file: self._streams[field.file].rows for field in encoded}
         return shifts | {one.final_ends_file: self._streams[one.final_file].rows for one in encoded if one.carried}
 
-    def _absorb_file(
-        self, rows: NDArray[Any], stream: NpyStream, numbers: Mapping[Key, NDArray[np.int32]], shift: int
-    ) -> None:
-        step = max(1, _COPY_BYTES // stream.item_bytes)
-        for start in range(0, len(rows), step):
-            block = rows[start : start + step]
-            if shift:
-                block = block + shift
-            elif block.dtype.names:
-                # As bytes: numpy does not copy what lies between the fields.
-                block = np.array(block.view(np.uint8)).view(block.dtype)
-            for name in block.dtype.names or ():
-                key = tuple(name.split("."))
-                if key == EPISODE:
-                    block[name] += self._episode
-                elif key in numbers:
-                    block[name] = numbers[key][block[name]]
-            stream.append(block)
+    def _renumber(self, block: NDArray[Any], numbers: Mapping[Key, NDArray[np.int32]], shift: int) -> None:
+        """Put this writer's numbers in the place of those of another one."""
+        if shift:
+            block += shift
+        for name in block.dtype.names or ():
+            key = tuple(name.split("."))
+            if key == EPISODE:
+                block[name] += self._episode
+            elif key in numbers:
+                block[name] = numbers[key][block[name]]
 
     def _numbered(self, piece: Episode) -> Episode:
         """Put the dataset's own numbers in the place of texts."""

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from datasets_rl.engines import Engine, Make, Wait
+from datasets_rl.engines.local import Local
 from datasets_rl.errors import BadArgument
 from datasets_rl.manifest import Manifest
-from datasets_rl.preprocess import part
 from datasets_rl.preprocess._base import Step
-from datasets_rl.preprocess.engines import Engine
-from datasets_rl.preprocess.engines.local import Local
 from datasets_rl.preprocess.functions import Function, Per
 from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.preprocess.run import preprocess
+from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Call"]
 
@@ -112,7 +116,7 @@ class Call:
     def _engine(self) -> Engine | None:
         if self.pool is not None:
             return _Pool(self.pool)
-        if self.num_workers is None:
+        if self.num_workers is None or self.num_workers == 1:
             return None
         return Local(self.num_workers, threads=self.worker_threads, tasks_of_one=self.max_tasks_per_child)
 
@@ -123,7 +127,18 @@ class _Pool:
 
     pool: Any
 
-    def run(self, tasks: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """Yield what is said of each task, in their order."""
-        made: Iterator[Mapping[str, Any]] = self.pool.imap(part.make, tasks)
-        return made
+    @property
+    def room(self) -> int:
+        """How many parts there should be at once; a pool does not say how many processes it has."""
+        return 2 * (os.cpu_count() or 1)
+
+    def begin(self, make: Make, task: Mapping[str, Any], report: Report) -> Wait:  # noqa: ARG002 -- a pool tells of no steps
+        """Let the pool make a part."""
+        wait: Wait = self.pool.apply_async(make, (task, Report())).get
+        return wait
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        """Leave the pool to the caller."""

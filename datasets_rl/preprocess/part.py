@@ -25,6 +25,7 @@ from datasets_rl.preprocess.blocks import blocks
 from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.preprocess.tensors import apart
 from datasets_rl.preprocess.together import Together, opened
+from datasets_rl.progress import Report
 from datasets_rl.rows import Column, Schema
 from datasets_rl.specs import TensorSpec
 from datasets_rl.ted.episode import Encoded, end_to_end
@@ -64,7 +65,7 @@ class Task:
     """For functions that draw numbers."""
 
 
-def make(task: Mapping[str, Any]) -> dict[str, Any]:
+def make(task: Mapping[str, Any], _: Report) -> dict[str, Any]:
     """Make a part, unless it is there already.
 
     Args:

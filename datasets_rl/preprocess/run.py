@@ -1,6 +1,6 @@
 """From a dataset to its transformed version: planned, made part by part, joined, and put in its place at once.
 
-    dataset  --- parts --->  .work/<id>/parts/000000, 000001, ...     any process, any machine, any order
+    dataset  --- parts --->  .work/<id>/parts/*/000000, 000001, ...   any process, any machine, any order
              --- join  --->  .work/<id>/build                          in their order; each part then goes
              --- publish ->  the dataset's place, or `dest`            one rename; the old one is kept for `undo`
 
@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import pickle
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -23,22 +24,22 @@ import cloudpickle
 import numpy as np
 
 from datasets_rl import disk
-from datasets_rl.convert import converter_version, write_metadata
+from datasets_rl.convert import write_metadata
+from datasets_rl.engines import Engine, PartLost, Wait
+from datasets_rl.engines.local import Local
 from datasets_rl.errors import BadArgument, ManifestInvalid, NotADataset, PreprocessFailed
 from datasets_rl.format.journal import Journal
 from datasets_rl.format.npy import map_npy
-from datasets_rl.format.part import remove_part
+from datasets_rl.format.part import remove_part, room_for_parts
 from datasets_rl.format.writer import DatasetWriter, Written
 from datasets_rl.library import Place, clear, refuse_foreign_files
-from datasets_rl.manifest import Manifest
+from datasets_rl.manifest import Manifest, converter_version
 from datasets_rl.preprocess.blocks import step_bytes, whole_episodes
-from datasets_rl.preprocess.engines import Engine
-from datasets_rl.preprocess.engines.local import Local
-from datasets_rl.preprocess.part import Task, drawing, fill, own_columns, read
+from datasets_rl.preprocess.part import Task, drawing, fill, make, own_columns, read
 from datasets_rl.preprocess.probe import Stored, probe
 from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.preprocess.together import Together, files_digest, merged_manifest, opened
-from datasets_rl.progress import report
+from datasets_rl.progress import Report, report
 from datasets_rl.rows import Column, Schema
 from datasets_rl.settings import Settings
 from datasets_rl.ted.episodes import Episodes
@@ -354,7 +355,7 @@ class _Run:
             task = Task(
                 dataset=[str(one.folder) for one in members],
                 recipe=str(recipe_file),
-                folder=str(self.target.work / "parts" / f"{number:06}"),
+                folder="",  # it has the key of all tasks in its name
                 first=first,
                 behind=behind,
                 most=self._block_steps(each),
@@ -393,14 +394,8 @@ class _Run:
         key = hashlib.sha256(
             json.dumps([mark, schema.to_json(), [task["first"] for task in tasks]]).encode()
         ).hexdigest()
-        # Parts of another run do not belong here.
-        parts = self.target.work / "parts"
-        marked = parts / "of.json"
-        if not marked.is_file() or marked.read_text() != key:
-            marked.unlink(missing_ok=True)  # first: what is left of them by a death is no run's
-            disk.remove_tree(parts)
-            parts.mkdir(parents=True)
-            marked.write_text(key)
+        parts = room_for_parts(self.target.work / "parts", key)
+        tasks = [{**task, "folder": str(parts / f"{number:06}")} for number, task in enumerate(tasks)]
         journal = Journal(self.target.journal, key)
         journal.bring_back(build)
         build.mkdir(parents=True, exist_ok=True)
@@ -433,8 +428,8 @@ class _Run:
         self, writer: DatasetWriter, tasks: Sequence[Mapping[str, Any]], engine: Engine | None, recipe: Recipe
     ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
         """Yield each task when its rows are with the writer, and what was said of it."""
-        if engine is not None:
-            for task, result in zip(tasks, engine.run(tasks), strict=True):
+        if engine is not None and len(tasks) > 1:
+            for task, result in zip(tasks, _parts(engine, tasks), strict=True):
                 if "again" not in result:
                     writer.absorb(Path(task["folder"]), result["commit"])
                 yield task, result
@@ -476,6 +471,29 @@ class _Run:
             history=(*before.history, done),
         )
         manifest.write(build)
+
+
+def _parts(engine: Engine, tasks: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield what is said of each task, in their order."""
+    begun: deque[tuple[Mapping[str, Any], Wait]] = deque()
+
+    def first() -> Mapping[str, Any]:
+        task, wait = begun.popleft()
+        try:
+            return wait()
+        except PartLost as error:
+            raise PreprocessFailed(
+                f"the process that made episodes {task['first']:,} to {task['behind']:,} {error.how}",
+                hint=error.hint or "fewer --jobs or a smaller --max-ram need less memory",
+            ) from error
+
+    with engine:
+        for task in tasks:
+            if len(begun) >= engine.room:
+                yield first()
+            begun.append((task, engine.begin(make, task, Report())))
+        while begun:
+            yield first()
 
 
 def _pickled(recipe: Recipe) -> bytes:

@@ -13,9 +13,9 @@ import torch
 from stored_data import FLAGS, write_dataset
 
 from datasets_rl.datasets.stored import StoredExperienceReplay
+from datasets_rl.engines.local import Local
 from datasets_rl.format import StoredDataset
 from datasets_rl.preprocess import Function, Recipe, preprocess
-from datasets_rl.preprocess.engines.local import Local
 from datasets_rl.rows import Column
 from datasets_rl.ted.episode import Episode
 
@@ -73,7 +73,13 @@ def test_a_function_of_single_steps_and_one_of_batches_against_torchrl(tmp_path,
 
     def torchrl_run(turn):
         common.BaseDatasetExperienceReplay.preprocess(
-            theirs, normed, num_workers=1, chunksize=0, mp_start_method="fork", generator=torch.Generator(), dest=tmp_path / f"t{turn}"
+            theirs,
+            normed,
+            num_workers=1,
+            chunksize=0,
+            mp_start_method="fork",
+            generator=torch.Generator(),
+            dest=tmp_path / f"t{turn}",
         )
 
     taken = {"single": [], "batched": [], "torchrl": []}
@@ -133,19 +139,12 @@ def test_two_processes_against_one(tmp_path, show):
     for turn in range(2):
         for jobs, values in taken.items():
             recipe = Recipe([Function(slow)])
-            place, engine = tmp_path / f"{jobs}-{turn}", _Started(jobs)
+            place, engine = tmp_path / f"{jobs}-{turn}", Local(jobs, threads=1)
             values.append(
                 timed(lambda e=engine, r=recipe, p=place: preprocess(stored.folder, r, dest=p, engine=e, num_parts=8))
             )
     best = {jobs: min(values) for jobs, values in taken.items()}
     show(f"one process {best[1]:.1f} s, two {best[2]:.1f} s: {best[1] / best[2]:.2f} times as fast")
-
-
-class _Started(Local):
-    """Makes all parts in processes of their own, so that one and two of them pay alike for their start."""
-
-    def run(self, tasks):
-        return self.elsewhere(tasks)
 
 
 PEAK = """

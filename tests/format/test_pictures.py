@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from itertools import pairwise
 
 import numpy as np
@@ -18,7 +17,6 @@ from datasets_rl.format.verify import check_files
 from datasets_rl.progress import Report
 from datasets_rl.rows import Column, Schema
 from datasets_rl.samplers import SliceSampler
-from datasets_rl.shards import _packed, _receive, _send
 from datasets_rl.storages import DatasetStorage
 from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episode import Encoded, Episode
@@ -169,22 +167,6 @@ def test_a_writer_that_died_goes_on_with_the_same_bytes(whole, stored, tmp_path)
     assert {(one.path, one.sha256) for one in written.files} == {
         (one.path, one.sha256) for one in stored.manifest.files
     }
-
-
-def test_pieces_go_through_a_pipe(whole):
-    stream = io.BytesIO()
-
-    class Out:
-        def write(self, data):
-            return stream.write(data)
-
-    _send(Out(), *_packed(whole[3]))
-    stream.seek(0)
-    size, came = _receive(stream)
-
-    assert [bytes(one) for one in came.states[CAMERA].pictures] == whole[3].states[CAMERA].pictures
-    assert [bytes(one) for one in came.steps[WRIST].pictures] == whole[3].steps[WRIST].pictures
-    assert size >= sum(map(len, whole[3].states[CAMERA].pictures))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,10 +16,10 @@ import pytest
 from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl import disk
+from datasets_rl.engines.local import Local
 from datasets_rl.errors import BadArgument, Locked, PreprocessFailed
 from datasets_rl.format import StoredDataset
 from datasets_rl.preprocess import Function, Recipe, preprocess, probe
-from datasets_rl.preprocess.engines.local import Local
 
 FULL = """
 import json, resource, signal, sys
@@ -109,7 +110,7 @@ INTERRUPTED = """
 import sys, threading
 from pathlib import Path
 from datasets_rl.preprocess import Function, Recipe, preprocess
-from datasets_rl.preprocess.engines.local import Local
+from datasets_rl.engines.local import Local
 
 recipe = Recipe([Function(lambda batch: batch, "batch")])
 try:
@@ -169,39 +170,51 @@ def test_a_function_that_cannot_be_sent_is_refused_where_it_would_have_to_be(fol
     assert StoredDataset(preprocess(folder, recipe, jobs=1)).manifest.history
 
 
-@pytest.mark.parametrize("dying", ["000003", "parts"])
+class Here(contextlib.nullcontext):
+    """Makes parts in this process, all of them before the first one is joined."""
+
+    room = 9
+
+    def begin(self, make, task, report):
+        said = make(task, report)
+        return lambda: said
+
+
+@pytest.mark.parametrize("dying", ["a part", "the parts of another run"])
 def test_a_run_that_dies_while_it_removes_parts_is_finished_by_the_next(folder, monkeypatch, dying):
     recipe = Recipe([Function(doubled, "batch")])
     remove, parts = disk.remove_tree, folder.parent / ".work" / "data" / "parts"
 
     def dies(path):
-        if path.name == dying and path.exists():
+        if path.exists() and (path.name == "000003" if dying == "a part" else path.parent == parts):
             next(iter(sorted(path.rglob("rows.npy")))).unlink()
             raise KeyboardInterrupt
         remove(path)
 
-    if dying == "parts":
+    if dying == "the parts of another run":
         preprocess_until_the_last_part(folder, recipe)
-        assert (parts / "000002" / "commit.json").is_file()
+        assert [*parts.glob("*/000002/commit.json")]
     monkeypatch.setattr(disk, "remove_tree", dies)
     with pytest.raises(KeyboardInterrupt):
         # With another number of parts, those that are there are of no use.
-        preprocess(folder, recipe, engine=Local(1), num_parts=6 if dying == "parts" else 4)
+        preprocess(folder, recipe, engine=Here(), num_parts=4 if dying == "a part" else 6)
     monkeypatch.setattr(disk, "remove_tree", remove)
 
-    preprocess(folder, recipe, engine=Local(1), num_parts=4)
+    preprocess(folder, recipe, engine=Here(), num_parts=4)
     assert StoredDataset(folder).schema[("twice",)].shape == (2,)
 
 
 def preprocess_until_the_last_part(folder, recipe):
-    class Interrupted(Local):
-        def run(self, tasks):
-            made = list(super().run(tasks))
-            yield made[0]
-            raise KeyboardInterrupt
+    def interrupted():
+        raise KeyboardInterrupt
+
+    class Interrupted(Here):
+        def begin(self, make, task, report):
+            wait = super().begin(make, task, report)
+            return interrupted if task["first"] else wait
 
     with pytest.raises(KeyboardInterrupt):
-        preprocess(folder, recipe, engine=Interrupted(1), num_parts=4)
+        preprocess(folder, recipe, engine=Interrupted(), num_parts=4)
 
 
 def test_a_worker_tells_an_error_as_this_process_would(folder):

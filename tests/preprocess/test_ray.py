@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -20,11 +21,11 @@ from raw.minari import SPACES, episodes, write
 from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl import Selection, library
+from datasets_rl.engines.ray import RayEngine
 from datasets_rl.errors import BadArgument, ConversionFailed, MissingDependency, PreprocessFailed
 from datasets_rl.format import DatasetWriter, StoredDataset
 from datasets_rl.preprocess import Recipe, part, preprocess
-from datasets_rl.preprocess.engines.local import Local
-from datasets_rl.preprocess.engines.ray import RayEngine
+from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
 from datasets_rl.sources import minari
 
@@ -89,7 +90,7 @@ def test_an_error_of_a_node_is_the_one_that_was_raised_there(folder, tmp_path):
         return step
 
     said = []
-    for engine in (Local(1), RayEngine()):
+    for engine in (None, RayEngine()):
         with pytest.raises(PreprocessFailed) as raised:
             preprocess(folder, Recipe([fails]), dest=tmp_path / "out", num_parts=PARTS, engine=engine)
         said.append((type(raised.value), raised.value.message, raised.value.hint))
@@ -103,8 +104,8 @@ def test_an_error_of_a_node_is_the_one_that_was_raised_there(folder, tmp_path):
 def test_a_node_without_the_shared_folder_is_named(tmp_path):
     task = {"folder": str(tmp_path / "nowhere" / "000000")}
 
-    with pytest.raises(BadArgument, match="does not see") as raised:
-        list(RayEngine().run([task]))
+    with RayEngine() as engine, pytest.raises(BadArgument, match="does not see") as raised:
+        engine.begin(part.make, task, Report())()
     assert "all nodes share" in raised.value.hint
 
 
@@ -177,8 +178,8 @@ def test_a_fault_that_a_node_finds_is_told_as_it_is_here(get, tmp_path):
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
 
-    with pytest.raises(MissingDependency) as raised:
-        RayEngine().connect()
+    with pytest.raises(MissingDependency) as raised, RayEngine():
+        pass
     assert raised.value.hint == "pip install 'datasets-rl[ray]'"
 
 
@@ -186,11 +187,13 @@ def test_two_attempts_at_a_part_do_not_meet(folder, tmp_path, monkeypatch):
     """A node that was given up may still be at work: the second attempt finishes while the first one does."""
     tasks = []
 
-    class Kept:
-        def run(self, given):
-            tasks.extend(given)
-            yield from Local(1).run(given)
-            raise KeyboardInterrupt
+    class Kept(contextlib.nullcontext):
+        room = PARTS
+
+        def begin(self, _, task, __):
+            tasks.append(task)
+            if len(tasks) == PARTS:
+                raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         preprocess(folder, changed(), dest=tmp_path / "out", num_parts=PARTS, engine=Kept())
@@ -200,12 +203,12 @@ def test_two_attempts_at_a_part_do_not_meet(folder, tmp_path, monkeypatch):
     def overtaken(*arguments):
         monkeypatch.setattr(part, "fill", fill)
         said = fill(*arguments)
-        second.append(part.make(task))
+        second.append(part.make(task, Report()))
         return said
 
     second = []
     monkeypatch.setattr(part, "fill", overtaken)
-    first = part.make(task)
+    first = part.make(task, Report())
 
     assert [first] == second
     assert [path.name for path in (tmp_path / "parts").iterdir()] == ["000000"]
@@ -271,8 +274,8 @@ def test_a_cluster_elsewhere_is_reached_by_its_address(folder, tmp_path, wanted)
         made = preprocess(folder, changed(), dest=tmp_path / "out", num_parts=PARTS, engine=engine)
 
         assert files(made) == wanted
-        with pytest.raises(BadArgument, match="does not see"):
-            list(engine.run([{"folder": str(tmp_path / "nowhere" / "000000")}]))
+        with engine, pytest.raises(BadArgument, match="does not see"):
+            engine.begin(part.make, {"folder": str(tmp_path / "nowhere" / "000000")}, Report())()
     finally:
         ray.shutdown()
         cluster.shutdown()
@@ -284,7 +287,7 @@ def test_ctrl_c_ends_the_tasks_and_the_next_run_goes_on(folder, tmp_path, wanted
     program = f"""
     from pathlib import Path
     from datasets_rl.preprocess import Recipe, preprocess
-    from datasets_rl.preprocess.engines.ray import RayEngine
+    from datasets_rl.engines.ray import RayEngine
 
     def change(step):
         import time

@@ -10,20 +10,20 @@ import logging
 import os
 import socket
 import sys
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.convert import converter_version
-from datasets_rl.errors import BadArgument, MissingDependency, PreprocessFailed
-from datasets_rl.preprocess import part
+from datasets_rl.engines import Make, PartLost, Wait
+from datasets_rl.errors import BadArgument, MissingDependency
+from datasets_rl.manifest import converter_version
+from datasets_rl.progress import Report
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Cluster", "RayEngine"]
+__all__ = ["RayEngine"]
 
 _AHEAD = 2
 """Tasks that are running, or waiting for their turn, for each core of the cluster."""
@@ -34,8 +34,6 @@ _GRACE = 10.0
 
 _STORE = 80 << 20
 """Bytes of shared memory of a cluster that is started here; Ray takes no less."""
-
-Make = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class RayEngine:
@@ -49,89 +47,26 @@ class RayEngine:
     def __init__(self, address: str | None = None) -> None:
         self._address = address
 
-    def connect(self) -> Cluster:
-        """Connect to the cluster, for tasks of any kind.
+    def __enter__(self) -> Self:
+        """Connect to the cluster.
 
         Raises:
             MissingDependency: If Ray is not installed.
             BadArgument: If no cluster answers.
         """
-        return Cluster(self._address)
-
-    def run(self, tasks: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """Yield what is said of each task, in their order."""
-        with self.connect() as cluster:
-            waiting: deque[Callable[[], Mapping[str, Any]]] = deque()
-            for task in tasks:
-                waiting.append(cluster.begin(part.make, task))
-                if len(waiting) >= cluster.room:
-                    yield waiting.popleft()()
-            while waiting:
-                yield waiting.popleft()()
-
-
-class Cluster:
-    """A connection to a Ray cluster. A context manager; what was begun and has not ended by its end is left alone.
-
-    Args:
-        address: As for `RayEngine`.
-
-    Raises:
-        MissingDependency: If Ray is not installed.
-        BadArgument: If no cluster answers.
-    """
-
-    def __init__(self, address: str | None) -> None:
         try:
             import ray
         except ImportError as error:
             raise MissingDependency("ray", "ray", "the engine ray") from error
         self._ray: Any = ray
         self._begun: set[Any] = set()
-        # What Ray tells of nodes that die must not come between the data on stdout.
-        self._aside = redirect_stdout(sys.stderr)
         self._own = not ray.is_initialized()
         if self._own:
-            _connect(ray, address)
-        self._call = ray.remote(max_retries=_RETRIES)(_call)
-
-    @property
-    def room(self) -> int:
-        """How many tasks should be under way: two for each core that the cluster has now."""
-        return _AHEAD * max(1, int(self._ray.cluster_resources().get("CPU", 0)))
-
-    def begin(self, make: Make, task: Mapping[str, Any]) -> Callable[[], Mapping[str, Any]]:
-        """Let a node call a function.
-
-        Args:
-            make: The function, one of this package.
-            task: Its argument, with paths that all nodes see.
-
-        Returns:
-            Waits for what the function returns. It raises what the function raised there, and `PreprocessFailed` if
-            too many nodes died of it.
-        """
-        reference = self._call.remote(make, task, converter_version())
-        self._begun.add(reference)
-
-        def result() -> Mapping[str, Any]:
-            try:
-                said: Mapping[str, Any] = self._ray.get(reference)
-            except self._ray.exceptions.RayTaskError as error:
-                raise error.cause from error
-            except self._ray.exceptions.RayError as error:
-                raise PreprocessFailed(
-                    f"a part was not made: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
-                    hint="run it again to go on behind the parts that are there; `ray status` shows the nodes",
-                ) from error
-            self._begun.remove(reference)
-            return said
-
-        return result
-
-    def __enter__(self) -> Self:
-        if self._own:
+            _connect(ray, self._address)
+            # What Ray tells of nodes that die must not come between the data on stdout.
+            self._aside = redirect_stdout(sys.stderr)
             self._aside.__enter__()
+        self._call = ray.remote(max_retries=_RETRIES)(_call)
         return self
 
     def __exit__(self, *details: object) -> None:
@@ -141,6 +76,31 @@ class Cluster:
             self._aside.__exit__(None, None, None)
         elif self._begun:
             self._ray.wait([*self._begun], num_returns=len(self._begun), timeout=_GRACE)
+
+    @property
+    def room(self) -> int:
+        """How many parts there should be at once: two for each core that the cluster has now."""
+        return _AHEAD * max(1, int(self._ray.cluster_resources().get("CPU", 0)))
+
+    def begin(self, make: Make, task: Mapping[str, Any], report: Report) -> Wait:  # noqa: ARG002 -- Ray tells of no steps
+        """Let a node make a part; `task` has paths that all nodes see. The node dies of it a few times before it is lost."""
+        reference = self._call.remote(make, task, converter_version())
+        self._begun.add(reference)
+
+        def wait() -> Mapping[str, Any]:
+            try:
+                said: Mapping[str, Any] = self._ray.get(reference)
+            except self._ray.exceptions.RayTaskError as error:
+                raise error.cause from error
+            except self._ray.exceptions.RayError as error:
+                raise PartLost(
+                    f"was lost: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
+                    hint="run it again to go on behind the parts that are there; `ray status` shows the nodes",
+                ) from error
+            self._begun.remove(reference)
+            return said
+
+        return wait
 
 
 def _connect(ray: Any, address: str | None) -> None:
@@ -158,7 +118,7 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _call(make: Make, task: Mapping[str, Any], version: str) -> Mapping[str, Any]:
-    """Call a function on a node."""
+    """Make a part on a node."""
     if converter_version() != version:
         raise BadArgument(
             f"{socket.gethostname()} has datasets-rl {converter_version()}; expected {version}, as where this was started",
@@ -170,4 +130,4 @@ def _call(make: Make, task: Mapping[str, Any], version: str) -> Mapping[str, Any
             f"{socket.gethostname()} does not see {folder}",
             hint="the datasets must lie in a folder that all nodes share: --root DIR or RLDS_HOME",
         )
-    return make(task)
+    return make(task, Report())

@@ -1,0 +1,55 @@
+"""Where parts are made: an engine a file. What is made does not depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from datasets_rl.progress import Report
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Engine", "Make", "PartLost", "Wait"]
+
+Make = Callable[[Mapping[str, Any], Report], Mapping[str, Any]]
+"""Makes what a task describes, unless it is there already; both the task and what is said of it are JSON values."""
+Wait = Callable[[], Mapping[str, Any]]
+"""Waits for what is said of a task, and raises what was raised there; `PartLost` if the process that made it died."""
+
+
+class Engine(Protocol):
+    """Makes parts in other processes, several at once. A context manager; what was begun in it ends with it."""
+
+    @property
+    def room(self) -> int:
+        """How many parts there should be at once, from those that are begun to the one that is joined."""
+        ...
+
+    def begin(self, make: Make, task: Mapping[str, Any], report: Report) -> Wait:
+        """Let another process make a part.
+
+        Args:
+            make: A function of this package.
+            task: Its first argument; as ``folder`` it has the place of the part.
+            report: Called with each number of further steps, if the engine hears of them before the part is whole.
+        """
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *details: object) -> None: ...
+
+
+class PartLost(Exception):
+    """A process died while it made a part.
+
+    Args:
+        how: What became of it, as in "ended with 3".
+        hint: What to do next, where the engine knows.
+    """
+
+    def __init__(self, how: str, *, hint: str = "") -> None:
+        super().__init__(how)
+        self.how = how
+        self.hint = hint
