@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -12,11 +13,17 @@ from raw.minari import SPACES, episodes, write
 from upstreams import hub
 
 from datasets_rl import Selection, library
+from datasets_rl.engines import PartLost
+from datasets_rl.engines.local import Local
 from datasets_rl.errors import BadArgument, ConversionFailed
 from datasets_rl.fetch.ahead import Ahead
 from datasets_rl.fetch.parallel import Limiter
+from datasets_rl.format import part
 from datasets_rl.format.npy import file_sha256
+from datasets_rl.format.part import room_for_parts
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.writer import DatasetWriter
+from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
 from datasets_rl.sources import minari
 
@@ -174,6 +181,104 @@ def test_a_fault_in_another_process_is_told_as_it_is_here(raw, get, tmp_path):
         told.append(caught.value.problems)
 
     assert told[0] == told[1]
+
+
+class Here(contextlib.nullcontext):
+    """Makes parts in this process, before their turn; the one with number `fatal` ends with an error."""
+
+    room = 3
+
+    def __init__(self, fatal=-1, error=None):
+        super().__init__(self)
+        self._fatal, self._error, self._begun = fatal, error, 0
+
+    def begin(self, make, task, report):
+        said = make(task, report)
+        self._begun += 1
+        return self._fails if self._begun == self._fatal else lambda: said
+
+    def _fails(self):
+        raise self._error
+
+
+def test_a_process_that_dies_is_told(get):
+    with pytest.raises(ConversionFailed, match="the process that read its files ended with -9"):
+        get(engine=Here(3, PartLost("ended with -9")))
+
+
+def test_a_shard_that_makes_no_part_is_read_here_so_that_its_fault_is_told_with_the_numbers_of_the_dataset(get):
+    assert content(get("here", engine=Here(3, ConversionFailed(ID, ["row 2 of the part"])))) == content(get())
+
+
+def test_what_is_counted_is_every_step_once(get, dies_at, monkeypatch):
+    class Counting(Report):
+        def __init__(self):
+            self.steps = 0
+
+        def __call__(self, units):
+            self.steps += units
+
+    counts = []
+
+    @contextlib.contextmanager
+    def counted(*_, unit="B", **__):
+        count = Counting()
+        counts.extend([count] if unit == " steps" else [])
+        yield count
+
+    monkeypatch.setattr(library, "report", counted)
+    steps = len(StoredDataset(get()))
+    get("parts", engine=Here())
+    get("failed", engine=Here(3, ConversionFailed(ID, ["row 2"])))
+    get("several", jobs=3)
+    assert [one.steps for one in counts] == [steps] * 4
+
+    dies_at(4)
+    with pytest.raises(_Death):
+        get("resumed")
+    get("resumed", engine=Here())
+    assert counts[-1].steps == steps
+
+
+def test_few_parts_lie_there_and_none_is_left(get, tmp_path, monkeypatch):
+    absorb, there = DatasetWriter.absorb, []
+
+    def watched(self, folder, commit):
+        there.append(len([*folder.parent.iterdir()]))
+        absorb(self, folder, commit)
+
+    monkeypatch.setattr(DatasetWriter, "absorb", watched)
+    get(jobs=3)
+
+    assert len(there) > 8
+    assert max(there) <= Local(3).room
+    assert [*tmp_path.rglob("parts")] == []
+
+
+def test_parts_are_found_again_and_those_of_something_else_go(tmp_path):
+    made = room_for_parts(tmp_path / "parts", "one")
+    (made / "000000").mkdir()
+    (made / ".000001.begun").mkdir()
+
+    assert room_for_parts(tmp_path / "parts", "one") == made
+    assert [path.name for path in made.iterdir()] == ["000000"]
+    other = room_for_parts(tmp_path / "parts", "two")
+    assert [*(tmp_path / "parts").iterdir()] == [other]
+    assert [*other.iterdir()] == []
+
+
+def test_parts_are_not_trusted_after_a_crash_of_the_machine(tmp_path, monkeypatch):
+    boot = tmp_path / "boot"
+    monkeypatch.setattr(part, "_BOOT", boot)
+    made = []
+    for one in ("first", "first", "second"):
+        boot.write_text(one)
+        made.append(room_for_parts(tmp_path / "parts", "key"))
+    boot.unlink()
+    made += [room_for_parts(tmp_path / "parts", "key") for _ in range(2)]
+
+    assert made[0] == made[1]
+    assert len(set(made)) == 4
 
 
 @pytest.mark.parametrize("jobs", [1, 3])

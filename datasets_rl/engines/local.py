@@ -69,10 +69,10 @@ class Local:
         try:
             return worker.make(make, task, report)
         finally:
-            if worker.tasks == self._tasks_of_one:
-                worker.close()
-            else:
+            if worker.lives and worker.tasks != self._tasks_of_one:
                 self._idle.append(worker)
+            else:
+                worker.close()
 
     def _taken(self) -> _Worker:
         with self._starting:
@@ -128,6 +128,11 @@ class _Worker:
             raise answer
         said: Mapping[str, Any] = answer
         return said
+
+    @property
+    def lives(self) -> bool:
+        """Whether it can be asked for more."""
+        return self._process.poll() is None
 
     @property
     def _streams(self) -> tuple[IO[bytes], IO[bytes]]:
