@@ -1,7 +1,7 @@
 """Kill downloads at each of their file-system events, and report what they left. Run as a program by the tests.
 
 argument    JSON: id, root, options of `download`, choices (options of the source), steps (how far the events lie
-            apart) or kills (how many there are about), random (how many more), small (what is set lower, by its dotted name),
+            apart) or kills (how many there are about), random (how many more), jobs (by default 1), small (what is set lower, by its dotted name),
                 imports (what children would import, each of them anew)
 output      a line of JSON for each child: event, died, folder (whole, absent, or why it does not open), digest
 """
@@ -36,7 +36,8 @@ for name, value in task["small"].items():
 assert _minari_recording  # the children find it imported
 for name in task.get("imports", []):
     importlib.import_module(name)
-settings = Settings.from_env({**os.environ, "RLDS_HOME": str(root.parent), "RLDS_NO_PROGRESS": "1", "RLDS_JOBS": "1"})
+plain = {"RLDS_HOME": str(root.parent), "RLDS_NO_PROGRESS": "1", "RLDS_JOBS": str(task.get("jobs", 1))}
+settings = Settings.from_env({**os.environ, **plain})
 spot = library.place(task["id"], root=root, settings=settings)
 
 

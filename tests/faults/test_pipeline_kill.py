@@ -28,10 +28,10 @@ def raw(tmp_path_factory):
     return path
 
 
-def killed(tmp_path, *, options, keep=False, steps=1, random=0, name=f"d4rl/{NAME}", small=None):
+def killed(tmp_path, *, options, keep=False, steps=1, random=0, name=f"d4rl/{NAME}", small=None, jobs=1):
     root = tmp_path / "home" / name.split("/")[0]
     task = {"id": name, "root": str(root), "options": options, "keep": keep, "steps": steps, "random": random}
-    task["small"] = small or {}
+    task |= {"small": small or {}, "jobs": jobs}
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("killer.py"), json.dumps(task)],
         capture_output=True,
@@ -120,6 +120,19 @@ def test_a_download_of_shards_killed_at_its_steps_and_at_random_moments_is_resum
         lives, root = killed(tmp_path, options={}, steps=3, random=40, name="minari/aa/b-v0", small=SMALL)
 
     assert judge(lives) >= 60
+    assert leftovers(root) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_conversion_of_several_processes_killed_at_any_moment_is_gone_on_with(shards, tmp_path):
+    small = {**SMALL, "datasets_rl.library._WORTH_PROCESSES": 0}
+    options = {"from_local": str(shards)}
+    lives, root = killed(
+        tmp_path, options=options, steps=100_000, random=20, name="minari/aa/b-v0", small=small, jobs=2
+    )
+
+    assert judge(lives) >= 10
     assert leftovers(root) == []
 
 
