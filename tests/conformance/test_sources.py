@@ -593,7 +593,7 @@ def test_a_download_that_is_killed_is_gone_on_with(made, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_download_that_is_killed_at_many_moments_is_gone_on_with(made, tmp_path):
-    assert killed(made, tmp_path, steps=3, random=20) >= 10
+    assert killed(made, tmp_path, kills=80, random=20) >= 10
 
 
 def test_without_a_network_what_is_stored_opens_and_the_rest_is_missing(made, home, monkeypatch):
