@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +18,7 @@ from datasets_rl.rows import Column
 __all__ = ["COMMIT_FILE", "make_part", "remove_part", "room_for_parts"]
 
 COMMIT_FILE = "commit.json"
-"""Written last, and removed first: a folder without it is no part."""
+"""Written last: a folder without it is no part."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -62,7 +63,6 @@ def make_part(
         return there
     # Its own name: on a cluster, a second attempt may begin while the first one is not known to have ended.
     build = folder.with_name(f".{folder.name}.{uuid4().hex}")
-    disk.remove_tree(folder)
     build.mkdir(parents=True)
     writer = DatasetWriter(build, columns, what=what)
     try:
@@ -84,9 +84,11 @@ def make_part(
 
 
 def remove_part(folder: Path) -> None:
-    """Delete a part; a process that dies meanwhile leaves none, and not half of one."""
-    (folder / COMMIT_FILE).unlink(missing_ok=True)
-    disk.remove_tree(folder)
+    """Delete a part: it leaves its place in one step, whoever dies meanwhile, or makes it a second time."""
+    away = folder.with_name(f".{folder.name}.{uuid4().hex}")
+    with suppress(FileNotFoundError):
+        os.replace(folder, away)
+    disk.remove_tree(away)
 
 
 def _made(folder: Path) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from datasets_rl import disk
 from datasets_rl.engines.local import Local
 from datasets_rl.errors import BadArgument, Locked, PreprocessFailed
 from datasets_rl.format import StoredDataset
+from datasets_rl.format.part import remove_part
 from datasets_rl.preprocess import Function, Recipe, preprocess, probe
 
 FULL = """
@@ -186,7 +187,7 @@ def test_a_run_that_dies_while_it_removes_parts_is_finished_by_the_next(folder, 
     remove, parts = disk.remove_tree, folder.parent / ".work" / "data" / "parts"
 
     def dies(path):
-        if path.exists() and (path.name == "000003" if dying == "a part" else path.parent == parts):
+        if path.exists() and ("000003" in path.name if dying == "a part" else path.parent == parts):
             next(iter(sorted(path.rglob("rows.npy")))).unlink()
             raise KeyboardInterrupt
         remove(path)
@@ -202,6 +203,20 @@ def test_a_run_that_dies_while_it_removes_parts_is_finished_by_the_next(folder, 
 
     preprocess(folder, recipe, engine=Here(), num_parts=4)
     assert StoredDataset(folder).schema[("twice",)].shape == (2,)
+
+
+def test_a_part_leaves_its_place_in_one_step_before_it_is_deleted(tmp_path, monkeypatch):
+    """A process of a run that was killed may still be making the same part."""
+    part = tmp_path / "000000"
+    part.mkdir()
+    (part / "commit.json").touch()
+    remove, found = disk.remove_tree, []
+    monkeypatch.setattr(disk, "remove_tree", lambda path: (found.append(part.exists()), remove(path)))
+
+    remove_part(part)
+    remove_part(part)
+    assert found == [False, False]
+    assert not [*tmp_path.iterdir()]
 
 
 def preprocess_until_the_last_part(folder, recipe):
