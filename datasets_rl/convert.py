@@ -146,7 +146,7 @@ def _write(
     """Write what is wanted of a shard, and return the decisions that were taken."""
     if isinstance(shard, Part):
         made = _made(shard, writer)
-        report((0 if made is None else made["commit"]["steps"]) - shard.told)
+        report((0 if made is None else made["commit"]["steps"]) - shard.told.done)
         if made is not None:
             writer.absorb(shard.folder, made["commit"])
             chosen.seen += len(made["commit"]["lengths"])

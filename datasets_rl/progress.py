@@ -28,17 +28,20 @@ class Report:
 
 
 class Counted(Report):
-    """Counts for another, which knows the total already.
+    """Counts a share of the work, for itself and for the whole, which knows the total already.
 
     Args:
-        whole: The other.
+        whole: What counts the whole.
     """
 
     def __init__(self, whole: Report) -> None:
         self._whole = whole
+        self.done = 0
+        """Units of this share."""
 
     def __call__(self, units: int) -> None:
         """Count further units."""
+        self.done += units
         self._whole(units)
 
 

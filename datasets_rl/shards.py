@@ -18,7 +18,7 @@ from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.parallel import Halt
 from datasets_rl.format.part import make_part, remove_part
 from datasets_rl.format.writer import DatasetWriter
-from datasets_rl.progress import Report
+from datasets_rl.progress import Counted, Report
 from datasets_rl.sources import Contents, Recording, Selection, Shard, source
 from datasets_rl.ted.episode import Episode, Late
 from datasets_rl.ted.episodes import Episodes
@@ -146,8 +146,8 @@ class Part(Reading):
     def __init__(self, opening: Opening, ready: Ready, parts: Parts) -> None:
         super().__init__(opening, ready)
         self.folder = parts.folder / f"{opening.contents.shards.index(ready.shard):06}"
-        self.told = 0
-        """Steps that were reported before it was whole."""
+        self.told = Counted(parts.report)
+        """Counts the steps that are reported before it is whole."""
         task = {
             "source": opening.source,
             "name": opening.name,
@@ -157,7 +157,7 @@ class Part(Reading):
             "selection": parts.selection.to_json(),
             "folder": str(self.folder),
         }
-        self._wait = parts.engine.begin(make, task, _Told(self, parts.report))
+        self._wait = parts.engine.begin(make, task, self.told)
 
     def made(self) -> Mapping[str, Any]:
         """Wait until it is whole, and return what `make` says of it.
@@ -171,19 +171,6 @@ class Part(Reading):
     def remove(self) -> None:
         """Delete it, when its rows are elsewhere."""
         remove_part(self.folder)
-
-
-class _Told(Report):
-    """Counts the steps of a part, for it and for the whole."""
-
-    def __init__(self, part: Part, whole: Report) -> None:
-        self._part = part
-        self._whole = whole
-
-    def __call__(self, units: int) -> None:
-        """Count further steps."""
-        self._part.told += units
-        self._whole(units)
 
 
 def make(task: Mapping[str, Any], report: Report) -> dict[str, Any]:

@@ -65,11 +65,12 @@ class Task:
     """For functions that draw numbers."""
 
 
-def make(task: Mapping[str, Any], _: Report) -> dict[str, Any]:
+def make(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """Make a part, unless it is there already.
 
     Args:
         task: The fields of a `Task`.
+        report: Called with each number of further steps that were read.
 
     Returns:
         ``commit``: what the writer said; ``unfit``: dotted keys of fields with values outside their specs; or
@@ -82,7 +83,7 @@ def make(task: Mapping[str, Any], _: Report) -> dict[str, Any]:
     columns = own_columns(Schema.from_json(list(one.schema)))
     with drawing(one.seed):
         return make_part(
-            Path(one.folder), columns, stored.manifest.id, lambda writer: fill(writer, one, stored, recipe)
+            Path(one.folder), columns, stored.manifest.id, lambda writer: fill(writer, one, stored, recipe, report)
         )
 
 
@@ -101,7 +102,9 @@ def drawing(seed: int) -> Iterator[None]:
             np.random.set_state(states)  # noqa: NPY002 -- as above
 
 
-def fill(writer: DatasetWriter, task: Task, stored: StoredDataset | Together, recipe: Recipe) -> dict[str, Any]:
+def fill(
+    writer: DatasetWriter, task: Task, stored: StoredDataset | Together, recipe: Recipe, report: Report
+) -> dict[str, Any]:
     """Write what the recipe makes of a part's episodes.
 
     Returns:
@@ -114,6 +117,7 @@ def fill(writer: DatasetWriter, task: Task, stored: StoredDataset | Together, re
     unfit: set[str] = set()
     for block in read(stored, task.first, task.behind, task.most, task.rows):
         came = recipe(block)
+        report(block.count)
         if came is None:
             continue
         came = apart(came, twice)

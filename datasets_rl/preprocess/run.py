@@ -39,7 +39,7 @@ from datasets_rl.preprocess.part import Task, drawing, fill, make, own_columns, 
 from datasets_rl.preprocess.probe import Stored, probe
 from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.preprocess.together import Together, files_digest, merged_manifest, opened
-from datasets_rl.progress import Report, report
+from datasets_rl.progress import Counted, Report, report
 from datasets_rl.rows import Column, Schema
 from datasets_rl.settings import Settings
 from datasets_rl.ted.episodes import Episodes
@@ -409,7 +409,7 @@ class _Run:
             with report(
                 f"preprocessing {manifest.id}", sum(rows), unit=" steps", done=done, show=settings.progress
             ) as advance:
-                for task, result in self._written(writer, tasks[len(entries) :], engine, recipe):
+                for task, result in self._written(writer, tasks[len(entries) :], engine, recipe, advance):
                     if "again" in result:
                         again: Mapping[str, Any] = result["again"]
                         return again
@@ -417,7 +417,6 @@ class _Run:
                     if task is not tasks[-1]:
                         journal.add({"unfit": result["unfit"], "commit": writer.commit()})
                     remove_part(Path(task["folder"]))
-                    advance(self._rows_of(task))
             written = writer.finish()
         finally:
             writer.discard()
@@ -425,18 +424,26 @@ class _Run:
         return None
 
     def _written(
-        self, writer: DatasetWriter, tasks: Sequence[Mapping[str, Any]], engine: Engine | None, recipe: Recipe
+        self,
+        writer: DatasetWriter,
+        tasks: Sequence[Mapping[str, Any]],
+        engine: Engine | None,
+        recipe: Recipe,
+        advance: Report,
     ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
         """Yield each task when its rows are with the writer, and what was said of it."""
         if engine is not None and len(tasks) > 1:
-            for task, result in zip(tasks, _parts(engine, tasks), strict=True):
+            told = [Counted(advance) for _ in tasks]
+            for task, result, share in zip(tasks, _parts(engine, tasks, told), told, strict=True):
                 if "again" not in result:
                     writer.absorb(Path(task["folder"]), result["commit"])
+                # An engine may have told of none, or of some twice that a lost process had read.
+                advance(self._rows_of(task) - share.done)
                 yield task, result
             return
         for task in tasks:
             with drawing(task["seed"]):
-                result = fill(writer, Task(**task), self.stored, recipe)
+                result = fill(writer, Task(**task), self.stored, recipe, advance)
             yield task, result
 
     def _rows_of(self, task: Mapping[str, Any]) -> int:
@@ -473,8 +480,8 @@ class _Run:
         manifest.write(build)
 
 
-def _parts(engine: Engine, tasks: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield what is said of each task, in their order."""
+def _parts(engine: Engine, tasks: Sequence[Mapping[str, Any]], told: Sequence[Report]) -> Iterator[Mapping[str, Any]]:
+    """Yield what is said of each task, in their order; each has its own to tell of steps."""
     begun: deque[tuple[Mapping[str, Any], Wait]] = deque()
 
     def first() -> Mapping[str, Any]:
@@ -488,10 +495,10 @@ def _parts(engine: Engine, tasks: Sequence[Mapping[str, Any]]) -> Iterator[Mappi
             ) from error
 
     with engine:
-        for task in tasks:
+        for task, share in zip(tasks, told, strict=True):
             if len(begun) >= engine.room:
                 yield first()
-            begun.append((task, engine.begin(make, task, Report())))
+            begun.append((task, engine.begin(make, task, share)))
         while begun:
             yield first()
 
