@@ -262,16 +262,20 @@ def _preview_blocks(found: Preview) -> Iterator[Block]:
 
 
 def _keys(found: Preview) -> Iterator[dict[str, Any]]:
+    import numpy as np
+
     from datasets_rl.ted.keys import dotted
 
     for column in found.columns:
         values = found.sample.states if column.carried else found.sample.steps
+        # Of encoded pictures, these few are decoded.
+        first = np.asarray(values[column.key][:_SHOWN])
         yield {
             "key": dotted(column.key),
             "dtype": column.dtype.name,
             "shape": [found.steps, *column.shape],
             "stored": _stored(column, found),
-            "values": values[column.key].reshape(-1)[:_SHOWN].tolist(),
+            "values": first.reshape(-1)[:_SHOWN].tolist(),
         }
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from raw.images import encoded, scene
+from stored_data import FLAGS, Trajectory, write_dataset
 
 from datasets_rl.format import StoredDataset
+from datasets_rl.rows import Column
+from datasets_rl.ted.episode import Encoded
 
 
 def test_the_recipes_and_steps_are_listed(rlds):
@@ -88,6 +92,26 @@ def test_a_dry_run_shows_what_would_come_and_writes_nothing(rlds, stored):
     assert "time in one process, about" in page
     assert "once for t and t + 1" in page
     assert sorted(path.name for path in stored.parent.rglob("*")) == before
+
+
+def test_a_dry_run_shows_the_first_values_of_encoded_pictures(rlds, tmp_path):
+    frames = [scene(4, 5, 3, seed=number) for number in range(4)]
+    film = Trajectory(
+        {
+            ("next", "reward"): np.float32([[0.5], [1], [2]]),
+            ("next", "terminated"): np.array([[False], [False], [True]]),
+            ("next", "truncated"): np.zeros((3, 1), bool),
+        },
+        {("camera",): Encoded([encoded(one) for one in frames])},
+    )
+    fields = [Column(("camera",), np.dtype("u1"), (4, 5, 3), carried=True, encoded=True)]
+    fields += [Column(("next", "reward"), np.dtype("f4"), (1,)), *FLAGS]
+    folder = write_dataset(tmp_path / "film", [film], fields).folder
+
+    ran = rlds("preprocess", folder, "-t", "scale_rewards:2", "--dry-run", "--json")
+    values = {one["key"]: one["values"] for one in ran.json["datasets"][0]["keys"]}
+    assert values["camera"] == frames[0].ravel()[:4].tolist()
+    assert values["next.reward"] == [1, 2, 4]
 
 
 def test_the_history_is_printed_back_to_the_raw_bytes(rlds, stored):
