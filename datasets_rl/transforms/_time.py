@@ -193,11 +193,18 @@ def discounted(values: Tensor, carry: Tensor) -> Tensor:
         reach 1    v_0 + c v_1                            v_1 + c v_2     v_2 + c v_3    v_3
         reach 2    v_0 + c v_1 + c^2 (v_2 + c v_3)        v_1 + ...
     """
+    sums = _doubled(values, carry)
+    # What is no number, or infinite, stays so times 0: then it must be kept to its trajectory.
+    return _doubled(values, carry, keep=True) if bool(sums.isnan().any()) else sums
+
+
+def _doubled(values: Tensor, carry: Tensor, *, keep: bool = False) -> Tensor:
     sums, carry = values.clone(), carry.clone()
     reach = 1
     while reach < len(sums) and bool(carry.any()):
         # The products are new tensors: nothing is read after it was written.
-        sums[:-reach] += carry[:-reach] * sums[reach:]
+        more = carry[:-reach] * sums[reach:]
+        sums[:-reach] += more.masked_fill_(carry[:-reach] == 0, 0) if keep else more
         carry[:-reach] = carry[:-reach] * carry[reach:]
         reach *= 2
     return sums

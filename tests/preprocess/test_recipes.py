@@ -128,6 +128,18 @@ def test_success_only_looks_at_steps_and_at_final_states():
         made("success_only", episodes([1]))
 
 
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("gamma", [1, 0.5])
+def test_a_reward_that_is_no_finite_number_stays_in_its_episode(odd, gamma):
+    rewards = [1, 2, 4, odd, 4, 1, 2, 1]
+    came = made(Recipe.inline([f"returns_to_go:{gamma}"]), episodes([2, 3, 2, 1], rewards))
+    sums = flat(came.steps["returns_to_go",])
+
+    assert sums[:2] == [1 + 2 * gamma, 2]
+    assert np.array_equal(sums[2:4], [odd, odd], equal_nan=True)
+    assert sums[4:] == [4, 1 + 2 * gamma, 2, 1]
+
+
 def test_returns_to_go_add_up_what_is_left():
     came = made("returns_to_go", episodes([3, 2], [1, 2, 4, 8, 16]))
     assert flat(came.steps["returns_to_go",]) == [7, 6, 4, 24, 16]

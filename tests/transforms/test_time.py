@@ -323,6 +323,12 @@ class TestReturns:
     def test_the_sum_so_far(self, data):
         assert row(buffer(data, RewardSum())[:]["next", "episode_reward"]) == [1, 3, 7, 8]
 
+    def test_a_reward_that_is_no_number_stays_in_its_episode(self, data):
+        data["next", "reward"][3] = float("inf")
+
+        assert row(buffer(data, RewardSum())[:]["next", "episode_reward"]) == [1, 3, 7, float("inf")]
+        assert row(Reward2GoTransform().inv(data)["next", "reward"]) == [7, 6, 4, float("inf")]
+
     def test_the_sum_follows_the_writes(self, data):
         rb = buffer(data[:1], RewardSum(), size=3)
         assert row(rb[:]["next", "episode_reward"]) == [1]
