@@ -97,27 +97,41 @@ class Applied(Step):
 
     def __call__(self, block: Episodes) -> Episodes | None:
         """Return the block, transformed."""
-        if isinstance(self.transform, _Picture) and self.transform.in_keys == self.transform.out_keys:
-            # Without keys of its own it is for all pictures, whatever they are called.
-            every = bool(self.written) and "in_keys" not in self.written
-            keys = pictures(block) if every else need(block, (dotted(as_key(key)) for key in self.transform.in_keys))
-            if isinstance(self.transform, ToTensorImage):
-                return mapped(block, keys, lambda _, values: self._picture(channels_last(values)))
-            return mapped(block, keys, lambda _, values: channels_first(values, self._picture))
+        if isinstance(self.transform, _Picture):
+            return self._of_pictures(block)
         keys = [as_key(key) for key in getattr(self.transform, "in_keys", ())]
         states = bool(keys) and set(keys) <= block.states.keys()
         if states and not isinstance(self.transform, OverTime):
             return self._of_states(block, set(keys))
-        transform = _at_both(self.transform) if states else self.transform
         named = {*keys, *(as_key(key) for key in getattr(self.transform, "out_keys", ()))}
         # Encoded pictures that it does not name need not be decoded for it; without any name it is for all fields.
         aside = _encoded(block) - named if named or isinstance(self.transform, OverTime) else set()
-        rest = rekeyed(block, lambda key: None if key in aside else key)
-        came = transform(to_tensors(rest))
-        if not came.get(NEXT_REWARD).is_floating_point():
-            came.set(NEXT_REWARD, came.get(NEXT_REWARD).to(torch.get_default_dtype()))
-        found = from_tensors(came, rest, whole=False)
-        return found if found is None or not aside else _with(found, block.only(aside))
+        transform = _at_both(self.transform) if states else self.transform
+        found = _of_transitions(transform, rekeyed(block, lambda key: None if key in aside else key))
+        if found is None or not aside:
+            return found
+        if not np.array_equal(found.lengths, block.lengths):
+            # It ends episodes where none ended: the pictures there become final states.
+            return _of_transitions(transform, block)
+        return _with(found, block.only(aside))
+
+    def _of_pictures(self, block: Episodes) -> Episodes:
+        """Apply it to pictures, each once, in their own layout."""
+        names = {
+            as_key(new): as_key(old) for old, new in zip(self.transform.in_keys, self.transform.out_keys, strict=True)
+        }
+        # States are stored once: those at t + 1 are done with those at t.
+        following = {(NEXT, *key) for key in names.values() if key in block.states}
+        names = {new: old for new, old in names.items() if old not in following}
+        # Without keys of its own it is for all pictures, whatever they are called.
+        if self.written and not {"in_keys", "out_keys"} & self.written.keys():
+            keys = pictures(block)
+        else:
+            need(block, map(dotted, names.values()))
+            keys, block = list(names), _copied(block, names)
+        if isinstance(self.transform, ToTensorImage):
+            return mapped(block, keys, lambda _, values: self._picture(channels_last(values)))
+        return mapped(block, keys, lambda _, values: channels_first(values, self._picture))
 
     def _picture(self, values: NDArray[Any]) -> NDArray[Any]:
         """Transform pictures, in the layout that the transform takes."""
@@ -152,6 +166,25 @@ def _at_both(transform: OverTime) -> OverTime:
     both.in_keys = [*transform.in_keys, *((NEXT, *as_key(key)) for key in transform.in_keys)]
     both.out_keys = [*transform.out_keys, *((NEXT, *as_key(key)) for key in transform.out_keys)]
     return both
+
+
+def _of_transitions(transform: Any, block: Episodes) -> Episodes | None:
+    """Apply a transform to the transitions of a block."""
+    came = transform(to_tensors(block))
+    if not came.get(NEXT_REWARD).is_floating_point():
+        came.set(NEXT_REWARD, came.get(NEXT_REWARD).to(torch.get_default_dtype()))
+    return from_tensors(came, block, whole=False)
+
+
+def _copied(block: Episodes, names: Mapping[Key, Key]) -> Episodes:
+    """Return the block with fields under new names too, new: old; what was there before is gone."""
+    rest = rekeyed(block, lambda key: None if key in names and names[key] != key else key)
+
+    def copied(kind: str) -> dict[Key, Any]:
+        kept, given = dict(getattr(rest, kind)), getattr(block, kind)
+        return kept | {new: given[old] for new, old in names.items() if old in given}
+
+    return replace(rest, steps=copied("steps"), states=copied("states"), finals=copied("finals"))
 
 
 def _encoded(block: Episodes) -> set[Key]:

@@ -11,6 +11,7 @@ from datasets_rl.errors import PreprocessFailed
 from datasets_rl.format import StoredDataset
 from datasets_rl.format.verify import check_files
 from datasets_rl.preprocess import Function, Recipe, preprocess, preview, probe
+from datasets_rl.preprocess.blocks import block_of
 from datasets_rl.progress import Report
 from datasets_rl.rows import Column
 from datasets_rl.ted.check import check_rules
@@ -147,6 +148,44 @@ def _decode(step):
     for key in (CAMERA, ("next", *CAMERA)):
         step[key] = step[key] ^ 1
     return step
+
+
+@pytest.mark.parametrize(
+    "text", ["resize:[12,16]", "crop:10,top=3", "center_crop:[8,20]", "gray_scale", "to_tensor_image"]
+)
+def test_pictures_under_a_new_name_are_what_they_are_in_their_place(folder, text):
+    block = block_of(StoredDataset(folder), 0, len(LENGTHS))
+    name, _, words = text.partition(":")
+    camera, small = "in_keys=observation.camera", "out_keys=observation.small"
+    there = Recipe.inline([",".join(filter(None, [f"{name}:{words}", camera]))])(block)
+    beside = Recipe.inline([",".join(filter(None, [f"{name}:{words}", camera, small]))])(block)
+
+    for kind in ("states", "finals"):
+        changed, both = getattr(there, kind), getattr(beside, kind)
+        assert not np.array_equal(changed[CAMERA], getattr(block, kind)[CAMERA])
+        assert np.array_equal(both["observation", "small"], changed[CAMERA])
+        assert both[CAMERA] is getattr(block, kind)[CAMERA]
+
+
+def test_a_new_name_that_another_field_has_takes_its_place(folder):
+    block = block_of(StoredDataset(folder), 0, len(LENGTHS))
+    came = Recipe.inline(["resize:[12,16],in_keys=observation.camera,out_keys=action"])(block)
+
+    assert came.states["action",].shape == (19, 12, 16, 3)
+    assert ("action",) not in came.steps
+
+
+def test_a_transform_that_splits_episodes_has_the_right_final_pictures(folder, tmp_path):
+    recipe = Recipe.inline(["step_counter:max_steps=2"])
+    came = strict(preprocess(folder, recipe, dest=tmp_path / "out" / "short", jobs=1))
+
+    assert came.schema[CAMERA].encoded
+    # Every step from the second on ends an episode.
+    assert came.episodes.lengths.tolist() == [2, 1, 1, 1, 2, 1, 1, 1, 1, 2, 1, 1, 1, 2, 1]
+    assert came.episodes["final_known"].tolist() == [True] * 3 + [False] + [True] * 4 + [False] + [True] * 6
+    places = [(number, step) for number, last in ((0, 4), (2, 5), (3, 5), (4, 3)) for step in range(2, last + 1)]
+    found = came.finals(CAMERA)[came.episodes["final_known"]]
+    assert np.array_equal(found, np.stack([picture(*one) for one in places]))
 
 
 def test_a_damaged_picture_is_named_with_its_episode_where_it_is_looked_at(folder, tmp_path):
