@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
+from torch import Tensor
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step
@@ -17,6 +17,7 @@ from datasets_rl.preprocess.digests import digest
 from datasets_rl.preprocess.tensors import apart, from_tensors, to_tensors
 from datasets_rl.ted.episode import end_to_end
 from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.keys import as_key, dotted
 
 __all__ = ["Function", "Per", "joined"]
 
@@ -24,8 +25,6 @@ Per = Literal["step", "batch", "episode"]
 
 _ALONE = 256
 """Steps that are taken apart at once: Python's collector goes through all the tensors that there are, again and again."""
-_WIDE = 1024
-"""Bytes of one step from which it is looked whether it needs to be stacked."""
 
 
 @dataclass
@@ -58,27 +57,22 @@ class Function(Step):
             return joined([one for number in range(len(block)) for one in self._of_episode(block, number)])
         data = to_tensors(block)
         parts = data.split(self.most or (_ALONE if self.per == "step" else max(len(data), 1)), 0)
-        came = [self._of_steps(one) if self.per == "step" else self.fn(one) for one in parts]
+        came = [_of_steps(self.fn, one) if self.per == "step" else _own(self.fn(one)) for one in parts]
         odd = [one for one in came if not isinstance(one, TensorDictBase)]
         return from_tensors([*odd, came[0]][0] if odd or len(came) == 1 else torch.cat(came), block, whole=False)
-
-    def _of_steps(self, data: TensorDictBase) -> Any:
-        rows = data.unbind(0)
-        wide = [key for key in data.keys(True, True) if data.get(key)[0].nbytes >= _WIDE]
-        before = {key: [row.get(key) for row in rows] for key in wide}
-        return _stacked([self.fn(row) for row in rows], data, before)
 
     def _of_episode(self, block: Episodes, number: int) -> list[Episodes]:
         one = block.pick(np.array([number]))
         came = self.fn(to_tensors(one))
         several = came if isinstance(came, (list, tuple)) else [] if came is None else [came]
-        made = [from_tensors(data, one, whole=True) for data in several]
+        made = [from_tensors(_own(data), one, whole=True) for data in several]
         return [each for each in made if each is not None]
 
     def to_json(self) -> dict[str, Any]:
         """Describe the step: the function by its name and by what it does."""
         name = getattr(self.fn, "__qualname__", type(self.fn).__qualname__)
-        return {"use": "function", "name": name, "per": self.per, "digest": digest(self.fn)}
+        most = {"most": self.most} if self.most else {}
+        return {"use": "function", "name": name, "per": self.per, **most, "digest": digest(self.fn)}
 
 
 def joined(parts: Sequence[Episodes]) -> Episodes | None:
@@ -117,18 +111,62 @@ def joined(parts: Sequence[Episodes]) -> Episodes | None:
     )
 
 
-def _stacked(rows: Sequence[Any], data: TensorDictBase, before: Mapping[Any, Sequence[torch.Tensor]]) -> Any:
-    """Stack what came of each transition, a call for each field; those of `before` that are still there stay in `data`."""
-    first = rows[0]
-    if not isinstance(first, TensorDictBase):
-        return first
-    keys = list(first.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor))
-    odd = sorted(str(key) for key in keys if not isinstance(first.get(key), torch.Tensor))
-    if odd:
-        raise BadArgument(f"{', '.join(odd)} is no tensor")
-    leaves = {}
-    for key in keys:
-        found = [row.get(key) for row in rows]
-        kept = key in before and all(map(operator.is_, found, before[key]))
-        leaves[key] = data.get(key) if kept else torch.stack(found)
-    return TensorDict(leaves, batch_size=[len(rows)])
+def _own(data: Any) -> Any:
+    """Copy what a function gave: it may write into the same tensors the next time."""
+    return data.clone() if isinstance(data, TensorDictBase) else data
+
+
+def _of_steps(fn: Callable[[TensorDictBase], Any], data: TensorDictBase) -> Any:
+    """Return what a function makes of each transition, [N]; fields that it leaves as they are stay where they are.
+
+    Raises:
+        BadArgument: If it does not give the same fields for all, or one that is no tensor.
+    """
+    columns = dict(_leaves(data))
+    changed: dict[Any, dict[int, Tensor]] = {}
+    keys: Mapping[Any, Any] = {}
+    for number, row in enumerate(data.unbind(0)):
+        before = dict(_leaves(row))
+        came = fn(row)
+        if not isinstance(came, TensorDictBase):
+            return came
+        leaves = dict(_leaves(came))
+        keys = keys or leaves
+        if leaves.keys() != keys.keys():
+            raise BadArgument(
+                f"it gives {_named(leaves.keys() ^ keys.keys())} for some steps; expected the same fields of all"
+            )
+        new = {
+            key: leaf for key, leaf in leaves.items() if not _as_it_was(leaf, before.get(key), columns.get(key), number)
+        }
+        if odd := [key for key, leaf in new.items() if not isinstance(leaf, Tensor)]:
+            raise BadArgument(f"{_named(odd)} is no tensor")
+        for key, leaf in new.items():
+            changed.setdefault(key, {})[number] = leaf.clone()
+    steps = range(len(data))
+    return TensorDict(
+        {
+            key: torch.stack([changed[key][step] if step in changed[key] else columns[key][step] for step in steps])
+            if key in changed
+            else columns[key]
+            for key in keys
+        },
+        batch_size=[len(data)],
+    )
+
+
+def _leaves(data: TensorDictBase) -> Iterator[tuple[Any, Any]]:
+    yield from data.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
+
+
+def _as_it_was(leaf: Any, before: Any, column: Any, number: int) -> bool:
+    """Say whether a row of a column is the very tensor still: `unsqueeze_` and its like change what it is."""
+    if leaf is not before:
+        return False
+    place = column.data_ptr() + number * column.stride(0) * column.itemsize
+    found = leaf.data_ptr(), leaf.shape, leaf.stride()
+    return bool(found == (place, column.shape[1:], column.stride()[1:]))
+
+
+def _named(keys: Iterable[Any]) -> str:
+    return ", ".join(sorted(dotted(as_key(key)) for key in keys))

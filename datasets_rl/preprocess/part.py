@@ -24,7 +24,7 @@ from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.preprocess.blocks import blocks
 from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.preprocess.tensors import apart
-from datasets_rl.preprocess.together import Together, opened
+from datasets_rl.preprocess.together import Together, files_digest, opened
 from datasets_rl.progress import Report
 from datasets_rl.rows import Column, Schema
 from datasets_rl.specs import TensorSpec
@@ -43,6 +43,8 @@ class Task:
 
     dataset: Sequence[str]
     """The folder of the dataset that is read; of several that are merged, in their order."""
+    digests: Sequence[str]
+    """What identifies the bytes of each: it must not be replaced meanwhile."""
     recipe: str
     """The file with the recipe, written by this process or the one that sent the task."""
     folder: str
@@ -79,6 +81,9 @@ def make(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """
     one = Task(**task)
     stored = opened(one.dataset)
+    members = stored.members if isinstance(stored, Together) else [stored]
+    if [files_digest(each.manifest) for each in members] != list(one.digests):
+        raise PreprocessFailed(f"{stored.manifest.id} was replaced by another process meanwhile", hint="run it again")
     recipe: Recipe = cloudpickle.loads(Path(one.recipe).read_bytes())  # written by the process that made the task
     columns = own_columns(Schema.from_json(list(one.schema)))
     with drawing(one.seed):

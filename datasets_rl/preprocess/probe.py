@@ -11,6 +11,7 @@ from datasets_rl.convert import converted_bytes
 from datasets_rl.errors import PreprocessFailed
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.preprocess.blocks import step_bytes
+from datasets_rl.preprocess.functions import Function
 from datasets_rl.preprocess.part import columns_of, decoded_in, drawing, read, twice_in
 from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.preprocess.together import Together, refuse_unlike
@@ -27,6 +28,7 @@ _BYTES = 4 << 20
 _SECONDS = 0.2
 """How much is looked at, if something is left of it: what is reached first."""
 _LOOKS = 8
+_FEW = 16
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def _look(stored: Stored, recipe: Recipe, first: int, behind: int, total: int) -
     came: list[Episodes] = []
     seen, taken, began = [], [], time.monotonic()
     with drawing(0):
-        for block in _growing(stored, first, behind, most, total):
+        for block in _growing(stored, recipe, first, behind, most, total):
             start = time.monotonic()
             found = recipe(block)
             taken.append(time.monotonic() - start)
@@ -114,14 +116,16 @@ def _look(stored: Stored, recipe: Recipe, first: int, behind: int, total: int) -
     return _Look(came, sum(seen), total / sum(seen), sum(taken[timed]) / sum(seen[timed]) * total)
 
 
-def _growing(stored: Stored, first: int, behind: int, most: int, total: int) -> Iterator[Episodes]:
-    """Yield one episode, and then blocks: a function that is slow has not many to go through."""
+def _growing(stored: Stored, recipe: Recipe, first: int, behind: int, most: int, total: int) -> Iterator[Episodes]:
+    """Yield a few steps where no step of the recipe asks for more, one episode, and then blocks: some functions are slow."""
+    if all(isinstance(step, Function) and step.per != "episode" for step in recipe.steps):
+        yield from read(stored, first, first + 1, 1, min(_FEW, total))
     length = int(stored.episodes.lengths[first])
     alone, others = (
         read(stored, first, first + 1, 1, total),
         read(stored, first + 1, behind, most // _LOOKS, total - length),
     )
-    return chain(alone, others)
+    yield from chain(alone, others)
 
 
 def _bytes(block: Episodes, columns: Sequence[Column]) -> int:

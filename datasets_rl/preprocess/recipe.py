@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
+import pickle
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cloudpickle
 import numpy as np
 
 from datasets_rl.errors import BadArgument, DatasetsRLError, PreprocessFailed
@@ -111,6 +113,17 @@ class Recipe:
             left = _located(step, number, left)
         return left
 
+    def copy(self) -> Recipe:
+        """Return a copy whose functions share nothing with this one's: what they keep is as it is now.
+
+        Functions that cannot be copied stay the same, and so do those of modules that are imported.
+        """
+        try:
+            copied: Recipe = cloudpickle.loads(cloudpickle.dumps(self))
+        except (TypeError, pickle.PicklingError):
+            return self
+        return copied
+
     def learn(self, blocks: Any) -> None:
         """Let the steps that need it see all episodes, as the steps before them leave them.
 
@@ -195,8 +208,6 @@ def _from_python(path: Path, attribute: str) -> Recipe:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise BadArgument(f"{path} fails as it is imported: {type(error).__name__}: {error}") from error
-    import cloudpickle
-
     # Workers do not find the file by its name.
     cloudpickle.register_pickle_by_value(module)
     found = getattr(module, attribute, None)

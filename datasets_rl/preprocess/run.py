@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +106,11 @@ def preprocess(
             one, "dataset", says of each step which it is from.
         recipe: What happens to it.
         dest: Where the result goes; by default it replaces the dataset, which `undo` brings back until the next run.
-        num_frames: Only so many steps are read, from the first one on.
+        num_frames: Only so many steps are read, from the first one on; then `dest` is needed, or `force`.
         jobs: Processes; by default as many as there are cores where the dataset is large.
         max_ram: Bytes that all processes may take for what they work on, about.
         engine: Where the parts are made; by default in processes of this machine.
-        force: Make it anew although it is there; in place, apply the recipe once more.
+        force: Make it anew although it is there, or something else is at `dest`; in place, apply the recipe once more.
         seed: For functions that draw numbers: what they draw depends on it and on the part alone.
         threads: Threads of torch in each process.
         num_parts: How many parts are made; by default of about 64 MB each.
@@ -129,20 +130,25 @@ def preprocess(
     folders = _folders(folder)
     target = _target(folders, dest)
     keep = target.previous if dest is None else None
-    if not target.work.exists() and not force and _present(folders, target, recipe, num_frames, seed):
+    # What it does is told before it does anything: functions may keep things, which then belong to what they are.
+    described = recipe.to_json()
+    if not target.work.exists() and not force and _present(folders, target, described, num_frames, seed):
         return target.folder
     with disk.lock(target.lock, str(target.folder), wait=wait):
         disk.recover_folder(target.folder, aside=target.aside, keep=keep)
-        if _present(folders, target, recipe, num_frames, seed) and not force:
+        if _present(folders, target, described, num_frames, seed) and not force:
             # A process that died behind its last rename left this.
             clear(target.work)
             return target.folder
+        stored = opened([str(one) for one in folders])
+        if not force:
+            _refuse_a_loss(stored, target, dest, num_frames)
         if target.exists:
             refuse_foreign_files(target.folder)
-        stored = opened([str(one) for one in folders])
-        run = _Run(stored, recipe, target, num_frames, max_ram, jobs, seed, threads, num_parts)
+        run = _Run(stored, recipe, described, target, num_frames, max_ram, jobs, seed, threads, num_parts)
         try:
             run.make(engine, settings)
+            _refuse_replaced(stored)
         except PreprocessFailed:
             # What was made belongs to a recipe that does not work: another one will come.
             clear(target.work)
@@ -185,14 +191,15 @@ def preview(
     """
     folders = _folders(folder)
     stored, target = opened([str(one) for one in folders]), _target(folders, dest)
-    recipe = _learned(recipe, stored, num_frames, show=(settings or Settings.from_env()).progress)
-    found = probe(stored, recipe, num_frames)
+    described = recipe.to_json()
+    show = (settings or Settings.from_env()).progress
+    found = probe(stored, _learned(recipe, stored, num_frames, seed, show=show).copy(), num_frames)
     return Preview(
         id=stored.manifest.id,
-        recipe=recipe.to_json(),
-        fingerprint=fingerprint(stored.manifest, recipe, num_frames, seed),
+        recipe=described,
+        fingerprint=fingerprint(stored.manifest, described, num_frames, seed),
         folder=target.folder,
-        present=_present(folders, target, recipe, num_frames, seed),
+        present=_present(folders, target, described, num_frames, seed),
         columns=found.columns,
         twice=tuple(sorted(found.twice)),
         steps=found.steps,
@@ -216,10 +223,10 @@ def place_of(folder: Path) -> Place:
     return next((place for place in places if place.aside.exists()), places[0])
 
 
-def fingerprint(manifest: Manifest, recipe: Recipe, num_frames: int | None, seed: int) -> str:
+def fingerprint(manifest: Manifest, recipe: Mapping[str, Any], num_frames: int | None, seed: int) -> str:
     """Return what identifies a result: the bytes that go in, the recipe, and the version of this package."""
     files = [[file.path, file.sha256] for file in manifest.files]
-    facts = [converter_version(), files, recipe.to_json(), num_frames, seed]
+    facts = [converter_version(), files, recipe, num_frames, seed]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
@@ -243,7 +250,9 @@ def _manifest(folders: Sequence[Path]) -> Manifest:
     return found[0] if len(found) == 1 else merged_manifest(found, folders)
 
 
-def _present(folders: Sequence[Path], target: Place, recipe: Recipe, num_frames: int | None, seed: int) -> bool:
+def _present(
+    folders: Sequence[Path], target: Place, recipe: Mapping[str, Any], num_frames: int | None, seed: int
+) -> bool:
     """Return whether the result is there; in place, whether the recipe is the last one that was applied."""
     if not target.exists:
         return False
@@ -252,7 +261,7 @@ def _present(folders: Sequence[Path], target: Place, recipe: Recipe, num_frames:
         return False
     last = history[-1]
     if target.folder == folders[0]:
-        wanted = [recipe.to_json(), num_frames, seed]
+        wanted = [recipe, num_frames, seed]
         return [last.get("recipe"), last.get("num_frames"), last.get("seed")] == wanted
     return last.get("fingerprint") == fingerprint(_manifest(folders), recipe, num_frames, seed)
 
@@ -277,8 +286,39 @@ def _refuse_in_the_way(target: Place, folders: Sequence[Path]) -> None:
         raise BadArgument(f"{target.folder} is in the way: it holds something that is not a dataset")
 
 
-def _learned(recipe: Recipe, stored: Stored, num_frames: int | None, *, show: bool) -> Recipe:
-    """Let the steps that need it see the dataset, each for itself."""
+def _refuse_a_loss(stored: Stored, target: Place, dest: Path | None, num_frames: int | None) -> None:
+    """Let a run pass after which nothing is gone that nobody meant to lose.
+
+    Raises:
+        BadArgument: If it would replace a dataset by some of its steps, or the result of something else.
+    """
+    if dest is None and num_frames is not None and num_frames < len(stored):
+        raise BadArgument(
+            f"num_frames is {num_frames:,}, and the dataset with its {len(stored):,} steps would be replaced",
+            hint="name a folder for the result (--out DIR, dest=), or insist (--force, force=True)",
+        )
+    if dest is not None and target.exists:
+        last = Manifest.read(target.folder).history[-1]
+        raise BadArgument(
+            f"{target.folder} is in the way: it holds what another recipe or other data came to"
+            f" ({last.get('recipe', {}).get('name') or 'without a name'})",
+            hint="name another folder, remove it first, or insist (--force, force=True)",
+        )
+
+
+def _refuse_replaced(stored: Stored) -> None:
+    """Let a run pass whose dataset is the one that it began with.
+
+    Raises:
+        PreprocessFailed: If another process replaced it.
+    """
+    for one in stored.members if isinstance(stored, Together) else [stored]:
+        if files_digest(Manifest.read(one.folder)) != files_digest(one.manifest):
+            raise PreprocessFailed(f"{one.folder} was replaced by another process meanwhile", hint="run it again")
+
+
+def _learned(recipe: Recipe, stored: Stored, num_frames: int | None, seed: int, *, show: bool) -> Recipe:
+    """Return the recipe after the steps that need it have seen the dataset, each for itself."""
     most = max(1, _BLOCK_BYTES // step_bytes(stored.schema))
     rows = min(num_frames or len(stored), len(stored))
 
@@ -288,7 +328,9 @@ def _learned(recipe: Recipe, stored: Stored, num_frames: int | None, *, show: bo
                 yield block
                 advance(block.count)
 
-    recipe.learn(blocks)
+    recipe = recipe.copy()
+    with drawing(seed):
+        recipe.learn(blocks)
     return recipe
 
 
@@ -298,6 +340,8 @@ class _Run:
 
     stored: Stored
     recipe: Recipe
+    described: Mapping[str, Any]
+    """What the recipe is, for the manifest."""
     target: Place
     num_frames: int | None
     max_ram: int | None
@@ -310,12 +354,11 @@ class _Run:
         """Leave the finished dataset in the build folder."""
         if self.num_frames is not None and self.num_frames < 1:
             raise BadArgument(f"num_frames is {self.num_frames}; expected at least 1")
-        recipe = _learned(self.recipe, self.stored, self.num_frames, show=settings.progress)
-        found = probe(self.stored, recipe, self.num_frames)
-        twice: set[Key] = set(found.twice)
-        schema = Schema.layout(found.columns)
+        recipe = _learned(self.recipe, self.stored, self.num_frames, self.seed, show=settings.progress)
+        found = probe(self.stored, recipe.copy(), self.num_frames)
         self.target.work.mkdir(parents=True, exist_ok=True)
-        recipe_file = self.target.work / "recipe.bin"
+        late = _Late.read(self.target.work / "late.json", self.mark)
+        late.twice |= found.twice
         disk.require_free(
             self.target.root,
             found.bytes,
@@ -327,19 +370,21 @@ class _Run:
             self.jobs = min(settings.jobs, os.cpu_count() or 1) if found.seconds > _WORTH_PROCESSES else 1
         if engine is None and self.jobs > 1:
             engine = Local(self.jobs, threads=self.threads)
-        if engine is not None:
-            recipe_file.write_bytes(_pickled(recipe))
         while True:
-            tasks = self._tasks(schema, twice, recipe_file)
+            schema = Schema.layout(_laid_anew(Schema.layout(found.columns), late))
+            tasks = self._tasks(schema, late.twice)
             again = self._join(tasks, engine, schema, recipe, settings, total if found.as_many else None)
-            if not again:
+            if again is None:
                 return
-            twice |= {tuple(key) for key in again["apart"]}
-            decoded = {tuple(key) for key in again["decoded"]}
-            schema = Schema.layout(_laid_anew(schema, twice, decoded))
+            late.add(again)
 
-    def _tasks(self, schema: Schema, twice: set[Key], recipe_file: Path) -> list[dict[str, Any]]:
-        """Cut the episodes into parts."""
+    @cached_property
+    def mark(self) -> str:
+        """What identifies the result."""
+        return fingerprint(self.stored.manifest, self.described, self.num_frames, self.seed)
+
+    def _tasks(self, schema: Schema, twice: set[Key]) -> list[dict[str, Any]]:
+        """Cut the episodes into parts; where they and the recipe lie is not said yet."""
         lengths = self.stored.episodes.lengths
         if self.num_frames is not None:
             behind = int(np.searchsorted(np.cumsum(lengths), self.num_frames)) + 1
@@ -354,8 +399,9 @@ class _Run:
         for number, (first, behind) in enumerate(whole_episodes(lengths, max(1, int(steps)))):
             task = Task(
                 dataset=[str(one.folder) for one in members],
-                recipe=str(recipe_file),
-                folder="",  # it has the key of all tasks in its name
+                digests=[files_digest(one.manifest) for one in members],
+                recipe="",
+                folder="",
                 first=first,
                 behind=behind,
                 most=self._block_steps(each),
@@ -363,7 +409,7 @@ class _Run:
                 schema=entries,
                 apart=sorted(list(key) for key in twice),
                 specs=specs,
-                seed=self.seed + number,
+                seed=_seed(self.seed, number),
             )
             tasks.append(asdict(task))
             left -= int(lengths[first:behind].sum())
@@ -390,12 +436,15 @@ class _Run:
     ) -> Mapping[str, Any] | None:
         """Make the parts and join them; or return which fields must be stored in another way, and nothing is made."""
         build, manifest = self.target.build, self.stored.manifest
-        mark = fingerprint(manifest, recipe, self.num_frames, self.seed)
-        key = hashlib.sha256(
-            json.dumps([mark, schema.to_json(), [task["first"] for task in tasks]]).encode()
-        ).hexdigest()
+        learned = {name: np.asarray(value).tolist() for name, value in recipe.learned.items()}
+        key = hashlib.sha256(json.dumps([self.mark, learned, tasks]).encode()).hexdigest()
         parts = room_for_parts(self.target.work / "parts", key)
-        tasks = [{**task, "folder": str(parts / f"{number:06}")} for number, task in enumerate(tasks)]
+        file = parts / "recipe.bin"
+        if engine is not None and len(tasks) > 1:
+            file.write_bytes(_pickled(recipe))
+        tasks = [
+            {**task, "folder": str(parts / f"{number:06}"), "recipe": str(file)} for number, task in enumerate(tasks)
+        ]
         journal = Journal(self.target.journal, key)
         journal.bring_back(build)
         build.mkdir(parents=True, exist_ok=True)
@@ -420,7 +469,7 @@ class _Run:
             written = writer.finish()
         finally:
             writer.discard()
-        self._write_manifest(build, written, recipe, unfit, mark)
+        self._write_manifest(build, written, recipe, unfit)
         return None
 
     def _written(
@@ -443,24 +492,24 @@ class _Run:
             return
         for task in tasks:
             with drawing(task["seed"]):
-                result = fill(writer, Task(**task), self.stored, recipe, advance)
+                result = fill(writer, Task(**task), self.stored, recipe.copy(), advance)
             yield task, result
 
     def _rows_of(self, task: Mapping[str, Any]) -> int:
         lengths = self.stored.episodes.lengths[task["first"] : task["behind"]]
         return min(int(lengths.sum()), int(task["rows"]))
 
-    def _write_manifest(self, build: Path, written: Written, recipe: Recipe, unfit: set[str], mark: str) -> None:
+    def _write_manifest(self, build: Path, written: Written, recipe: Recipe, unfit: set[str]) -> None:
         before = self.stored.manifest
         arrays = {name: _metadata_value(self.stored, value) for name, value in before.metadata.items()}
         # Under the number of the run: a recipe that is applied twice learns twice, and both can be undone.
         learned = {f"preprocess/{len(before.history)}/{name}": value for name, value in recipe.learned.items()}
         metadata, files = write_metadata(build, {**arrays, **learned})
         done = {
-            "recipe": recipe.to_json(),
+            "recipe": dict(self.described),
             "num_frames": self.num_frames,
             "seed": self.seed,
-            "fingerprint": mark,
+            "fingerprint": self.mark,
             "version": converter_version(),
             "of": {"id": before.id, "steps": before.steps, "episodes": before.episodes, "files": files_digest(before)},
         }
@@ -540,13 +589,45 @@ def _fits(field: Column, spec: Mapping[str, Any]) -> bool:
     return True
 
 
-def _laid_anew(schema: Schema, twice: set[Key], decoded: set[Key]) -> list[Column]:
+@dataclass
+class _Late:
+    """What is found out about fields only in later parts: then all is made anew, and it stays known if the run dies."""
+
+    file: Path
+    mark: str
+    twice: set[Key]
+    """Fields that are stored at t and at t + 1."""
+    decoded: set[Key]
+    """Fields whose pictures do not stay encoded."""
+
+    @classmethod
+    def read(cls, file: Path, mark: str) -> _Late:
+        """Read what an earlier run of the same found out, if there was one."""
+        with suppress(OSError, ValueError, KeyError):
+            found = json.loads(file.read_text())
+            if found["mark"] == mark:
+                return cls(file, mark, {tuple(key) for key in found["apart"]}, {tuple(key) for key in found["decoded"]})
+        return cls(file, mark, set(), set())
+
+    def add(self, again: Mapping[str, Any]) -> None:
+        """Add what a part found out."""
+        self.twice |= {tuple(key) for key in again["apart"]}
+        self.decoded |= {tuple(key) for key in again["decoded"]}
+        disk.write_json(self.file, {"mark": self.mark, "apart": sorted(self.twice), "decoded": sorted(self.decoded)})
+
+
+def _seed(seed: int, number: int) -> int:
+    """Return the seed of a part: sums would let the parts of one seed draw what those of the next one draw."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:8], "big") >> 1
+
+
+def _laid_anew(schema: Schema, late: _Late) -> list[Column]:
     """Return the columns of a schema with some states stored twice and some pictures decoded."""
     columns: list[Column] = []
     for field in schema:
-        encoded = field.encoded and field.key not in decoded
+        encoded = field.encoded and field.key not in late.decoded
         plain = Column(field.key, field.dtype, field.shape, field.carried, field.read_as, field.text, encoded)
-        if field.key in twice and field.carried:
+        if field.key in late.twice and field.carried:
             columns += [replace(plain, carried=False), replace(plain, key=("next", *field.key), carried=False)]
         else:
             columns.append(plain)

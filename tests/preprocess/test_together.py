@@ -80,7 +80,7 @@ def test_a_merge_is_found_again_and_learns_from_all(folders, tmp_path):
     assert preview(folders, recipe, dest=folder).present
     preprocess(folders, Recipe.inline(["keep_top_returns:20"]), dest=folder)
     assert (folder / "manifest.json").stat().st_mtime_ns == written
-    preprocess(folders[:2], recipe, dest=folder)
+    preprocess(folders[:2], recipe, dest=folder, force=True)
     assert (folder / "manifest.json").stat().st_mtime_ns != written
 
 
