@@ -113,6 +113,12 @@ class Place:
         """Whether there is a finished dataset."""
         return (self.folder / MANIFEST_FILE).is_file()
 
+    @property
+    def trees(self) -> list[Path]:
+        """All that is there of the dataset: finished, unfinished, raw, and what preprocessing replaced."""
+        beside = [path for path in (self.raw, self.work, self.previous) if path.exists()]
+        return beside + [self.folder] * self.exists
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -784,7 +790,7 @@ def _no_requests(url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def remove(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> int:
-    """Delete a dataset with its raw and unfinished files.
+    """Delete a dataset with its raw and unfinished files, and with what preprocessing replaced.
 
     Returns:
         Bytes freed; 0 if nothing was there.
@@ -795,8 +801,7 @@ def remove(dataset_id: str, *, root: Path | str | None = None, settings: Setting
     """
     spot = place(dataset_id, root=root, settings=settings)
     with disk.lock(spot.lock, dataset_id, wait=0):
-        paths = [path for path in (spot.raw, spot.work, spot.previous) if path.exists()] + [spot.folder] * spot.exists
-        freed = sum(disk.tree_bytes(path) for path in paths)
+        freed = sum(map(disk.tree_bytes, spot.trees))
         if spot.exists:
             refuse_foreign_files(spot.folder)
             disk.discard_folder(spot.folder, by_way_of=spot.work / "removed")

@@ -31,7 +31,7 @@ def run(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
 ) -> Result:
-    """Delete stored datasets, with their raw and unfinished files.
+    """Delete stored datasets, with their raw and unfinished files, and what preprocessing replaced.
 
     \b
     Examples:
@@ -62,8 +62,7 @@ def _look(shell: Shell, dataset_id: str) -> _There:
     from datasets_rl import disk, library
 
     spot = library.place(dataset_id, settings=shell.settings)
-    parts = [path for path in (spot.raw, spot.work) if path.exists()] + [spot.folder] * spot.exists
-    return _There(str(spot.folder), sum(disk.tree_bytes(path) for path in parts))
+    return _There(str(spot.folder), sum(map(disk.tree_bytes, spot.trees)))
 
 
 def _named(found: list[Outcome[_There]]) -> list[str]:

@@ -73,8 +73,9 @@ def make(name: str, words: Sequence[Any], named: Mapping[str, Any]) -> Step:
             faults.append(f"it was given {shorten(list(words))}; expected at most {len(names)} arguments")
         if not faults:
             arguments = {key: _as(value, hints[key]) for key, value in arguments.items()}
+            forms = {one.name: one.metadata["form"] for one in fields if "form" in one.metadata}
             faults = [
-                f"{key} is {shorten(value)}; expected {_told(hints[key])}"
+                f"{key} is {shorten(value)}; expected {forms.get(key) or _told(hints[key])}"
                 for key, value in arguments.items()
                 if not _fits(value, hints[key])
             ]

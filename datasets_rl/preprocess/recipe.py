@@ -94,7 +94,11 @@ class Recipe:
         Raises:
             BadArgument: If a step is not as it should be; all faults at once.
         """
-        return cls(_all(_inline(text) for text in texts), ", ".join(texts))
+        problems: list[str] = []
+        steps = _all(map(_inline, texts), problems)
+        if problems:
+            raise BadArgument("; ".join(problems))
+        return cls(steps, ", ".join(texts))
 
     def __call__(self, block: Episodes) -> Episodes | None:
         """Return what becomes of a block of whole episodes; None if nothing is left.
@@ -182,17 +186,17 @@ def _from_toml(text: str, name: str) -> Recipe:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadArgument(f"the recipe {name} is no TOML: {error}") from error
-    problems = [f"it has {key!r}; expected purpose and step" for key in document.keys() - {"purpose", "step"}]
-    entries = document.get("step")
+    problems = [f"it has {key!r}; expected purpose and step" for key in sorted(document.keys() - {"purpose", "step"})]
+    entries, steps = document.get("step"), []
     if not isinstance(entries, list) or not all(
         isinstance(one, dict) and isinstance(one.get("use"), str) for one in entries
     ):
         problems.append('it needs [[step]] tables, each with use = "NAME"')
+    else:
+        written = [(one["use"], (), {key: value for key, value in one.items() if key != "use"}) for one in entries]
+        steps = _all(written, problems)
     if problems:
         raise BadArgument(f"the recipe {name}: {'; '.join(problems)}")
-    steps = _all(
-        (one["use"], (), {key: value for key, value in one.items() if key != "use"}) for one in document["step"]
-    )
     return Recipe(steps, name, str(document.get("purpose", "")))
 
 
@@ -286,16 +290,14 @@ def _value(text: str) -> Any:
     return {"True": True, "False": False, "None": None}.get(text, text)
 
 
-def _all(written: Iterable[Written]) -> list[Step]:
-    """Make all steps, or name all that is wrong with them."""
-    steps, problems = [], []
+def _all(written: Iterable[Written], problems: list[str]) -> list[Step]:
+    """Make all steps, and add all that is wrong with them to the problems."""
+    steps = []
     for number, (name, words, named) in enumerate(written):
         try:
             steps.append(make(name, words, named))
         except BadArgument as error:
-            problems.append(f"step {number} ({name}): {error}")
-    if problems:
-        raise BadArgument("; ".join(problems))
+            problems.append(f"step {number} ({name}): {error.message}{error.hint and f' ({error.hint})'}")
     return steps
 
 

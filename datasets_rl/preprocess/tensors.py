@@ -92,11 +92,12 @@ def from_tensors(data: Any, block: Episodes, *, whole: bool) -> Episodes | None:
     # Only the last piece of an episode can end where the state is not known, and not where its last steps are gone.
     last = np.append(origin[1:] != origin[:-1], True)
     known = block.known[origin] | ~last | cut
+    pairs = [key for key in leaves if (NEXT, *key) in leaves and key not in block.steps]
+    if whole and not block.known[0]:
+        known[:-1] &= _goes_on(leaves, pairs, ends)
     states, finals = {}, {}
-    for key in [key for key in leaves if key[0] != NEXT and (NEXT, *key) in leaves]:
+    for key in pairs:
         following = leaves[(NEXT, *key)]
-        if key in block.steps:
-            continue
         if not known.all():
             # The function may have given one tensor under both names.
             leaves[(NEXT, *key)] = following = following.copy()
@@ -171,6 +172,17 @@ def _one_step_later(root: NDArray[Any], following: NDArray[Any], ends: NDArray[n
     if len(inside) == len(root) - 1:
         return bool(np.array_equal(left[1:], right[:-1]))
     return bool(np.array_equal(left[inside + 1], right[inside]))
+
+
+def _goes_on(leaves: Mapping[Key, NDArray[Any]], pairs: Sequence[Key], ends: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Say of each end but the last whether the row behind it follows on it: of copies put behind each other none does."""
+    inner = np.flatnonzero(ends[:-1])
+    on = np.ones(len(inner), np.bool_)
+    for key in pairs:
+        root, following = leaves[key], leaves[(NEXT, *key)]
+        if _one_step_later(root, following, ends):
+            on &= np.array([root[row + 1].tobytes() == following[row].tobytes() for row in inner], np.bool_)
+    return on
 
 
 def _leaves(data: Any, block: Episodes, *, whole: bool) -> dict[Key, NDArray[Any]]:

@@ -52,6 +52,20 @@ def test_unfinished_files_go_too(rlds, home):
     assert not part.exists()
 
 
+@pytest.mark.parametrize("left", ["both", "the replaced one alone"])
+def test_what_preprocessing_replaced_is_counted_and_goes_too(rlds, home, stored, left):
+    rlds("preprocess", "demo/pendulum", "-t", "scale_rewards:0.1")
+    if left != "both":
+        disk.remove_tree(stored)
+    size = disk.tree_bytes(home)
+
+    would = rlds("remove", "demo/pendulum", "--dry-run", "--json").json["datasets"][0]
+    done = rlds("remove", "demo/pendulum", "--yes", "--json").json["datasets"][0]
+
+    assert (would["bytes"], done["bytes"]) == (size, size)
+    assert disk.tree_bytes(home) == 0
+
+
 def test_of_several_the_known_ones_are_deleted(rlds, stored):
     ran = rlds("remove", "demo/nothing", "demo/pendulum", "--yes", "-q")
 

@@ -137,6 +137,11 @@ def test_functions_of_episodes_drop_split_and_shorten_them(dataset, given, folde
     assert stored.column(("next", "truncated"))[1, 0]
 
 
+def ended_behind(episode, steps):
+    episode["next", "truncated"][steps - 1] = True
+    return episode
+
+
 @pytest.mark.parametrize(
     ("change", "known"),
     [
@@ -145,8 +150,11 @@ def test_functions_of_episodes_drop_split_and_shorten_them(dataset, given, folde
         (lambda episode: [episode[:1], episode[1:]], [True, False]),
         (lambda episode: [episode[2:], episode[:2]], [False, True]),
         (lambda episode: [episode, episode.clone()], [False, False]),
+        (lambda episode: torch.cat([episode, episode]), [False, False]),
+        (lambda episode: ended_behind(episode, 1), [True, False]),
+        (lambda episode: torch.cat([ended_behind(episode, 1), episode[1:]]), [True, False, False]),
     ],
-    ids=["head", "tail", "cut", "turned", "copies"],
+    ids=["head", "tail", "cut", "turned", "copies", "copies in one", "an end within", "both"],
 )
 def test_the_state_behind_an_episode_is_unknown_only_where_its_last_step_is_left(tmp_path, change, known):
     given = [trajectory(3, seed=1, known=False)]

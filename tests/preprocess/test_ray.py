@@ -261,9 +261,11 @@ def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted, capsys)
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_cluster_elsewhere_is_reached_by_its_address(folder, tmp_path, wanted):
+def test_a_cluster_elsewhere_is_reached_by_its_address(folder, tmp_path, wanted, monkeypatch):
     from ray.cluster_utils import Cluster
 
+    # The head starts a process for each who connects, and gives it 30 seconds otherwise: too few on a busy machine.
+    monkeypatch.setenv("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "200")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     ray.shutdown()

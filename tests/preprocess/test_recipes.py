@@ -395,6 +395,8 @@ def test_success_rewards_count_the_state_that_a_step_leads_to():
         ("keep_where:x,3", "expected a comparison"),
         ("keep_episodes:a", "'a' is no range"),
         ("keep_episodes:4:4", "'4:4' is empty"),
+        ("keep_episodes:[0,1]", r"numbers is \[0, 1\]; expected a range START:STOP or START:STOP:STEP from 0"),
+        ("keep_steps:[0,1]", r"span is \[0, 1\]; expected a range START:STOP from 0"),
         ("keep_steps:0:9:2", "expected START:STOP"),
         ("split:half", "part is 'half'; expected 'train' or 'validation'"),
         ("split:train,1.5", "validation is 1.5"),
@@ -411,7 +413,7 @@ def test_success_rewards_count_the_state_that_a_step_leads_to():
         ("scale_rewards:by=2", "it has no argument 'by'"),
         ("delay_rewards:1", "expected at most 0 arguments"),
         ("resize", "resize takes"),
-        ("rezise:64", "there is no step 'rezise'"),
+        ("rezise:64", r"there is no step 'rezise' \(did you mean resize"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused_before_anything_is_read(step, problem):
@@ -518,3 +520,21 @@ def test_a_file_that_fails_is_named(tmp_path):
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
     with pytest.raises(BadArgument, match=r"broken\.py fails as it is imported: ModuleNotFoundError"):
         Recipe.of(f"{tmp_path / 'broken.py'}:fn")
+
+
+def test_a_file_tells_all_its_faults_at_once(tmp_path):
+    file = tmp_path / "own.toml"
+    file.write_text("""
+        [steps]
+        [[step]]
+        use = "keep_lengths"
+        most = "few"
+        [[step]]
+        use = "nothing"
+    """)
+
+    with pytest.raises(BadArgument) as raised:
+        Recipe.of(str(file))
+    assert "it has 'steps'; expected purpose and step" in str(raised.value)
+    assert "step 0 (keep_lengths): most is 'few'" in str(raised.value)
+    assert "step 1 (nothing): there is no step" in str(raised.value)

@@ -18,6 +18,7 @@ from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import NEXT_REWARD, Key, dotted
 
 __all__ = [
+    "SPAN",
     "KeepEpisodes",
     "KeepLengths",
     "KeepReturns",
@@ -30,6 +31,8 @@ __all__ = [
     "success_key",
 ]
 
+SPAN = {"form": "a range START:STOP or START:STOP:STEP from 0, as in 0:100:2, or one number"}
+"""What is expected of a field that `read_span` reads, for messages."""
 _SPAN = re.compile(r"(\d*)(?::(\d*)(?::([1-9]\d*))?)?")
 _TEST = re.compile(r"\s*(==|!=|<=|>=|<|>)\s*(.+?)\s*")
 _TESTS = {
@@ -73,7 +76,7 @@ def read_span(text: str) -> tuple[int, int | None, int]:
     """
     match = _SPAN.fullmatch(text)
     if match is None or not text:
-        raise BadArgument(f"{text!r} is no range; expected START:STOP or START:STOP:STEP from 0, as in 0:100:2")
+        raise BadArgument(f"{text!r} is no range; expected {SPAN['form']}")
     start = int(match[1] or 0)
     stop = start + 1 if ":" not in text else int(match[2]) if match[2] else None
     if stop is not None and stop <= start:
@@ -239,7 +242,7 @@ class KeepWhere(Step):
 class KeepEpisodes(Step):
     """Keep the episodes of some numbers, as they are counted in the dataset from 0: ``0:100``, or ``0::10``."""
 
-    numbers: str
+    numbers: str = field(metadata=SPAN)
 
     purpose = "episodes by their numbers"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class KeepSteps(Step):
     truncated     .  .  .  .  x                      .  x              it is cut there
     """
 
-    span: str
+    span: str = field(metadata={"form": "a range START:STOP from 0, as in 10:60"})
 
     purpose = "a run of the steps of each episode"
 
