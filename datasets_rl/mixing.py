@@ -136,6 +136,12 @@ def mixture(
     opened = [
         one if isinstance(one, ReplayBuffer) else _opened(one, sampler, download=download, home=home) for one in given
     ]
+    if sampler is not None and "slice_len" in sampler:
+        _refuse_slices(
+            sampler,
+            batch_size,
+            {one.dataset: rb for one, rb in zip(given, opened, strict=True) if isinstance(one, Member)},
+        )
     if temperature is not None:
         most = max(map(len, opened))
         weights = [(len(one) / most) ** (1 / temperature) for one in opened]
@@ -268,13 +274,24 @@ def _opened(
     return dataset_class(head)(name, download=download, **options)
 
 
+def _refuse_slices(sampler: Mapping[str, Any], batch_size: int | None, opened: Mapping[str, Any]) -> None:
+    """Let slices pass that batches can be made of."""
+    steps, faults = int(sampler["slice_len"]), []
+    if batch_size is not None and batch_size % steps:
+        faults.append(f"batch_size is {batch_size}; expected a multiple of {steps}, the length of slices")
+    if sampler.get("strict_length", True):
+        longest = {name: int(rb.episodes.lengths.max()) for name, rb in opened.items()}
+        faults += [
+            f"slice_len is {steps}, and the longest episode of {name} has {most} steps"
+            for name, most in longest.items()
+            if most < steps
+        ]
+    if faults:
+        raise BadArgument("; ".join(faults))
+
+
 def _transforms(member: Member) -> list[Any]:
-    steps = [
-        Recipe.inline([one]).steps[0]
-        if isinstance(one, str)
-        else make(str(one.get("use")), (), {key: value for key, value in one.items() if key != "use"})
-        for one in member.transforms
-    ]
+    steps = [_step(one, member) for one in member.transforms]
     whole = sorted({step.use() for step in steps if not isinstance(step, Applied)})
     if whole:
         raise BadArgument(
@@ -282,6 +299,14 @@ def _transforms(member: Member) -> list[Any]:
             hint="put the dataset through them first: rlds preprocess",
         )
     return [step.transform for step in steps if isinstance(step, Applied)]
+
+
+def _step(given: Any, member: Member) -> Any:
+    if isinstance(given, str):
+        return Recipe.inline([given]).steps[0]
+    if isinstance(given, Mapping) and isinstance(given.get("use"), str):
+        return make(given["use"], (), {key: value for key, value in given.items() if key != "use"})
+    raise BadArgument(f'{member.dataset} was to pass {given!r}; expected "resize:64", or a table with use = "resize"')
 
 
 def _sampler(wanted: Mapping[str, Any] | None) -> Sampler | None:

@@ -138,6 +138,8 @@ def test_what_is_written_is_read_as_it_was():
         ("sampler = { use = 'best' }\n" + TWO.format("", ""), ["uses 'best'; expected random"]),
         ("sampler = { use = 'slices', length = 2 }\n" + TWO.format("", ""), ["slices cannot be made"]),
         (TWO.format("transforms = ['reszie:3']", ""), ["no step 'reszie'"]),
+        (TWO.format("transforms = [3]", ""), ["small was to pass 3; expected"]),
+        (TWO.format("[[member.transform]]\nw = 64", ""), [r"small was to pass \{'w': 64\}; expected"]),
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else "",
 )

@@ -71,8 +71,10 @@ def test_a_mixture_can_be_sampled(rlds, mine, tmp_path):
         (("--weights", "1,2", "--temperature", "2"), "no weights beside it"),
         (("--final-weights", "1,2"), "expected both, or neither"),
         (("--missing", "maybe"), "expected 'refuse'"),
+        (("--slice-len", 11, "--batch-size", 12), "batch_size is 12; expected a multiple of 11"),
+        (("--slice-len", 11, "--batch-size", 12), "has 10 steps"),
     ],
-    ids="".join,
+    ids=lambda value: value if isinstance(value, str) else " ".join(map(str, value)),
 )
 def test_options_that_make_no_mixture_are_refused_and_nothing_is_written(rlds, mine, tmp_path, options, said):
     ran = rlds("mix", mine, mine, *options, "-o", tmp_path / "mix.toml")
