@@ -97,7 +97,7 @@ def _hint(error: Exception) -> str:
     if isinstance(error, DatasetsRLError):
         return error.hint
     if isinstance(error, OSError) and error.errno in _PLACE:
-        return "choose another place with --root DIR or RLDS_HOME, or mend its permissions"
+        return "choose another place with --root, --out or RLDS_HOME, or mend its permissions"
     return "run it again with -vv to see where it happened"
 
 

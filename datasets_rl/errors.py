@@ -185,7 +185,7 @@ class DiskFull(DatasetsRLError):
         needed: Bytes wanted.
         free: Bytes there.
         why: What the bytes are for.
-        hint: What to do next; by default what helps a download.
+        hint: What to do next; by default what helps a run that can go on.
     """
 
     def __init__(
@@ -200,7 +200,8 @@ class DiskFull(DatasetsRLError):
         wanted = f"{needed:,} bytes needed" if needed is not None else "writing failed"
         super().__init__(
             f"not enough disk at {path}: {wanted}{f' ({why})' if why else ''}, {free:,} bytes free",
-            hint=hint or "make room, or choose another place with --root DIR or RLDS_HOME; what was fetched is kept",
+            hint=hint
+            or "make room and run it again, what is done is kept; or choose another place with --root, --out or RLDS_HOME",
         )
         self.path = Path(path)
         self.needed = needed

@@ -192,6 +192,8 @@ def _tell(shell: Shell, dataset_id: str, got: _Got) -> None:
     if got.manifest.selection:
         counts += f"; a part: {Selection.from_json(got.manifest.selection)}"
     shell.printer.note(f"{dataset_id}: {'already there, ' if got.present else ''}{counts}")
+    if got.manifest.history:
+        shell.printer.note("  it was preprocessed, as `rlds info` says; --force makes it anew")
     for fault in got.manifest.faults:
         shell.printer.note(f"  known fault: {fault}")
     for one in () if got.present else got.manifest.decisions:
@@ -214,6 +216,7 @@ def _document(one: Outcome[_Got]) -> dict[str, Any]:
         "episodes": manifest.episodes if manifest else None,
         "bytes": manifest.bytes if manifest else None,
         "selection": dict(manifest.selection) if manifest else {},
+        "history": [dict(done) for done in manifest.history] if manifest else [],
         "faults": list(manifest.faults) if manifest else [],
         "decisions": [dataclasses.asdict(decision) for decision in manifest.decisions] if manifest else [],
         "error": one.error_json(),

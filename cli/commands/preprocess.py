@@ -72,7 +72,9 @@ def run(
         bool, typer.Option("--dry-run", help="Say what would come, with a sample; write nothing.")
     ] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Bring back what the last run replaced.")] = False,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there; in place, apply it once more.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Replace what is there; in place, apply it once more.")
+    ] = False,
     show: Annotated[bool, typer.Option("--list", help="List the recipes and the steps.")] = False,
 ) -> Result:
     """Put datasets through a recipe; run it again to resume. Prints their folders.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from datasets_rl.errors import ManifestInvalid, NotADataset
 
 from ..options import Shell, aim
 from ..output import Result, Table
@@ -37,6 +41,8 @@ def run(
 
     place = aim(shell, dataset)
     reference = reference_score(**place)
+    if _changed(place):
+        shell.printer.note("it was preprocessed here; the two are returns of the rewards that it had before")
     scores = [float(normalized_score(returns=value, **place)) for value in returns]
     mean = sum(scores) / len(scores)
     shell.printer.note(f"0 is the return {reference.low:,.2f} and 1 is {reference.high:,.2f}, from {reference.origin}")
@@ -53,3 +59,13 @@ def run(
     if len(scores) > 1:
         shell.printer.note(f"their mean is {mean:.4f}")
     return Result(data, [table], quiet=[f"{score:.6g}" for score in scores])
+
+
+def _changed(place: Mapping[str, Any]) -> bool:
+    """Say whether the dataset that is stored here went through a recipe."""
+    from datasets_rl import library
+    from datasets_rl.manifest import Manifest
+
+    with suppress(NotADataset, ManifestInvalid):
+        return bool(Manifest.read(library.locate(**place)).history)
+    return False

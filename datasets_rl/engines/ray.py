@@ -114,6 +114,8 @@ def _connect(ray: Any, address: str | None) -> None:
                 hint="start one with `ray start --head`, or leave the address out",
             ) from error
         # Parts lie in files: what goes through Ray is small.
+        # That it needs a password, or none, is of no interest where none but this process knows of it.
+        quiet["logging_level"] = logging.ERROR
         ray.init("local", include_dashboard=False, object_store_memory=_STORE, **quiet)
 
 

@@ -68,7 +68,10 @@ def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> Probe:
         raise PreprocessFailed(f"nothing is left of the {len(stored):,} steps of {stored.manifest.id}")
     columns = columns_of(blocks[0], stored.schema)
     if isinstance(stored, Together):
-        named = [(one.manifest.id, look.came[0]) for one, look in zip(stored.members, looks, strict=False) if look.came]
+        ids = [one.manifest.id for one in stored.members]
+        # A dataset and what was made of it have the same id.
+        names = ids if len(set(ids)) == len(ids) else [str(one.folder) for one in stored.members]
+        named = [(name, look.came[0]) for name, look in zip(names, looks, strict=False) if look.came]
         refuse_unlike([name for name, _ in named], [columns_of(block, stored.schema) for _, block in named])
     decoded = {key for block in blocks for key in decoded_in(block, columns)}
     columns = [replace(one, encoded=one.encoded and one.key not in decoded) for one in columns]

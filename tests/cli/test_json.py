@@ -20,7 +20,19 @@ CASES = {
 }
 ITEMS = {
     "list": {"id", "title", "wire_bytes", "time_limit", "downloaded", "folder", "faults", "deprecated"},
-    "download": {"id", "folder", "present", "steps", "episodes", "bytes", "selection", "faults", "decisions", "error"},
+    "download": {
+        "id",
+        "folder",
+        "present",
+        "steps",
+        "episodes",
+        "bytes",
+        "selection",
+        "history",
+        "faults",
+        "decisions",
+        "error",
+    },
     "verify": {"id", "folder", "intact", "files", "bytes", "problems", "remarks", "checked", "error"},
     "remove": {"id", "folder", "bytes", "removed", "error"},
 }

@@ -95,3 +95,15 @@ def test_a_folder_brings_its_own_reference_scores(rlds, stored):
         .err.splitlines()[-1]
         .endswith("rlds download minari/D4RL/door/human-v2")
     )
+
+
+@pytest.mark.usefixtures("stored")
+def test_of_data_that_was_preprocessed_score_and_download_say_so(rlds):
+    before = [rlds("score", "demo/pendulum", "-150").err, rlds("download", "demo/pendulum").err]
+    rlds("preprocess", "demo/pendulum", "-t", "scale_rewards:0.1")
+    behind = [rlds("score", "demo/pendulum", "-150").err, rlds("download", "demo/pendulum").err]
+
+    assert not any("preprocessed" in said for said in before)
+    assert "the rewards that it had before" in behind[0]
+    assert "--force makes it anew" in behind[1]
+    assert rlds("download", "demo/pendulum", "--json").json["datasets"][0]["history"]

@@ -196,7 +196,7 @@ def test_a_full_disk_is_told_and_what_came_is_kept(tmp_path, split):
             said, errors = process.communicate()
 
         assert "0.hdf5" in said, errors
-        assert "what was fetched is kept" in said
+        assert "what is done is kept" in said
         assert 0 < Part.load(tmp_path / "0.hdf5").done <= 1_000_000
         judge(tmp_path)
         (came,) = fetch(

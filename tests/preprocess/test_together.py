@@ -116,3 +116,10 @@ def test_a_merge_needs_a_place_and_something_that_is_left(folders, tmp_path):
         preprocess(folders, Recipe.inline(["keep_lengths:6"]), dest=tmp_path / "all")
     made = strict(preprocess(folders, Recipe.inline(["keep_lengths:5"]), dest=tmp_path / "all"))
     assert made.column(("dataset",)).tolist() == [2] * 5
+
+
+def test_a_dataset_and_what_was_made_of_it_are_told_apart_by_their_folders(folders, tmp_path):
+    small = preprocess(folders[0], Recipe.inline(["cast:float16,observation"]), dest=tmp_path / "small")
+
+    with pytest.raises(BadArgument, match=rf"float32 \[3\] in {folders[0]}, float16 \[3\] in {small}"):
+        preprocess([folders[0], small], Recipe.inline(["scale_rewards:2"]), dest=tmp_path / "all")
