@@ -254,8 +254,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         function fails, or the process dies, the dataset is as it was; the same call then goes on where it stopped.
 
         Args:
-            fn: Takes a TensorDict and returns one; or a `Recipe`, its name or file, or a `Step`. Fields may be added,
-                dropped and changed; reward and ends stay. Where ``next`` comes out as the root one step later, it is
+            fn: Takes a TensorDict and returns one; or a `Recipe`, its name or file, a `Step` or a
+                `Transform`. Fields may be added, dropped and changed; reward and ends stay. Where ``next`` comes out as the root one step later, it is
                 stored once.
             dim: The axis of steps: 0.
             num_workers: Processes; by default as many as there are cores where the dataset is large.

@@ -110,7 +110,9 @@ class Call:
         if given := self._given:
             return given
         most = self.chunksize or 0 if self.num_chunks is None else -(-steps // self.num_chunks)
-        per: Per = self.per or ("batch" if self.batched or most else "step")
+        if not (self.per or self.batched or most):
+            return Recipe([self.fn], getattr(self.fn, "__qualname__", ""))
+        per: Per = self.per or "batch"
         return Recipe([Function(self.fn, per, most if per == "batch" else 0)], getattr(self.fn, "__qualname__", ""))
 
     def _engine(self) -> Engine | None:

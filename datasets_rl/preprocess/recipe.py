@@ -24,8 +24,10 @@ from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.digests import digest
 from datasets_rl.preprocess.functions import Function
 from datasets_rl.preprocess.naming import make
+from datasets_rl.preprocess.transforms import Applied
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import dotted
+from datasets_rl.transforms import Compose, Transform
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -48,7 +50,7 @@ class Recipe:
         >>> Recipe([KeepReturns(least=3000), fn])
 
     Args:
-        steps: Steps, functions of a transition, classes of steps that need no arguments, or other recipes.
+        steps: Steps, transforms, functions of a transition, classes of steps that need no arguments, or other recipes.
         name: For messages and the manifest.
         purpose: One line for listings.
     """
@@ -58,9 +60,7 @@ class Recipe:
     purpose: str = ""
 
     def __post_init__(self) -> None:
-        self.steps = [
-            _step(one) for given in self.steps for one in (given.steps if isinstance(given, Recipe) else [given])
-        ]
+        self.steps = [step for given in self.steps for step in _steps(given)]
         if not self.steps:
             raise BadArgument(f"the recipe {self.name!r} has no step")
 
@@ -240,17 +240,30 @@ def _is_own(name: str, found: Any, module: ModuleType) -> bool:
     return not (imported or name.startswith("_"))
 
 
-def _step(given: Any) -> Step:
-    """Make a step of what a recipe was given as one."""
-    if isinstance(given, type) and issubclass(given, Step):
-        try:
-            return given()
-        except TypeError as error:
-            raise BadArgument(
-                f"the step {given.__name__} cannot be made without arguments: {error}",
-                hint=f"give one that is made: {given.__name__}(...)",
-            ) from error
-    return given if isinstance(given, Step) else Function(given)
+def _steps(given: Any) -> Iterator[Step]:
+    """Make steps of what a recipe was given as one."""
+    if isinstance(given, Recipe):
+        yield from given.steps
+    elif isinstance(given, Compose):
+        for one in given:
+            # A function among transforms is given batches.
+            yield from _steps(one) if isinstance(one, Transform) else [Function(one, "batch")]
+    elif isinstance(given, Transform):
+        yield Applied(given)
+    elif isinstance(given, type) and issubclass(given, (Step, Transform)):
+        yield from _steps(_made(given))
+    else:
+        yield given if isinstance(given, Step) else Function(given)
+
+
+def _made(kind: type[Step | Transform]) -> Step | Transform:
+    try:
+        return kind()
+    except TypeError as error:
+        raise BadArgument(
+            f"the step {kind.__name__} cannot be made without arguments: {error}",
+            hint=f"give one that is made: {kind.__name__}(...)",
+        ) from error
 
 
 Written = tuple[str, Sequence[Any], Mapping[str, Any]]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from datasets_rl import transforms as library
 from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step, snake
+from datasets_rl.preprocess.digests import digest
 from datasets_rl.preprocess.steps import known
 from datasets_rl.preprocess.steps._fields import mapped, need, rekeyed
 from datasets_rl.preprocess.steps.pictures import channels_first, channels_last, pictures
@@ -28,7 +29,7 @@ from datasets_rl.storages.packed import nest
 from datasets_rl.ted.episode import Encoded
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, Key, as_key, dotted
-from datasets_rl.transforms import Transform
+from datasets_rl.transforms import Reward2GoTransform, Transform, VecNorm
 from datasets_rl.transforms._time import OverTime
 from datasets_rl.transforms.images import ToTensorImage, _Picture
 
@@ -51,6 +52,7 @@ _NO_STEPS = frozenset(
 )
 """Those that need a model or a function, take text, do nothing to data on a disk, or depend on the order of batches;
 and rewards to go, which are the step `returns_to_go`."""
+_INSTEAD = {Reward2GoTransform: "returns_to_go", VecNorm: "normalise"}
 
 
 @cache
@@ -76,6 +78,11 @@ class Applied(Step):
     transform: Any
     written: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for kind, name in _INSTEAD.items():
+            if isinstance(self.transform, kind):
+                raise BadArgument(f"{kind.__name__} is for buffers", hint=f"the step {name} does it")
+
     @classmethod
     def of(cls, name: str, words: Sequence[Any], named: Mapping[str, Any]) -> Applied:
         """Make the step of a transform's name and arguments; dotted keys stand for nested ones.
@@ -100,7 +107,9 @@ class Applied(Step):
         if isinstance(self.transform, _Picture):
             return self._of_pictures(block)
         keys = [as_key(key) for key in getattr(self.transform, "in_keys", ())]
-        states = bool(keys) and set(keys) <= block.states.keys()
+        # One of the user's own may read more than the keys that it names.
+        own = self.transform.apply.__module__.startswith("datasets_rl.")
+        states = own and bool(keys) and set(keys) <= block.states.keys()
         if states and not isinstance(self.transform, OverTime):
             return self._of_states(block, set(keys))
         named = {*keys, *(as_key(key) for key in getattr(self.transform, "out_keys", ()))}
@@ -156,8 +165,9 @@ class Applied(Step):
         return replace(block, states=kept | states, finals=kept_finals | finals)
 
     def to_json(self) -> dict[str, Any]:
-        """Describe the transform as a recipe has it, or as it prints itself."""
-        return dict(self.written) or {"use": "transform", "transform": repr(self.transform)}
+        """Describe the transform as a recipe has it, or by its name and by what it does."""
+        name = type(self.transform).__qualname__
+        return dict(self.written) or {"use": "transform", "name": name, "digest": digest(self.transform)}
 
 
 def _at_both(transform: OverTime) -> OverTime:

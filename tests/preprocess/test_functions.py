@@ -19,6 +19,7 @@ from datasets_rl.preprocess import Function, Recipe, preprocess, probe, run, und
 from datasets_rl.preprocess.steps.rewards import ScaleRewards
 from datasets_rl.progress import Report
 from datasets_rl.ted.check import check_rules
+from datasets_rl.transforms import Compose, RewardClipping
 
 LENGTHS = ((5, True), (3, False), (8, True), (1, False), (4, True))
 
@@ -451,6 +452,15 @@ def test_a_dataset_takes_a_step_its_class_a_recipe_and_a_name(dataset, tmp_path)
     assert torch.equal(same["next", "reward"], wanted["next", "reward"] + 1)
     with pytest.raises(BadArgument, match="a recipe says itself"):
         dataset.preprocess(ScaleRewards(), batched=True)
+
+
+@pytest.mark.parametrize("how", [{}, {"batched": True}, {"chunksize": 7}], ids=str)
+def test_a_dataset_takes_a_transform(dataset, given, how):
+    dataset.preprocess(Compose(RewardClipping(-0.5, 0.5), lambda batch: batch.set("two", batch["action"] * 2)), **how)
+
+    model = Model(given)
+    assert np.array_equal(dataset[:]["next", "reward"], model.column(("next", "reward")).clip(-0.5, 0.5))
+    assert np.array_equal(dataset[:]["two"], model.column(("action",)) * 2)
 
 
 def test_a_step_that_cannot_learn_is_named_with_the_fields_that_there_are(folder):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+import torch
 from stored_data import FLAGS, Trajectory, write_dataset
 
 from datasets_rl.errors import BadArgument, PreprocessFailed
@@ -17,6 +18,16 @@ from datasets_rl.progress import Report
 from datasets_rl.rows import Column
 from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episodes import Episodes
+from datasets_rl.transforms import (
+    Compose,
+    ObservationNorm,
+    Resize,
+    Reward2GoTransform,
+    RewardSum,
+    Transform,
+    UnaryTransform,
+    VecNorm,
+)
 
 REWARD = ("next", "reward")
 
@@ -462,6 +473,73 @@ def test_a_step_of_ones_own_is_known_by_what_it_does():
     assert one != other
     assert one["steps"][0]["use"] == "add"
     assert flat(made(Recipe([step_of(5)]), episodes([1], [2])).steps[REWARD]) == [7]
+
+
+PIXELS = ("pixels",)
+
+
+def film():
+    """Two episodes with pictures [5, 6, 3]; the second one's final state is not known."""
+    frames = np.random.default_rng(0).integers(0, 256, (7, 5, 6, 3)).astype(np.uint8)
+    frames[6] = 0
+    states, finals = {PIXELS: frames[:5]}, {PIXELS: frames[5:]}
+    return episodes([3, 2], [1, 2, 4, 8, 16], known=[True, False], states=states, finals=finals)
+
+
+def test_a_transform_is_the_step_of_its_name():
+    for given in (RewardSum(), RewardSum):
+        came = made(Recipe([given]), film())
+        assert flat(came.steps["next", "episode_reward"]) == [1, 3, 7, 8, 24]
+
+    wanted = made(Recipe.inline(["resize:[2,3]", "reward_sum"]), film())
+    at_both = Resize((2, 3), in_keys=["pixels", ("next", "pixels")])
+    for given in ([Resize((2, 3)), RewardSum()], [at_both, RewardSum()], [Compose(Resize((2, 3)), RewardSum())]):
+        came = made(Recipe(given), film())
+        assert came.states[PIXELS].shape == (5, 2, 3, 3)
+        assert np.array_equal(came.states[PIXELS], wanted.states[PIXELS])
+        assert np.array_equal(came.finals[PIXELS], wanted.finals[PIXELS])
+        assert np.array_equal(came.steps["next", "episode_reward"], wanted.steps["next", "episode_reward"])
+
+
+def test_a_function_among_transforms_is_given_batches():
+    seen = []
+
+    def noted(batch):
+        seen.append(len(batch))
+        return batch
+
+    made(Recipe([Compose(RewardSum(), noted)]), film())
+    assert seen == [5]
+
+
+def test_a_transform_of_ones_own_may_read_more_than_its_keys():
+    class Weighed(Transform):
+        def apply(self, batch):
+            return batch.set("weighed", batch["x"] * batch["next", "reward"])
+
+    block = episodes([2], [1, 2], states={("x",): line(3, 4)}, finals={("x",): line(5)})
+    assert flat(made(Recipe([Weighed("x")]), block).steps["weighed",]) == [3, 8]
+
+
+def test_a_transform_is_known_by_what_it_does():
+    def told(transform):
+        return Recipe([transform]).to_json()["steps"]
+
+    # Too long for its numbers to be printed, all of them.
+    loc, other = torch.zeros(2000), torch.zeros(2000)
+    other[1000] = 1
+    norm = [told(ObservationNorm(one, 2.0, in_keys=["x"])) for one in (loc, loc.clone(), other)]
+    assert norm[0] == norm[1] != norm[2]
+    assert norm[0][0].keys() == {"use", "name", "digest"}
+    twice = [told(UnaryTransform(["x"], fn=lambda x, by=by: x * by)) for by in (1, 1, 2)]
+    assert twice[0] == twice[1] != twice[2]
+
+
+@pytest.mark.parametrize(("given", "step"), [(Reward2GoTransform(), "returns_to_go"), (VecNorm(["x"]), "normalise")])
+def test_a_transform_that_is_for_buffers_is_refused_and_the_step_named(given, step):
+    with pytest.raises(BadArgument, match=f"{type(given).__name__} is for buffers") as caught:
+        Recipe([given])
+    assert step in caught.value.hint
 
 
 @pytest.fixture(scope="module")
