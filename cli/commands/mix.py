@@ -78,7 +78,7 @@ def run(
     steps = tuple(transforms or ())
     parts = list(zip(datasets, folders, shares, final, strict=True))
     mixed = mixture([Member(str(folder), one, last, steps) for _, folder, one, last in parts], **settings)
-    members = [Member(_written(name, folder, out), one, last, steps) for name, folder, one, last in parts]
+    members = [Member(_written(name, folder, out, shell.root), one, last, steps) for name, folder, one, last in parts]
     text = mixture_toml(members, settings)
     if out is not None:
         if out.exists() and not force:
@@ -112,9 +112,12 @@ def _numbers(text: str, datasets: list[str]) -> list[float | None]:
     return found
 
 
-def _written(name: str, folder: Path, out: Path | None) -> str:
-    """Return how the file names a dataset: by its id, or by its folder as seen from the file."""
-    if not Path(name).expanduser().exists():
+def _written(name: str, folder: Path, out: Path | None, root: Path | None) -> str:
+    """Return how the file names a dataset: by its id, or by its folder as seen from the file.
+
+    Who reads the file does not know of a root on the command line.
+    """
+    if root is None and not Path(name).expanduser().exists():
         return name
     return str(folder) if out is None else Path(os.path.relpath(folder, out.absolute().parent)).as_posix()
 

@@ -44,6 +44,16 @@ def test_a_mixture_is_written_and_loaded(rlds, mine, tmp_path):
     assert len(load_mixture(out).sample()) == 10
 
 
+def test_a_mixture_of_another_root_names_the_folders(rlds, pendulum, tmp_path):
+    out = tmp_path / "mix.toml"
+    ran = rlds("mix", "demo/pendulum", "demo/pendulum", "--root", pendulum, "-o", out, "--json")
+
+    assert (tmp_path / tomllib.loads(out.read_text())["member"][0]["dataset"]).samefile(
+        ran.json["members"][0]["folder"]
+    )
+    assert len(load_mixture(out)[0]) == ran.json["members"][0]["steps"]
+
+
 def test_a_mixture_reads_as_a_page(rlds, mine):
     ran = rlds("mix", mine, mine, "--temperature", 2, "-t", "reward_scaling:0,0.1", "--slice-len", 4)
 
