@@ -96,6 +96,9 @@ def run(
     if not datasets:
         raise BadArgument("no dataset is named", hint="rlds preprocess ID --recipe NAME, or --list")
     if undo:
+        others = {"--recipe": recipe, "--transform": transform, "--out": out, "--dry-run": dry_run, "--force": force}
+        if given := [name for name, value in others.items() if value]:
+            raise BadArgument(f"--undo brings back what was replaced; {', '.join(given)} has no meaning beside it")
         return _undone(shell, datasets)
     together = out is not None and len(set(datasets)) > 1
     steps = _recipe(recipe, transform or [])

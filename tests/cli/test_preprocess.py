@@ -42,6 +42,17 @@ def test_a_recipe_replaces_the_dataset_and_undo_brings_it_back(rlds, stored):
     assert twice.json["datasets"][0]["error"]["what"] == "nothing to undo"
 
 
+@pytest.mark.parametrize("more", [("--dry-run",), ("-r", "iql_antmaze"), ("-t", "cast:float16")], ids=" ".join)
+def test_undo_takes_nothing_beside_it(rlds, stored, more):
+    rlds("preprocess", "demo/pendulum", "-r", "iql_antmaze")
+    made = StoredDataset(stored).manifest
+    ran = rlds("preprocess", "demo/pendulum", "--undo", *more)
+
+    assert ran.code == 2
+    assert "has no meaning beside it" in ran.err
+    assert StoredDataset(stored).manifest == made
+
+
 def test_steps_go_behind_a_recipe_and_the_result_where_one_says(rlds, stored, tmp_path):
     before = StoredDataset(stored).manifest
     out = tmp_path / "best"
