@@ -258,10 +258,11 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 `Transform`. Fields may be added, dropped and changed; reward and ends stay. Where ``next`` comes out as the root one step later, it is
                 stored once.
             dim: The axis of steps: 0.
-            num_workers: Processes; by default as many as there are cores where the dataset is large.
-            chunksize: Steps that the function is given at once; 0 gives it single steps.
+            num_workers: Processes; by default as many as there are cores where the dataset is large. 0 and 1: this one.
+            chunksize: Steps that the function is given at once, at most: the dataset is read in blocks of about 8 MB. 0
+                gives it single steps.
             num_chunks: The same, as a number of pieces of the whole.
-            pool: A pool of processes of the caller's, which then makes the parts.
+            pool: A pool of processes of the caller's, which then makes the parts; without `num_workers`.
             generator: Seeds what the function draws.
             max_tasks_per_child: Parts after which a process is replaced.
             worker_threads: Threads of torch in each process.
@@ -280,7 +281,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             The storage of the result.
 
         Raises:
-            PreprocessFailed: If the function fails; it says at which step and episode, and with which fields.
+            PreprocessFailed: If the function fails; it says in which line, at which step of the recipe, for which
+                episode and with which fields.
             BadArgument: If arguments exclude each other.
         """
         from datasets_rl.preprocess.calls import Call

@@ -66,7 +66,7 @@ class Call:
             self._recipe(steps),
             dest=dest,
             num_frames=self.num_frames,
-            jobs=self.num_workers,
+            jobs=1 if self.num_workers == 0 else self.num_workers,
             max_ram=max_ram,
             engine=self._engine(),
             force=force,
@@ -81,12 +81,23 @@ class Call:
             problems.append(f"dim is {self.dim}; a dataset has one axis, 0")
         if self.chunksize is not None and self.num_chunks is not None:
             problems.append("chunksize and num_chunks exclude each other")
-        counts = {"num_workers": self.num_workers, "num_chunks": self.num_chunks, "worker_threads": self.worker_threads}
+        counts = {
+            "num_workers": (self.num_workers, 0),
+            "chunksize": (self.chunksize, 0),
+            "num_chunks": (self.num_chunks, 1),
+            "worker_threads": (self.worker_threads, 1),
+        }
         problems += [
-            f"{name} is {value}; expected at least 1"
-            for name, value in counts.items()
-            if value is not None and value < 1
+            f"{name} is {value}; expected at least {least}"
+            for name, (value, least) in counts.items()
+            if value is not None and value < least
         ]
+        if self.pool is not None and not (self.num_workers is None and self.max_tasks_per_child is None):
+            problems.append("a pool has processes of its own: num_workers and max_tasks_per_child have no meaning")
+        if self.per in {"step", "episode"} and (self.chunksize or self.num_chunks):
+            problems.append(f"per is {self.per!r}; chunksize and num_chunks are for functions of a batch")
+        if self.chunksize == 0 and (self.batched or self.per in {"batch", "episode"}):
+            problems.append("chunksize is 0, which gives single steps; batched and per say otherwise")
         if self.mp_start_method not in _START_METHODS:
             problems.append(f"mp_start_method is {self.mp_start_method!r}; expected 'fork', 'spawn' or 'forkserver'")
         if self._given and (self.batched or self.per or self.chunksize or self.num_chunks):
@@ -118,7 +129,7 @@ class Call:
     def _engine(self) -> Engine | None:
         if self.pool is not None:
             return _Pool(self.pool)
-        if self.num_workers is None or self.num_workers == 1:
+        if self.num_workers in {None, 0, 1}:
             return None
         return Local(self.num_workers, threads=self.worker_threads, tasks_of_one=self.max_tasks_per_child)
 

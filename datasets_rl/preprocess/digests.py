@@ -65,8 +65,11 @@ def _parts(value: Any) -> Iterable[Any] | None:  # noqa: C901, PLR0911 -- a kind
     if isinstance(value, (types.ModuleType, types.BuiltinFunctionType)) or _installed(value):
         return getattr(value, "__module__", ""), getattr(value, "__qualname__", getattr(value, "__name__", ""))
     if isinstance(value, types.FunctionType):
-        cells = [one.cell_contents for one in value.__closure__ or ()]
+        cells = list(value.__closure__ or ())
         return value.__code__, value.__defaults__, value.__kwdefaults__, cells, list(_used(value))
+    if isinstance(value, types.CellType):
+        # One without contents stands for a variable that is not set yet.
+        return [value.cell_contents] if value != types.CellType() else ()
     if isinstance(value, types.CodeType):
         return value.co_code, value.co_consts, value.co_names, value.co_varnames
     if isinstance(value, type):

@@ -8,6 +8,8 @@ import json
 import pickle
 import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files as package_files
@@ -37,6 +39,8 @@ else:
 __all__ = ["Recipe", "shipped"]
 
 _PYTHON = re.compile(r"(.+\.py)(?::(.*))?", re.DOTALL)
+_INSTALLED = (str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+"""Where code lies that is not the user's."""
 _WORD = re.compile(r"(?:([A-Za-z_]\w*)=)?(.*)", re.DOTALL)
 
 
@@ -328,4 +332,16 @@ def _failed(step: Step, number: int, block: Episodes, where: str, error: Excepti
     known = isinstance(error, DatasetsRLError)
     why, hint = (error.message, error.hint) if known else (f"{type(error).__name__}: {error}", "")  # type: ignore[attr-defined]  # it is one of ours
     keys = ", ".join(sorted(map(dotted, (*block.states, *block.steps))))
-    return PreprocessFailed(f"step {number} ({step.to_json()['use']}){where}, which has {keys}: {why}", hint=hint)
+    return PreprocessFailed(f"step {number} ({_told(step, error)}){where}, which has {keys}: {why}", hint=hint)
+
+
+def _told(step: Step, error: Exception) -> str:
+    """Return what a step is called, and the line of the user's own code in which it failed: ``function fn, my.py:12``."""
+    facts = step.to_json()
+    lines = [
+        f", {Path(frame.f_code.co_filename).name}:{line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith(_INSTALLED)
+    ]
+    name = f" {facts['name']}" if "digest" in facts and "name" in facts else ""
+    return "".join([facts["use"], name, *lines[-1:]])

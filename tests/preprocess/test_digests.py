@@ -55,6 +55,16 @@ def test_an_edit_changes_the_digest_and_reading_it_again_does_not(tmp_path, text
     assert one != edited
 
 
+def test_a_variable_that_is_not_set_yet_is_no_fault(tmp_path):
+    text = "def made():\n    def fn(t): return other(t)\n    yield fn\n    other = {}\n    yield fn\n"
+
+    def told(by, times):
+        made = read(tmp_path, text.format(by)).made()
+        return [digest(next(made)) for _ in range(times)][-1]
+
+    assert told("abs", 1) == told("min", 1) != told("abs", 2) != told("min", 2)
+
+
 STEP = """
 from dataclasses import dataclass
 from datasets_rl import Step

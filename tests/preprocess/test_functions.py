@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
 
 import numpy as np
@@ -279,7 +280,7 @@ def test_a_function_that_fails_leaves_the_dataset_and_says_where(dataset, folder
 
     with pytest.raises(
         PreprocessFailed,
-        match=r"step 0 \(function\) at episode 2, which has .*observation.*: ValueError: no such thing",
+        match=r"step 0 \(function .*fails, test_functions.py:\d+\) at episode 2, which has .*observation.*: ValueError: no such thing",
     ):
         dataset.preprocess(fails)
     assert strict(folder).manifest == before
@@ -438,6 +439,21 @@ def test_a_python_file_without_a_name_that_is_in_it_says_which_are(own, end):
     assert caught.value.hint == "it has own.py:Doubled, own.py:Needs, own.py:several, own.py:both"
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_function_that_fails_is_named_with_its_line(folder, tmp_path, jobs):
+    (tmp_path / "mine.py").write_text(
+        "def third(row):\n    return row[2]\n\n\ndef fn(step):\n    return step.set('z', third(step['action']))\n"
+    )
+    said = r"step 0 \(function fn, mine\.py:2\) at episode 0, which has action, .*: IndexError"
+    with pytest.raises(PreprocessFailed, match=said):
+        preprocess(folder, Recipe.of(f"{tmp_path / 'mine.py'}:fn"), jobs=jobs, num_parts=2)
+
+
+def test_no_worker_is_the_process_itself(dataset):
+    dataset.preprocess(lambda step: step.set("process", torch.tensor(os.getpid())), num_workers=0)
+    assert (dataset[:]["process"] == os.getpid()).all()
+
+
 def test_a_class_of_a_step_that_needs_arguments_is_named(own):
     with pytest.raises(BadArgument, match=r"the step Needs cannot be made without arguments: .*'by'"):
         Recipe.of(f"{own}:Needs")
@@ -474,14 +490,22 @@ def test_a_step_that_cannot_learn_is_named_with_the_fields_that_there_are(folder
         ({"dim": 1}, "dim is 1"),
         ({"chunksize": 2, "num_chunks": 2}, "exclude each other"),
         (
-            {"num_workers": 0, "mp_start_method": "thread"},
-            "num_workers is 0; expected at least 1; mp_start_method is 'thread'",
+            {"num_workers": -1, "mp_start_method": "thread"},
+            "num_workers is -1; expected at least 0; mp_start_method is 'thread'",
         ),
         ({"batched": True, "per": "episode"}, "batched is True and per is 'episode'"),
         ({"num_frames": 0}, "num_frames is 0"),
         ({"per": "row"}, "per is 'row'"),
+        ({"per": "step", "chunksize": 4}, "per is 'step'; chunksize and num_chunks are for functions of a batch"),
+        ({"per": "episode", "num_chunks": 4}, "per is 'episode'; chunksize and num_chunks are for"),
+        ({"batched": True, "chunksize": 0}, "chunksize is 0, which gives single steps"),
+        ({"chunksize": -2}, "chunksize is -2; expected at least 0"),
+        ({"pool": object(), "num_workers": 2}, "a pool has processes of its own: num_workers"),
     ],
-    ids=["dim", "chunks", "several", "batched", "frames", "per"],
+    ids=[
+        *("dim", "chunks", "several", "batched", "frames", "per"),
+        *("steps", "episodes", "single", "negative", "pool"),
+    ],
 )
 def test_arguments_that_make_no_sense_are_refused(dataset, arguments, problem):
     with pytest.raises(BadArgument, match=problem):
