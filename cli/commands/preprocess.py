@@ -88,7 +88,7 @@ def run(
       rlds preprocess --list
       rlds preprocess d4rl/hopper-medium-v2 --recipe iql_locomotion --dry-run
       rlds preprocess d4rl/hopper-medium-v2 -t keep_lengths:100 -t cast:float16,observation --out ./small
-      rlds preprocess d4rl/hopper-medium-v2 d4rl/hopper-expert-v2 -t select:observation,action -o ./both
+      rlds preprocess d4rl/hopper-medium-v2 d4rl/hopper-expert-v2 -t select:observation,action,dataset -o ./both
       rlds preprocess demo/pendulum --undo
     """
     if show:

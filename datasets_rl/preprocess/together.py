@@ -27,9 +27,20 @@ DATASET = ("dataset",)
 
 
 def opened(folders: Sequence[str]) -> StoredDataset | Together:
-    """Open a dataset, or several as one."""
+    """Open a dataset, or several as one.
+
+    Raises:
+        BadArgument: If one of several says itself which dataset its steps are from: that would be lost.
+    """
     found = [StoredDataset(Path(folder)) for folder in folders]
-    return found[0] if len(found) == 1 else Together(found)
+    if len(found) == 1:
+        return found[0]
+    if taken := [str(one.folder) for one in found if DATASET in one.schema]:
+        raise BadArgument(
+            f"{', '.join(taken)} has a field {dotted(DATASET)} already; a merge says there which one each step is from",
+            hint=f"merge all of them at once, or drop it before: -t exclude:{dotted(DATASET)}",
+        )
+    return Together(found)
 
 
 @dataclass(frozen=True)

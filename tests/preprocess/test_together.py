@@ -109,6 +109,19 @@ def test_fields_that_differ_are_named_key_by_key(folders, tmp_path):
     assert len(strict(preprocess([folders[0], odd], alike, dest=tmp_path / "all"))) == 8
 
 
+def test_a_merge_of_a_merge_does_not_lose_where_steps_are_from(folders, tmp_path):
+    recipe = Recipe.inline(["scale_rewards:2"])
+    both = preprocess(folders[:2], recipe, dest=tmp_path / "both")
+
+    with pytest.raises(BadArgument, match=f"{both} has a field dataset already") as raised:
+        preprocess([both, folders[2]], recipe, dest=tmp_path / "all")
+    assert "exclude:dataset" in raised.value.hint
+    assert not (tmp_path / "all").exists()
+    plain = preprocess(both, Recipe.inline(["exclude:dataset"]), dest=tmp_path / "plain")
+    made = strict(preprocess([plain, folders[2]], recipe, dest=tmp_path / "all"))
+    assert made.column(("dataset",)).tolist() == [0] * 9 + [1] * 6
+
+
 def test_a_merge_needs_a_place_and_something_that_is_left(folders, tmp_path):
     with pytest.raises(BadArgument, match="3 datasets become one, and it has no place"):
         preprocess(folders, Recipe.inline(["scale_rewards"]))
