@@ -192,8 +192,8 @@ def test_normalised_observation_spans_minus_1_to_1():
     block = episodes([3], states={key: np.array([[0, 7], [1, 7], [4, 7]], "f4")}, finals={key: [[8.0, 7.0]]})
     came = made("normalised_observation", block)
 
-    assert came.states[key].tolist() == [[-1, 0], [-0.5, 0], [1, 0]]
-    assert came.finals[key].tolist() == [[3, 0]]
+    assert came.states[key].tolist() == [[-1, 0], [-0.75, 0], [0, 0]]
+    assert came.finals[key].tolist() == [[1, 0]]
 
 
 def test_diffusion_policy_chunks_the_actions_of_an_episode():
@@ -473,6 +473,23 @@ def test_a_step_of_ones_own_is_known_by_what_it_does():
     assert one != other
     assert one["steps"][0]["use"] == "add"
     assert flat(made(Recipe([step_of(5)]), episodes([1], [2])).steps[REWARD]) == [7]
+
+
+def test_a_range_is_that_of_final_states_too_where_they_are_known():
+    states, finals = {("observation",): line(1, 2, 3, 2)}, {("observation",): line(5, 0)}
+    came = made(Recipe.inline(["normalise_range"]), episodes([2, 2], known=[True, False], states=states, finals=finals))
+
+    # From 1 to 5; what is not known is no 0 that is seen, and stays 0.
+    assert flat(came.states["observation",]) == [-1, -0.5, 0, -0.5]
+    assert flat(came.finals["observation",]) == [1, 0]
+
+
+def test_a_mean_is_that_of_the_steps():
+    states, finals = {("observation",): line(1, 3)}, {("observation",): line(100)}
+    came = made(Recipe.inline(["normalise:eps=0.0"]), episodes([2], states=states, finals=finals))
+
+    assert flat(came.states["observation",]) == [-1, 1]
+    assert flat(came.finals["observation",]) == [98]
 
 
 PIXELS = ("pixels",)

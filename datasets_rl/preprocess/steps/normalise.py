@@ -48,12 +48,16 @@ class _Affine(Step):
         totals: dict[Key, list[Array]] = {}
         for block in blocks:
             for key in need(block, self.keys):
-                values = np.asarray(block.steps[key] if key in block.steps else block.states[key])
+                values = self._seen(block, key)
                 if key in block.words or values.dtype.kind not in "iuf":
                     raise BadArgument(f"{'.'.join(key)} holds no numbers that have a mean")
                 totals.setdefault(key, []).append(self._moments(values))
         for key, moments in totals.items():
             self._shift[key], self._scale[key] = self._found(moments)
+
+    def _seen(self, block: Episodes, key: Key) -> NDArray[Any]:
+        """Return what is learned from, [N, ...]: a field at every step."""
+        return np.asarray(block.steps[key] if key in block.steps else block.states[key])
 
     @abstractmethod
     def _moments(self, values: NDArray[Any]) -> Array:
@@ -78,7 +82,7 @@ class _Affine(Step):
 
 @dataclass
 class Normalise(_Affine):
-    """Bring fields to mean 0 and standard deviation 1 over all steps.
+    """Bring fields to mean 0 and standard deviation 1 over all steps; final states are brought to the same scale.
 
         y = (x - mean) / (std + eps)
 
@@ -108,13 +112,17 @@ class Normalise(_Affine):
 class NormaliseRange(_Affine):
     """Bring fields between -1 and 1: the lowest value of all steps becomes -1, the highest one 1.
 
-    What never changes becomes 0.
+    Final states count too, where they are known. What never changes becomes 0.
 
     Args:
         keys: The fields.
     """
 
     purpose = "fields to the range from -1 to 1"
+
+    def _seen(self, block: Episodes, key: Key) -> NDArray[Any]:
+        rows = super()._seen(block, key)
+        return rows if key in block.steps else np.concatenate([rows, np.asarray(block.finals[key])[block.known]])
 
     def _moments(self, values: NDArray[Any]) -> Array:
         return np.stack([values.min(0), values.max(0)]).astype(np.float64)
