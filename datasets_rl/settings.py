@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from datasets_rl.errors import BadArgument
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "memory_bytes"]
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
@@ -87,6 +87,14 @@ def _seconds(env: Mapping[str, str], name: str, default: float, problems: list[s
         problems.append(f"{name} is {text!r}; expected a number above 0")
         return default
     return value
+
+
+def memory_bytes() -> float:
+    """Return the bytes of memory that this machine has; infinity where it does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return math.inf
 
 
 def _whole(env: Mapping[str, str], name: str, default: int, problems: list[str], *, least: int) -> int:

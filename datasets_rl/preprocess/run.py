@@ -42,7 +42,7 @@ from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.preprocess.together import Together, files_digest, merged_manifest, opened
 from datasets_rl.progress import Counted, Report, report
 from datasets_rl.rows import Column, Schema
-from datasets_rl.settings import Settings
+from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import Key
 
@@ -367,7 +367,11 @@ class _Run:
         )
         total = min(self.num_frames or len(self.stored), len(self.stored))
         if self.jobs is None:
-            self.jobs = min(settings.jobs, os.cpu_count() or 1) if found.seconds > _WORTH_PROCESSES else 1
+            self.jobs = (
+                self._jobs(self._step_bytes(Schema.layout(found.columns)), settings.jobs)
+                if found.seconds > _WORTH_PROCESSES
+                else 1
+            )
         if engine is None and self.jobs > 1:
             engine = Local(self.jobs, threads=self.threads)
         while True:
@@ -377,6 +381,15 @@ class _Run:
             if again is None:
                 return
             late.add(again)
+
+    def _jobs(self, each: int, most: int) -> int:
+        """Return how many processes there should be: no more than have room for the longest episode each."""
+        held = int(self.stored.episodes.lengths.max()) * each * _COPIES
+        return max(1, int(min(most, os.cpu_count() or 1, memory_bytes() / 2 // held)))
+
+    def _step_bytes(self, schema: Schema) -> int:
+        """Return the bytes of a step, as it goes in or as it comes out."""
+        return max(step_bytes(self.stored.schema), step_bytes(schema))
 
     @cached_property
     def mark(self) -> str:
@@ -389,7 +402,7 @@ class _Run:
         if self.num_frames is not None:
             behind = int(np.searchsorted(np.cumsum(lengths), self.num_frames)) + 1
             lengths = lengths[:behind]
-        each = max(step_bytes(self.stored.schema), step_bytes(schema))
+        each = self._step_bytes(schema)
         steps = PART_BYTES // each if self.num_parts is None else -(-int(lengths.sum()) // self.num_parts)
         entries = schema.to_json()
         members = self.stored.members if isinstance(self.stored, Together) else [self.stored]

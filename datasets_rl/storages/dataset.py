@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 import warnings
 from functools import partial
 from typing import Any, TypeAlias
@@ -19,6 +17,7 @@ from datasets_rl.format.npy import expect_random_reads, map_npy
 from datasets_rl.format.pictures import Pictures
 from datasets_rl.format.reader import Items, StoredDataset
 from datasets_rl.rows import ROWS_FILE
+from datasets_rl.settings import memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import RowViews, nest, spots_of
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_TERMINATED, ROOT_FLAGS, Key
@@ -52,7 +51,7 @@ class DatasetStorage(EpisodicStorage):
         schema = stored.schema
         self._views = RowViews(spots_of(schema), schema.window_bytes)
         # Files that do not fit into the memory are read row by row; others come in faster with what lies around.
-        scattered = stored.manifest.bytes > _memory() / 2
+        scattered = stored.manifest.bytes > memory_bytes() / 2
         self._windows = _windows(stored, scattered=scattered)
         self._wide = {one.key: (one, _items(stored.items(one.key), scattered=scattered)) for one in schema.wide}
         self._finals: dict[Key, _Items] | None = None
@@ -174,14 +173,6 @@ class DatasetStorage(EpisodicStorage):
 
     def __repr__(self) -> str:
         return f"DatasetStorage({self.stored!r})"
-
-
-def _memory() -> float:
-    """Return the bytes of memory that this machine has."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows; it has no such advice to give either
-        return math.inf
 
 
 def _windows(stored: StoredDataset, *, scattered: bool) -> Tensor:

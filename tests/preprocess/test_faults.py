@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from datasets_rl.engines.local import Local
 from datasets_rl.errors import BadArgument, Locked, PreprocessFailed
 from datasets_rl.format import StoredDataset
 from datasets_rl.format.part import remove_part
-from datasets_rl.preprocess import Function, Recipe, preprocess, probe
+from datasets_rl.preprocess import Function, Recipe, preprocess, probe, run
+from datasets_rl.settings import Settings
 
 FULL = """
 import json, resource, signal, sys
@@ -255,3 +257,16 @@ def test_a_worker_tells_an_error_as_this_process_would(folder):
     assert told[0] == told[1]
     assert "at episode 5, which has" in told[0]
     assert "ValueError: 60 steps" in told[0]
+
+
+def test_no_more_processes_are_started_than_have_room_for_an_episode_each(folder, monkeypatch):
+    monkeypatch.setattr(run, "_WORTH_PROCESSES", 0.0)
+    monkeypatch.setattr(run, "Local", lambda *_, **__: pytest.fail("processes were started"))
+    settings = replace(Settings.from_env(), jobs=2)
+    monkeypatch.setattr(run.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(run, "memory_bytes", lambda: 1000.0)
+    preprocess(folder, Recipe.inline(["scale_rewards:2"]), dest=folder.parent / "little", settings=settings)
+
+    monkeypatch.setattr(run, "memory_bytes", lambda: 1e9)
+    with pytest.raises(pytest.fail.Exception, match="processes were started"):
+        preprocess(folder, Recipe.inline(["scale_rewards:2"]), dest=folder.parent / "much", settings=settings)
