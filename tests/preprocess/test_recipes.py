@@ -14,6 +14,7 @@ from datasets_rl.format import StoredDataset
 from datasets_rl.format.verify import check_files
 from datasets_rl.preprocess import Recipe, Step, preprocess
 from datasets_rl.preprocess.recipe import shipped
+from datasets_rl.preprocess.steps.pictures import channels_first
 from datasets_rl.progress import Report
 from datasets_rl.rows import Column
 from datasets_rl.ted.check import check_rules
@@ -633,3 +634,16 @@ def test_a_file_tells_all_its_faults_at_once(tmp_path):
     assert "it has 'steps'; expected purpose and step" in str(raised.value)
     assert "step 0 (keep_lengths): most is 'few'" in str(raised.value)
     assert "step 1 (nothing): there is no step" in str(raised.value)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8, 1), (2, 8, 8, 3), (1, 8, 8), (2, 3, 8, 8)], ids=str)
+def test_what_changes_pictures_may_write_to_them(shape):
+    """Torch warns of arrays that must not be written to; where there is one channel, turning the axes is no copy."""
+    values = np.zeros(shape, np.uint8)
+    values.flags.writeable = False
+
+    came = channels_first(values, lambda pictures: np.add(pictures, 1, out=pictures))
+
+    assert came.shape == shape
+    assert (came == 1).all()
+    assert not values.any()

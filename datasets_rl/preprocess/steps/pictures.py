@@ -48,7 +48,7 @@ def channels_first(values: NDArray[Any], change: Callable[[NDArray[Any]], NDArra
     if values.ndim - 1 == _BARE:
         found = change(np.array(values)[:, None])[:, 0]
     elif _channels_last(values):
-        found = np.moveaxis(change(np.ascontiguousarray(np.moveaxis(values, -1, 1))), 1, -1)
+        found = np.moveaxis(change(np.array(np.moveaxis(values, -1, 1), order="C")), 1, -1)
     else:
         found = change(np.array(values))
     return np.ascontiguousarray(found)
