@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
+import os
 import pickle
 import re
 import sys
@@ -39,7 +40,10 @@ else:
 __all__ = ["Recipe", "shipped"]
 
 _PYTHON = re.compile(r"(.+\.py)(?::(.*))?", re.DOTALL)
-_INSTALLED = (str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+_INSTALLED = tuple(
+    f"{path}{os.sep}"
+    for path in (Path(__file__).parents[1], *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+)
 """Where code lies that is not the user's."""
 _WORD = re.compile(r"(?:([A-Za-z_]\w*)=)?(.*)", re.DOTALL)
 

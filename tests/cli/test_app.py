@@ -160,7 +160,7 @@ def test_a_system_error_is_told_without_a_traceback(rlds, monkeypatch):
 
     assert ran.code == 1
     assert ran.err.splitlines()[:2] == ["rlds: /data cannot be used", "  why: Permission denied"]
-    assert "--root DIR or RLDS_HOME" in ran.err
+    assert "--root, --out or RLDS_HOME" in ran.err
 
 
 def test_a_home_that_is_a_file_is_told_with_the_path_and_a_remedy(rlds, home):
