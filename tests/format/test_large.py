@@ -72,7 +72,7 @@ def test_a_dataset_larger_than_the_memory_is_sampled_and_its_columns_are_mapped(
 @pytest.mark.parametrize(("memory", "random"), [(1, True), (1 << 60, False)])
 def test_only_what_does_not_fit_into_the_memory_is_read_row_by_row(tmp_path, monkeypatch, memory, random):
     write_dataset(tmp_path / "data", [trajectory(50)])
-    monkeypatch.setattr("datasets_rl.storages.dataset._memory", lambda: memory)
+    monkeypatch.setattr("datasets_rl.storages.dataset.memory_bytes", lambda: memory)
 
     storage = DatasetStorage(StoredDataset(tmp_path / "data"))
 
