@@ -57,7 +57,8 @@ class Function(Step):
             return joined([one for number in range(len(block)) for one in self._of_episode(block, number)])
         data = to_tensors(block)
         parts = data.split(self.most or (_ALONE if self.per == "step" else max(len(data), 1)), 0)
-        came = [_of_steps(self.fn, one) if self.per == "step" else _own(self.fn(one)) for one in parts]
+        call = self.fn if len(parts) == 1 else lambda one: _own(self.fn(one))
+        came = [_of_steps(self.fn, one) if self.per == "step" else call(one) for one in parts]
         odd = [one for one in came if not isinstance(one, TensorDictBase)]
         return from_tensors([*odd, came[0]][0] if odd or len(came) == 1 else torch.cat(came), block, whole=False)
 

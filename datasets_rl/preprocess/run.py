@@ -51,8 +51,8 @@ __all__ = ["Preview", "place_of", "preprocess", "preview", "undo"]
 PART_BYTES = 64 << 20
 """Bytes that are read for a part, about."""
 _BLOCK_BYTES = 8 << 20
-_COPIES = 6
-"""How many times a block is in memory at once while a step works on it, at most: seen with images that are resized."""
+_COPIES = 8
+"""How many times a block is in memory at once while a step works on it, at most: seen with functions of batches."""
 _WORTH_PROCESSES = 20.0
 """Seconds of work from which on several processes are started: each takes a few to import torch."""
 
