@@ -125,6 +125,11 @@ class Recipe:
             left = _located(step, number, left)
         return left
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether a function is called for each step, or for each episode."""
+        return any(isinstance(step, Function) and step.per != "batch" for step in self.steps)
+
     def copy(self) -> Recipe:
         """Return a copy whose functions share nothing with this one's: what they keep is as it is now.
 

@@ -51,6 +51,8 @@ __all__ = ["Preview", "place_of", "preprocess", "preview", "undo"]
 PART_BYTES = 64 << 20
 """Bytes that are read for a part, about."""
 _BLOCK_BYTES = 8 << 20
+_PART_CALLS, _BLOCK_CALLS = 5_000, 500
+"""Steps of a part and of a block where a function is called for each step or episode: it may take as long as it likes."""
 _COPIES = 8
 """How many times a block is in memory at once while a step works on it, at most: seen with functions of batches."""
 _WORTH_PROCESSES = 20.0
@@ -403,7 +405,11 @@ class _Run:
             behind = int(np.searchsorted(np.cumsum(lengths), self.num_frames)) + 1
             lengths = lengths[:behind]
         each = self._step_bytes(schema)
-        steps = PART_BYTES // each if self.num_parts is None else -(-int(lengths.sum()) // self.num_parts)
+        steps = PART_BYTES // each
+        if self.num_parts is not None:
+            steps = -(-int(lengths.sum()) // self.num_parts)
+        elif self.recipe.one_by_one:
+            steps = min(steps, _PART_CALLS)
         entries = schema.to_json()
         members = self.stored.members if isinstance(self.stored, Together) else [self.stored]
         specs = {name: spec for name, spec in self.stored.manifest.specs.items() if spec.get("kind") != "unbounded"}
@@ -436,7 +442,7 @@ class _Run:
                 f"max_ram is {self.max_ram:,} bytes; the longest episode has {longest:,} and needs {longest * _COPIES:,}",
                 hint="episodes are worked on as a whole: allow more memory",
             )
-        return max(1, room // each)
+        return max(1, min(room // each, _BLOCK_CALLS) if self.recipe.one_by_one else room // each)
 
     def _join(
         self,

@@ -11,7 +11,7 @@ from stored_data import columns, trajectory, write_dataset
 from datasets_rl import BadArgument
 from datasets_rl.errors import PreprocessFailed
 from datasets_rl.format import StoredDataset
-from datasets_rl.preprocess import Function, Recipe, preprocess, probe, undo
+from datasets_rl.preprocess import Function, Recipe, part, preprocess, probe, run, undo
 
 LENGTHS = ((5, True), (3, False), (8, True), (1, False), (4, True))
 
@@ -126,3 +126,20 @@ def test_what_was_found_out_late_is_known_to_the_run_that_goes_on(folder, tmp_pa
     calls.write_text("")
     preprocess(folder, recipe, dest=tmp_path / "out", jobs=1, num_parts=5)
     assert calls.read_text().split() == ["0", "3", "4"]
+
+
+@pytest.mark.parametrize(("per", "parts"), [("step", [0, 1, 3]), ("episode", [0, 1, 3]), ("batch", [0])])
+def test_functions_that_are_called_again_and_again_get_small_parts(folder, tmp_path, monkeypatch, per, parts):
+    begun = []
+
+    def fill(writer, task, *others):
+        begun.append(task.first)
+        assert task.most == 2 or per == "batch"
+        return part.fill(writer, task, *others)
+
+    monkeypatch.setattr(run, "_PART_CALLS", 5)
+    monkeypatch.setattr(run, "_BLOCK_CALLS", 2)
+    monkeypatch.setattr(run, "fill", fill)
+    preprocess(folder, Recipe([Function(lambda data: data, per)]), dest=tmp_path / "out", jobs=1)
+
+    assert begun == parts
