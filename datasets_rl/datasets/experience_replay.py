@@ -254,9 +254,9 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         function fails, or the process dies, the dataset is as it was; the same call then goes on where it stopped.
 
         Args:
-            fn: Takes a TensorDict and returns one; or a `Recipe`, its name or file, a `Step` or a
-                `Transform`. Fields may be added, dropped and changed; reward and ends stay. Where ``next`` comes out as the root one step later, it is
-                stored once.
+            fn: Takes a TensorDict and returns one; or a `Recipe`, its name or file, a `Step` or a `Transform`. Fields
+                may be added, dropped and changed; reward and ends stay. Where ``next`` comes out as the root one step
+                later, it is stored once.
             dim: The axis of steps: 0.
             num_workers: Processes; by default as many as there are cores where the dataset is large. 0 and 1: this one.
             chunksize: Steps that the function is given at once, at most: the dataset is read in blocks of about 8 MB. 0

@@ -17,7 +17,7 @@ from datasets_rl.format.npy import NpyStream, begun_blocks, file_sha256
 from datasets_rl.manifest import StoredFile, lacking_fields
 from datasets_rl.read.images import header
 from datasets_rl.rows import ROWS_FILE, Column, Field, Schema
-from datasets_rl.ted.episode import Encoded, Episode, Late, Texts, Values
+from datasets_rl.ted.episode import Encoded, Episode, Late, Texts, Values, known_only
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import (
     EPISODE,
@@ -258,7 +258,7 @@ class DatasetWriter:
         finals = slice(batch.ended, batch.ended + int(over.sum()))
         for field in self._carried:
             found = numbered(field.key, block.finals[field.key][closed])
-            batch.finals.columns[field.key][finals] = _known_only(found, block.known[closed], field)
+            batch.finals.columns[field.key][finals] = _items(known_only(found, block.known[closed]), field)
         batch.ended, batch.filled = finals.stop, into.stop
         self._steps += rows.stop - rows.start
         if not block.facts:
@@ -554,12 +554,6 @@ def _array(column: Values) -> Any:
 def _items(column: Any, field: Field) -> Any:
     """Return what goes into a batch: pixels where the field has them, and the pictures where they stay encoded."""
     return column.pictures if field.encoded else column
-
-
-def _known_only(finals: Any, known: NDArray[np.bool_], field: Field) -> Any:
-    if field.encoded:
-        return [picture if is_known else b"" for picture, is_known in zip(finals.pictures, known.tolist(), strict=True)]
-    return np.where(known.reshape(-1, *(1 for _ in field.shape)), finals, 0)
 
 
 def _shown(found: tuple[np.dtype[Any], tuple[int, ...]] | None) -> str:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.digests import digest
-from datasets_rl.preprocess.tensors import apart, from_tensors, to_tensors
+from datasets_rl.preprocess.tensors import apart, from_tensors, leaves_of, to_tensors, twice_in
 from datasets_rl.ted.episode import end_to_end
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import as_key, dotted
@@ -87,7 +87,7 @@ def joined(parts: Sequence[Episodes]) -> Episodes | None:
     """
     if len(parts) < 2:
         return parts[0] if parts else None
-    twice = frozenset(key for part in parts for key in part.steps if ("next", *key) in part.steps)
+    twice = frozenset().union(*map(twice_in, parts))
     parts = [apart(part, twice) for part in parts]
     first = parts[0]
     for part in parts[1:]:
@@ -123,15 +123,15 @@ def _of_steps(fn: Callable[[TensorDictBase], Any], data: TensorDictBase) -> Any:
     Raises:
         BadArgument: If it does not give the same fields for all, or one that is no tensor.
     """
-    columns = dict(_leaves(data))
+    columns = dict(leaves_of(data))
     changed: dict[Any, dict[int, Tensor]] = {}
     keys: Mapping[Any, Any] = {}
     for number, row in enumerate(data.unbind(0)):
-        before = dict(_leaves(row))
+        before = dict(leaves_of(row))
         came = fn(row)
         if not isinstance(came, TensorDictBase):
             return came
-        leaves = dict(_leaves(came))
+        leaves = dict(leaves_of(came))
         keys = keys or leaves
         if leaves.keys() != keys.keys():
             raise BadArgument(
@@ -154,10 +154,6 @@ def _of_steps(fn: Callable[[TensorDictBase], Any], data: TensorDictBase) -> Any:
         },
         batch_size=[len(data)],
     )
-
-
-def _leaves(data: TensorDictBase) -> Iterator[tuple[Any, Any]]:
-    yield from data.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
 
 
 def _as_it_was(leaf: Any, before: Any, column: Any, number: int) -> bool:

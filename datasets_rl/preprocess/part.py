@@ -23,8 +23,8 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.preprocess.blocks import blocks
 from datasets_rl.preprocess.recipe import Recipe
-from datasets_rl.preprocess.tensors import apart
-from datasets_rl.preprocess.together import Together, files_digest, opened
+from datasets_rl.preprocess.tensors import apart, twice_in
+from datasets_rl.preprocess.together import Together, members, opened, refuse_replaced
 from datasets_rl.progress import Report
 from datasets_rl.rows import Column, Schema
 from datasets_rl.specs import TensorSpec
@@ -32,7 +32,7 @@ from datasets_rl.ted.episode import Encoded, end_to_end
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_TRUNCATED, Key, dotted
 
-__all__ = ["Task", "columns_of", "decoded_in", "drawing", "fill", "make", "own_columns", "read", "twice_in"]
+__all__ = ["Task", "columns_of", "decoded_in", "drawing", "fill", "make", "own_columns", "read"]
 
 _OWN = {EPISODE, NEXT_DONE}
 
@@ -81,9 +81,7 @@ def make(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """
     one = Task(**task)
     stored = opened(one.dataset)
-    members = stored.members if isinstance(stored, Together) else [stored]
-    if [files_digest(each.manifest) for each in members] != list(one.digests):
-        raise PreprocessFailed(f"{stored.manifest.id} was replaced by another process meanwhile", hint="run it again")
+    refuse_replaced([each.manifest for each in members(stored)], one.digests)
     recipe: Recipe = cloudpickle.loads(Path(one.recipe).read_bytes())  # written by the process that made the task
     columns = own_columns(Schema.from_json(list(one.schema)))
     with drawing(one.seed):
@@ -192,11 +190,6 @@ def columns_of(block: Episodes, like: Schema) -> list[Column]:
     found |= {key: column(key, values, carried=False) for key, values in block.steps.items()}
     order = [field.key for field in like if field.key in found]
     return [found[key] for key in [*order, *sorted(found.keys() - order)]]
-
-
-def twice_in(block: Episodes) -> set[Key]:
-    """Return the fields that are there at t and at t + 1, each for itself."""
-    return {key for key in block.steps if ("next", *key) in block.steps}
 
 
 def decoded_in(block: Episodes, columns: Iterable[Column]) -> set[Key]:

@@ -5,24 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 
 from datasets_rl.convert import converted_bytes
 from datasets_rl.errors import PreprocessFailed
-from datasets_rl.format.reader import StoredDataset
 from datasets_rl.preprocess.blocks import step_bytes
 from datasets_rl.preprocess.functions import Function
-from datasets_rl.preprocess.part import columns_of, decoded_in, drawing, read, twice_in
+from datasets_rl.preprocess.part import columns_of, decoded_in, drawing, read
 from datasets_rl.preprocess.recipe import Recipe
-from datasets_rl.preprocess.together import Together, refuse_unlike
+from datasets_rl.preprocess.tensors import twice_in
+from datasets_rl.preprocess.together import Stored, Together, refuse_unlike
 from datasets_rl.rows import Column
 from datasets_rl.ted.episode import Encoded
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import Key
 
-__all__ = ["Probe", "Stored", "probe"]
-
-Stored = StoredDataset | Together
+__all__ = ["Probe", "probe"]
 
 _BYTES = 4 << 20
 _SECONDS = 0.2
@@ -78,7 +76,7 @@ def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> Probe:
     return Probe(
         blocks[0],
         tuple(columns),
-        frozenset(key for block in blocks for key in twice_in(block)),
+        frozenset().union(*map(twice_in, blocks)),
         as_many=all(look.seen == sum(block.count for block in look.came) for look in looks),
         steps=round(sum(look.share * block.count for look in looks for block in look.came)),
         episodes=round(sum(look.share * len(block) for look in looks for block in look.came)),
@@ -123,12 +121,8 @@ def _growing(stored: Stored, recipe: Recipe, first: int, behind: int, most: int,
     """Yield a few steps where no step of the recipe asks for more, one episode, and then blocks: some functions are slow."""
     if all(isinstance(step, Function) and step.per != "episode" for step in recipe.steps):
         yield from read(stored, first, first + 1, 1, min(_FEW, total))
-    length = int(stored.episodes.lengths[first])
-    alone, others = (
-        read(stored, first, first + 1, 1, total),
-        read(stored, first + 1, behind, most // _LOOKS, total - length),
-    )
-    yield from chain(alone, others)
+    yield from read(stored, first, first + 1, 1, total)
+    yield from read(stored, first + 1, behind, most // _LOOKS, total - int(stored.episodes.lengths[first]))
 
 
 def _bytes(block: Episodes, columns: Sequence[Column]) -> int:

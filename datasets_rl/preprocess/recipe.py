@@ -136,10 +136,25 @@ class Recipe:
         Functions that cannot be copied stay the same, and so do those of modules that are imported.
         """
         try:
-            copied: Recipe = cloudpickle.loads(cloudpickle.dumps(self))
-        except (TypeError, pickle.PicklingError):
+            copied: Recipe = cloudpickle.loads(self.pickled())
+        except BadArgument:
             return self
         return copied
+
+    def pickled(self) -> bytes:
+        """Return what another process can make the same recipe of.
+
+        Raises:
+            BadArgument: If a function cannot be sent.
+        """
+        try:
+            pickled: bytes = cloudpickle.dumps(self)
+        except (TypeError, pickle.PicklingError) as error:
+            raise BadArgument(
+                f"the recipe {self.name!r} cannot be sent to other processes: {error}",
+                hint="one process needs no sending: --jobs 1, num_workers=1",
+            ) from error
+        return pickled
 
     def learn(self, blocks: Any) -> None:
         """Let the steps that need it see all episodes, as the steps before them leave them.

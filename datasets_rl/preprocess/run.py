@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pickle
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +20,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from datasets_rl import disk
@@ -37,9 +35,9 @@ from datasets_rl.library import Place, clear, refuse_foreign_files
 from datasets_rl.manifest import Manifest, converter_version
 from datasets_rl.preprocess.blocks import step_bytes, whole_episodes
 from datasets_rl.preprocess.part import Task, drawing, fill, make, own_columns, read
-from datasets_rl.preprocess.probe import Stored, probe
+from datasets_rl.preprocess.probe import probe
 from datasets_rl.preprocess.recipe import Recipe
-from datasets_rl.preprocess.together import Together, files_digest, merged_manifest, opened
+from datasets_rl.preprocess.together import Stored, files_digest, members, merged_manifest, opened, refuse_replaced
 from datasets_rl.progress import Counted, Report, report
 from datasets_rl.rows import Column, Schema
 from datasets_rl.settings import Settings, memory_bytes
@@ -150,7 +148,7 @@ def preprocess(
         run = _Run(stored, recipe, described, target, num_frames, max_ram, jobs, seed, threads, num_parts)
         try:
             run.make(engine, settings)
-            _refuse_replaced(stored)
+            refuse_replaced([Manifest.read(one) for one in folders], run.digests)
         except PreprocessFailed:
             # What was made belongs to a recipe that does not work: another one will come.
             clear(target.work)
@@ -308,17 +306,6 @@ def _refuse_a_loss(stored: Stored, target: Place, dest: Path | None, num_frames:
         )
 
 
-def _refuse_replaced(stored: Stored) -> None:
-    """Let a run pass whose dataset is the one that it began with.
-
-    Raises:
-        PreprocessFailed: If another process replaced it.
-    """
-    for one in stored.members if isinstance(stored, Together) else [stored]:
-        if files_digest(Manifest.read(one.folder)) != files_digest(one.manifest):
-            raise PreprocessFailed(f"{one.folder} was replaced by another process meanwhile", hint="run it again")
-
-
 def _learned(recipe: Recipe, stored: Stored, num_frames: int | None, seed: int, *, show: bool) -> Recipe:
     """Return the recipe after the steps that need it have seen the dataset, each for itself."""
     most = max(1, _BLOCK_BYTES // step_bytes(stored.schema))
@@ -394,6 +381,11 @@ class _Run:
         return max(step_bytes(self.stored.schema), step_bytes(schema))
 
     @cached_property
+    def digests(self) -> list[str]:
+        """What identifies the bytes of each dataset that is read."""
+        return [files_digest(one.manifest) for one in members(self.stored)]
+
+    @cached_property
     def mark(self) -> str:
         """What identifies the result."""
         return fingerprint(self.stored.manifest, self.described, self.num_frames, self.seed)
@@ -411,19 +403,20 @@ class _Run:
         elif self.recipe.one_by_one:
             steps = min(steps, _PART_CALLS)
         entries = schema.to_json()
-        members = self.stored.members if isinstance(self.stored, Together) else [self.stored]
+        folders = [str(one.folder) for one in members(self.stored)]
+        most = self._block_steps(each)
         specs = {name: spec for name, spec in self.stored.manifest.specs.items() if spec.get("kind") != "unbounded"}
         tasks = []
         left = self.num_frames or len(self.stored)
         for number, (first, behind) in enumerate(whole_episodes(lengths, max(1, int(steps)))):
             task = Task(
-                dataset=[str(one.folder) for one in members],
-                digests=[files_digest(one.manifest) for one in members],
+                dataset=folders,
+                digests=self.digests,
                 recipe="",
                 folder="",
                 first=first,
                 behind=behind,
-                most=self._block_steps(each),
+                most=most,
                 rows=left,
                 schema=entries,
                 apart=sorted(list(key) for key in twice),
@@ -460,7 +453,7 @@ class _Run:
         parts = room_for_parts(self.target.work / "parts", key)
         file = parts / "recipe.bin"
         if engine is not None and len(tasks) > 1:
-            file.write_bytes(_pickled(recipe))
+            file.write_bytes(recipe.pickled())
         tasks = [
             {**task, "folder": str(parts / f"{number:06}"), "recipe": str(file)} for number, task in enumerate(tasks)
         ]
@@ -569,17 +562,6 @@ def _parts(engine: Engine, tasks: Sequence[Mapping[str, Any]], told: Sequence[Re
             begun.append((task, engine.begin(make, task, share)))
         while begun:
             yield first()
-
-
-def _pickled(recipe: Recipe) -> bytes:
-    try:
-        pickled: bytes = cloudpickle.dumps(recipe)
-    except (TypeError, pickle.PicklingError) as error:
-        raise BadArgument(
-            f"the recipe {recipe.name!r} cannot be sent to other processes: {error}",
-            hint="one process needs no sending: --jobs 1, num_workers=1",
-        ) from error
-    return pickled
 
 
 def _metadata_value(stored: Stored, value: Any) -> Any:

@@ -39,7 +39,7 @@ from datasets_rl.ted.keys import (
 )
 from datasets_rl.ted.steps import next_of
 
-__all__ = ["apart", "from_tensors", "to_tensors"]
+__all__ = ["apart", "from_tensors", "leaves_of", "to_tensors", "twice_in"]
 
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 
@@ -148,6 +148,11 @@ def _found(values: NDArray[Any], numbers: Mapping[bytes, int], known: Any) -> ND
     return None if -1 in found else np.array(found, np.int64)
 
 
+def twice_in(block: Episodes) -> frozenset[Key]:
+    """Return the fields that are there at t and at t + 1, each for itself."""
+    return frozenset(key for key in block.steps if (NEXT, *key) in block.steps)
+
+
 def apart(block: Episodes, keys: frozenset[Key]) -> Episodes:
     """Return the same episodes with some states stored twice: at t, and at t + 1 as a field of its own."""
     twice = [key for key in block.states if key in keys]
@@ -203,16 +208,22 @@ def _leaves(data: Any, block: Episodes, *, whole: bool) -> dict[Key, NDArray[Any
     return found
 
 
+def leaves_of(data: TensorDictBase) -> Iterator[tuple[Any, Any]]:
+    """Yield all entries with their names, also those that are no tensors."""
+    yield from data.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
+
+
 def _tensors(data: TensorDictBase) -> dict[Key, NDArray[Any]]:
-    leaves = data.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
     own = {EPISODE, *ROOT_FLAGS}
     return {
-        key: _array(value) for name, value in leaves if (key := as_key(name)) not in own and isinstance(value, Tensor)
+        key: _array(value)
+        for name, value in leaves_of(data)
+        if (key := as_key(name)) not in own and isinstance(value, Tensor)
     }
 
 
 def _odd(data: TensorDictBase) -> Iterator[str]:
-    for name, value in data.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor):
+    for name, value in leaves_of(data):
         key = as_key(name)
         if not isinstance(value, Tensor):
             yield f"{dotted(key)} is {type(value).__name__}; expected a tensor"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import BadArgument, PreprocessFailed
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.manifest import Manifest
 from datasets_rl.preprocess.blocks import blocks
@@ -20,7 +20,17 @@ from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import dotted
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["DATASET", "Together", "files_digest", "merged_manifest", "opened", "refuse_unlike"]
+__all__ = [
+    "DATASET",
+    "Stored",
+    "Together",
+    "files_digest",
+    "members",
+    "merged_manifest",
+    "opened",
+    "refuse_replaced",
+    "refuse_unlike",
+]
 
 DATASET = ("dataset",)
 """Which of the datasets a step of a merge is from, int64 [N], from 0 in their order."""
@@ -94,6 +104,26 @@ class Together:
                     facts={name: values for name, values in block.facts.items() if name in shared},
                     numbers=block.numbers + start,
                 )
+
+
+Stored = StoredDataset | Together
+"""What a recipe reads."""
+
+
+def members(stored: Stored) -> Sequence[StoredDataset]:
+    """Return the datasets that are read: one, or those of a merge."""
+    return stored.members if isinstance(stored, Together) else [stored]
+
+
+def refuse_replaced(manifests: Sequence[Manifest], digests: Sequence[str]) -> None:
+    """Let datasets pass whose bytes are those that a run began with.
+
+    Raises:
+        PreprocessFailed: If another process replaced one.
+    """
+    for manifest, digest in zip(manifests, digests, strict=True):
+        if files_digest(manifest) != digest:
+            raise PreprocessFailed(f"{manifest.id} was replaced by another process meanwhile", hint="run it again")
 
 
 def merged_manifest(manifests: Sequence[Manifest], folders: Sequence[Path]) -> Manifest:

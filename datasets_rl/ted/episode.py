@@ -14,7 +14,7 @@ from datasets_rl.ted.keys import OBSERVATION, Key
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Encoded", "Episode", "Late", "Texts", "Values", "end_to_end"]
+__all__ = ["Encoded", "Episode", "Late", "Texts", "Values", "end_to_end", "known_only"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +108,13 @@ def end_to_end(parts: Sequence[Any]) -> Any:
     if all(isinstance(one, Encoded) for one in parts):
         return replace(parts[0], pictures=[picture for one in parts for picture in one.pictures])
     return np.concatenate(parts)
+
+
+def known_only(finals: Any, known: NDArray[np.bool_]) -> Any:
+    """Return final states, [E, ...], as zeros where they are not known; encoded pictures have no bytes there."""
+    if known.all():
+        return finals
+    if isinstance(finals, Encoded):
+        held = zip(finals.pictures, known.tolist(), strict=True)
+        return replace(finals, pictures=[picture if is_known else b"" for picture, is_known in held])
+    return np.where(known.reshape(-1, *(1 for _ in finals.shape[1:])), finals, np.zeros((), finals.dtype))

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import BadArgument
+from datasets_rl.ted.episode import known_only
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key
 
-__all__ = ["FIXED", "as_fractions", "drawn", "known_only", "mapped", "need", "rekeyed", "with_steps"]
+__all__ = ["FIXED", "as_fractions", "drawn", "mapped", "need", "rekeyed", "with_steps"]
 
 FIXED = frozenset({NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED})
 """What every dataset has under these names."""
@@ -65,13 +66,6 @@ def rekeyed(block: Episodes, name: Callable[[Key], Key | None]) -> Episodes:
         finals=renamed(block.finals),
         words=renamed(block.words),
     )
-
-
-def known_only(finals: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:
-    """Return final states, [E, ...], as zeros where they are not known."""
-    if known.all():
-        return finals
-    return np.where(known.reshape(-1, *(1 for _ in finals.shape[1:])), finals, np.zeros((), finals.dtype))
 
 
 def drawn(seed: int, numbers: NDArray[Any], places: NDArray[Any]) -> NDArray[np.float64]:

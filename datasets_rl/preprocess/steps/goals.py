@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step
-from datasets_rl.preprocess.steps._fields import drawn, known_only, need, rekeyed
+from datasets_rl.preprocess.steps._fields import drawn, need, rekeyed
+from datasets_rl.ted.episode import known_only
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import NEXT_REWARD, Key, as_key
 

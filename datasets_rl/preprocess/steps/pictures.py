@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step
-from datasets_rl.preprocess.steps._fields import known_only, mapped, need
+from datasets_rl.preprocess.steps._fields import mapped, need
+from datasets_rl.ted.episode import known_only
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import Key, dotted
 
