@@ -137,7 +137,10 @@ def _command(act: Callable[..., Result], more: Sequence[inspect.Parameter]) -> C
             return _version()
         shell.detail(f"data lies in {shell.settings.home}")
         began = time.perf_counter()
-        result = act(shell, **arguments)
+        try:
+            result = act(shell, **arguments)
+        finally:
+            shell.sweep()
         shell.detail(f"took {time.perf_counter() - began:.2f} s")
         return result
 

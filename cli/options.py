@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import typer
 
-from datasets_rl.errors import BadArgument, DatasetsRLError, NotADataset, UnknownId
+from datasets_rl.errors import BadArgument, DatasetsRLError, UnknownId
 from datasets_rl.settings import Settings
 
 from .commands import command_names
@@ -73,6 +73,8 @@ class Shell:
     verbose: int = 0
     root: Path | None = None
     version: bool = False
+    roots: set[Path] = field(default_factory=set)
+    """The folders around the datasets that were named by their folders."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -104,6 +106,16 @@ class Shell:
         """Repeat --root, if it was given, in the commands that a text names."""
         root = "" if self.root is None else f"--root {shlex.quote(str(self.root))} "
         return _COMMAND.sub(lambda found: f"{found[0]}{root}", text)
+
+    def sweep(self) -> None:
+        """Delete what killed commands left in the data folder and beside the folders that were named."""
+        home = self.settings.home
+        roots = {path for path in home.glob("*") if path.is_dir() and path.name[0] != "."} | self.roots
+        if any((root / hidden).exists() for root in roots for hidden in (".work", ".trash")):
+            from datasets_rl import store
+
+            for root in sorted(roots):
+                store.sweep(root)
 
     def detail(self, text: str) -> None:
         """Say something that only -v wants to know."""
@@ -204,8 +216,7 @@ def aim(shell: Shell, text: str) -> dict[str, Any]:
 
     wanted = target(text)
     if isinstance(wanted, Path):
-        if not wanted.exists():
-            raise NotADataset(wanted, "it does not exist")
+        shell.roots.add(wanted.absolute().parent)
         return {"dataset": wanted, "settings": shell.settings}
     # With a root the library looks there, and at no folder of this name beside us.
     root = shell.settings.home / sources.find(wanted).source

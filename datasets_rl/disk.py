@@ -1,23 +1,26 @@
 """Atomic commits of files and folders, locks and free space: the only code that renames, fsyncs or locks.
 
-A file or a folder is made beside its place and moved there in one rename, so that a reader sees the old one, the new
-one or none, and never a part. Contents are fsynced before the rename and the parent folder after it, so that this
-holds after a power cut too.
+A file or a folder is made beside its place and moved there in one rename, or exchanged with the one that is there, so
+that a reader sees the old one or the new one, and never a part of either. Contents are fsynced before the rename and
+the parent folder after it, so that this holds after a power cut too.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
 import socket
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
-
-from filelock import SoftFileLock, Timeout
+from uuid import uuid4
 
 from datasets_rl.errors import BadArgument, DiskFull, Locked
 
@@ -28,17 +31,23 @@ except ImportError:  # Windows
 
 __all__ = [
     "MANIFEST_FILE",
+    "VERSIONS_FOLDER",
     "FileLock",
-    "discard_folder",
+    "discard",
     "disk_errors",
+    "exchange",
     "free_bytes",
+    "free_owner_files",
+    "identity",
     "lock",
+    "move",
     "publish_file",
     "publish_folder",
-    "recover_folder",
     "remove_tree",
     "require_free",
+    "started",
     "sync",
+    "sync_tree",
     "tree_bytes",
     "write_json",
     "write_text",
@@ -46,6 +55,8 @@ __all__ = [
 
 MANIFEST_FILE = "manifest.json"
 """The file that comes last: a folder without it is no dataset."""
+VERSIONS_FOLDER = ".versions"
+"""Beside datasets, the folder of their earlier versions."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -83,42 +94,85 @@ def write_json(target: Path, value: Any) -> None:
     write_text(target, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
-def publish_folder(build: Path, target: Path, *, aside: Path, keep: Path | None = None) -> None:
-    """Move a finished folder to its place.
-
-    A folder that is there already goes to `aside` first, and is deleted when the new one stands, or moved to `keep`. A
-    process that dies between the two renames leaves `aside`, which `recover_folder` brings back.
-    """
-    for path in sorted(build.rglob("*")):
+def sync_tree(folder: Path) -> None:
+    """Wait until a folder and everything below it is on the disk."""
+    for path in sorted(folder.rglob("*")):
         sync(path)
-    sync(build)
+    sync(folder)
+
+
+def move(path: Path, target: Path) -> None:
+    """Rename a file or a folder; the folders above the target are made."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if target.exists():
-        remove_tree(aside)
-        os.replace(target, aside)
-        sync(aside.parent)
-    os.replace(build, target)
+    os.replace(path, target)
     sync(target.parent)
-    _put_aside(aside, keep)
 
 
-def _put_aside(replaced: Path, keep: Path | None) -> None:
-    if keep is not None and replaced.exists():
-        remove_tree(keep)
-        keep.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(replaced, keep)
-    remove_tree(replaced)
+def exchange(path: Path, other: Path) -> bool:
+    """Let two files or folders swap their names in one step, so that both names exist at every instant.
+
+    Returns:
+        False, with nothing changed, where the kernel or the file system has no such step (NFS, Windows).
+    """
+    # The audit event is the one that os.rename raises: whoever watches renames sees this one, too.
+    sys.audit("os.rename", str(path), str(other), -1, -1)
+    swapped = _swap()(os.fsencode(path), os.fsencode(other))
+    if swapped:
+        sync(path.parent)
+        sync(other.parent)
+    return swapped
 
 
-def recover_folder(target: Path, *, aside: Path, keep: Path | None = None) -> None:
-    """Undo what a process that died inside `publish_folder` left: the replaced folder returns, or goes where it was to."""
-    if not aside.exists():
-        return
-    if target.exists():
-        _put_aside(aside, keep)
+_NO_EXCHANGE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM})
+_AT_FDCWD = -100
+_EXCHANGE = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
+
+
+@cache
+def _swap() -> Callable[[bytes, bytes], bool]:
+    """Return the function of the C library that exchanges two names; one that returns False where there is none."""
+    import ctypes
+
+    library = None if os.name == "nt" else ctypes.CDLL(None, use_errno=True)
+    if hasattr(library, "renameat2"):
+        call = lambda path, other: library.renameat2(_AT_FDCWD, path, _AT_FDCWD, other, _EXCHANGE)  # noqa: E731
+    elif hasattr(library, "renamex_np"):
+        call = lambda path, other: library.renamex_np(path, other, _EXCHANGE)  # noqa: E731
     else:
-        os.replace(aside, target)
-        sync(target.parent)
+        return lambda _, __: False
+
+    def swap(path: bytes, other: bytes) -> bool:
+        if call(path, other) == 0:
+            return True
+        code = ctypes.get_errno()
+        if code in _NO_EXCHANGE:
+            return False
+        raise OSError(code, os.strerror(code), os.fsdecode(path), None, os.fsdecode(other))
+
+    return swap
+
+
+def publish_folder(build: Path, target: Path) -> None:
+    """Move a finished folder to its place; one that is there already is replaced, and deleted."""
+    sync_tree(build)
+    if not target.exists():
+        move(build, target)
+        return
+    if not exchange(build, target):
+        remove_tree(target)
+        move(build, target)
+    remove_tree(build)
+
+
+def identity(folder: Path) -> str | None:
+    """Return what identifies the dataset in a folder, the sha256 of its manifest; None if there is no dataset.
+
+    The manifest has the digest of every file, so that equal identities mean equal bytes.
+    """
+    try:
+        return hashlib.sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def remove_tree(path: Path) -> None:
@@ -129,18 +183,27 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def discard_folder(target: Path, *, by_way_of: Path) -> None:
-    """Delete a folder that others may be opening: it leaves its place in one step, so that nobody finds half of it."""
-    by_way_of.parent.mkdir(parents=True, exist_ok=True)
-    remove_tree(by_way_of)
-    os.replace(target, by_way_of)
-    sync(target.parent)
-    remove_tree(by_way_of)
+def discard(path: Path, trash: Path) -> None:
+    """Delete a file or a folder that others may be opening: it loses its name in one step.
+
+    Args:
+        path: What is deleted; nothing there is fine.
+        trash: A folder on the same file system. What a process that dies meanwhile leaves there belongs to nobody.
+    """
+    if not os.path.lexists(path):
+        return
+    away = trash / uuid4().hex
+    move(path, away)
+    remove_tree(away)
+    with suppress(OSError):  # another process is deleting, too
+        trash.rmdir()
 
 
 def tree_bytes(path: Path) -> int:
-    """Return the sum of the sizes of all files below a folder."""
-    return sum(item.stat().st_size for item in path.rglob("*") if item.is_file())
+    """Return the size of a file, or the sum of the sizes of all files below a folder."""
+    if path.is_file():
+        return path.stat().st_size
+    return sum(item.lstat().st_size for item in path.rglob("*") if item.is_file())
 
 
 def free_bytes(path: Path) -> int:
@@ -179,8 +242,9 @@ def lock(
 ) -> Iterator[None]:
     """Hold an owner file for the length of the block, so that two processes do a piece of work once.
 
-    The file names its owner (process and host) instead of relying on flock, which succeeds silently on Lustre, GPFS
-    and NFS. The file of a process that died on this host is taken over; that of another host is waited for.
+    The file names its owner (process and host) instead of relying on flock, which some network file systems keep to one
+    host. It appears with its content in one step. The file of a process of this host that died, and one without an
+    owner, are taken over at once; that of another host is waited for.
 
     Args:
         path: The owner file; its folder is made.
@@ -191,21 +255,129 @@ def lock(
     Raises:
         Locked: If the other owner is still there after `wait` seconds.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    owner_file = SoftFileLock(path, is_singleton=False)
-    try:
-        owner_file.acquire(timeout=0)
-    except Timeout:
-        if waiting is not None and wait > 0:
-            waiting(_owner(owner_file))
-        try:
-            owner_file.acquire(timeout=wait, poll_interval=0.1)
-        except Timeout:
-            raise Locked(what, _owner(owner_file), path) from None
+    deadline = time.monotonic() + wait
+    while not _take(path):
+        if not os.path.lexists(path):
+            continue  # its owner has just given it back
+        if time.monotonic() >= deadline:
+            raise Locked(what, _owner(path), path)
+        if waiting is not None:
+            waiting(_owner(path))
+            waiting = None
+        time.sleep(0.05)
     try:
         yield
     finally:
-        owner_file.release()
+        path.unlink(missing_ok=True)
+
+
+def free_owner_files(folder: Path) -> list[Path]:
+    """Delete the owner files in a folder whose process is dead; return those that have a living owner."""
+    for path in sorted(folder.glob(f"*{_CLAIM}")):
+        pid = path.name.removesuffix(_CLAIM).rpartition(".")[2]
+        if not pid.isdigit() or started(int(pid)) is None:
+            path.unlink(missing_ok=True)
+    return [path for path in sorted(folder.glob("*.lock")) if not _free_if_dead(path)]
+
+
+_CLAIM = ".claim"
+_TORN_SECONDS = 2.0
+
+
+def _take(path: Path) -> bool:
+    """Create the owner file of this process, unless a living process has one there."""
+    if os.path.lexists(path) and not _free_if_dead(path):
+        return False
+    content = f"{os.getpid()}\n{socket.gethostname()}\n{started(os.getpid())}\n"
+    claim = path.with_name(f"{path.name}.{uuid4().hex[:8]}.{os.getpid()}{_CLAIM}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        claim.write_text(content, encoding="utf-8")
+        os.link(claim, path)
+    except (FileExistsError, FileNotFoundError):  # another process was first, or removed the folder
+        return False
+    except OSError as error:
+        if error.errno in _FULL:
+            raise DiskFull(path, None, free_bytes(path), os.strerror(error.errno or 0)) from error
+        if error.errno not in _NO_EXCHANGE | {errno.EMLINK, errno.EXDEV}:
+            raise
+        return _take_without_links(path, content)
+    finally:
+        claim.unlink(missing_ok=True)
+    return True
+
+
+def _take_without_links(path: Path, content: str) -> bool:
+    """Create an owner file on a file system without hard links; a death in between leaves an empty one."""
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(content)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _free_if_dead(path: Path) -> bool:
+    """Delete an owner file whose process is dead; return whether there is none now."""
+    try:
+        with path.open("rb") as stream:
+            if _alive(stream.read(4096), os.fstat(stream.fileno()).st_mtime):
+                return False
+            if fcntl is not None:
+                with suppress(OSError):  # where files have no locks, two takers are not kept apart
+                    fcntl.flock(stream, fcntl.LOCK_EX)
+                # Another process may have taken it over meanwhile: its file has the same name, and is another file.
+                if os.path.samestat(path.stat(), os.fstat(stream.fileno())):
+                    path.unlink()
+                return True
+        path.unlink()
+    except FileNotFoundError:
+        pass
+    return True
+
+
+def _alive(content: bytes, written: float) -> bool:
+    """Return whether the owner that an owner file names may be at work; an unreadable one is, for a moment."""
+    lines = content.decode(errors="replace").splitlines()
+    if len(lines) < 2 or not lines[0].isdigit():
+        return 0 <= time.time() - written < _TORN_SECONDS
+    if lines[1] != socket.gethostname():
+        return True
+    now = started(int(lines[0]))
+    return now is not None and (len(lines) < 3 or lines[2] in {now, ""})
+
+
+def started(pid: int) -> str | None:
+    """Return when a process of this host began, in a form that no later process of the same number has.
+
+    Returns:
+        None if there is no such process, or if it is dead and its parent has not noticed; "" where the system does not
+        say when it began.
+    """
+    with suppress(FileNotFoundError, ProcessLookupError):
+        # The name of the program, in parentheses, may hold anything; the state is the field after it.
+        state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return None if state in "ZX" else fields[18]
+    if Path("/proc/self/stat").exists():
+        return None
+    return "" if _exists(pid) else None
+
+
+def _exists(pid: int) -> bool:
+    if sys.platform == "win32":  # there os.kill ends the process, whatever the signal
+        import ctypes
+
+        handle = ctypes.windll.kernel32.OpenProcess(0x1000, 0, pid)
+        if handle:
+            ctypes.windll.kernel32.CloseHandle(handle)
+        return bool(handle)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 class FileLock:
@@ -249,8 +421,8 @@ class FileLock:
             os.close(self._handle)
 
 
-def _owner(owner_file: SoftFileLock) -> str:
+def _owner(path: Path) -> str:
     process, host = "unknown", socket.gethostname()
     with suppress(OSError, ValueError):
-        process, host, *_ = Path(owner_file.lock_file).read_text(encoding="utf-8", errors="replace").splitlines()
+        process, host, *_ = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return f"process {process} on {host}"

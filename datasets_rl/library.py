@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from datasets_rl import disk, sources
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.errors import BadArgument, ConversionFailed, ManifestInvalid, NotADataset, UnknownId, UnknownKey
+from datasets_rl.errors import BadArgument, ConversionFailed, ManifestInvalid, UnknownId, UnknownKey
 from datasets_rl.progress import Counted, report
 from datasets_rl.settings import Settings
-from datasets_rl.sources import Selection
+from datasets_rl.sources import DERIVED, Selection
+from datasets_rl.store import (
+    Place,
+    check_own_files,
+    locate,
+    place,
+    remove,
+    stored,
+    transaction,
+    unfinished,
+)
 
 if TYPE_CHECKING:
     from datasets_rl.engines import Engine
@@ -35,14 +44,12 @@ __all__ = [
     "Place",
     "Plan",
     "Verification",
-    "clear",
     "download",
     "listed",
     "locate",
     "place",
     "plan",
     "raw_files",
-    "refuse_foreign_files",
     "refuse_other_part",
     "remove",
     "stored",
@@ -52,72 +59,6 @@ __all__ = [
 _SIZE_GUESS = 1.2  # converted bytes per raw byte, before the raw file can be opened; exact afterwards
 _WORTH_PROCESSES = 64 << 20
 """Bytes of raw files from which on shards are read by several processes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where everything of one dataset lies, below its source's folder."""
-
-    root: Path
-    """The source's folder, ``<RLDS_HOME>/d4rl``."""
-    name: str
-    """The id within the source."""
-
-    @property
-    def folder(self) -> Path:
-        """The finished dataset."""
-        return self.root / self.name
-
-    @property
-    def raw(self) -> Path:
-        """Upstream files, on their way or kept."""
-        return self.root / ".raw" / self.name
-
-    @property
-    def work(self) -> Path:
-        """Everything that is not finished."""
-        return self.root / ".work" / self.name
-
-    @property
-    def build(self) -> Path:
-        """The dataset while it is made."""
-        return self.work / "build"
-
-    @property
-    def aside(self) -> Path:
-        """The dataset that is being replaced, for the moment between two renames."""
-        return self.work / "replaced"
-
-    @property
-    def previous(self) -> Path:
-        """The dataset that preprocessing replaced, until the next time."""
-        return self.root / ".previous" / self.name
-
-    @property
-    def journal(self) -> Path:
-        """How far the conversion is."""
-        return self.work / "journal.jsonl"
-
-    @property
-    def upstream(self) -> Path:
-        """What the upstream said of its files."""
-        return self.work / "upstream.json"
-
-    @property
-    def lock(self) -> Path:
-        """The owner file of the process that makes the dataset."""
-        return self.root / ".work" / f"{self.name.replace('/', '--')}.lock"
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is a finished dataset."""
-        return (self.folder / MANIFEST_FILE).is_file()
-
-    @property
-    def trees(self) -> list[Path]:
-        """All that is there of the dataset: finished, unfinished, raw, and what preprocessing replaced."""
-        beside = [path for path in (self.raw, self.work, self.previous) if path.exists()]
-        return beside + [self.folder] * self.exists
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,56 +109,6 @@ class Plan:
     selection: Selection = field(default_factory=Selection)
     choices: Mapping[str, int] = field(default_factory=dict)
     """The same as `stored_bytes` for each choice that changes it, as one types it; that taken first."""
-
-
-def place(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> Place:
-    """Return where a dataset lies or would lie.
-
-    Args:
-        dataset_id: With its source, ``d4rl/hopper-medium-v2``.
-        root: The source's folder; by default ``<RLDS_HOME>/<source>``.
-        settings: By default those of the environment.
-
-    Raises:
-        UnknownId: If there is no such id.
-    """
-    entry = sources.find(dataset_id)
-    if root is None:
-        root = (settings or Settings.from_env()).home / entry.source
-    return Place(Path(root).expanduser().absolute(), entry.name)
-
-
-def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None) -> Path:
-    """Return the folder of a finished dataset, given by its id or by its folder.
-
-    Raises:
-        UnknownId: If there is no such id, or (`NotADataset`) nothing finished is there.
-    """
-    as_path = Path(dataset).expanduser()
-    if isinstance(dataset, Path) or (root is None and (as_path / MANIFEST_FILE).is_file()):
-        if not (as_path / MANIFEST_FILE).is_file():
-            raise NotADataset(as_path)
-        return as_path.absolute()
-    spot = place(dataset, root=root, settings=settings)
-    if not spot.exists:
-        recoverable = spot.aside.exists()
-        reason = "it is not downloaded" if not recoverable else "its replacement was interrupted"
-        raise NotADataset(spot.folder, reason, hint=f"rlds download {shlex.quote(str(dataset))}")
-    return spot.folder
-
-
-def stored(home: Path) -> Iterator[Path]:
-    """Yield the folder of every finished dataset below a home folder, sorted."""
-    seen: set[Path] = set()
-    for source_folder in sorted(path for path in home.glob("*") if path.is_dir() and path.name[0] != "."):
-        # Datasets may lie on other disks behind links; a link that leads back up is met once.
-        for found, folders, files in os.walk(source_folder, followlinks=True):
-            folder = Path(found)
-            inside = MANIFEST_FILE in files or folder.resolve() in seen
-            seen.add(folder.resolve())
-            folders[:] = [] if inside else sorted(name for name in folders if not name.startswith("."))
-            if MANIFEST_FILE in files:
-                yield folder
 
 
 def listed(source: str, *, settings: Settings | None = None) -> Sequence[str]:
@@ -374,16 +265,20 @@ def download(
     settings = settings or Settings.from_env()
     selection = selection or Selection()
     spot = place(dataset_id, root=root, settings=settings)
+    if DERIVED in dataset_id:
+        return locate(dataset_id, root=root, settings=settings)
     _checked(dataset_id, selection)
-    if spot.exists and not force and not raw_only:
+    if spot.exists and not force and not raw_only and not unfinished(spot):
         refuse_other_part(spot.folder, selection)
         return spot.folder
     _refuse_foreign(spot)
     if spot.exists and not raw_only:
-        refuse_foreign_files(spot.folder)
-    with disk.lock(spot.lock, dataset_id, wait=wait, waiting=lambda owner: _say(f"waiting for {owner}")):
-        disk.recover_folder(spot.folder, aside=spot.aside)
-        if spot.exists and not force and not raw_only:
+        check_own_files(spot.folder)
+    request = ["download", dataset_id, selection.to_json(), force, hash_check, keep_raw, raw_only]
+    with transaction(
+        spot, dataset_id, request, wait=wait, waiting=lambda owner: _say(f"waiting for {owner}")
+    ) as change:
+        if spot.exists and not raw_only and (change.finished or not force):
             refuse_other_part(spot.folder, selection)
             return spot.folder
         options = Options(force, from_local, tuple(mirrors), hash_check, Limiter(limit_rate), keep_raw)
@@ -398,47 +293,24 @@ def download(
             files = _fetch(dataset_id, contents.assets, spot, settings, options)
             return spot.raw if files[0].path.is_relative_to(spot.raw) else files[0].path.parent
         _convert(dataset_id, contents, spot, settings, options, selection, engine)
-        disk.publish_folder(spot.build, spot.folder, aside=spot.aside)
-        if not keep_raw:
-            clear(spot.raw)
-        clear(spot.work)
+        # A version that was preprocessed in place can be had again only from what it was made of.
+        change.publish(keep=_was_preprocessed(spot), drop=() if keep_raw else (spot.raw,))
     return spot.folder
 
 
-def clear(path: Path) -> None:
-    """Delete a folder, and those above it that only an id with slashes made."""
-    disk.remove_tree(path)
-    for parent in path.parents:
-        if parent.name in {".raw", ".work", ".previous"}:
-            return
-        with suppress(OSError):  # another id with the same beginning has something there
-            parent.rmdir()
+def _was_preprocessed(spot: Place) -> bool:
+    from datasets_rl.manifest import Manifest
+
+    if not spot.exists:
+        return False
+    try:
+        return bool(Manifest.read(spot.folder).history)
+    except ManifestInvalid:
+        return False
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr)  # noqa: T201 -- the one line that explains a silent wait
-
-
-def refuse_foreign_files(folder: Path) -> None:
-    """Check that a dataset's folder holds nothing else, before it is deleted.
-
-    Raises:
-        BadArgument: If there are files that are not the dataset's; the error names them.
-    """
-    from datasets_rl.manifest import Manifest
-
-    try:
-        known = {entry.path for entry in Manifest.read(folder).files}
-    except ManifestInvalid:
-        known = {path.relative_to(folder).as_posix() for path in folder.rglob("*.npy")}
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-    foreign = sorted(found - known - {MANIFEST_FILE})
-    if foreign:
-        more = f" and {len(foreign) - 3:,} more" if len(foreign) > 3 else ""
-        raise BadArgument(
-            f"{folder} holds files that are not the dataset's: {', '.join(foreign[:3])}{more}",
-            hint="move them: the folder is about to be deleted",
-        )
 
 
 def _refuse_foreign(spot: Place) -> None:
@@ -590,10 +462,10 @@ def _drop_raw(spot: Place, contents: Contents, ready: Ready) -> None:
     """Delete the files that no later shard needs; those of the user stay where they are."""
     later = contents.shards[contents.shards.index(ready.shard) + 1 :]
     needed = {path for shard in later for path in shard.paths} | set(contents.common)
-    for path, place in ready.files.items():
-        if path not in needed and place.is_relative_to(spot.raw):
-            place.unlink(missing_ok=True)
-            place.with_name(f"{place.name}.fetched.json").unlink(missing_ok=True)
+    for path, file in ready.files.items():
+        if path not in needed and file.is_relative_to(spot.raw):
+            file.unlink(missing_ok=True)
+            file.with_name(f"{file.name}.fetched.json").unlink(missing_ok=True)
 
 
 def _jobs(contents: Contents, settings: Settings) -> int:
@@ -787,24 +659,3 @@ def _in_place(url: str) -> Path | None:
 
 def _no_requests(url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
     raise BadArgument(f"{url} would need a request with {len(headers)} headers; local files need none")
-
-
-def remove(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> int:
-    """Delete a dataset with its raw and unfinished files, and with what preprocessing replaced.
-
-    Returns:
-        Bytes freed; 0 if nothing was there.
-
-    Raises:
-        UnknownId: If there is no such id.
-        Locked: If another process is making it.
-    """
-    spot = place(dataset_id, root=root, settings=settings)
-    with disk.lock(spot.lock, dataset_id, wait=0):
-        freed = sum(map(disk.tree_bytes, spot.trees))
-        if spot.exists:
-            refuse_foreign_files(spot.folder)
-            disk.discard_folder(spot.folder, by_way_of=spot.work / "removed")
-        for path in (spot.work, spot.raw, spot.previous):
-            clear(path)
-    return freed

@@ -24,5 +24,5 @@ def load(dataset_id: str, **options: Any) -> BaseDatasetExperienceReplay:
         UnknownId: If there is no such id.
     """
     head, name = sources.split_id(dataset_id)
-    sources.source(head).entry(name)
+    sources.find(dataset_id)
     return dataset_class(head)(name, **options)

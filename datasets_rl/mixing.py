@@ -268,7 +268,7 @@ def _opened(
     if (folder / MANIFEST_FILE).is_file():
         return open_dataset(folder, **options)
     head, name = sources.split_id(member.dataset)
-    sources.source(head).entry(name)
+    sources.find(member.dataset)
     if home is not None:
         options["root"] = home / head
     return dataset_class(head)(name, download=download, **options)

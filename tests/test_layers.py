@@ -26,7 +26,7 @@ LAYERS = [
     {"samplers", "transforms", "writers"},
     {"sources", "storages"},
     {"shards", "convert"},
-    {"buffers"},
+    {"buffers", "store"},
     {"library"},
     {"datasets", "preprocess", "scores"},
     {"loading", "mixing"},

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from datasets_rl.errors import NotADataset, UnknownId
+from datasets_rl.sources import DERIVED
 
 from ..options import Shell, aim, target
 from ..output import Block, Facts, Lines, Result, Table, size_text
@@ -43,11 +44,12 @@ def run(
     if entry is None and manifest is not None:
         entry = _entry(manifest.id)
     name = manifest.id if manifest is not None else str(wanted)
-    shown = entry.id if entry is not None else name
+    shown = entry.id if entry is not None and DERIVED not in name else name
     data = {
         "id": shown,
         "catalog": None if entry is None else _catalog_json(entry),
         "stored": None if manifest is None else _stored_json(manifest, folder),
+        "versions": [] if folder is None else _versions(folder),
     }
     blocks = list(_blocks(shell, shown, entry, manifest, folder))
     return Result(data, blocks, quiet=[shown])
@@ -146,6 +148,34 @@ def _blocks(
     rows = tuple((key, dtype, str(shape), where) for key, dtype, shape, where in _keys(manifest))
     yield Table(("key", "dtype", "shape", "lies in"), rows, title="keys")
     yield from _history(manifest)
+    if folder is not None and (versions := _versions(folder)):
+        rows = tuple(
+            (str(one["number"]), f"{one['steps']:,}", f"{one['episodes']:,}", size_text(one["bytes"]), one["made_by"])
+            for one in versions
+        )
+        yield Table(
+            ("version", "steps", "episodes", "on disk", "made by"), rows, title="versions, the last one is shown"
+        )
+
+
+def _versions(folder: Path) -> list[dict[str, Any]]:
+    """Return the chain of versions that `rlds preprocess --undo` steps back through; empty if there is one only."""
+    from datasets_rl import store
+    from datasets_rl.manifest import Manifest
+
+    earlier = store.versions(store.place_of(folder))
+    chain = list(enumerate([*(one.folder for one in earlier), folder], 1)) if earlier else []
+    return [
+        {
+            "number": number,
+            "folder": str(path),
+            "steps": manifest.steps,
+            "episodes": manifest.episodes,
+            "bytes": manifest.bytes,
+            "made_by": manifest.history[-1].get("recipe", {}).get("name", "") if manifest.history else "download",
+        }
+        for number, path, manifest in ((number, path, Manifest.read(path)) for number, path in chain)
+    ]
 
 
 def _known(known: Entry | Manifest, entry: Entry | None) -> tuple[tuple[str, str], ...]:

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from datasets_rl.errors import DatasetsRLError
+from datasets_rl.sources import DERIVED
+
 from ..options import Shell, read_size
 from ..output import Result, Table, size_text
 
@@ -34,6 +37,8 @@ class _Row:
     folder: Path | None
     faults: tuple[str, ...] = ()
     deprecated: bool = False
+    made: str = ""
+    """How it was made here: "derived" or "in place", and by which recipe; empty for a download."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -45,11 +50,12 @@ class _Row:
             "folder": None if self.folder is None else str(self.folder),
             "faults": list(self.faults),
             "deprecated": self.deprecated,
+            "preprocessed": self.made,
         }
 
     def cells(self) -> tuple[str, ...]:
         faults = f"{len(self.faults)} known fault{'s' * (len(self.faults) > 1)}" if self.faults else ""
-        notes = ", ".join(filter(None, ("deprecated" if self.deprecated else "", faults)))
+        notes = ", ".join(filter(None, (self.made, "deprecated" if self.deprecated else "", faults)))
         here = "yes" if self.folder is not None else "-"
         return self.id, size_text(self.bytes), str(self.time_limit or "-"), here, notes
 
@@ -98,10 +104,10 @@ def run(
 
 
 def _rows(shell: Shell, names: tuple[str, ...], *, stored_only: bool, remote: bool) -> Iterator[_Row]:
-    from datasets_rl import library, sources
+    from datasets_rl import library, sources, store
 
     home = shell.settings.home
-    stored = {folder.relative_to(home).as_posix(): folder for folder in library.stored(home)}
+    stored = {folder.relative_to(home).as_posix(): folder for folder in store.stored(home)}
     for name in names:
         origin = sources.source(name)
         more = library.listed(name, settings=shell.settings) if remote else ()
@@ -113,11 +119,28 @@ def _rows(shell: Shell, names: tuple[str, ...], *, stored_only: bool, remote: bo
     # What is here and in no catalog: copies from elsewhere, datasets of another version.
     for dataset_id, folder in stored.items():
         if dataset_id.partition("/")[0] in names:
-            yield _Row(dataset_id, "", None, None, folder)
+            yield _Row(dataset_id, "", None, None, folder, made=_made(folder))
 
 
 def _row(entry: Entry, folder: Path | None) -> _Row:
-    return _Row(entry.id, entry.title, entry.bytes, entry.time_limit, folder, entry.faults, entry.deprecated)
+    made = _made(folder)
+    return _Row(entry.id, entry.title, entry.bytes, entry.time_limit, folder, entry.faults, entry.deprecated, made)
+
+
+def _made(folder: Path | None) -> str:
+    """Return how a stored dataset was made of another one; empty for a download."""
+    from datasets_rl.manifest import Manifest
+
+    if folder is None:
+        return ""
+    try:
+        manifest = Manifest.read(folder)
+    except DatasetsRLError:
+        return "damaged"
+    if not manifest.history:
+        return ""
+    name = manifest.history[-1].get("recipe", {}).get("name", "")
+    return f"{'derived' if DERIVED in manifest.id else 'preprocessed in place'}: {name}".rstrip(": ")
 
 
 def _matches(dataset_id: str, pattern: str) -> bool:

@@ -1,4 +1,4 @@
-"""``rlds preprocess``: a dataset through a recipe, once, into its place or another one."""
+"""``rlds preprocess``: make a dataset from another one by a recipe."""
 
 from __future__ import annotations
 
@@ -53,8 +53,15 @@ def run(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="DIR", show_default=False, help="Where the result goes; not in place."),
+        typer.Option("--out", "-o", metavar="DIR", show_default=False, help="A folder for the result."),
     ] = None,
+    as_: Annotated[
+        str,
+        typer.Option("--as", metavar="NAME", show_default=False, help="Make ID@NAME; by default the recipe's name."),
+    ] = "",
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Replace the dataset; its versions before are kept for --undo.")
+    ] = False,
     num_frames: Annotated[
         int | None, typer.Option(min=1, metavar="N", show_default=False, help="The first N steps only, to try.")
     ] = None,
@@ -71,24 +78,26 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would come, with a sample; write nothing.")
     ] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Bring back what the last run replaced.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Bring back the version before the last --in-place.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", "-f", help="Replace what is there; in place, apply it once more.")
+        bool, typer.Option("--force", "-f", help="Make it anew; apply a recipe to its own result.")
     ] = False,
     show: Annotated[bool, typer.Option("--list", help="List the recipes and the steps.")] = False,
 ) -> Result:
-    """Put datasets through a recipe; run it again to resume. Prints their folders.
+    """Make a dataset from another one by a recipe; run it again to resume. Prints the folders.
 
     \b
-    Without --out each is replaced, at once, when all is done; --undo brings it back.
-    With --out several become one; the field "dataset" says of each step which it is from.
+    The result is a dataset of its own, ID@NAME, which every command takes. With --out it goes to a
+    folder; several datasets then become one, and without a recipe they are only merged.
+    With --in-place it replaces the dataset; each --undo takes one such step back.
 
     \b
     Examples:
       rlds preprocess --list
       rlds preprocess d4rl/hopper-medium-v2 --recipe iql_locomotion --dry-run
-      rlds preprocess d4rl/hopper-medium-v2 -t keep_lengths:100 -t cast:float16,observation --out ./small
-      rlds preprocess d4rl/hopper-medium-v2 d4rl/hopper-expert-v2 -t select:observation,action,dataset -o ./both
+      rlds preprocess d4rl/hopper-medium-v2 -t keep_lengths:100 -t cast:float16,observation --as long
+      rlds preprocess d4rl/hopper-medium-v2 d4rl/hopper-expert-v2 --out ./both
+      rlds preprocess demo/pendulum --recipe td3_bc --in-place
       rlds preprocess demo/pendulum --undo
     """
     if show:
@@ -96,24 +105,37 @@ def run(
     if not datasets:
         raise BadArgument("no dataset is named", hint="rlds preprocess ID --recipe NAME, or --list")
     if undo:
-        others = {"--recipe": recipe, "--transform": transform, "--out": out, "--dry-run": dry_run, "--force": force}
+        others = {
+            "--recipe": recipe,
+            "--transform": transform,
+            "--out": out,
+            "--as": as_,
+            "--in-place": in_place,
+            "--num-frames": num_frames,
+            "--jobs": jobs,
+            "--dry-run": dry_run,
+            "--force": force,
+        }
         if given := [name for name, value in others.items() if value]:
-            raise BadArgument(f"--undo brings back what was replaced; {', '.join(given)} has no meaning beside it")
+            raise BadArgument(
+                f"--undo brings an earlier version back; {', '.join(given)} has no meaning beside it",
+                hint="give --undo and datasets only",
+            )
         return _undone(shell, datasets)
-    together = out is not None and len(set(datasets)) > 1
-    steps = _recipe(recipe, transform or [])
+    together = out is not None and len(datasets) > 1
+    items = _items(datasets, together=together)
+    steps = _recipe(recipe, transform or [], merge=together)
+    where = {"dest": out, "as_": as_, "in_place": in_place, "num_frames": num_frames}
     if dry_run:
-        return _dry_run(shell, _items(datasets, together=together), steps, out, num_frames)
+        return _dry_run(shell, items, steps, where)
     options = {
-        "dest": out,
-        "num_frames": num_frames,
+        **where,
         "jobs": jobs,
         "max_ram": read_size(max_ram) if max_ram else None,
         "engine": engine_of(engine, address),
         "force": force,
         "settings": shell.settings if jobs is None else dataclasses.replace(shell.settings, jobs=jobs),
     }
-    items = _items(datasets, together=together)
     found = each(shell, items, lambda one: _make(shell, one, _folders(shell, items[one]), steps, options))
     folders = [str(one.value.folder) for one in found if one.value]
     return Result(
@@ -126,8 +148,7 @@ def run(
 
 def _items(datasets: list[str], *, together: bool) -> dict[str, list[str]]:
     """Return what is made, by what it is called, and of which datasets: each by itself, or all of them one."""
-    several = list(dict.fromkeys(datasets))
-    return {" + ".join(several): several} if together else {one: [one] for one in several}
+    return {" + ".join(datasets): datasets} if together else {one: [one] for one in datasets}
 
 
 def _folders(shell: Shell, datasets: list[str]) -> Path | list[Path]:
@@ -137,10 +158,12 @@ def _folders(shell: Shell, datasets: list[str]) -> Path | list[Path]:
     return found if len(found) > 1 else found[0]
 
 
-def _recipe(name: str, inline: list[str]) -> Recipe:
-    """Read what is asked for: a recipe, steps, or the one and the others behind it."""
+def _recipe(name: str, inline: list[str], *, merge: bool) -> Recipe:
+    """Read what is asked for: a recipe, steps, or a recipe with more steps after it; a merge needs neither."""
     from datasets_rl.preprocess import Recipe
 
+    if not name and not inline and merge:
+        return Recipe([], "merge")
     if not name and not inline:
         raise BadArgument("no recipe and no step is named", hint="rlds preprocess --list shows all")
     parts = ([Recipe.of(name)] if name else []) + ([Recipe.inline(inline)] if inline else [])
@@ -190,21 +213,20 @@ def _undone(shell: Shell, datasets: list[str]) -> Result:
 
 
 def _make(shell: Shell, name: str, source: Path | list[Path], recipe: Recipe, options: Mapping[str, Any]) -> _Made:
-    from datasets_rl.manifest import MANIFEST_FILE, Manifest
-    from datasets_rl.preprocess import preprocess
+    from datasets_rl.disk import identity
+    from datasets_rl.manifest import Manifest
+    from datasets_rl.preprocess import preprocess, result_folder
 
-    target = options["dest"] if isinstance(source, list) else options["dest"] or source
-
-    def written() -> int:
-        file = Path(target).expanduser() / MANIFEST_FILE
-        return file.stat().st_mtime_ns if file.is_file() else 0
-
-    before = written()
+    target = result_folder(
+        source, recipe, **{name: options[name] for name in ("dest", "as_", "in_place", "num_frames")}
+    )
+    before = identity(target)
     folder = preprocess(source, recipe, **options)
-    made = _Made(folder, present=before == written(), manifest=Manifest.read(folder))
+    made = _Made(folder, present=before == identity(folder), manifest=Manifest.read(folder))
     counts = f"{count_text(made.manifest.steps, 'step')} in {count_text(made.manifest.episodes, 'episode')}"
     there = "already there, " if made.present else ""
-    shell.printer.note(f"{name}: {there}{counts}, {size_text(made.manifest.bytes)}")
+    called = name if made.manifest.id in {name, ""} or options["dest"] else made.manifest.id
+    shell.printer.note(f"{called}: {there}{counts}, {size_text(made.manifest.bytes)}")
     return made
 
 
@@ -212,6 +234,7 @@ def _document(one: Outcome[_Made]) -> dict[str, Any]:
     made = one.value
     return {
         "id": one.item,
+        "derived": made.manifest.id if made else None,
         "folder": str(made.folder) if made else None,
         "present": made is not None and made.present,
         "steps": made.manifest.steps if made else None,
@@ -222,14 +245,12 @@ def _document(one: Outcome[_Made]) -> dict[str, Any]:
     }
 
 
-def _dry_run(
-    shell: Shell, items: Mapping[str, list[str]], recipe: Recipe, out: Path | None, num_frames: int | None
-) -> Result:
+def _dry_run(shell: Shell, items: Mapping[str, list[str]], recipe: Recipe, where: Mapping[str, Any]) -> Result:
     from datasets_rl.preprocess import preview
 
     def look(item: str) -> Preview:
         folders = _folders(shell, items[item])
-        return preview(folders, recipe, dest=out, num_frames=num_frames, settings=shell.settings)
+        return preview(folders, recipe, **where, settings=shell.settings)
 
     found = each(shell, items, look)
     blocks: list[Block] = [block for one in found if one.value for block in _preview_blocks(one.value)]

@@ -31,7 +31,7 @@ def run(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
 ) -> Result:
-    """Delete stored datasets, with their raw and unfinished files, and what preprocessing replaced.
+    """Delete stored datasets, with their earlier versions and their raw and unfinished files.
 
     \b
     Examples:

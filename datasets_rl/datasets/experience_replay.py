@@ -217,7 +217,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         if self.manifest.file(str(value.get("file"))) is None:
             problem = f"metadata names the file {value.get('file')!r}, which is not the dataset's"
             raise ManifestInvalid(str(self.data_path), [problem])
-        array = np.array(map_npy(self.data_path / value["file"]))
+        array = np.array(self.stored.open_file(value["file"], map_npy))
         # torch has neither text nor another byte order.
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("="))) if array.dtype.kind in "biufc" else array
 
@@ -242,16 +242,18 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         per: Per | None = None,
         max_ram: int | None = None,
         force: bool = False,
+        in_place: bool = False,
     ) -> DatasetStorage:
         """Put every transition through a function, once, and store what comes out.
 
-            >>> dataset.preprocess(lambda step: step.set("norm", step["observation"].norm(dim=-1)))
-            >>> dataset.preprocess(fn, batched=True, num_workers=8)           # the function takes many steps at once
-            >>> dataset.preprocess(drop_failures, per="episode")              # returns a TensorDict, a list, or None
+            >>> dataset.preprocess(lambda step: step.set("norm", step["observation"].norm(dim=-1)), dest="normed")
+            >>> dataset.preprocess(fn, batched=True, num_workers=8, dest="mapped")    # takes many steps at once
+            >>> dataset.preprocess(drop_failures, per="episode", dest="successes")    # returns a TensorDict or None
 
-        Without `dest` the dataset is replaced, in one step, when all is done: this buffer, and every later one of the
-        same id, then shows the new version. The old one is kept until the next time (`rlds preprocess --undo`). If the
-        function fails, or the process dies, the dataset is as it was; the same call then goes on where it stopped.
+        The result goes to the folder `dest`; `derive` makes a dataset with an id of its own instead. With `in_place` the
+        dataset is replaced, in one step, when all is done: this buffer, and every later one of the same id, then shows
+        the new version. Every version before it is kept (`rlds preprocess --undo`). If the function fails, or the process
+        dies, the dataset is as it was; the same call then goes on where it stopped.
 
         Args:
             fn: Takes a TensorDict and returns one; or a `Recipe`, its name or file, a `Step` or a `Transform`. Fields
@@ -271,11 +273,12 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             mp_start_method: Taken because the reference has it; the processes are programs of their own, so that
                 lambdas work, and the caller's script is not run again.
             num_frames: Only the first steps, to try a function.
-            dest: A folder for the result; this dataset then stays as it is.
+            dest: A folder for the result.
             batched: The function takes a batch of steps, [B].
             per: "step", "batch" or "episode": what the function takes.
             max_ram: Bytes that all processes may take for what they work on, about.
             force: Make the result anew although it is there.
+            in_place: Let the result take the place of this dataset.
 
         Returns:
             The storage of the result.
@@ -287,6 +290,12 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         """
         from datasets_rl.preprocess.calls import Call
 
+        if (dest is None) is not in_place:
+            given = "neither" if dest is None else "both"
+            raise BadArgument(
+                f"a result goes to a folder, dest=, or replaces the dataset, in_place=True; {given} was given",
+                hint="derive() makes a dataset of its own beside this one",
+            )
         call = Call(
             fn=fn,
             dim=dim,
@@ -304,14 +313,62 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             per=per,
         )
         place = None if dest is None else Path(dest)
-        result = DatasetStorage(StoredDataset(call.run(self._path, place, pbar=pbar, max_ram=max_ram, force=force)))
-        if place is None:
+        folder = call.run(self._path, place, in_place=in_place, pbar=pbar, max_ram=max_ram, force=force)
+        result = DatasetStorage(StoredDataset(folder))
+        if in_place:
             self.stored = result.stored
             for name in ("specs", "metadata"):
                 self.__dict__.pop(name, None)
             steps = self._steps()
             self.set_storage(PaddedTrajectories(steps) if self.split_trajs else steps)
         return result
+
+    def derive(
+        self,
+        recipe: Callable[[Any], Any] | Recipe | Step | str,
+        *,
+        as_: str = "",
+        per: Per | None = None,
+        batched: bool = False,
+        num_workers: int | None = None,
+        num_frames: int | None = None,
+        max_ram: int | None = None,
+        pbar: bool = False,
+        force: bool = False,
+        **options: Any,
+    ) -> BaseDatasetExperienceReplay:
+        """Make a dataset of its own from this one, or find the one that was made before, and open it.
+
+            >>> normalized = dataset.derive("td3_bc")               # demo/pendulum@td3_bc
+            >>> dataset.derive(fn, per="episode", as_="successes")  # demo/pendulum@successes
+
+        The dataset stays as it is. The derived one has an id, which `load` and the command line take.
+
+        Args:
+            recipe: A `Recipe`, its name or file, a `Step`, a `Transform`, or a function as `preprocess` takes it.
+            as_: Its name after the ``@``; by default that of the recipe.
+            per: "step", "batch" or "episode": what a function takes.
+            batched: A function takes a batch of steps, [B].
+            num_workers: Processes; see `preprocess`.
+            num_frames: Only the first steps.
+            max_ram: Bytes that all processes may take for what they work on, about.
+            pbar: Whether progress is shown.
+            force: Make it anew although another one has its name.
+            **options: For the buffer that is opened: `batch_size`, `sampler`, `transform`, ...
+
+        Raises:
+            PreprocessFailed: If a step fails.
+            BadArgument: If another dataset has the name, or arguments exclude each other.
+        """
+        from datasets_rl.preprocess.calls import Call
+
+        call = Call(fn=recipe, per=per, batched=batched, num_workers=num_workers, num_frames=num_frames)
+        return self._derived(call.run(self._path, None, as_=as_, pbar=pbar, max_ram=max_ram, force=force), options)
+
+    def _derived(self, folder: Path, options: dict[str, Any]) -> BaseDatasetExperienceReplay:
+        """Open a dataset that was derived from this one."""
+        name = f"{self.dataset_id}{folder.name[len(self._path.name) :]}"
+        return type(self)(name, root=self.root, download=False, **options)
 
     def delete(self) -> None:
         """Remove the dataset from the disk; this buffer must not be used afterwards."""

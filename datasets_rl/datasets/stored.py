@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from datasets_rl import disk, library
+from datasets_rl import library, store
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
 
 __all__ = ["StoredExperienceReplay"]
@@ -26,5 +27,7 @@ class StoredExperienceReplay(BaseDatasetExperienceReplay):
 
     def delete(self) -> None:
         """Remove the dataset from the disk; this buffer must not be used afterwards."""
-        library.refuse_foreign_files(self._path)
-        disk.discard_folder(self._path, by_way_of=self._path.with_name(f".{self._path.name}.removed"))
+        store.remove_folder(self._path)
+
+    def _derived(self, folder: Path, options: dict[str, Any]) -> BaseDatasetExperienceReplay:
+        return type(self)(str(folder), **options)

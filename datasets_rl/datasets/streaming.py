@@ -204,7 +204,7 @@ class Stream(Storage):
         build.mkdir(parents=True)
         convert(work, [[file.asset for file in came]], lambda *_: list(came), build)
         place.parent.mkdir(parents=True, exist_ok=True)
-        disk.publish_folder(build, place, aside=self._folder / "replaced")
+        disk.publish_folder(build, place)
         raw = self._folder / "raw"
         for file in came:
             if file.asset.path not in work.contents.common and file.path.is_relative_to(raw):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import BadArgument, IntegrityFailed, UnknownKey
+from datasets_rl.disk import MANIFEST_FILE, VERSIONS_FOLDER, identity
+from datasets_rl.errors import BadArgument, DatasetsRLError, IntegrityFailed, UnknownKey
 from datasets_rl.format.npy import copy_on_write, map_npy, open_npy
 from datasets_rl.format.pictures import Pictures
 from datasets_rl.format.writer import EPISODES_FILE
@@ -25,12 +27,17 @@ from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 __all__ = ["Items", "StoredDataset"]
 
 Items: TypeAlias = "NDArray[Any] | Pictures"
+T = TypeVar("T")
+_FINAL_FILE = "final.npy"
+_ATTEMPTS = 20
+"""How often a dataset is opened that is replaced while it is opened."""
 
 
 class StoredDataset:
     """N steps in a folder on disk: manifest, rows, episode table.
 
-    Opening checks that every file has the size that the manifest says, and maps files when they are first used.
+    Opening checks that every file has the size that the manifest says, and maps all of them: what is read afterwards is
+    of the version that was opened, whatever takes the folder's place meanwhile.
 
     Args:
         folder: The dataset's folder.
@@ -43,14 +50,30 @@ class StoredDataset:
 
     def __init__(self, folder: Path) -> None:
         # A dataset may lie on another disk behind a link; links within it are refused.
-        folder = folder.resolve()
-        self.folder = folder
-        self.manifest = Manifest.read(folder)
+        self.folder = folder.resolve()
+        for attempt in range(_ATTEMPTS):
+            self.identity = identity(self.folder)
+            try:
+                self._open()
+            except DatasetsRLError:
+                if identity(self.folder) == self.identity or attempt == _ATTEMPTS - 1:
+                    raise
+            # Files of two versions, where one took the other's place meanwhile, are not a dataset.
+            if identity(self.folder) == self.identity:
+                return
+        raise IntegrityFailed(str(self.folder), ["it is replaced again and again while it is opened"])
+
+    def _open(self) -> None:
+        self.manifest = Manifest.read(self.folder)
         self._maps: dict[str, np.memmap[Any, Any]] = {}
         self._decoding: dict[str, Pictures] = {}
-        problems = [*_coverage_faults(self.manifest), *_size_faults(folder, self.manifest)]
+        self._texts: dict[str, list[str]] = {}
+        problems = [*_coverage_faults(self.manifest), *_size_faults(self.folder, self.manifest)]
         if problems:
-            raise IntegrityFailed(str(folder), problems)
+            raise IntegrityFailed(str(self.folder), problems)
+        self._episodes = map_npy(self.folder / EPISODES_FILE)
+        for name in _array_files(self.manifest):
+            self._maps[name] = open_npy(self.folder / name, *self._content(name))
 
     @property
     def schema(self) -> Schema:
@@ -64,8 +87,7 @@ class StoredDataset:
     @cached_property
     def episodes(self) -> EpisodeTable:
         """Where each episode lies, E records."""
-        path = self.folder / EPISODES_FILE
-        records = map_npy(path)
+        path, records = self.folder / EPISODES_FILE, self._episodes
         fields: Mapping[str, Any] = records.dtype.fields or {}
         known = all(name in fields and fields[name][0] == EPISODE_DTYPE[name] for name in EPISODE_DTYPE.names or ())
         try:
@@ -91,15 +113,38 @@ class StoredDataset:
             writable: Map copy-on-write: writes never reach the file.
         """
         if name not in self._maps:
-            self._maps[name] = open_npy(self.folder / name, *self._content(name))
+            self._content(name)  # names what the dataset has not
         mapped = self._maps[name]
-        return copy_on_write(self.folder / name, mapped) if writable else mapped
+        return self.open_file(name, lambda path: copy_on_write(path, mapped)) if writable else mapped
+
+    def open_file(self, name: str, opener: Callable[[Path], T]) -> T:
+        """Open a file of the version that this is, also after another one took its place.
+
+        Args:
+            name: Its path within the dataset.
+            opener: Opens the file at the path that it is given.
+
+        Raises:
+            IntegrityFailed: If this version has been deleted.
+        """
+        kept = f"{VERSIONS_FOLDER}/*/*-{(self.identity or '')[:12]}"
+        for folder in (self.folder, *(path for root in self.folder.parents for path in root.glob(kept))):
+            with suppress(FileNotFoundError):
+                if identity(folder) == self.identity:
+                    opened = opener(folder / name)
+                    if identity(folder) == self.identity:
+                        return opened
+        raise IntegrityFailed(
+            str(self.folder),
+            ["another version took its place, and the one that was opened is deleted"],
+            hint="open it again",
+        )
 
     def _content(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
         steps, episodes = self.manifest.steps, self.manifest.episodes
         if name == ROWS_FILE:
             return self.schema.record, (steps,)
-        if name == "final.npy":
+        if name == _FINAL_FILE:
             return self.schema.final_record, (episodes,)
         for field in self.schema.wide:
             if name not in field.arrays:
@@ -169,14 +214,10 @@ class StoredDataset:
         wanted = key[1:] if key[0] == NEXT and key not in self.schema else key
         if wanted not in self.schema or not self.schema[wanted].text:
             raise UnknownKey(dotted(key), [field.name for field in self.schema if field.text])
-        path = self.folder / self.schema[wanted].texts_file
-        try:
-            texts = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise IntegrityFailed(str(path), [f"it cannot be read: {error}"]) from error
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise IntegrityFailed(str(path), ["it is no list of texts"])
-        return texts
+        name = self.schema[wanted].texts_file
+        if name not in self._texts:
+            self._texts[name] = self.open_file(name, _read_texts)
+        return self._texts[name]
 
     def keys(self) -> list[Key]:
         """Return every key of a TED batch: root keys, then those under "next"."""
@@ -187,11 +228,51 @@ class StoredDataset:
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process maps the files itself; the pages are shared.
-        return {"folder": self.folder, "manifest": self.manifest, "_maps": {}, "_decoding": {}}
+        return {"folder": self.folder, "identity": self.identity}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.folder, self.identity = state["folder"], state["identity"]
+        where = self.open_file(MANIFEST_FILE, lambda path: path.parent)
+        opened = StoredDataset(where)
+        if opened.identity != self.identity:
+            raise IntegrityFailed(
+                str(self.folder),
+                ["another version took its place while it was sent to this process"],
+                hint="open it again",
+            )
+        self.__dict__.update({**opened.__dict__, "folder": self.folder})
 
     def __repr__(self) -> str:
         manifest = self.manifest
         return f"StoredDataset({manifest.id}: {manifest.steps:,} steps, {manifest.episodes:,} episodes, {self.folder})"
+
+
+def _read_texts(path: Path) -> list[str]:
+    try:
+        texts = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise IntegrityFailed(str(path), [f"it cannot be read: {error}"]) from error
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise IntegrityFailed(str(path), ["it is no list of texts"])
+    return texts
+
+
+def _array_files(manifest: Manifest) -> Iterator[str]:
+    """Yield the arrays that the fields of a dataset need, those before which others cannot be checked first."""
+    schema = manifest.schema
+    yield ROWS_FILE
+    if any(field.carried and not field.wide for field in schema):
+        yield _FINAL_FILE
+    for field in schema.wide:
+        if field.encoded:
+            yield field.ends_file
+            if field.carried:
+                yield field.final_ends_file
+        yield field.file
+        if field.carried:
+            yield field.final_file
 
 
 def _coverage_faults(manifest: Manifest) -> Iterator[str]:

@@ -3,6 +3,6 @@
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.functions import Function
 from datasets_rl.preprocess.recipe import Recipe
-from datasets_rl.preprocess.run import Preview, preprocess, preview, undo
+from datasets_rl.preprocess.run import Preview, preprocess, preview, result_folder, undo
 
-__all__ = ["Function", "Preview", "Recipe", "Step", "preprocess", "preview", "undo"]
+__all__ = ["Function", "Preview", "Recipe", "Step", "preprocess", "preview", "result_folder", "undo"]

@@ -35,22 +35,32 @@ class Call:
     """One call, as it was written."""
 
     fn: Any
-    dim: int
-    num_workers: int | None
-    chunksize: int | None
-    num_chunks: int | None
-    pool: Any
-    generator: torch.Generator | None
-    max_tasks_per_child: int | None
-    worker_threads: int
-    index_with_generator: bool
-    mp_start_method: str | None
-    num_frames: int | None
-    batched: bool
-    per: Per | None
+    dim: int = 0
+    num_workers: int | None = None
+    chunksize: int | None = None
+    num_chunks: int | None = None
+    pool: Any = None
+    generator: torch.Generator | None = None
+    max_tasks_per_child: int | None = None
+    worker_threads: int = 1
+    index_with_generator: bool = False
+    mp_start_method: str | None = None
+    num_frames: int | None = None
+    batched: bool = False
+    per: Per | None = None
 
-    def run(self, folder: Path, dest: Path | None, *, pbar: bool, max_ram: int | None, force: bool) -> Path:
-        """Preprocess the dataset in a folder.
+    def run(
+        self,
+        folder: Path,
+        dest: Path | None,
+        *,
+        as_: str = "",
+        in_place: bool = False,
+        pbar: bool,
+        max_ram: int | None,
+        force: bool,
+    ) -> Path:
+        """Preprocess the dataset in a folder; see `datasets_rl.preprocess.preprocess`.
 
         Returns:
             The folder of the result.
@@ -65,6 +75,8 @@ class Call:
             folder,
             self._recipe(steps),
             dest=dest,
+            as_=as_,
+            in_place=in_place,
             num_frames=self.num_frames,
             jobs=1 if self.num_workers == 0 else self.num_workers,
             max_ram=max_ram,

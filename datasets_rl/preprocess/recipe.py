@@ -69,8 +69,6 @@ class Recipe:
 
     def __post_init__(self) -> None:
         self.steps = [step for given in self.steps for step in _steps(given)]
-        if not self.steps:
-            raise BadArgument(f"the recipe {self.name!r} has no step")
 
     @classmethod
     def of(cls, text: str) -> Recipe:

@@ -2,7 +2,7 @@
 
     dataset  --- parts --->  .work/<id>/parts/*/000000, 000001, ...   any process, any machine, any order
              --- join  --->  .work/<id>/build                          in their order; each part then goes
-             --- publish ->  the dataset's place, or `dest`            one rename; the old one is kept for `undo`
+             --- publish ->  <id>@<name>, `dest`, or <id> itself       one step; in place, `undo` brings the old one back
 
 A run that died goes on: parts that are whole stay, and so does what was joined.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,12 +27,11 @@ from datasets_rl import disk
 from datasets_rl.convert import write_metadata
 from datasets_rl.engines import Engine, PartLost, Wait
 from datasets_rl.engines.local import Local
-from datasets_rl.errors import BadArgument, ManifestInvalid, NotADataset, PreprocessFailed
+from datasets_rl.errors import BadArgument, PreprocessFailed
 from datasets_rl.format.journal import Journal
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.part import remove_part, room_for_parts
 from datasets_rl.format.writer import DatasetWriter, Written
-from datasets_rl.library import Place, clear, refuse_foreign_files
 from datasets_rl.manifest import Manifest, converter_version
 from datasets_rl.preprocess.blocks import step_bytes, whole_episodes
 from datasets_rl.preprocess.part import Task, drawing, fill, make, own_columns, read
@@ -41,10 +41,23 @@ from datasets_rl.preprocess.together import Stored, files_digest, members, merge
 from datasets_rl.progress import Counted, Report, report
 from datasets_rl.rows import Column, Schema
 from datasets_rl.settings import Settings, memory_bytes
+from datasets_rl.sources import DERIVED
+from datasets_rl.store import (
+    Place,
+    check_derived_name,
+    check_own_files,
+    derived_places,
+    discard_work,
+    named_place,
+    place_of,
+    transaction,
+    undo,
+    unfinished,
+)
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import Key
 
-__all__ = ["Preview", "place_of", "preprocess", "preview", "undo"]
+__all__ = ["Preview", "preprocess", "preview", "result_folder", "undo"]
 
 PART_BYTES = 64 << 20
 """Bytes that are read for a part, about."""
@@ -53,6 +66,7 @@ _PART_CALLS, _BLOCK_CALLS = 5_000, 500
 """Steps of a part and of a block where a function is called for each step or episode: it may take as long as it likes."""
 _COPIES = 8
 """How many times a block is in memory at once while a step works on it, at most: seen with functions of batches."""
+_MAX_DERIVED_NAME = 60
 _WORTH_PROCESSES = 20.0
 """Seconds of work from which on several processes are started: each takes a few to import torch."""
 
@@ -88,6 +102,8 @@ def preprocess(
     recipe: Recipe,
     *,
     dest: Path | None = None,
+    as_: str = "",
+    in_place: bool = False,
     num_frames: int | None = None,
     jobs: int | None = None,
     max_ram: int | None = None,
@@ -99,18 +115,23 @@ def preprocess(
     wait: float = 3600.0,
     settings: Settings | None = None,
 ) -> Path:
-    """Put a dataset through a recipe, and its result in its place, or at `dest`.
+    """Put a dataset through a recipe, which makes a dataset of its own beside it, ``<id>@<name of the recipe>``.
+
+    Asked for a second time, what is there already is found again, under whatever name it was made.
 
     Args:
         folder: The dataset; or several, which become one. They must come out of the recipe with the same fields; another
             one, "dataset", says of each step which it is from.
         recipe: What happens to it.
-        dest: Where the result goes; by default it replaces the dataset, which `undo` brings back until the next run.
-        num_frames: Only so many steps are read, from the first one on; then `dest` is needed, or `force`.
+        dest: A folder for the result; of several datasets it is needed.
+        as_: The name of the derived dataset, after the ``@``; by default that of the recipe.
+        in_place: The result takes the place of the dataset, whose current version becomes an earlier one; `undo` brings
+            it back.
+        num_frames: Only so many steps are read, from the first one on; then `in_place` needs `force`.
         jobs: Processes; by default as many as there are cores where the dataset is large.
         max_ram: Bytes that all processes may take for what they work on, about.
         engine: Where the parts are made; by default in processes of this machine.
-        force: Make it anew although it is there, or something else is at `dest`; in place, apply the recipe once more.
+        force: Make it anew although it is there, or something else has its name; apply the recipe to its own result.
         seed: For functions that draw numbers: what they draw depends on it and on the part alone.
         threads: Threads of torch in each process.
         num_parts: How many parts are made; by default of about 64 MB each.
@@ -122,57 +143,62 @@ def preprocess(
 
     Raises:
         PreprocessFailed: If a step fails or nothing is left; the dataset is as it was.
-        BadArgument: If `dest` holds something else, or datasets that are to be merged are not alike.
+        BadArgument: If something else has the name of the result, the dataset is a result of this very recipe, or
+            datasets that are to be merged are not alike.
         DiskFull: If there is no room.
         Locked: If another process did not finish in time.
     """
     settings = settings or Settings.from_env()
     folders = _folders(folder)
-    target = _target(folders, dest)
-    keep = target.previous if dest is None else None
-    # What it does is told before it does anything: functions may keep things, which then belong to what they are.
+    if not recipe.steps and len(folders) == 1:
+        raise BadArgument(f"the recipe {recipe.name!r} has no step", hint="only a merge of several needs none")
+    # A recipe is described before it does anything: functions may keep things, which then belong to what they are.
     described = recipe.to_json()
-    if not target.work.exists() and not force and _present(folders, target, described, num_frames, seed):
+    mark = fingerprint(_manifest(folders), described, num_frames, seed)
+    aim = _aim(folders, dest, as_, described, mark, in_place=in_place)
+    target = aim.place
+    request = ["preprocess", described, num_frames, seed, force, "in place" if in_place else mark]
+    settled = not target.work.exists() and not unfinished(target)
+    if settled and not force and _present(aim, described, mark, num_frames, seed):
         return target.folder
-    with disk.lock(target.lock, str(target.folder), wait=wait):
-        disk.recover_folder(target.folder, aside=target.aside, keep=keep)
-        if _present(folders, target, described, num_frames, seed) and not force:
-            # A process that died behind its last rename left this.
-            clear(target.work)
+    with transaction(target, str(target.folder), request, wait=wait) as change:
+        if change.finished or (not force and _present(aim, described, mark, num_frames, seed)):
             return target.folder
         stored = opened([str(one) for one in folders])
         if not force:
-            _refuse_a_loss(stored, target, dest, num_frames)
+            _check_loss(stored, aim, described, num_frames, seed)
         if target.exists:
-            refuse_foreign_files(target.folder)
-        run = _Run(stored, recipe, described, target, num_frames, max_ram, jobs, seed, threads, num_parts)
+            check_own_files(target.folder)
+        run = _Run(stored, recipe, described, aim, num_frames, max_ram, jobs, seed, threads, num_parts)
         try:
             run.make(engine, settings)
             refuse_replaced([Manifest.read(one) for one in folders], run.digests)
         except PreprocessFailed:
             # What was made belongs to a recipe that does not work: another one will come.
-            clear(target.work)
+            discard_work(target)
             raise
-        disk.publish_folder(target.build, target.folder, aside=target.aside, keep=keep)
-        clear(target.work)
+        change.publish(keep=in_place)
     return target.folder
 
 
-def undo(folder: Path) -> Path:
-    """Bring back the dataset that the last `preprocess` without `dest` replaced.
+def result_folder(
+    folder: Path | Sequence[Path],
+    recipe: Recipe,
+    *,
+    dest: Path | None = None,
+    as_: str = "",
+    in_place: bool = False,
+    num_frames: int | None = None,
+    seed: int = 0,
+) -> Path:
+    """Return the folder that `preprocess` with the same arguments would write to, or has written to.
 
     Raises:
-        BadArgument: If there is none.
+        BadArgument: If something else is there.
     """
-    place = place_of(folder)
-    with disk.lock(place.lock, str(folder), wait=0):
-        disk.recover_folder(place.folder, aside=place.aside, keep=place.previous)
-        if not place.previous.is_dir():
-            raise BadArgument(f"nothing to undo: {folder} was not preprocessed, or that was undone already")
-        place.work.mkdir(parents=True, exist_ok=True)
-        disk.publish_folder(place.previous, place.folder, aside=place.aside)
-        clear(place.work)
-    return place.folder
+    folders, described = _folders(folder), recipe.to_json()
+    mark = fingerprint(_manifest(folders), described, num_frames, seed)
+    return _aim(folders, dest, as_, described, mark, in_place=in_place).place.folder
 
 
 def preview(
@@ -180,6 +206,8 @@ def preview(
     recipe: Recipe,
     *,
     dest: Path | None = None,
+    as_: str = "",
+    in_place: bool = False,
     num_frames: int | None = None,
     seed: int = 0,
     settings: Settings | None = None,
@@ -190,37 +218,26 @@ def preview(
         PreprocessFailed: If a step fails, or nothing is left of any episode.
     """
     folders = _folders(folder)
-    stored, target = opened([str(one) for one in folders]), _target(folders, dest)
-    described = recipe.to_json()
+    stored, described = opened([str(one) for one in folders]), recipe.to_json()
+    mark = fingerprint(stored.manifest, described, num_frames, seed)
+    aim = _aim(folders, dest, as_, described, mark, in_place=in_place)
     show = (settings or Settings.from_env()).progress
     found = probe(stored, _learned(recipe, stored, num_frames, seed, show=show).copy(), num_frames)
     return Preview(
         id=stored.manifest.id,
         recipe=described,
-        fingerprint=fingerprint(stored.manifest, described, num_frames, seed),
-        folder=target.folder,
-        present=_present(folders, target, described, num_frames, seed),
+        fingerprint=mark,
+        folder=aim.place.folder,
+        present=_present(aim, described, mark, num_frames, seed),
         columns=found.columns,
         twice=tuple(sorted(found.twice)),
         steps=found.steps,
         episodes=found.episodes,
         bytes=found.bytes,
         seconds=found.seconds,
-        free_bytes=disk.free_bytes(target.root),
+        free_bytes=disk.free_bytes(aim.place.root),
         sample=found.sample,
     )
-
-
-def place_of(folder: Path) -> Place:
-    """Return where everything of a dataset in a folder lies: the place of its id, if that is what the folder is."""
-    folder = folder.expanduser().resolve()
-    with suppress(NotADataset, ManifestInvalid):  # the folder speaks for itself
-        name = Manifest.read(folder).id.partition("/")[2]
-        if name and folder.as_posix().endswith(f"/{name}"):
-            return Place(folder.parents[name.count("/")], name)
-    # A process that died between two renames left the dataset aside.
-    places = [Place(root, folder.relative_to(root).as_posix()) for root in folder.parents]
-    return next((place for place in places if place.aside.exists()), places[0])
 
 
 def fingerprint(manifest: Manifest, recipe: Mapping[str, Any], num_frames: int | None, seed: int) -> str:
@@ -230,19 +247,58 @@ def fingerprint(manifest: Manifest, recipe: Mapping[str, Any], num_frames: int |
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _target(folders: Sequence[Path], dest: Path | None) -> Place:
+@dataclass(frozen=True)
+class _Aim:
+    """Where the result of a recipe goes, and what it is called there."""
+
+    place: Place
+    id: str
+    folders: Sequence[Path]
+    """The datasets that are read."""
+    in_place: bool = False
+
+
+def _aim(
+    folders: Sequence[Path], dest: Path | None, as_: str, recipe: Mapping[str, Any], mark: str, *, in_place: bool
+) -> _Aim:
     """Return where the result goes.
 
     Raises:
-        BadArgument: If something else is there.
+        BadArgument: If something else is there, or the arguments name two places or none.
     """
+    named = {"dest": dest is not None, "as_": bool(as_), "in_place": in_place}
+    if sum(named.values()) > 1:
+        given = " and ".join(name for name, one in named.items() if one)
+        raise BadArgument(f"{given} name different places for one result", hint="give one of them")
+    manifest = _manifest(folders)
     if dest is not None:
-        target = place_of(dest)
-        _refuse_in_the_way(target, folders)
-        return target
+        target = named_place(dest.expanduser().resolve(), manifest.id)
+        _check_way(target, folders)
+        return _Aim(target, manifest.id, folders)
     if len(folders) > 1:
         raise BadArgument(f"{len(folders)} datasets become one, and it has no place", hint="name a folder for it")
-    return place_of(folders[0])
+    base = place_of(folders[0])
+    if in_place:
+        return _Aim(base, manifest.id, folders, in_place=True)
+    name = as_ or derived_name(recipe)
+    check_derived_name(name)
+    target = Place(base.root, f"{base.name}{DERIVED}{name}")
+    if not as_ and not target.exists:
+        made = (one for one in derived_places(base) if _last_run(one).get("fingerprint") == mark)
+        target = next(made, target)
+    return _Aim(target, f"{manifest.id}{DERIVED}{target.name[len(base.name) + 1 :]}", folders)
+
+
+def derived_name(recipe: Mapping[str, Any]) -> str:
+    """Return what a derived dataset is called where nobody names it: its recipe's name, or its steps'."""
+    steps = "+".join(
+        str(next(iter(one.values()), "")) if isinstance(one, dict) else str(one) for one in recipe["steps"]
+    )
+    name = str(recipe.get("name") or steps).replace(", ", "+")
+    name = re.sub(r"[^A-Za-z0-9._+,=-]+", "-", name).strip("-._+,=")
+    if len(name) > _MAX_DERIVED_NAME:
+        name = f"{name[:_MAX_DERIVED_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return name or "preprocessed"
 
 
 def _manifest(folders: Sequence[Path]) -> Manifest:
@@ -250,31 +306,43 @@ def _manifest(folders: Sequence[Path]) -> Manifest:
     return found[0] if len(found) == 1 else merged_manifest(found, folders)
 
 
-def _present(
-    folders: Sequence[Path], target: Place, recipe: Mapping[str, Any], num_frames: int | None, seed: int
-) -> bool:
-    """Return whether the result is there; in place, whether the recipe is the last one that was applied."""
-    if not target.exists:
-        return False
+def _last_run(target: Place) -> Mapping[str, Any]:
+    """Return the last entry of a dataset's history; nothing for what no recipe made."""
     history = Manifest.read(target.folder).history
-    if not history:
+    return history[-1] if history else {}
+
+
+def _present(aim: _Aim, recipe: Mapping[str, Any], mark: str, num_frames: int | None, seed: int) -> bool:
+    """Return whether the result is there; in place, whether the recipe is the last one that was applied."""
+    if not aim.place.exists:
         return False
-    last = history[-1]
-    if target.folder == folders[0]:
-        wanted = [recipe, num_frames, seed]
-        return [last.get("recipe"), last.get("num_frames"), last.get("seed")] == wanted
-    return last.get("fingerprint") == fingerprint(_manifest(folders), recipe, num_frames, seed)
+    last = _last_run(aim.place)
+    return _is_run(last, recipe, num_frames, seed) if aim.in_place else last.get("fingerprint") == mark
+
+
+def _is_run(run: Mapping[str, Any], recipe: Mapping[str, Any], num_frames: int | None, seed: int) -> bool:
+    return [run.get("recipe"), run.get("num_frames"), run.get("seed")] == [recipe, num_frames, seed]
 
 
 def _folders(folder: Path | Sequence[Path]) -> list[Path]:
-    """Return the folders by the names that they have without links: what is replaced must be the dataset, not a link."""
-    return [one.expanduser().resolve() for one in ([folder] if isinstance(folder, Path) else folder)]
+    """Return the folders by the names that they have without links: what is replaced must be the dataset, not a link.
+
+    Raises:
+        BadArgument: If one of several is named twice.
+    """
+    folders = [one.expanduser().resolve() for one in ([folder] if isinstance(folder, Path) else folder)]
+    if twice := sorted({str(one) for one in folders if folders.count(one) > 1}):
+        raise BadArgument(
+            f"{', '.join(twice)} is named twice; a merge takes each dataset once",
+            hint="name it once, or weight it in a mixture",
+        )
+    return folders
 
 
-def _refuse_in_the_way(target: Place, folders: Sequence[Path]) -> None:
+def _check_way(target: Place, folders: Sequence[Path]) -> None:
     if target.folder in folders:
         raise BadArgument(
-            f"{target.folder} is where the dataset itself lies", hint="without a folder for the result it is replaced"
+            f"{target.folder} is where the dataset itself lies", hint="name another folder, or preprocess it in place"
         )
     if outer := [one for one in target.folder.parents if Place(one.parent, one.name).exists]:
         raise BadArgument(f"{target.folder} lies inside of the dataset in {outer[0]}; expected a folder beside it")
@@ -286,23 +354,29 @@ def _refuse_in_the_way(target: Place, folders: Sequence[Path]) -> None:
         raise BadArgument(f"{target.folder} is in the way: it holds something that is not a dataset")
 
 
-def _refuse_a_loss(stored: Stored, target: Place, dest: Path | None, num_frames: int | None) -> None:
-    """Let a run pass after which nothing is gone that nobody meant to lose.
+def _check_loss(stored: Stored, aim: _Aim, recipe: Mapping[str, Any], num_frames: int | None, seed: int) -> None:
+    """Let a run pass after which nothing is gone, or done twice, that nobody meant.
 
     Raises:
-        BadArgument: If it would replace a dataset by some of its steps, or the result of something else.
+        BadArgument: If it would replace a dataset by some of its steps or by the result of something else, or apply a
+            recipe to its own result.
     """
-    if dest is None and num_frames is not None and num_frames < len(stored):
+    if aim.in_place and num_frames is not None and num_frames < len(stored):
         raise BadArgument(
             f"num_frames is {num_frames:,}, and the dataset with its {len(stored):,} steps would be replaced",
             hint="name a folder for the result (--out DIR, dest=), or insist (--force, force=True)",
         )
-    if dest is not None and target.exists:
-        last = Manifest.read(target.folder).history[-1]
+    history = stored.manifest.history
+    if not aim.in_place and history and _is_run(history[-1], recipe, num_frames, seed):
         raise BadArgument(
-            f"{target.folder} is in the way: it holds what another recipe or other data came to"
-            f" ({last.get('recipe', {}).get('name') or 'without a name'})",
-            hint="name another folder, remove it first, or insist (--force, force=True)",
+            f"{stored.manifest.id} is a result of this very recipe, which would be applied twice",
+            hint="preprocess the dataset that it was made of, or insist (--force, force=True)",
+        )
+    if not aim.in_place and aim.place.exists:
+        name = _last_run(aim.place).get("recipe", {}).get("name") or "without a name"
+        raise BadArgument(
+            f"{aim.place.folder} is in the way: it holds the result of another recipe or of other data ({name})",
+            hint="choose another name (--as NAME, as_=) or folder, remove it first, or insist (--force, force=True)",
         )
 
 
@@ -331,13 +405,18 @@ class _Run:
     recipe: Recipe
     described: Mapping[str, Any]
     """What the recipe is, for the manifest."""
-    target: Place
+    aim: _Aim
     num_frames: int | None
     max_ram: int | None
     jobs: int | None
     seed: int
     threads: int
     num_parts: int | None
+
+    @property
+    def target(self) -> Place:
+        """Where the result goes."""
+        return self.aim.place
 
     def make(self, engine: Engine | None, settings: Settings) -> None:
         """Leave the finished dataset in the build folder."""
@@ -527,6 +606,7 @@ class _Run:
         }
         manifest = replace(
             before,
+            id=self.aim.id,
             steps=written.steps,
             episodes=written.episodes,
             final_unknown=written.final_unknown,

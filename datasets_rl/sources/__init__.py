@@ -22,6 +22,7 @@ from datasets_rl.sources._base import (
 from datasets_rl.sources._selection import read_numbers
 
 __all__ = [
+    "DERIVED",
     "Contents",
     "Decision",
     "Entry",
@@ -37,6 +38,10 @@ __all__ = [
     "source",
     "split_id",
 ]
+
+
+DERIVED = "@"
+"""Between the id of a dataset and the name of one that was derived from it, ``demo/pendulum@td3_bc``."""
 
 
 @cache
@@ -76,10 +81,12 @@ def split_id(dataset_id: str) -> tuple[str, str]:
 def find(dataset_id: str) -> Entry:
     """Return the catalog entry of an id with its source, ``d4rl/hopper-medium-v2``; no network.
 
+    For a derived dataset, ``demo/pendulum@td3_bc``, it is that of the dataset that it was derived from.
+
     Raises:
         UnknownId: If there is no such id; the error names the nearest ones.
     """
-    head, name = split_id(dataset_id)
+    head, name = split_id(dataset_id.partition(DERIVED)[0])
     return source(head).entry(name)
 
 

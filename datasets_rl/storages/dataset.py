@@ -13,7 +13,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from datasets_rl.errors import BadArgument, IntegrityFailed
-from datasets_rl.format.npy import expect_random_reads, map_npy
+from datasets_rl.format.npy import expect_random_reads
 from datasets_rl.format.pictures import Pictures
 from datasets_rl.format.reader import Items, StoredDataset
 from datasets_rl.rows import ROWS_FILE
@@ -183,7 +183,8 @@ def _windows(stored: StoredDataset, *, scattered: bool) -> Tensor:
     schema = stored.schema
     count, path = len(stored.rows), stored.folder / ROWS_FILE
     # The same array with the record behind it: numpy maps only what the header announces.
-    flat = np.memmap(path, np.uint8, mode="r", offset=map_npy(path).offset)
+    offset = int(stored.rows.offset)  # type: ignore[attr-defined]  # it is a memmap
+    flat = stored.open_file(ROWS_FILE, lambda path: np.memmap(path, np.uint8, mode="r", offset=offset))
     if flat.size < (count + 1) * schema.record_bytes:
         raise IntegrityFailed(str(path), ["there is no record of zeros behind the last row"])
     words = _read_only(flat[: (count + 1) * schema.record_bytes].view(np.int64), scattered=scattered)

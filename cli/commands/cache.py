@@ -1,0 +1,54 @@
+"""``rlds cache``: what lies in the data folder beside the datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..options import Shell, aim
+from ..output import Lines, Result, size_text
+
+
+def run(
+    shell: Shell,
+    action: Annotated[Literal["prune"], typer.Argument(help="What to do.")],
+    datasets: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID|PATH...", show_default=False, help="With --versions: of these only."),
+    ] = None,
+    versions: Annotated[
+        bool, typer.Option("--versions", help="Delete the earlier versions of datasets; --undo needs them.")
+    ] = False,
+    builds: Annotated[
+        bool, typer.Option("--builds", help="Delete unfinished builds, which their command would complete.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be freed; delete nothing.")] = False,
+) -> Result:
+    """Delete what killed commands left, and on request what datasets no longer need.
+
+    \b
+    Examples:
+      rlds cache prune
+      rlds cache prune --builds --dry-run
+      rlds cache prune --versions demo/pendulum
+    """
+    from datasets_rl import store
+
+    del action  # there is one
+    freed = {"left over": sum(store.sweep(root, builds=builds, dry_run=dry_run) for root in _roots(shell))}
+    if versions:
+        folders = (
+            [store.locate(**aim(shell, one)) for one in datasets] if datasets else store.stored(shell.settings.home)
+        )
+        freed["earlier versions"] = sum(store.prune(store.place_of(one), dry_run=dry_run) for one in folders)
+    verb = "would be freed" if dry_run else "freed"
+    lines = tuple(f"{name}: {size_text(size)} {verb}" for name, size in freed.items())
+    return Result({"freed": freed, "dry_run": dry_run}, [Lines(lines)], quiet=[str(sum(freed.values()))])
+
+
+def _roots(shell: Shell) -> Iterator[Path]:
+    home = shell.settings.home
+    yield from sorted(path for path in home.glob("*") if path.is_dir() and path.name[0] != ".")

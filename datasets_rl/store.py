@@ -1,0 +1,676 @@
+"""The datasets on this disk and their versions: where they lie, and how one version takes the place of another.
+
+    <root>/<name>/                        the dataset: its current version, a plain folder
+    <root>/.versions/<name>/0001-<id>/    earlier versions, the oldest first, until they are pruned
+    <root>/.raw/<name>/                   upstream files
+    <root>/.work/<name>/                  a build that is not finished
+    <root>/.work/<name>.lock              the process that is changing the dataset
+    <root>/.work/<name>.change-<run>      the change that it is making
+    <root>/.trash/                        what is being deleted
+
+A version never changes, and its identity is the digest of its manifest. A change from one version to another is
+recorded, with the identities of both, before the first rename:
+
+    record  ->  exchange build and dataset  ->  move the old version  ->  trash the rest  ->  unlock  ->  drop the record
+
+A process that is killed anywhere on this way leaves the record, and whoever locks the dataset next completes it: what
+is where is decided by identity, never by name. A command that finds the record of its own request knows that its work
+is done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+from uuid import uuid4
+
+from datasets_rl import disk, sources
+from datasets_rl.disk import MANIFEST_FILE, VERSIONS_FOLDER
+from datasets_rl.errors import BadArgument, Locked, ManifestInvalid, NotADataset
+from datasets_rl.settings import Settings
+from datasets_rl.sources import DERIVED
+
+if TYPE_CHECKING:
+    from datasets_rl.manifest import Manifest
+
+__all__ = [
+    "Place",
+    "Transaction",
+    "Version",
+    "check_derived_name",
+    "check_own_files",
+    "derived_places",
+    "discard_raw",
+    "discard_work",
+    "locate",
+    "named_place",
+    "place",
+    "place_of",
+    "prune",
+    "remove",
+    "remove_folder",
+    "stored",
+    "sweep",
+    "transaction",
+    "undo",
+    "unfinished",
+    "versions",
+]
+
+_WORK, _RAW, _TRASH = ".work", ".raw", ".trash"
+_RECORD = ".change-"
+_MAX_NAME_BYTES = 150
+_DERIVED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
+_BRIEFLY = 2.0
+"""Seconds that short changes wait: another command may be sweeping."""
+_SETTLE_SECONDS = 10.0
+"""How long a reader waits for a process that is between the two renames of a file system without an exchange."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where everything of one dataset lies, below its source's folder."""
+
+    root: Path
+    """The source's folder, ``<RLDS_HOME>/d4rl``."""
+    name: str
+    """The id within the source; with ``@NAME`` for a derived dataset."""
+
+    @property
+    def folder(self) -> Path:
+        """The finished dataset."""
+        return self.root / self.name
+
+    @property
+    def raw(self) -> Path:
+        """Upstream files, complete or partial."""
+        return self.root / _RAW / self.name
+
+    @property
+    def work(self) -> Path:
+        """Everything that is not finished."""
+        return self.root / _WORK / self._flat
+
+    @property
+    def build(self) -> Path:
+        """The dataset while it is made."""
+        return self.work / "build"
+
+    @property
+    def journal(self) -> Path:
+        """How far the conversion is."""
+        return self.work / "journal.jsonl"
+
+    @property
+    def upstream(self) -> Path:
+        """The upstream's description of its files."""
+        return self.work / "upstream.json"
+
+    @property
+    def versions(self) -> Path:
+        """The folder of the earlier versions."""
+        return self.root / VERSIONS_FOLDER / self._flat
+
+    @property
+    def lock(self) -> Path:
+        """The owner file of the process that changes the dataset."""
+        return self.root / _WORK / f"{self._flat}.lock"
+
+    @property
+    def trash(self) -> Path:
+        """What is being deleted."""
+        return self.root / _TRASH
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a finished dataset."""
+        return (self.folder / MANIFEST_FILE).is_file()
+
+    @property
+    def trees(self) -> list[Path]:
+        """All folders of the dataset that exist: the dataset, its earlier versions, unfinished and raw files."""
+        beside = [path for path in (self.raw, self.work, self.versions) if path.exists()]
+        return beside + [self.folder] * self.exists
+
+    @property
+    def _flat(self) -> str:
+        """The name as one path component: ``a/b`` must not lie inside the work folder of ``a``."""
+        flat = quote(self.name, safe=" @+,=")
+        if len(flat) <= _MAX_NAME_BYTES:
+            return flat
+        return f"{flat[:100]}-{hashlib.sha256(flat.encode()).hexdigest()[:32]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """An earlier version of a dataset."""
+
+    number: int
+    """Its place in the chain; the download is the lowest."""
+    folder: Path
+
+    @property
+    def manifest(self) -> Manifest:
+        """What it is and where it came from."""
+        from datasets_rl.manifest import Manifest
+
+        return Manifest.read(self.folder)
+
+
+def place(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> Place:
+    """Return where a dataset lies or would lie.
+
+    Args:
+        dataset_id: With its source, ``d4rl/hopper-medium-v2``; or of a derived dataset, ``demo/pendulum@td3_bc``.
+        root: The source's folder; by default ``<RLDS_HOME>/<source>``.
+        settings: By default those of the environment.
+
+    Raises:
+        UnknownId: If there is no such id.
+        BadArgument: If the name of the derived dataset cannot be one.
+    """
+    entry = sources.find(dataset_id)
+    _, mark, derived = dataset_id.partition(DERIVED)
+    if mark:
+        check_derived_name(derived)
+    if root is None:
+        root = (settings or Settings.from_env()).home / entry.source
+    return Place(Path(root).expanduser().absolute(), f"{entry.name}{mark}{derived}")
+
+
+def check_derived_name(name: str) -> None:
+    """Check what follows the ``@`` in the id of a derived dataset.
+
+    Raises:
+        BadArgument: If it cannot be part of a folder's name.
+    """
+    if wrong := [part for part in name.split(DERIVED) if not _DERIVED_NAME.fullmatch(part)]:
+        raise BadArgument(
+            f"{wrong[0]!r} cannot name a derived dataset; expected letters, digits and any of ._+,=- , at most 100",
+            hint="choose another name",
+        )
+
+
+def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None) -> Path:
+    """Return the folder of a finished dataset, given by its id or by its folder.
+
+    Raises:
+        UnknownId: If there is no such id, or (`NotADataset`) nothing finished is there.
+    """
+    as_path = Path(dataset).expanduser()
+    if isinstance(dataset, Path) or (root is None and (as_path / MANIFEST_FILE).is_file()):
+        if not (as_path / MANIFEST_FILE).is_file() and not _settled(place_of(as_path)):
+            raise NotADataset(as_path, *([] if as_path.exists() else ["it does not exist"]))
+        return as_path.absolute()
+    spot = place(dataset, root=root, settings=settings)
+    if not _settled(spot):
+        word = shlex.quote(str(dataset))
+        base, mark, _ = word.partition(DERIVED)
+        hint = f"rlds preprocess {base} --recipe NAME makes derived datasets" if mark else f"rlds download {word}"
+        raise NotADataset(spot.folder, "it was not made" if mark else "it is not downloaded", hint=hint)
+    return spot.folder
+
+
+def _settled(spot: Place) -> bool:
+    """Return whether there is a dataset, after a replacement that is between two renames has been completed."""
+    if not spot.exists and unfinished(spot):
+        with suppress(Locked, OSError), disk.lock(spot.lock, spot.name, wait=_SETTLE_SECONDS):
+            _settle(spot)
+    return spot.exists
+
+
+def place_of(folder: Path) -> Place:
+    """Return where everything of a dataset in a folder lies: the place of its id, if that is what the folder is."""
+    from datasets_rl.manifest import Manifest
+
+    folder = folder.expanduser().resolve()
+    with suppress(NotADataset, ManifestInvalid):  # the folder speaks for itself
+        return named_place(folder, Manifest.read(folder).id)
+    # On a file system without an exchange there may be no dataset for a moment, but there is a record.
+    places = [Place(root, folder.relative_to(root).as_posix()) for root in folder.parents]
+    return next((one for one in places if unfinished(one)), places[0])
+
+
+def named_place(folder: Path, dataset_id: str) -> Place:
+    """Return the place of a dataset in a folder, whose root is above all of its name if the folder ends with that."""
+    name = dataset_id.partition("/")[2]
+    if name and folder.as_posix().endswith(f"/{name}"):
+        return Place(folder.parents[name.count("/")], name)
+    return Place(folder.parent, folder.name)
+
+
+def stored(home: Path) -> Iterator[Path]:
+    """Yield the folder of every finished dataset below a home folder, sorted."""
+    seen: set[Path] = set()
+    for source_folder in sorted(path for path in home.glob("*") if path.is_dir() and path.name[0] != "."):
+        # Datasets may lie on other disks behind links; a link that leads back up is met once.
+        for found, folders, files in os.walk(source_folder, followlinks=True):
+            folder = Path(found)
+            inside = MANIFEST_FILE in files or folder.resolve() in seen
+            seen.add(folder.resolve())
+            folders[:] = [] if inside else sorted(name for name in folders if not name.startswith("."))
+            if MANIFEST_FILE in files:
+                yield folder
+
+
+def derived_places(base: Place) -> list[Place]:
+    """Return the places of the datasets that were derived from one, sorted."""
+    beside = base.folder.parent
+    prefix = f"{base.folder.name}{DERIVED}"
+    names = sorted(path.name for path in beside.iterdir() if path.name.startswith(prefix)) if beside.is_dir() else []
+    places = [Place(base.root, f"{base.name}{name.removeprefix(base.folder.name)}") for name in names]
+    return [one for one in places if one.exists]
+
+
+def versions(spot: Place) -> list[Version]:
+    """Return the earlier versions of a dataset, the oldest first."""
+    found = []
+    for path in spot.versions.glob("*-*"):
+        number = path.name.partition("-")[0]
+        if number.isdigit() and (path / MANIFEST_FILE).is_file():
+            found.append(Version(int(number), path))
+    return sorted(found, key=lambda one: one.number)
+
+
+def undo(folder: Path) -> Path:
+    """Let the version before the current one take its place; the current one is deleted.
+
+    Each call takes one step back, down to the download. A call that repeats one that was killed when its work was done
+    changes nothing.
+
+    Raises:
+        BadArgument: If there is no earlier version.
+        Locked: If another process is changing the dataset.
+    """
+    spot = place_of(folder)
+    with transaction(spot, str(folder), ["undo"], wait=_BRIEFLY) as change:
+        if change.finished:
+            return spot.folder
+        earlier = versions(spot)
+        if not earlier:
+            raise BadArgument(
+                f"{folder} has no earlier version: it was not preprocessed in place, or all of that was undone",
+                hint=f"rlds info {shlex.quote(str(folder))} shows its versions",
+            )
+        check_own_files(spot.folder)
+        change.restore(earlier[-1])
+    return spot.folder
+
+
+def remove(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> int:
+    """Delete a dataset with its earlier versions and its raw and unfinished files.
+
+    Datasets that were derived from it stay.
+
+    Returns:
+        Bytes freed; 0 if nothing was there.
+
+    Raises:
+        UnknownId: If there is no such id.
+        Locked: If another process is changing it.
+    """
+    return _remove(place(dataset_id, root=root, settings=settings), dataset_id)
+
+
+def remove_folder(folder: Path) -> int:
+    """Delete a dataset that is named by its folder; see `remove`."""
+    return _remove(place_of(folder), str(folder))
+
+
+def _remove(spot: Place, what: str) -> int:
+    with transaction(spot, what, ["remove"], wait=_BRIEFLY) as change:
+        if change.finished:
+            return change.freed
+        freed = sum(map(disk.tree_bytes, spot.trees))
+        if spot.exists:
+            check_own_files(spot.folder)
+        change.remove(freed)
+    return freed
+
+
+def prune(spot: Place, *, dry_run: bool = False) -> int:
+    """Delete the earlier versions of a dataset, after which they cannot be brought back.
+
+    Args:
+        spot: The dataset.
+        dry_run: Count only.
+
+    Returns:
+        Bytes freed.
+
+    Raises:
+        Locked: If another process is changing the dataset.
+    """
+    freed = sum(disk.tree_bytes(one.folder) for one in versions(spot))
+    if freed and not dry_run:
+        with transaction(spot, str(spot.folder), ["prune"], wait=_BRIEFLY):
+            for one in versions(spot):
+                disk.discard(one.folder, spot.trash)
+            _drop_empty(spot.versions, spot.root)
+    return freed
+
+
+def check_own_files(folder: Path) -> None:
+    """Check that a dataset's folder holds nothing else, before it is deleted.
+
+    Raises:
+        BadArgument: If there are files that are not the dataset's; the error names them.
+    """
+    from datasets_rl.manifest import Manifest
+
+    try:
+        known = {entry.path for entry in Manifest.read(folder).files}
+    except ManifestInvalid:
+        known = {path.relative_to(folder).as_posix() for path in folder.rglob("*.npy")}
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    foreign = sorted(found - known - {MANIFEST_FILE})
+    if foreign:
+        more = f" and {len(foreign) - 3:,} more" if len(foreign) > 3 else ""
+        raise BadArgument(
+            f"{folder} holds files that are not the dataset's: {', '.join(foreign[:3])}{more}",
+            hint="move them: the folder is about to be replaced or deleted",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """From one version to another, as it is recorded before anything is renamed."""
+
+    name: str
+    """The dataset's name below the root."""
+    request: str
+    """What the command was asked to do."""
+    host: str
+    process: int
+    started: str | None
+    """When the process began."""
+    old: str | None
+    """The identity of the dataset before; None if there was none."""
+    new: str | None
+    """Its identity after; None if it is removed."""
+    staged: str
+    """Where the new version waits, relative to the root; after the exchange, the old one is there."""
+    kept: str
+    """Where the old version goes; empty for the trash."""
+    drop: tuple[str, ...]
+    """What goes to the trash with it."""
+    freed: int = 0
+    """For a removal, the bytes that it frees."""
+
+    @classmethod
+    def read(cls, path: Path) -> _Change | None:
+        """Read a record; None if it is gone, or is none."""
+        with suppress(OSError, ValueError, TypeError):
+            document = json.loads(path.read_text(encoding="utf-8"))
+            return cls(**{**document, "drop": tuple(document["drop"])})
+        return None
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the process that recorded it is dead, for one who has the lock: or it would be at work."""
+        elsewhere = self.host != socket.gethostname() or self.process == os.getpid()
+        return elsewhere or disk.started(self.process) != self.started
+
+
+@dataclass
+class Transaction:
+    """The one change that a command makes to a dataset, while it holds the dataset's lock."""
+
+    place: Place
+    request: str
+    finished: bool = False
+    """A process that was given the same request has made the change, and was killed after it."""
+    freed: int = 0
+    """The bytes that it freed, if it removed the dataset."""
+    records: list[Path] = field(default_factory=list)
+
+    def publish(self, *, keep: bool = False, drop: Sequence[Path] = ()) -> None:
+        """Let the finished build become the dataset.
+
+        Args:
+            keep: The version that is there becomes the last one of the earlier versions; else it is deleted.
+            drop: What nobody needs afterwards, beside the work folder.
+        """
+        spot = self.place
+        disk.sync_tree(spot.build)
+        old = disk.identity(spot.folder)
+        kept = ""
+        if keep and old is not None:
+            number = max((one.number for one in versions(spot)), default=0) + 1
+            kept = self._relative(spot.versions / f"{number:04}-{old[:12]}")
+        self._make(old, disk.identity(spot.build), spot.build, kept, (spot.work, *drop))
+
+    def restore(self, version: Version) -> None:
+        """Let an earlier version become the dataset, and delete the one that is there."""
+        spot = self.place
+        self._make(disk.identity(spot.folder), disk.identity(version.folder), version.folder, "", (spot.work,))
+
+    def remove(self, freed: int) -> None:
+        """Delete everything of the dataset."""
+        spot = self.place
+        drop = (spot.versions, spot.raw, spot.work)
+        self._make(disk.identity(spot.folder), None, spot.build, "", drop, freed)
+
+    def _make(
+        self, old: str | None, new: str | None, staged: Path, kept: str, drop: Sequence[Path], freed: int = 0
+    ) -> None:
+        spot = self.place
+        change = _Change(
+            name=spot.name,
+            request=self.request,
+            host=socket.gethostname(),
+            process=os.getpid(),
+            started=disk.started(os.getpid()),
+            old=old,
+            new=new,
+            staged=self._relative(staged),
+            kept=kept,
+            drop=tuple(map(self._relative, drop)),
+            freed=freed,
+        )
+        record = spot.lock.with_name(f"{spot.lock.stem}{_RECORD}{uuid4().hex[:12]}")
+        self.records.append(record)
+        disk.write_json(record, asdict(change))
+        _complete(spot, change)
+
+    def _relative(self, path: Path) -> str:
+        return path.relative_to(self.place.root).as_posix()
+
+
+@contextmanager
+def transaction(
+    spot: Place,
+    what: str,
+    request: Any,
+    *,
+    wait: float = 3600.0,
+    waiting: Callable[[str], None] | None = None,
+) -> Iterator[Transaction]:
+    """Lock a dataset for a change, and complete the change of a process that died.
+
+    Args:
+        spot: The dataset.
+        what: Its name in messages.
+        request: What the change is asked to do, a JSON value: the same for the same command run again.
+        wait: Seconds to wait for another process that changes the dataset.
+        waiting: Called once with the name of that process.
+
+    Raises:
+        Locked: If the other process did not finish in time.
+    """
+    text = json.dumps(request, sort_keys=True, default=str)
+    with disk.lock(spot.lock, what, wait=wait, waiting=waiting):
+        done = _settle(spot)
+        same = {path: change for path, change in done.items() if change.request == text}
+        change = Transaction(spot, text, bool(same), sum(one.freed for one in same.values()), list(same))
+        for path in done.keys() - same.keys():
+            path.unlink(missing_ok=True)
+        yield change
+    # The record goes after the lock, in the last step of all: until then the same command run again finds its answer.
+    for record in change.records:
+        record.unlink(missing_ok=True)
+    sweep(spot.root)
+
+
+def unfinished(spot: Place) -> bool:
+    """Return whether a change of a dataset was recorded, and is not known to be complete."""
+    return any(_records(spot))
+
+
+def _records(spot: Place) -> Iterator[Path]:
+    prefix = f"{spot.lock.stem}{_RECORD}"
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for path in sorted(spot.lock.parent.iterdir()):
+            if path.name.startswith(prefix):
+                yield path
+
+
+def _settle(spot: Place) -> dict[Path, _Change]:
+    """Complete every recorded change; return the records of dead processes, which the caller deletes."""
+    found = {path: _Change.read(path) for path in _records(spot)}
+    done = {}
+    for path, change in found.items():
+        if change is None or change.name != spot.name:
+            continue
+        _complete(spot, change)
+        if change.abandoned:
+            done[path] = change
+    return done
+
+
+def _complete(spot: Place, change: _Change) -> None:
+    """Bring a change to its end, from wherever it stopped.
+
+    old, new    identities      dataset  staged
+                                old      new       -> exchange
+                                new      old       -> move or trash the old one
+                                new      -         -> trash the rest
+                                -        new       -> move the new one to its place
+    """
+    staged = spot.root / change.staged
+    now = disk.identity(spot.folder)
+    if change.new is None:
+        if now is not None and now == change.old:
+            disk.discard(spot.folder, spot.trash)
+            _drop_empty(spot.folder, spot.root)
+    elif now != change.new:
+        if disk.identity(staged) != change.new or now not in {change.old, None}:
+            return  # somebody has put another dataset there by hand
+        _put_in_place(spot, staged, change.kept)
+    if change.new is not None and (left := disk.identity(staged)) is not None:
+        if left == change.old and change.kept and not (spot.root / change.kept).exists():
+            disk.move(staged, spot.root / change.kept)
+        elif left in {change.old, change.new}:
+            disk.discard(staged, spot.trash)
+            _drop_empty(staged, spot.root)
+    for path in (spot.root / one for one in change.drop):
+        disk.discard(path, spot.trash)
+        _drop_empty(path, spot.root)
+
+
+def _put_in_place(spot: Place, staged: Path, kept: str) -> None:
+    """Let the staged version become the dataset: in one step, or in two where the file system has no exchange."""
+    if spot.exists and disk.exchange(staged, spot.folder):
+        return
+    if spot.exists:
+        disk.move(spot.folder, spot.root / kept if kept else spot.trash / uuid4().hex)
+    elif spot.folder.is_dir():
+        spot.folder.rmdir()
+    disk.move(staged, spot.folder)
+
+
+def _drop_empty(path: Path, root: Path) -> None:
+    """Delete the folders between a path and the root that have become empty."""
+    for parent in path.parents:
+        if parent == root or root not in parent.parents:
+            return
+        try:
+            parent.rmdir()
+        except OSError:
+            return
+
+
+def discard_work(spot: Place) -> None:
+    """Delete what was begun of a dataset and will not be finished."""
+    disk.discard(spot.work, spot.trash)
+    _drop_empty(spot.work, spot.root)
+
+
+def discard_raw(spot: Place) -> None:
+    """Delete the upstream files of a dataset."""
+    disk.discard(spot.raw, spot.trash)
+    _drop_empty(spot.raw, spot.root)
+
+
+def sweep(root: Path, *, builds: bool = False, dry_run: bool = False) -> int:
+    """Delete what dead processes left below a source's folder, and complete what they began.
+
+    Nothing that a command could go on with is deleted, and nothing that a living process uses. Folders that cannot be
+    written to are left alone.
+
+    Args:
+        root: The source's folder.
+        builds: Delete unfinished builds too, which the same command would complete.
+        dry_run: Count only.
+
+    Returns:
+        Bytes freed, of the trash and of builds.
+    """
+    work, trash = root / _WORK, root / _TRASH
+    freed = 0
+    with suppress(OSError):
+        if work.is_dir():
+            freed += _sweep_work(work, builds=builds, dry_run=dry_run)
+    with suppress(OSError):
+        freed += sum(map(disk.tree_bytes, trash.iterdir()))
+        for path in () if dry_run else trash.iterdir():
+            disk.remove_tree(path)
+    for folder in (work, trash, root / VERSIONS_FOLDER, root / _RAW):
+        with suppress(OSError):
+            folder.rmdir()
+    return freed
+
+
+def _sweep_work(work: Path, *, builds: bool, dry_run: bool) -> int:
+    if not dry_run:
+        held = {path.stem for path in disk.free_owner_files(work)}
+        for path in work.glob(".*.tmp"):
+            writer = path.name.split(".")[-2]
+            if not writer.isdigit() or disk.started(int(writer)) is None:
+                path.unlink(missing_ok=True)
+        _sweep_records(work)
+    else:
+        held = {path.stem for path in work.glob("*.lock")}
+    freed = 0
+    for folder in [path for path in work.iterdir() if path.is_dir() and path.name not in held]:
+        # Without a journal there is nothing to go on with.
+        lost = folder if builds else folder / "build"
+        if not lost.exists() or (not builds and (folder / "journal.jsonl").exists()):
+            continue
+        freed += disk.tree_bytes(lost)
+        if not dry_run:
+            with suppress(Locked), disk.lock(work / f"{folder.name}.lock", folder.name, wait=0):
+                disk.discard(lost, work.parent / _TRASH)
+                _drop_empty(lost, work.parent)
+    return freed
+
+
+def _sweep_records(work: Path) -> None:
+    for record in work.glob(f"*{_RECORD}*"):
+        change = _Change.read(record)
+        if change is None or not change.abandoned:
+            continue
+        spot = Place(work.parent, change.name)
+        with suppress(Locked), disk.lock(spot.lock, spot.name, wait=0):
+            for path in _settle(spot):
+                path.unlink(missing_ok=True)
