@@ -133,21 +133,20 @@ def _swap() -> Callable[[bytes, bytes], bool]:
     """Return the function of the C library that exchanges two names; one that returns False where there is none."""
     import ctypes
 
-    library = None if os.name == "nt" else ctypes.CDLL(None, use_errno=True)
-    if hasattr(library, "renameat2"):
-        call = lambda path, other: library.renameat2(_AT_FDCWD, path, _AT_FDCWD, other, _EXCHANGE)  # noqa: E731
-    elif hasattr(library, "renamex_np"):
-        call = lambda path, other: library.renamex_np(path, other, _EXCHANGE)  # noqa: E731
-    else:
-        return lambda _, __: False
+    library: Any = None if os.name == "nt" else ctypes.CDLL(None, use_errno=True)
+    linux, mac = getattr(library, "renameat2", None), getattr(library, "renamex_np", None)
 
     def swap(path: bytes, other: bytes) -> bool:
-        if call(path, other) == 0:
-            return True
-        code = ctypes.get_errno()
-        if code in _NO_EXCHANGE:
+        if linux is not None:
+            failed = linux(_AT_FDCWD, path, _AT_FDCWD, other, _EXCHANGE)
+        elif mac is not None:
+            failed = mac(path, other, _EXCHANGE)
+        else:
             return False
-        raise OSError(code, os.strerror(code), os.fsdecode(path), None, os.fsdecode(other))
+        code = ctypes.get_errno()
+        if failed and code not in _NO_EXCHANGE:
+            raise OSError(code, os.strerror(code), os.fsdecode(path), None, os.fsdecode(other))
+        return not failed
 
     return swap
 

@@ -150,7 +150,13 @@ def _blocks(
     yield from _history(manifest)
     if folder is not None and (versions := _versions(folder)):
         rows = tuple(
-            (str(one["number"]), f"{one['steps']:,}", f"{one['episodes']:,}", size_text(one["bytes"]), one["made_by"])
+            (
+                str(one["number"]),
+                f"{one['steps']:,}",
+                f"{one['episodes']:,}",
+                size_text(one["bytes"]),
+                str(one["made_by"]),
+            )
             for one in versions
         )
         yield Table(

@@ -58,7 +58,7 @@ engine = {"direct": None, "parts": Here(), "several": Local(2)}[task["how"]]
 
 
 def work():
-    preprocess(folder, RECIPE, num_parts=4, engine=engine, settings=settings)
+    preprocess(folder, RECIPE, num_parts=4, engine=engine, settings=settings, in_place=True)
 
 
 def digests():

@@ -91,7 +91,7 @@ def test_of_two_runs_at_once_one_waits_and_finds_the_work_done(folder, tmp_path)
     runs[0].start()
     assert waited(calls)
     with pytest.raises(Locked, match="is being made by"):
-        preprocess(folder, recipe, wait=0)
+        preprocess(folder, recipe, wait=0, in_place=True)
     runs[1].start()
     go_on.touch()
     for one in runs:
@@ -114,7 +114,7 @@ def test_a_worker_that_dies_ends_the_run_and_says_what_may_help(folder):
         return batch
 
     with pytest.raises(PreprocessFailed, match=r"the process that made episodes 0 to 3 ended with 3(.|\n)*--max-ram"):
-        preprocess(folder, Recipe([Function(dies, "batch")]), engine=Local(2), num_parts=4)
+        preprocess(folder, Recipe([Function(dies, "batch")]), engine=Local(2), num_parts=4, in_place=True)
     assert StoredDataset(folder).manifest == before
 
 
@@ -168,7 +168,7 @@ def test_a_function_that_gives_later_episodes_another_dtype_is_told_and_nothing_
 
     monkeypatch.setattr(probe, "_BYTES", 1)
     with pytest.raises(PreprocessFailed, match="action as float64"):
-        preprocess(folder, Recipe([Function(odd, "batch")]), num_parts=12)
+        preprocess(folder, Recipe([Function(odd, "batch")]), num_parts=12, in_place=True)
     assert StoredDataset(folder).manifest == before
     assert not (folder.parent / ".work" / "data").exists()
 
@@ -178,8 +178,8 @@ def test_a_function_that_cannot_be_sent_is_refused_where_it_would_have_to_be(fol
     recipe = Recipe([Function(lambda batch: batch.set("free", batch["action"] * (not held.locked())), "batch")])
 
     with pytest.raises(BadArgument, match="cannot be sent to other processes"):
-        preprocess(folder, recipe, jobs=2, num_parts=4)
-    assert StoredDataset(preprocess(folder, recipe, jobs=1)).manifest.history
+        preprocess(folder, recipe, jobs=2, num_parts=4, in_place=True)
+    assert StoredDataset(preprocess(folder, recipe, jobs=1, in_place=True)).manifest.history
 
 
 class Here(contextlib.nullcontext):
@@ -209,10 +209,10 @@ def test_a_run_that_dies_while_it_removes_parts_is_finished_by_the_next(folder, 
     monkeypatch.setattr(disk, "remove_tree", dies)
     with pytest.raises(KeyboardInterrupt):
         # With another number of parts, those that are there are of no use.
-        preprocess(folder, recipe, engine=Here(), num_parts=4 if dying == "a part" else 6)
+        preprocess(folder, recipe, engine=Here(), num_parts=4 if dying == "a part" else 6, in_place=True)
     monkeypatch.setattr(disk, "remove_tree", remove)
 
-    preprocess(folder, recipe, engine=Here(), num_parts=4)
+    preprocess(folder, recipe, engine=Here(), num_parts=4, in_place=True)
     assert StoredDataset(folder).schema[("twice",)].shape == (2,)
 
 
@@ -240,7 +240,7 @@ def preprocess_until_the_last_part(folder, recipe):
             return interrupted if task["first"] else wait
 
     with pytest.raises(KeyboardInterrupt):
-        preprocess(folder, recipe, engine=Interrupted(), num_parts=4)
+        preprocess(folder, recipe, engine=Interrupted(), num_parts=4, in_place=True)
 
 
 def test_a_worker_tells_an_error_as_this_process_would(folder):
@@ -251,7 +251,7 @@ def test_a_worker_tells_an_error_as_this_process_would(folder):
     told = []
     for engine in (None, Local(2)):
         with pytest.raises(PreprocessFailed) as caught:
-            preprocess(folder, recipe, engine=engine, num_parts=6)
+            preprocess(folder, recipe, engine=engine, num_parts=6, in_place=True)
         told.append(str(caught.value))
 
     assert told[0] == told[1]

@@ -60,7 +60,7 @@ def halved(step):
 
 
 def test_a_function_of_one_step_adds_a_field(dataset, given, folder):
-    dataset.preprocess(with_norm)
+    dataset.preprocess(with_norm, in_place=True)
 
     wanted = np.linalg.norm(Model(given).column(("observation",)), axis=1)
     assert np.allclose(dataset[:]["norm"], wanted)
@@ -73,7 +73,7 @@ def test_a_function_of_one_step_adds_a_field(dataset, given, folder):
     "how", [{}, {"batched": True}, {"chunksize": 3}, {"chunksize": 0}, {"num_chunks": 4}, {"per": "episode"}], ids=str
 )
 def test_however_the_function_is_given_its_steps_the_result_is_the_same(dataset, given, folder, how):
-    dataset.preprocess(halved, **how)
+    dataset.preprocess(halved, **how, in_place=True)
 
     model = Model(given)
     batch = plain(dataset[:])
@@ -84,7 +84,7 @@ def test_however_the_function_is_given_its_steps_the_result_is_the_same(dataset,
 
 
 def test_what_is_not_the_same_one_step_later_is_stored_twice(dataset, given, folder):
-    dataset.preprocess(lambda step: step.set("observation", step["observation"] + 1))
+    dataset.preprocess(lambda step: step.set("observation", step["observation"] + 1), in_place=True)
 
     stored, model = strict(folder), Model(given)
     assert not stored.schema[("observation",)].carried
@@ -93,7 +93,9 @@ def test_what_is_not_the_same_one_step_later_is_stored_twice(dataset, given, fol
 
 
 def test_episodes_of_one_step_do_not_decide_what_is_stored_once(dataset, given, folder):
-    dataset.preprocess(lambda episode: episode.set("observation", episode["observation"] + 1), per="episode")
+    dataset.preprocess(
+        lambda episode: episode.set("observation", episode["observation"] + 1), per="episode", in_place=True
+    )
 
     stored, model = strict(folder), Model(given)
     assert np.array_equal(stored.column(("observation",)), model.column(("observation",)) + 1)
@@ -103,7 +105,7 @@ def test_episodes_of_one_step_do_not_decide_what_is_stored_once(dataset, given, 
 @pytest.mark.parametrize("step", ["keep_top_returns", "scale_by_returns", "flat_observation", "normalise"])
 def test_a_step_that_nothing_is_left_for_says_so(folder, step):
     with pytest.raises(PreprocessFailed, match=f"nothing is left for step 1 .{step}. to learn from"):
-        preprocess(folder, Recipe.inline(["keep_lengths:100", step]))
+        preprocess(folder, Recipe.inline(["keep_lengths:100", step]), in_place=True)
 
 
 def test_a_function_that_stops_commuting_in_a_later_part_is_started_again(folder, given):
@@ -113,7 +115,7 @@ def test_a_function_that_stops_commuting_in_a_later_part_is_started_again(folder
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(probe, "_BYTES", 1)
-        preprocess(folder, Recipe([late]), num_parts=5)
+        preprocess(folder, Recipe([late]), num_parts=5, in_place=True)
 
     stored, model = strict(folder), Model(given)
     wanted = model.column(("observation",)).copy()
@@ -128,7 +130,7 @@ def test_functions_of_episodes_drop_split_and_shorten_them(dataset, given, folde
             return None
         return [episode[:2], episode[2:]] if len(episode) > 4 else episode
 
-    dataset.preprocess(pieces, per="episode")
+    dataset.preprocess(pieces, per="episode", in_place=True)
 
     stored = strict(folder)
     assert stored.episodes.lengths.tolist() == [2, 3, 2, 6, 1, 4]
@@ -161,7 +163,7 @@ def ended_behind(episode, steps):
 def test_the_state_behind_an_episode_is_unknown_only_where_its_last_step_is_left(tmp_path, change, known):
     given = [trajectory(3, seed=1, known=False)]
     folder = write_dataset(tmp_path / "toy" / "data", given, columns()).folder
-    preprocess(folder, Recipe([Function(change, "episode")]))
+    preprocess(folder, Recipe([Function(change, "episode")]), in_place=True)
 
     stored = strict(folder)
     assert stored.episodes["final_known"].tolist() == known
@@ -180,7 +182,7 @@ def test_ends_that_a_function_puts_in_cut_episodes(dataset, folder):
         episode["next", "reward"] = at_goal.float()
         return episode
 
-    dataset.preprocess(relabel, per="episode")
+    dataset.preprocess(relabel, per="episode", in_place=True)
 
     stored = strict(folder)
     assert stored.episodes.lengths.tolist() == [3, 2, 3, 5, 3, 1, 4]
@@ -195,7 +197,7 @@ def test_fields_are_dropped_cast_and_reshaped(dataset, folder):
         step["action"] = (step["action"] * 10).to(torch.int16)
         return step
 
-    dataset.preprocess(changed)
+    dataset.preprocess(changed, in_place=True)
 
     schema = strict(folder).schema
     assert (schema[("observation",)].dtype, schema[("observation",)].shape) == (np.dtype("f8"), (1, 3))
@@ -236,7 +238,7 @@ def test_a_destination_that_holds_something_else_is_refused(dataset, folder, tmp
 def test_a_link_to_a_dataset_stays_a_link(folder, tmp_path):
     before, link = strict(folder).manifest, tmp_path / "link"
     link.symlink_to(folder)
-    preprocess(link, Recipe([with_norm]))
+    preprocess(link, Recipe([with_norm]), in_place=True)
 
     assert link.is_symlink()
     assert ("norm",) in strict(folder).schema
@@ -246,7 +248,7 @@ def test_a_link_to_a_dataset_stays_a_link(folder, tmp_path):
 
 def test_undo_brings_back_what_was_replaced_once(dataset, folder):
     before = strict(folder).manifest
-    dataset.preprocess(with_norm)
+    dataset.preprocess(with_norm, in_place=True)
     assert ("norm",) in strict(folder).schema
 
     undo(folder)
@@ -257,7 +259,7 @@ def test_undo_brings_back_what_was_replaced_once(dataset, folder):
 
 def test_an_undo_that_dies_can_be_done_again(dataset, folder, monkeypatch):
     before = strict(folder).manifest
-    dataset.preprocess(with_norm)
+    dataset.preprocess(with_norm, in_place=True)
 
     def dies(*_, **__):
         raise KeyboardInterrupt
@@ -282,9 +284,9 @@ def test_a_function_that_fails_leaves_the_dataset_and_says_where(dataset, folder
         PreprocessFailed,
         match=r"step 0 \(function .*fails, test_functions.py:\d+\) at episode 2, which has .*observation.*: ValueError: no such thing",
     ):
-        dataset.preprocess(fails)
+        dataset.preprocess(fails, in_place=True)
     assert strict(folder).manifest == before
-    dataset.preprocess(with_norm)
+    dataset.preprocess(with_norm, in_place=True)
     assert ("norm",) in strict(folder).schema
 
 
@@ -303,7 +305,7 @@ def test_a_function_that_fails_leaves_the_dataset_and_says_where(dataset, folder
 def test_what_is_no_dataset_any_more_is_refused(dataset, folder, fn, problem):
     before = strict(folder).manifest
     with pytest.raises(PreprocessFailed, match=problem):
-        dataset.preprocess(fn)
+        dataset.preprocess(fn, in_place=True)
     assert strict(folder).manifest == before
 
 
@@ -335,11 +337,11 @@ def test_the_same_recipe_on_the_same_data_is_found_again(folder, tmp_path):
     preprocess(folder, Recipe([Function(halved)]), dest=tmp_path / "out", force=True)
     assert (tmp_path / "out" / "manifest.json").stat().st_mtime_ns != made
 
-    preprocess(folder, Recipe([counted]))
+    preprocess(folder, Recipe([counted]), in_place=True)
     seen = calls.stat().st_size
-    preprocess(folder, Recipe([counted]))
+    preprocess(folder, Recipe([counted]), in_place=True)
     assert calls.stat().st_size == seen
-    preprocess(folder, Recipe([counted]), force=True)
+    preprocess(folder, Recipe([counted]), force=True, in_place=True)
     assert calls.stat().st_size > seen
     assert len(strict(folder).manifest.history) == 2
 
@@ -427,7 +429,7 @@ def own(tmp_path):
 
 @pytest.mark.parametrize("name", ["Doubled", "several", "both"])
 def test_a_class_an_object_and_a_recipe_of_a_file_are_steps(own, folder, name):
-    stored = strict(preprocess(folder, Recipe.of(f"{own}:{name}")))
+    stored = strict(preprocess(folder, Recipe.of(f"{own}:{name}"), in_place=True))
     times = 3 if name == "several" else 2
     assert np.array_equal(stored.column(("doubled",)), stored.column(("action",)) * times)
 
@@ -446,11 +448,11 @@ def test_a_function_that_fails_is_named_with_its_line(folder, tmp_path, jobs):
     )
     said = r"step 0 \(function fn, mine\.py:2\) at episode 0, which has action, .*: IndexError"
     with pytest.raises(PreprocessFailed, match=said):
-        preprocess(folder, Recipe.of(f"{tmp_path / 'mine.py'}:fn"), jobs=jobs, num_parts=2)
+        preprocess(folder, Recipe.of(f"{tmp_path / 'mine.py'}:fn"), jobs=jobs, num_parts=2, in_place=True)
 
 
 def test_no_worker_is_the_process_itself(dataset):
-    dataset.preprocess(lambda step: step.set("process", torch.tensor(os.getpid())), num_workers=0)
+    dataset.preprocess(lambda step: step.set("process", torch.tensor(os.getpid())), num_workers=0, in_place=True)
     assert (dataset[:]["process"] == os.getpid()).all()
 
 
@@ -467,12 +469,14 @@ def test_a_dataset_takes_a_step_its_class_a_recipe_and_a_name(dataset, tmp_path)
     same = dataset.preprocess(ScaleRewards, dest=tmp_path / "class")[:]
     assert torch.equal(same["next", "reward"], wanted["next", "reward"] + 1)
     with pytest.raises(BadArgument, match="a recipe says itself"):
-        dataset.preprocess(ScaleRewards(), batched=True)
+        dataset.preprocess(ScaleRewards(), batched=True, in_place=True)
 
 
 @pytest.mark.parametrize("how", [{}, {"batched": True}, {"chunksize": 7}], ids=str)
 def test_a_dataset_takes_a_transform(dataset, given, how):
-    dataset.preprocess(Compose(RewardClipping(-0.5, 0.5), lambda batch: batch.set("two", batch["action"] * 2)), **how)
+    dataset.preprocess(
+        Compose(RewardClipping(-0.5, 0.5), lambda batch: batch.set("two", batch["action"] * 2)), **how, in_place=True
+    )
 
     model = Model(given)
     assert np.array_equal(dataset[:]["next", "reward"], model.column(("next", "reward")).clip(-0.5, 0.5))
@@ -481,7 +485,7 @@ def test_a_dataset_takes_a_transform(dataset, given, how):
 
 def test_a_step_that_cannot_learn_is_named_with_the_fields_that_there_are(folder):
     with pytest.raises(PreprocessFailed, match=r"step 0 \(normalise\), which has action, .*: there is no field speed"):
-        preprocess(folder, Recipe.inline(["normalise:speed"]))
+        preprocess(folder, Recipe.inline(["normalise:speed"]), in_place=True)
 
 
 @pytest.mark.parametrize(
@@ -509,4 +513,4 @@ def test_a_step_that_cannot_learn_is_named_with_the_fields_that_there_are(folder
 )
 def test_arguments_that_make_no_sense_are_refused(dataset, arguments, problem):
     with pytest.raises(BadArgument, match=problem):
-        dataset.preprocess(with_norm, **arguments)
+        dataset.preprocess(with_norm, **arguments, in_place=True)

@@ -29,7 +29,7 @@ def test_a_dataset_that_is_replaced_meanwhile_is_told_and_nothing_is_made(folder
     def meddling(data):
         if (data["episode"] == 3).any() and not marker.exists():
             marker.touch()
-            preprocess(folder, Recipe.inline(["scale_rewards:100"]), jobs=1)
+            preprocess(folder, Recipe.inline(["scale_rewards:100"]), jobs=1, in_place=True)
         return data
 
     recipe = Recipe([Function(meddling, "episode")])
@@ -46,16 +46,16 @@ def test_a_dataset_that_is_replaced_meanwhile_is_told_and_nothing_is_made(folder
 def test_some_steps_do_not_take_the_place_of_all_unless_one_insists(folder):
     recipe = Recipe.inline(["scale_rewards:2"])
     with pytest.raises(BadArgument, match="21 steps would be replaced"):
-        preprocess(folder, recipe, num_frames=5)
+        preprocess(folder, recipe, num_frames=5, in_place=True)
     assert not StoredDataset(folder).manifest.history
 
-    assert len(StoredDataset(preprocess(folder, recipe, num_frames=5, force=True))) == 5
+    assert len(StoredDataset(preprocess(folder, recipe, num_frames=5, force=True, in_place=True))) == 5
     undo(folder)
-    assert len(StoredDataset(preprocess(folder, recipe, num_frames=21))) == 21
+    assert len(StoredDataset(preprocess(folder, recipe, num_frames=21, in_place=True))) == 21
 
 
 def test_a_result_does_not_take_the_place_of_another_one(folder, tmp_path):
-    preprocess(folder, Recipe.inline(["scale_rewards:2"]))
+    preprocess(folder, Recipe.inline(["scale_rewards:2"]), in_place=True)
     other = preprocess(folder, Recipe.inline(["scale_rewards:3"]), dest=tmp_path / "other")
 
     for target in (folder, other):

@@ -67,9 +67,9 @@ def test_a_function_that_draws_and_keeps_is_applied_once(folder):
         draws = np.random.default_rng(0)
         return Recipe([Function(lambda step: step.set("action", step["action"] + float(draws.random())))])
 
-    preprocess(folder, noisy(), jobs=1)
+    preprocess(folder, noisy(), jobs=1, in_place=True)
     once = np.array(StoredDataset(folder).column(("action",)))
-    preprocess(folder, noisy(), jobs=1)
+    preprocess(folder, noisy(), jobs=1, in_place=True)
 
     assert len(StoredDataset(folder).manifest.history) == 1
     assert np.array_equal(StoredDataset(folder).column(("action",)), once)

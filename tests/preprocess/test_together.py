@@ -55,7 +55,7 @@ def test_several_become_one_that_says_which_each_step_is_from(folders, given, tm
 
 
 def test_what_is_known_of_all_is_kept_with_where_it_came_from(folders, tmp_path):
-    preprocess(folders[0], Recipe.inline(["normalise"]))
+    preprocess(folders[0], Recipe.inline(["normalise"]), in_place=True)
     made = strict(preprocess(folders, Recipe.inline(["keep_episodes:1:4"]), dest=tmp_path / "all"))
 
     manifest = made.manifest
@@ -124,7 +124,7 @@ def test_a_merge_of_a_merge_does_not_lose_where_steps_are_from(folders, tmp_path
 
 def test_a_merge_needs_a_place_and_something_that_is_left(folders, tmp_path):
     with pytest.raises(BadArgument, match="3 datasets become one, and it has no place"):
-        preprocess(folders, Recipe.inline(["scale_rewards"]))
+        preprocess(folders, Recipe.inline(["scale_rewards"]), in_place=True)
     with pytest.raises(PreprocessFailed, match=r"nothing is left of the 15 steps of a/data \+ b/data"):
         preprocess(folders, Recipe.inline(["keep_lengths:6"]), dest=tmp_path / "all")
     made = strict(preprocess(folders, Recipe.inline(["keep_lengths:5"]), dest=tmp_path / "all"))
