@@ -137,10 +137,8 @@ def _command(act: Callable[..., Result], more: Sequence[inspect.Parameter]) -> C
             return _version()
         shell.detail(f"data lies in {shell.settings.home}")
         began = time.perf_counter()
-        try:
-            result = act(shell, **arguments)
-        finally:
-            shell.sweep()
+        shell.sweep()
+        result = act(shell, **arguments)
         shell.detail(f"took {time.perf_counter() - began:.2f} s")
         return result
 

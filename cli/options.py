@@ -45,6 +45,7 @@ Targets = Annotated[
     list[str], typer.Argument(metavar="ID|PATH...", show_default=False, help="SOURCE/NAME, or a dataset's folder.")
 ]
 
+_CHANGING = {"download", "preprocess", "remove"}
 _COMMAND = re.compile(rf"\brlds (?=(?:{'|'.join(command_names())})\b)")
 
 GLOBALS: dict[str, tuple[Any, Sequence[str], Mapping[str, Any], Any]] = {
@@ -108,14 +109,17 @@ class Shell:
         return _COMMAND.sub(lambda found: f"{found[0]}{root}", text)
 
     def sweep(self) -> None:
-        """Delete what killed commands left in the data folder and beside the folders that were named."""
+        """Delete what killed commands left in the data folder and beside the folders that were named.
+
+        Commands that change datasets leave the records of changes to be read by the change that they make.
+        """
         home = self.settings.home
         roots = {path for path in home.glob("*") if path.is_dir() and path.name[0] != "."} | self.roots
-        if any((root / hidden).exists() for root in roots for hidden in (".work", ".trash")):
+        if found := sorted(root for root in roots for hidden in (".work", ".trash") if (root / hidden).exists()):
             from datasets_rl import store
 
-            for root in sorted(roots):
-                store.sweep(root)
+            for root in found:
+                store.sweep(root, records=self.command not in _CHANGING)
 
     def detail(self, text: str) -> None:
         """Say something that only -v wants to know."""

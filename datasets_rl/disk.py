@@ -8,6 +8,7 @@ the parent folder after it, so that this holds after a power cut too.
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -38,6 +39,7 @@ __all__ = [
     "exchange",
     "free_bytes",
     "free_owner_files",
+    "free_temporary_files",
     "identity",
     "lock",
     "move",
@@ -80,6 +82,7 @@ def publish_file(temporary: Path, target: Path) -> None:
 
 def write_text(target: Path, text: str) -> None:
     """Write a whole text file, or leave what was there."""
+    free_temporary_files(target.parent, target.name)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with disk_errors(target.parent), temporary.open("w", encoding="utf-8") as stream:
@@ -87,6 +90,15 @@ def write_text(target: Path, text: str) -> None:
         publish_file(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def free_temporary_files(folder: Path, name: str = "*") -> None:
+    """Delete what processes that died in `write_text` left in a folder."""
+    pattern = name if name == "*" else glob.escape(name)
+    for path in folder.glob(f".{pattern}.*.tmp"):
+        writer = path.name.split(".")[-2]
+        if writer.isdigit() and started(int(writer)) is None:
+            path.unlink(missing_ok=True)
 
 
 def write_json(target: Path, value: Any) -> None:

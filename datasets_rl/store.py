@@ -61,6 +61,7 @@ __all__ = [
     "remove_folder",
     "stored",
     "sweep",
+    "sweep_builds",
     "transaction",
     "undo",
     "unfinished",
@@ -293,7 +294,7 @@ def undo(folder: Path) -> Path:
         Locked: If another process is changing the dataset.
     """
     spot = place_of(folder)
-    with transaction(spot, str(folder), ["undo"], wait=_BRIEFLY) as change:
+    with transaction(spot, str(folder), ["undo"], wait=_BRIEFLY, repeatable=False) as change:
         if change.finished:
             return spot.folder
         earlier = versions(spot)
@@ -354,8 +355,7 @@ def prune(spot: Place, *, dry_run: bool = False) -> int:
     freed = sum(disk.tree_bytes(one.folder) for one in versions(spot))
     if freed and not dry_run:
         with transaction(spot, str(spot.folder), ["prune"], wait=_BRIEFLY):
-            for one in versions(spot):
-                disk.discard(one.folder, spot.trash)
+            disk.discard(spot.versions, spot.trash)
             _drop_empty(spot.versions, spot.root)
     return freed
 
@@ -398,6 +398,8 @@ class _Change:
     """The identity of the dataset before; None if there was none."""
     new: str | None
     """Its identity after; None if it is removed."""
+    inode: int
+    """That of the new version's folder, which renames keep: it tells two versions of equal bytes apart."""
     staged: str
     """Where the new version waits, relative to the root; after the exchange, the old one is there."""
     kept: str
@@ -473,6 +475,7 @@ class Transaction:
             started=disk.started(os.getpid()),
             old=old,
             new=new,
+            inode=staged.stat().st_ino if new is not None else 0,
             staged=self._relative(staged),
             kept=kept,
             drop=tuple(map(self._relative, drop)),
@@ -495,6 +498,7 @@ def transaction(
     *,
     wait: float = 3600.0,
     waiting: Callable[[str], None] | None = None,
+    repeatable: bool = True,
 ) -> Iterator[Transaction]:
     """Lock a dataset for a change, and complete the change of a process that died.
 
@@ -504,6 +508,7 @@ def transaction(
         request: What the change is asked to do, a JSON value: the same for the same command run again.
         wait: Seconds to wait for another process that changes the dataset.
         waiting: Called once with the name of that process.
+        repeatable: Whether the same request, made again, comes to the same version as once.
 
     Raises:
         Locked: If the other process did not finish in time.
@@ -516,10 +521,14 @@ def transaction(
         for path in done.keys() - same.keys():
             path.unlink(missing_ok=True)
         yield change
-    # The record goes after the lock, in the last step of all: until then the same command run again finds its answer.
+    # Until its record is gone, the same command run again finds its answer. Where doing it again would do it twice, that
+    # is the last step of all, and the empty folder is left to the next command.
+    if not repeatable:
+        sweep(spot.root, keep=change.records)
     for record in change.records:
         record.unlink(missing_ok=True)
-    sweep(spot.root)
+    if repeatable:
+        sweep(spot.root)
 
 
 def unfinished(spot: Place) -> bool:
@@ -563,7 +572,7 @@ def _complete(spot: Place, change: _Change) -> None:
         if now is not None and now == change.old:
             disk.discard(spot.folder, spot.trash)
             _drop_empty(spot.folder, spot.root)
-    elif now != change.new:
+    elif now != change.new or (change.old == change.new and spot.folder.stat().st_ino != change.inode):
         if disk.identity(staged) != change.new or now not in {change.old, None}:
             return  # somebody has put another dataset there by hand
         _put_in_place(spot, staged, change.kept)
@@ -612,7 +621,7 @@ def discard_raw(spot: Place) -> None:
     _drop_empty(spot.raw, spot.root)
 
 
-def sweep(root: Path, *, builds: bool = False, dry_run: bool = False) -> int:
+def sweep(root: Path, *, records: bool = True, keep: Sequence[Path] = ()) -> None:
     """Delete what dead processes left below a source's folder, and complete what they began.
 
     Nothing that a command could go on with is deleted, and nothing that a living process uses. Folders that cannot be
@@ -620,57 +629,64 @@ def sweep(root: Path, *, builds: bool = False, dry_run: bool = False) -> int:
 
     Args:
         root: The source's folder.
-        builds: Delete unfinished builds too, which the same command would complete.
-        dry_run: Count only.
-
-    Returns:
-        Bytes freed, of the trash and of builds.
+        records: Complete the changes of dead processes, too. A command that may be the same one run again must see them
+            first.
+        keep: Records that stay.
     """
     work, trash = root / _WORK, root / _TRASH
-    freed = 0
     with suppress(OSError):
         if work.is_dir():
-            freed += _sweep_work(work, builds=builds, dry_run=dry_run)
+            _sweep_work(work, set(keep), records=records)
     with suppress(OSError):
-        freed += sum(map(disk.tree_bytes, trash.iterdir()))
-        for path in () if dry_run else trash.iterdir():
+        for path in trash.iterdir():
             disk.remove_tree(path)
     for folder in (work, trash, root / VERSIONS_FOLDER, root / _RAW):
         with suppress(OSError):
             folder.rmdir()
-    return freed
 
 
-def _sweep_work(work: Path, *, builds: bool, dry_run: bool) -> int:
-    if not dry_run:
-        held = {path.stem for path in disk.free_owner_files(work)}
-        for path in work.glob(".*.tmp"):
-            writer = path.name.split(".")[-2]
-            if not writer.isdigit() or disk.started(int(writer)) is None:
-                path.unlink(missing_ok=True)
-        _sweep_records(work)
-    else:
-        held = {path.stem for path in work.glob("*.lock")}
-    freed = 0
-    for folder in [path for path in work.iterdir() if path.is_dir() and path.name not in held]:
-        # Without a journal there is nothing to go on with.
-        lost = folder if builds else folder / "build"
-        if not lost.exists() or (not builds and (folder / "journal.jsonl").exists()):
-            continue
-        freed += disk.tree_bytes(lost)
-        if not dry_run:
-            with suppress(Locked), disk.lock(work / f"{folder.name}.lock", folder.name, wait=0):
-                disk.discard(lost, work.parent / _TRASH)
-                _drop_empty(lost, work.parent)
-    return freed
-
-
-def _sweep_records(work: Path) -> None:
-    for record in work.glob(f"*{_RECORD}*"):
+def _sweep_work(work: Path, keep: set[Path], *, records: bool) -> None:
+    held = {path.stem for path in disk.free_owner_files(work)}
+    disk.free_temporary_files(work)
+    for record in sorted(set(work.glob(f"*{_RECORD}*")) - keep) if records else ():
         change = _Change.read(record)
         if change is None or not change.abandoned:
             continue
         spot = Place(work.parent, change.name)
         with suppress(Locked), disk.lock(spot.lock, spot.name, wait=0):
-            for path in _settle(spot):
+            for path in _settle(spot).keys() - keep:
                 path.unlink(missing_ok=True)
+    for folder in _unfinished(work, held):
+        # Without a journal there is nothing to go on with.
+        if (folder / "build").exists() and not (folder / "journal.jsonl").exists():
+            _discard_unless_held(folder / "build", folder)
+
+
+def sweep_builds(root: Path, *, dry_run: bool = False) -> int:
+    """Delete the unfinished builds below a source's folder, which the commands that began them would complete.
+
+    Args:
+        root: The source's folder.
+        dry_run: Count only.
+
+    Returns:
+        Bytes freed.
+    """
+    work, freed = root / _WORK, 0
+    if work.is_dir():
+        for folder in _unfinished(work, {path.stem for path in disk.free_owner_files(work)}):
+            freed += disk.tree_bytes(folder)
+            if not dry_run:
+                _discard_unless_held(folder, folder)
+    return freed
+
+
+def _unfinished(work: Path, held: set[str]) -> list[Path]:
+    return [path for path in work.iterdir() if path.is_dir() and path.name not in held]
+
+
+def _discard_unless_held(path: Path, folder: Path) -> None:
+    with suppress(Locked), disk.lock(folder.with_name(f"{folder.name}.lock"), folder.name, wait=0):
+        root = folder.parents[1]
+        disk.discard(path, root / _TRASH)
+        _drop_empty(path, root)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +23,7 @@ from datasets_rl.errors import DiskFull, Locked
 
 HOLDER = """
 import sys, time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from datasets_rl import disk
 with disk.lock(Path(sys.argv[1]), "d4rl/x"):
@@ -72,81 +78,82 @@ def test_a_value_that_json_does_not_have_leaves_what_was_there(tmp_path, value):
     assert texts(tmp_path) == {"a.json": "old"}
 
 
+def refuse(*_arguments, **_options):
+    raise OSError("killed")
+
+
 def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("old")
-    monkeypatch.setattr(os, "replace", refuse_from(1))
+    monkeypatch.setattr(os, "replace", refuse)
 
     with pytest.raises(OSError, match="killed"):
         disk.write_text(tmp_path / "a.txt", "new")
     assert texts(tmp_path) == {"a.txt": "old"}
 
 
-def refuse_from(call: int):
-    """os.replace that works until the given call, as if the process died there."""
-    true, calls = os.replace, []
-
-    def replace(*arguments, **options):
-        calls.append(arguments)
-        if len(calls) >= call:
-            raise OSError("killed")
-        return true(*arguments, **options)
-
-    return replace
-
-
 def test_a_folder_is_published_where_none_was(tmp_path):
-    disk.publish_folder(folder_of(tmp_path / "build", "new"), tmp_path / "a" / "b", aside=tmp_path / "aside")
+    disk.publish_folder(folder_of(tmp_path / "build", "new"), tmp_path / "a" / "b")
 
     assert texts(tmp_path) == {"a/b/manifest.json": "new", "a/b/deep/file": "new"}
 
 
-def test_a_folder_takes_the_place_of_another(tmp_path):
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_folder_takes_the_place_of_another(tmp_path, monkeypatch, exchange):
+    if not exchange:
+        monkeypatch.setattr(disk, "exchange", lambda *_: False)
     folder_of(tmp_path / "target", "old")
-    folder_of(tmp_path / "aside", "older")
-    disk.publish_folder(folder_of(tmp_path / "build", "new"), tmp_path / "target", aside=tmp_path / "aside")
+    disk.publish_folder(folder_of(tmp_path / "build", "new"), tmp_path / "target")
 
     assert texts(tmp_path) == {"target/manifest.json": "new", "target/deep/file": "new"}
 
 
-@pytest.mark.parametrize("call", [1, 2])
-def test_a_crash_at_either_rename_loses_neither_folder(tmp_path, monkeypatch, call):
-    """Between the two renames there is no dataset in its place; the old one must come back."""
-    target, aside = folder_of(tmp_path / "target", "old"), tmp_path / "aside"
-    build = folder_of(tmp_path / "build", "new")
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", refuse_from(call))
-        with pytest.raises(OSError, match="killed"):
-            disk.publish_folder(build, target, aside=aside)
-    assert target.exists() == (call == 1)
-    disk.recover_folder(target, aside=aside)
+def test_an_exchange_leaves_no_instant_without_either_folder(tmp_path):
+    one, other = folder_of(tmp_path / "one", "1"), folder_of(tmp_path / "other", "2")
+    ends = threading.Event()
+    seen = set()
 
-    assert texts(target)["deep/file"] == "old"
-    assert texts(build)["deep/file"] == "new"
-    assert not aside.exists()
+    def look():
+        while not ends.is_set():
+            seen.add((one / "manifest.json").read_text())
 
-
-def test_recovery_leaves_a_finished_replacement_alone(tmp_path):
-    folder_of(tmp_path / "target", "new")
-    folder_of(tmp_path / "aside", "old")
-    disk.recover_folder(tmp_path / "target", aside=tmp_path / "aside")
-
-    assert texts(tmp_path) == {"target/manifest.json": "new", "target/deep/file": "new"}
+    with ThreadPoolExecutor(2) as pool:
+        looks = [pool.submit(look) for _ in range(2)]
+        for _ in range(500):
+            assert disk.exchange(one, other)
+        ends.set()
+        for done in looks:
+            done.result()
+    assert seen == {"1", "2"}
+    assert texts(one)["deep/file"] == "1"
 
 
-def test_recovery_of_nothing_does_nothing(tmp_path):
-    disk.recover_folder(tmp_path / "target", aside=tmp_path / "aside")
+def test_a_file_system_without_an_exchange_changes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(ctypes, "get_errno", lambda: errno.EINVAL)
+    one, other = folder_of(tmp_path / "one", "1"), folder_of(tmp_path / "other", "2")
 
-    assert not list(tmp_path.iterdir())
+    assert not disk.exchange(one, tmp_path / "missing")
+    assert (texts(one)["deep/file"], texts(other)["deep/file"]) == ("1", "2")
+
+
+def test_an_exchange_with_nothing_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="missing"):
+        disk.exchange(folder_of(tmp_path / "one", "1"), tmp_path / "missing")
 
 
 def test_a_discarded_folder_is_never_half_there(tmp_path, monkeypatch):
     """Readers that list the place while it is deleted find all of it or nothing."""
     target = folder_of(tmp_path / "target", "old")
     seen = []
-    monkeypatch.setattr(disk, "remove_tree", lambda path: seen.append((path.name, target.exists())))
-    disk.discard_folder(target, by_way_of=tmp_path / "work" / "removed")
+    monkeypatch.setattr(disk, "remove_tree", lambda path: seen.append((path.parent.name, target.exists())))
+    disk.discard(target, tmp_path / "trash")
 
-    assert seen == [("removed", True), ("removed", False)]
+    assert seen == [("trash", False)]
+
+
+def test_discarding_nothing_does_nothing(tmp_path):
+    disk.discard(tmp_path / "none", tmp_path / "trash")
+
+    assert not list(tmp_path.iterdir())
 
 
 def test_links_are_deleted_and_never_followed(tmp_path):
@@ -250,3 +257,62 @@ def test_a_lock_is_let_go_when_the_work_fails(tmp_path):
     with pytest.raises(RuntimeError, match="work"), disk.lock(tmp_path / "a" / "x.lock", "d4rl/x"):
         raise RuntimeError("work")
     assert not (tmp_path / "a" / "x.lock").exists()
+
+
+@pytest.mark.parametrize("content", ["", "4711", "no number\n\n", "x" * 100])
+def test_an_owner_file_without_an_owner_is_taken_over_in_seconds(tmp_path, content):
+    """Such files are left by power cuts and by file systems without hard links."""
+    lock = tmp_path / "x.lock"
+    lock.write_text(content)
+    began = time.monotonic()
+
+    with disk.lock(lock, "d4rl/x", wait=20):
+        assert time.monotonic() - began < 4
+    os.utime(tmp_path)
+    lock.write_text(content)
+    os.utime(lock, (time.time() - 60, time.time() - 60))
+    with disk.lock(lock, "d4rl/x", wait=0):
+        pass
+
+
+def test_a_lock_of_a_process_whose_number_another_one_has_now_is_taken_over(tmp_path):
+    lock = tmp_path / "x.lock"
+    lock.write_text(f"{os.getpid()}\n{socket.gethostname()}\n1\n")
+
+    with disk.lock(lock, "d4rl/x", wait=0):
+        pass
+
+
+def test_a_lock_of_another_host_is_respected(tmp_path):
+    (tmp_path / "x.lock").write_text("1\nnode3\n77\n")
+
+    with pytest.raises(Locked, match="process 1 on node3"), disk.lock(tmp_path / "x.lock", "d4rl/x", wait=0):
+        pytest.fail("two owners")
+
+
+def test_of_many_processes_that_find_a_dead_owner_one_takes_the_lock(tmp_path):
+    lock, log = tmp_path / "x.lock", tmp_path / "log"
+    lock.write_text(f"{2**22 + 1}\n{socket.gethostname()}\n1\n")
+    program = (
+        "import sys, time\nfrom pathlib import Path\nfrom datasets_rl import disk\n"
+        "for _ in range(40):\n"
+        "    with disk.lock(Path(sys.argv[1]), 'x'):\n"
+        "        with open(sys.argv[2], 'a') as log: log.write('in ')\n"
+        "        time.sleep(0.001)\n"
+        "        with open(sys.argv[2], 'a') as log: log.write('out ')\n"
+    )
+    children = [subprocess.Popen([sys.executable, "-c", program, str(lock), str(log)]) for _ in range(4)]
+    assert [child.wait(60) for child in children] == [0, 0, 0, 0]
+
+    words = log.read_text().split()
+    assert words == ["in", "out"] * 160
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]
+
+
+def test_claims_of_dead_processes_are_deleted_and_living_owners_reported(tmp_path, holder):
+    holder(tmp_path / "held.lock", 60)
+    (tmp_path / "dead.lock").write_text(f"{2**22 + 1}\n{socket.gethostname()}\n1\n")
+    (tmp_path / f"dead.lock.abcdef01.{2**22 + 1}.claim").touch()
+
+    assert disk.free_owner_files(tmp_path) == [tmp_path / "held.lock"]
+    assert [path.name for path in tmp_path.iterdir()] == ["held.lock"]

@@ -38,7 +38,9 @@ def run(
     from datasets_rl import store
 
     del action  # there is one
-    freed = {"left over": sum(store.sweep(root, builds=builds, dry_run=dry_run) for root in _roots(shell))}
+    freed = {}
+    if builds:
+        freed["unfinished builds"] = sum(store.sweep_builds(root, dry_run=dry_run) for root in _roots(shell))
     if versions:
         folders = (
             [store.locate(**aim(shell, one)) for one in datasets] if datasets else store.stored(shell.settings.home)
@@ -46,6 +48,7 @@ def run(
         freed["earlier versions"] = sum(store.prune(store.place_of(one), dry_run=dry_run) for one in folders)
     verb = "would be freed" if dry_run else "freed"
     lines = tuple(f"{name}: {size_text(size)} {verb}" for name, size in freed.items())
+    # What killed commands left was swept when this command began, as by every command.
     return Result({"freed": freed, "dry_run": dry_run}, [Lines(lines)], quiet=[str(sum(freed.values()))])
 
 

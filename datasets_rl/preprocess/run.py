@@ -161,7 +161,8 @@ def preprocess(
     settled = not target.work.exists() and not unfinished(target)
     if settled and not force and _present(aim, described, mark, num_frames, seed):
         return target.folder
-    with transaction(target, str(target.folder), request, wait=wait) as change:
+    repeatable = not (in_place and force)
+    with transaction(target, str(target.folder), request, wait=wait, repeatable=repeatable) as change:
         if change.finished or (not force and _present(aim, described, mark, num_frames, seed)):
             return target.folder
         stored = opened([str(one) for one in folders])

@@ -28,18 +28,18 @@ def test_the_recipes_and_steps_are_listed(rlds):
 def test_a_recipe_replaces_the_dataset_and_undo_brings_it_back(rlds, stored):
     before = np.array(StoredDataset(stored).column(("next", "reward")))
 
-    ran = rlds("preprocess", "demo/pendulum", "--recipe", "iql_antmaze")
+    ran = rlds("preprocess", "demo/pendulum", "--recipe", "iql_antmaze", "--in-place")
     assert (ran.code, ran.out) == (0, f"{stored}\n")
     assert "demo/pendulum: 15,000 steps in 75 episodes" in ran.err
     assert np.array_equal(StoredDataset(stored).column(("next", "reward")), before - 1)
 
-    again = rlds("preprocess", "demo/pendulum", "--recipe", "iql_antmaze", "--json")
+    again = rlds("preprocess", "demo/pendulum", "--recipe", "iql_antmaze", "--in-place", "--json")
     assert again.json["datasets"][0]["present"]
     assert rlds("preprocess", "demo/pendulum", "--undo", "-q").out == f"{stored}\n"
     assert np.array_equal(StoredDataset(stored).column(("next", "reward")), before)
     twice = rlds("preprocess", "demo/pendulum", "--undo", "--json")
     assert twice.code == 2
-    assert twice.json["datasets"][0]["error"]["what"] == "nothing to undo"
+    assert twice.json["datasets"][0]["error"]["what"] == f"{stored} has no earlier version"
 
 
 @pytest.mark.parametrize("more", [("--dry-run",), ("-r", "iql_antmaze"), ("-t", "cast:float16")], ids=" ".join)
@@ -127,8 +127,8 @@ def test_a_dry_run_shows_the_first_values_of_encoded_pictures(rlds, tmp_path):
 
 def test_the_history_is_printed_back_to_the_raw_bytes(rlds, stored):
     raw = StoredDataset(stored).manifest.raw[0]
-    rlds("preprocess", "demo/pendulum", "-r", "td3_bc")
-    rlds("preprocess", "demo/pendulum", "-t", "scale_rewards:0.1")
+    rlds("preprocess", "demo/pendulum", "-r", "td3_bc", "--in-place")
+    rlds("preprocess", "demo/pendulum", "-t", "scale_rewards:0.1", "--in-place")
 
     page = rlds("info", "demo/pendulum").out
     assert raw.sha256 in page
@@ -207,8 +207,10 @@ def test_with_a_place_several_become_one(rlds, stored, tmp_path):
     assert "demo/pendulum, 2,000 steps" in page
 
 
-def test_without_a_place_each_of_several_is_replaced(rlds, stored):
-    ran = rlds("preprocess", "demo/pendulum", "d4rl/hopper-medium-v2", "-t", "cast:float16,observation", "--json")
+def test_in_place_each_of_several_is_replaced(rlds, stored):
+    ran = rlds(
+        "preprocess", "demo/pendulum", "d4rl/hopper-medium-v2", "-t", "cast:float16,observation", "--in-place", "--json"
+    )
 
     assert ran.code == 1
     assert [one["error"] is None for one in ran.json["datasets"]] == [True, False]

@@ -52,9 +52,9 @@ def test_unfinished_files_go_too(rlds, home):
     assert not part.exists()
 
 
-@pytest.mark.parametrize("left", ["both", "the replaced one alone"])
-def test_what_preprocessing_replaced_is_counted_and_goes_too(rlds, home, stored, left):
-    rlds("preprocess", "demo/pendulum", "-t", "scale_rewards:0.1")
+@pytest.mark.parametrize("left", ["both", "the earlier one alone"])
+def test_earlier_versions_are_counted_and_go_too(rlds, home, stored, left):
+    rlds("preprocess", "demo/pendulum", "-t", "scale_rewards:0.1", "--in-place")
     if left != "both":
         disk.remove_tree(stored)
     size = disk.tree_bytes(home)

@@ -75,7 +75,7 @@ def found():
 
 
 def restore():
-    for hidden in (".work", ".previous"):
+    for hidden in (".work", ".versions", ".trash"):
         shutil.rmtree(root / hidden, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(backup, folder)

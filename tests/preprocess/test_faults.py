@@ -35,12 +35,12 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
 recipe = Recipe([Function(lambda batch: batch.set("more", batch["observation"].repeat(1, 9)), "batch")])
 try:
-    preprocess(Path(sys.argv[1]), recipe, num_parts=4)
+    preprocess(Path(sys.argv[1]), recipe, num_parts=4, in_place=True)
 except DiskFull as error:
     print(json.dumps(str(error)))
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 if len(sys.argv) > 2:
-    preprocess(Path(sys.argv[1]), recipe, num_parts=4)
+    preprocess(Path(sys.argv[1]), recipe, num_parts=4, in_place=True)
 """
 
 
@@ -87,7 +87,7 @@ def test_of_two_runs_at_once_one_waits_and_finds_the_work_done(folder, tmp_path)
         return doubled(batch)
 
     recipe = Recipe([Function(held, "batch")])
-    runs = [threading.Thread(target=preprocess, args=(folder, recipe)) for _ in range(2)]
+    runs = [threading.Thread(target=preprocess, args=(folder, recipe), kwargs={"in_place": True}) for _ in range(2)]
     runs[0].start()
     assert waited(calls)
     with pytest.raises(Locked, match="is being made by"):

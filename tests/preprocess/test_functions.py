@@ -253,7 +253,7 @@ def test_undo_brings_back_what_was_replaced_once(dataset, folder):
 
     undo(folder)
     assert strict(folder).manifest == before
-    with pytest.raises(BadArgument, match="nothing to undo"):
+    with pytest.raises(BadArgument, match="has no earlier version"):
         undo(folder)
 
 
@@ -265,7 +265,7 @@ def test_an_undo_that_dies_can_be_done_again(dataset, folder, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run.disk, "publish_folder", dies)
+        patch.setattr(run.disk, "exchange", dies)
         with pytest.raises(KeyboardInterrupt):
             undo(folder)
     undo(folder)
@@ -331,7 +331,7 @@ def test_the_same_recipe_on_the_same_data_is_found_again(folder, tmp_path):
     made = (tmp_path / "out" / "manifest.json").stat().st_mtime_ns
     preprocess(folder, Recipe([Function(with_norm), Function(lambda step: step)]), dest=tmp_path / "out")
     assert (tmp_path / "out" / "manifest.json").stat().st_mtime_ns == made
-    with pytest.raises(BadArgument, match="in the way: it holds what another recipe"):
+    with pytest.raises(BadArgument, match="in the way: it holds the result of another recipe"):
         preprocess(folder, Recipe([Function(halved)]), dest=tmp_path / "out")
     assert (tmp_path / "out" / "manifest.json").stat().st_mtime_ns == made
     preprocess(folder, Recipe([Function(halved)]), dest=tmp_path / "out", force=True)

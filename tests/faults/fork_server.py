@@ -1,0 +1,93 @@
+"""Run `rlds` in forked children that may die at one of their changes of the disk. Run as a program by the tests.
+
+stdin       a line of JSON for each child: home (RLDS_HOME), argv, fatal (the number of the change before which it gets a
+            SIGKILL; 0 for none)
+stdout      a line of JSON for each: died, code (of the command), changes (how many it made), text (what it printed)
+
+A change is a call that creates, opens for writing, renames, links or deletes something. Python announces each of them to
+an audit hook before it happens.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import pkgutil
+import signal
+import sys
+import tempfile
+import traceback
+
+import torch
+
+import datasets_rl
+from datasets_rl.cli.app import main
+
+_CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.link"}
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+
+def changes(event, arguments, home):
+    """Say whether an audit event is a change below a folder; names relative to an open folder are of a deletion there."""
+    if event == "open":
+        path, _, flags = arguments
+        return isinstance(path, (str, bytes)) and home in os.fsdecode(path) and bool(flags & _WRITING)
+    if event not in _CHANGES:
+        return False
+    paths = [os.fsdecode(one) for one in arguments if isinstance(one, (str, bytes, os.PathLike))]
+    return any(home in path or not path.startswith(os.sep) for path in paths)
+
+
+def child(task, writable):
+    count = 0
+
+    def watch(event, arguments):
+        nonlocal count
+        if changes(event, arguments, task["home"]):
+            count += 1
+            if count == task["fatal"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    os.environ["RLDS_HOME"] = task["home"]
+    os.environ["RLDS_NO_PROGRESS"] = "1"
+    os.environ["RLDS_JOBS"] = "1"
+    with tempfile.TemporaryFile("w+") as text:
+        for stream in (1, 2):
+            os.dup2(text.fileno(), stream)
+        sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
+        sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+        sys.addaudithook(watch)
+        try:
+            code = main(task["argv"])
+        except BaseException:  # noqa: BLE001 - whatever it is, this child must not live on
+            traceback.print_exc()
+            code = -1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        made = count
+        text.seek(0)
+        os.write(writable, json.dumps({"code": code, "changes": made, "text": text.read()[-2000:]}).encode())
+    os._exit(0)
+
+
+def serve(task):
+    readable, writable = os.pipe()
+    process = os.fork()
+    if not process:
+        os.close(readable)
+        child(task, writable)
+    os.close(writable)
+    with os.fdopen(readable) as stream:
+        said = stream.read()
+    _, status = os.waitpid(process, 0)
+    answer = json.loads(said) if said else {"code": None, "changes": task["fatal"], "text": ""}
+    return {"died": os.WIFSIGNALED(status), **answer}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # threads do not survive a fork
+    for module in pkgutil.walk_packages(datasets_rl.__path__, "datasets_rl."):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module.name)
+    for line in sys.stdin:
+        print(json.dumps(serve(json.loads(line))), flush=True)

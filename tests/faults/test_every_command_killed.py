@@ -1,0 +1,262 @@
+"""Whatever command is killed, before whatever change of the disk: nothing is lost, mixed, left over or done twice.
+
+For each command and each of its changes, a child dies before that change. Then, each on a copy of what it left,
+
+* the same command ends with 0 and the tree of an undisturbed run, hidden folders included;
+* another command ends as it does on an undisturbed tree, before or after the first one, and leaves that tree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stored_data import columns, trajectory, write_dataset
+
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL"),
+    pytest.mark.xdist_group("every command killed"),
+]
+
+ID = "demo/pendulum"
+SCALE = ["-t", "scale_rewards:3"]
+KEEP = ["-t", "keep_lengths:3"]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A command, and what was done before it."""
+
+    argv: list[str]
+    before: list[list[str]] = field(default_factory=list)
+    stored: bool = True
+    """Whether there is a dataset."""
+
+
+IN_PLACE = ["preprocess", ID, *SCALE, "--in-place"]
+AGAIN = [*IN_PLACE, "--force"]
+SCENARIOS = {
+    "download": Scenario(["download", "local/toy", "--from-local", "{raw}"], stored=False),
+    "download and keep": Scenario(["download", "local/toy", "--from-local", "{raw}", "--keep-raw"], stored=False),
+    "download from a package": Scenario(["download", ID], stored=False),
+    "download --force": Scenario(["download", ID, "--force"], [["download", ID]], stored=False),
+    "download --force over a version made in place": Scenario(
+        ["download", ID, "--force"], [["download", ID], IN_PLACE], stored=False
+    ),
+    "preprocess": Scenario(["preprocess", ID, *SCALE, *KEEP, "--as", "long"]),
+    "preprocess --force": Scenario(
+        ["preprocess", ID, *SCALE, "--as", "x", "--force"], [["preprocess", ID, *KEEP, "--as", "x"]]
+    ),
+    "preprocess --in-place": Scenario(IN_PLACE),
+    "preprocess --in-place --force": Scenario(AGAIN, [IN_PLACE]),
+    "preprocess --out": Scenario(["preprocess", ID, *SCALE, "--out", "{home}/out/mine"]),
+    "preprocess --out --force": Scenario(
+        ["preprocess", ID, *SCALE, "--out", "{home}/out/mine", "--force"],
+        [["preprocess", ID, *KEEP, "--out", "{home}/out/mine"]],
+    ),
+    "preprocess a folder in place": Scenario(
+        ["preprocess", "{home}/out/mine", *SCALE, "--in-place"],
+        [["preprocess", ID, *KEEP, "--out", "{home}/out/mine"]],
+    ),
+    "merge": Scenario(
+        ["preprocess", ID, f"{ID}@x", "--out", "{home}/out/both"], [["preprocess", ID, *SCALE, "--as", "x"]]
+    ),
+    "undo": Scenario(["preprocess", ID, "--undo"], [IN_PLACE, AGAIN, AGAIN]),
+    "remove": Scenario(["remove", ID, "--yes"], [IN_PLACE, ["preprocess", ID, *KEEP, "--as", "x"]]),
+    "mix": Scenario(["mix", ID, f"{ID}@x", "-o", "{home}/out/mix.toml"], [["preprocess", ID, *SCALE, "--as", "x"]]),
+    "cache prune": Scenario(["cache", "prune", "--versions"], [IN_PLACE, AGAIN]),
+}
+OTHERS = [
+    ["info", ID],
+    ["list", "--downloaded"],
+    ["verify", ID],
+    ["sample", ID, "-n", "2"],
+    ["path", ID],
+    ["preprocess", ID, "--undo"],
+    ["preprocess", ID, "-t", "scale_rewards:5", "--as", "five"],
+    ["remove", ID, "--yes"],
+    ["cache", "prune", "--builds"],
+]
+
+
+class Server:
+    """Runs commands in children that may be killed."""
+
+    def __init__(self) -> None:
+        program = [sys.executable, str(Path(__file__).with_name("fork_server.py"))]
+        self.process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, argv, home, fatal=0):
+        raw = home.parent / "raw"
+        words = [word.replace("{home}", str(home)).replace("{raw}", str(raw)) for word in argv]
+        self.process.stdin.write(json.dumps({"argv": words, "home": str(home), "fatal": fatal}) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def server():
+    made = Server()
+    yield made
+    made.process.stdin.close()
+    assert made.process.wait(60) == 0
+    made.process.stdout.close()
+
+
+def tree(home):
+    """Return the digest of every file, by its path; the folders themselves, too."""
+    return {
+        path.relative_to(home).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        for path in home.rglob("*")
+    }
+
+
+def public(files):
+    """Leave out what only a command that is run again can use, and folders: empty ones are nobody's loss."""
+    resumable = (".raw/", ".work/")
+    return {
+        path: digest
+        for path, digest in files.items()
+        if digest and not any(f"/{hidden}" in f"/{path}" for hidden in resumable)
+    }
+
+
+def rubbish(files):
+    """Return what a next command has to delete: trash, records, owner files, temporary files."""
+    marks = (".trash", ".change-", ".lock", ".claim", ".tmp")
+    return [path for path in files if any(mark in path for mark in marks) and not path.startswith("out/")]
+
+
+class Trial:
+    """A command in a folder of its own, which is put back for each death."""
+
+    def __init__(self, server, folder, scenario):
+        self.server, self.scenario = server, scenario
+        self.home, self.start = folder / "home", folder / "start"
+        self.start.mkdir(parents=True)
+        raw = folder / "raw" / "toy"
+        raw.mkdir(parents=True)
+        for number in range(3):
+            draw = np.random.default_rng(number)
+            np.savez(
+                raw / f"{number}.npz",
+                observations=draw.normal(size=(6, 3)).astype("f4"),
+                actions=draw.normal(size=(6, 1)).astype("f4"),
+                rewards=draw.normal(size=6).astype("f4"),
+                terminals=np.array([0, 0, 1, 0, 0, 1], bool),
+            )
+        (self.start / "out").mkdir()
+        self.put_back()
+        if scenario.stored:
+            given = [trajectory(2 + number % 5, seed=number) for number in range(8)]
+            write_dataset(self.home / "demo" / "pendulum", given, columns(), id=ID)
+        for argv in scenario.before:
+            self.ends(argv)
+        shutil.rmtree(self.start)
+        shutil.copytree(self.home, self.start)
+        self.before = tree(self.home)
+        self.changes = self.ends(scenario.argv)["changes"]
+        self.after = tree(self.home)
+        shutil.copytree(self.home, folder / "after")
+        self.expected = {}
+        for other in OTHERS:
+            ends = []
+            for origin in (self.start, folder / "after"):
+                self.put_back(origin)
+                answer = self.server.run(other, self.home)
+                ends.append((answer["code"], public(tree(self.home))))
+            self.expected[tuple(other)] = ends
+
+    def put_back(self, origin=None):
+        shutil.rmtree(self.home, ignore_errors=True)
+        shutil.copytree(origin or self.start, self.home, symlinks=True)
+
+    def ends(self, argv):
+        answer = self.server.run(argv, self.home)
+        assert answer["code"] == 0, (argv, answer)
+        return answer
+
+    def kill(self, fatal, others):
+        """Kill the command before one of its changes, and yield what is wrong then, a sentence each."""
+        self.put_back()
+        if not self.server.run(self.scenario.argv, self.home, fatal)["died"]:
+            yield f"{fatal}: it did not die"
+            return
+        dead = self.home.with_name("dead")
+        shutil.rmtree(dead, ignore_errors=True)
+        shutil.copytree(self.home, dead, symlinks=True)
+        answer = self.server.run(self.scenario.argv, self.home)
+        if answer["code"] != 0:
+            yield f"{fatal}: the same command ends with {answer['code']}: {answer['text']}"
+        elif tree(self.home) != self.after:
+            yield f"{fatal}: the same command leaves {difference(tree(self.home), self.after)}"
+        for other in others:
+            self.put_back(dead)
+            answer = self.server.run(other, self.home)
+            found = tree(self.home)
+            ends = self.expected[tuple(other)]
+            if (answer["code"], public(found)) not in ends:
+                near = difference(public(found), ends[0][1]), difference(public(found), ends[1][1])
+                yield f"{fatal}: {' '.join(other)} ends with {answer['code']} and {near}: {answer['text']}"
+            if left := rubbish(found):
+                yield f"{fatal}: {' '.join(other)} leaves {left}"
+
+
+def difference(found, wanted):
+    """Name the paths that are there and should not be, that are missing, and that have other bytes."""
+    return {
+        "more": sorted(found.keys() - wanted.keys()),
+        "missing": sorted(wanted.keys() - found.keys()),
+        "other": sorted(path for path in found.keys() & wanted.keys() if found[path] != wanted[path]),
+    }
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder in memory where there is one: the disk is asked to sync some hundred thousand times."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir():
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def counts():
+    made = Counter()
+    yield made
+    print("\nkills by command:", dict(made), "in all", sum(made.values()))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_killed_command_loses_nothing_and_is_completed_by_the_next(server, counts, folder, name):
+    trial = Trial(server, folder, SCENARIOS[name])
+    draw = random.Random(name)
+    fatal = draw.sample(range(1, trial.changes + 1), min(3, trial.changes))
+
+    wrong = [one for number in fatal for one in trial.kill(number, draw.sample(OTHERS, 1))]
+    counts[name] += len(fatal)
+    assert wrong == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_command_killed_anywhere_loses_nothing_and_is_completed_by_the_next(server, counts, folder, name):
+    trial = Trial(server, folder, SCENARIOS[name])
+
+    wrong = [one for number in range(1, trial.changes + 1) for one in trial.kill(number, OTHERS)]
+    counts[name] += trial.changes
+    assert wrong == []
