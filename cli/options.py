@@ -16,6 +16,7 @@ import typer
 
 from datasets_rl.errors import BadArgument, DatasetsRLError, UnknownId
 from datasets_rl.settings import Settings
+from datasets_rl.sources import DERIVED
 
 from .commands import command_names
 from .errors import SOME_FAILED, Explained, explain
@@ -111,15 +112,16 @@ class Shell:
     def sweep(self) -> None:
         """Delete what killed commands left in the data folder and beside the folders that were named.
 
-        Commands that change datasets leave the records of changes to be read by the change that they make.
+        A command that changes datasets leaves the recorded changes of those that it names to its own change.
         """
         home = self.settings.home
         roots = {path for path in home.glob("*") if path.is_dir() and path.name[0] != "."} | self.roots
         if found := sorted(root for root in roots for hidden in (".work", ".trash") if (root / hidden).exists()):
             from datasets_rl import store
 
+            words = [f"{word} {Path(word).absolute()}" for word in self.argv] if self.command in _CHANGING else []
             for root in found:
-                store.sweep(root, records=self.command not in _CHANGING)
+                store.sweep(root, spare=lambda name: any(name.partition(DERIVED)[0] in word for word in words))
 
     def detail(self, text: str) -> None:
         """Say something that only -v wants to know."""

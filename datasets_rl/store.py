@@ -210,7 +210,7 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
     """
     as_path = Path(dataset).expanduser()
     if isinstance(dataset, Path) or (root is None and (as_path / MANIFEST_FILE).is_file()):
-        if not (as_path / MANIFEST_FILE).is_file() and not _settled(place_of(as_path)):
+        if not _settled_folder(as_path):
             raise NotADataset(as_path, *([] if as_path.exists() else ["it does not exist"]))
         return as_path.absolute()
     spot = place(dataset, root=root, settings=settings)
@@ -223,11 +223,19 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
 
 
 def _settled(spot: Place) -> bool:
-    """Return whether there is a dataset, after a replacement that is between two renames has been completed."""
-    if not spot.exists and unfinished(spot):
-        with suppress(Locked, OSError), disk.lock(spot.lock, spot.name, wait=_SETTLE_SECONDS):
+    """Return whether there is a dataset, after a change that a dead process recorded has been completed."""
+    if unfinished(spot):
+        wait = 0 if spot.exists else _SETTLE_SECONDS
+        with suppress(Locked, OSError), disk.lock(spot.lock, spot.name, wait=wait):
             _settle(spot)
     return spot.exists
+
+
+def _settled_folder(folder: Path) -> bool:
+    # Where nothing was ever recorded, no manifest needs to be read.
+    if (folder / MANIFEST_FILE).is_file() and not any((root / _WORK).is_dir() for root in folder.absolute().parents):
+        return True
+    return _settled(place_of(folder))
 
 
 def place_of(folder: Path) -> Place:
@@ -621,7 +629,7 @@ def discard_raw(spot: Place) -> None:
     _drop_empty(spot.raw, spot.root)
 
 
-def sweep(root: Path, *, records: bool = True, keep: Sequence[Path] = ()) -> None:
+def sweep(root: Path, *, spare: Callable[[str], bool] = lambda _: False, keep: Sequence[Path] = ()) -> None:
     """Delete what dead processes left below a source's folder, and complete what they began.
 
     Nothing that a command could go on with is deleted, and nothing that a living process uses. Folders that cannot be
@@ -629,14 +637,14 @@ def sweep(root: Path, *, records: bool = True, keep: Sequence[Path] = ()) -> Non
 
     Args:
         root: The source's folder.
-        records: Complete the changes of dead processes, too. A command that may be the same one run again must see them
-            first.
+        spare: Given the name of a dataset, whether its recorded changes are left to a command that may be the same one run
+            again, and must see them first; by default none are.
         keep: Records that stay.
     """
     work, trash = root / _WORK, root / _TRASH
     with suppress(OSError):
         if work.is_dir():
-            _sweep_work(work, set(keep), records=records)
+            _sweep_work(work, spare, set(keep))
     with suppress(OSError):
         for path in trash.iterdir():
             disk.remove_tree(path)
@@ -645,18 +653,19 @@ def sweep(root: Path, *, records: bool = True, keep: Sequence[Path] = ()) -> Non
             folder.rmdir()
 
 
-def _sweep_work(work: Path, keep: set[Path], *, records: bool) -> None:
+def _sweep_work(work: Path, spare: Callable[[str], bool], keep: set[Path]) -> None:
     held = {path.stem for path in disk.free_owner_files(work)}
     disk.free_temporary_files(work)
-    for record in sorted(set(work.glob(f"*{_RECORD}*")) - keep) if records else ():
+    for record in sorted(set(work.glob(f"*{_RECORD}*")) - keep):
         change = _Change.read(record)
-        if change is None or not change.abandoned:
+        if change is None or not change.abandoned or spare(change.name):
             continue
         spot = Place(work.parent, change.name)
         with suppress(Locked), disk.lock(spot.lock, spot.name, wait=0):
             for path in _settle(spot).keys() - keep:
                 path.unlink(missing_ok=True)
     for folder in _unfinished(work, held):
+        disk.free_temporary_files(folder)
         # Without a journal there is nothing to go on with.
         if (folder / "build").exists() and not (folder / "journal.jsonl").exists():
             _discard_unless_held(folder / "build", folder)
@@ -682,7 +691,10 @@ def sweep_builds(root: Path, *, dry_run: bool = False) -> int:
 
 
 def _unfinished(work: Path, held: set[str]) -> list[Path]:
-    return [path for path in work.iterdir() if path.is_dir() and path.name not in held]
+    """Return the work folders of builds alone: while a change is recorded, the old version may be in one of them."""
+    paths = list(work.iterdir())
+    changing = {path.name.rpartition(_RECORD)[0] for path in paths if _RECORD in path.name}
+    return [path for path in paths if path.is_dir() and path.name not in held | changing]
 
 
 def _discard_unless_held(path: Path, folder: Path) -> None:

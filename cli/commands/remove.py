@@ -59,9 +59,11 @@ def run(
 
 
 def _look(shell: Shell, dataset_id: str) -> _There:
-    from datasets_rl import disk, library
+    from datasets_rl import disk, store
 
-    spot = library.place(dataset_id, settings=shell.settings)
+    spot = store.place(dataset_id, settings=shell.settings)
+    if not spot.trees:  # a command that was killed may have removed it, and not known that it had
+        store.sweep(spot.root)
     return _There(str(spot.folder), sum(map(disk.tree_bytes, spot.trees)))
 
 

@@ -124,7 +124,7 @@ def tree(home):
 
 def public(files):
     """Leave out what only a command that is run again can use, and folders: empty ones are nobody's loss."""
-    resumable = (".raw/", ".work/")
+    resumable = (".raw/", ".work/", "out/.")
     return {
         path: digest
         for path, digest in files.items()
@@ -156,6 +156,7 @@ class Trial:
                 rewards=draw.normal(size=6).astype("f4"),
                 terminals=np.array([0, 0, 1, 0, 0, 1], bool),
             )
+        (raw / "dataset.toml").write_text('name = "Toy"\n')
         (self.start / "out").mkdir()
         self.put_back()
         if scenario.stored:
@@ -168,15 +169,19 @@ class Trial:
         self.before = tree(self.home)
         self.changes = self.ends(scenario.argv)["changes"]
         self.after = tree(self.home)
-        shutil.copytree(self.home, folder / "after")
+        self.done = folder / "after"
+        shutil.copytree(self.home, self.done)
         self.expected = {}
-        for other in OTHERS:
-            ends = []
-            for origin in (self.start, folder / "after"):
+
+    def ends_of(self, other):
+        """Return how another command ends on an undisturbed tree, before and after this one."""
+        if tuple(other) not in self.expected:
+            ends = self.expected[tuple(other)] = []
+            for origin in (self.start, self.done):
                 self.put_back(origin)
                 answer = self.server.run(other, self.home)
                 ends.append((answer["code"], public(tree(self.home))))
-            self.expected[tuple(other)] = ends
+        return self.expected[tuple(other)]
 
     def put_back(self, origin=None):
         shutil.rmtree(self.home, ignore_errors=True)
@@ -202,10 +207,10 @@ class Trial:
         elif tree(self.home) != self.after:
             yield f"{fatal}: the same command leaves {difference(tree(self.home), self.after)}"
         for other in others:
+            ends = self.ends_of(other)
             self.put_back(dead)
             answer = self.server.run(other, self.home)
             found = tree(self.home)
-            ends = self.expected[tuple(other)]
             if (answer["code"], public(found)) not in ends:
                 near = difference(public(found), ends[0][1]), difference(public(found), ends[1][1])
                 yield f"{fatal}: {' '.join(other)} ends with {answer['code']} and {near}: {answer['text']}"
