@@ -266,7 +266,9 @@ class Transfer:
 
     def _stream(self, span: Span) -> None:
         asked, part = span.at, self._part
-        headers = {**self._remote.headers, **self._range(span)}
+        before = plan.part(self._want, part.left, part.address)
+        obey(before)
+        headers = {**self._remote.headers, **self._range(span, before.if_range)}
         with self._network.client.stream("GET", self._remote.url, headers=headers) as response:
             said = _read(response)
             step = plan.answer(self._want, part.left, asked, said)
@@ -279,11 +281,11 @@ class Transfer:
             obey(step, response)
             self._receive(response, span, said)
 
-    def _range(self, span: Span) -> dict[str, str]:
+    def _range(self, span: Span, if_range: str | None) -> dict[str, str]:
         if span.at == 0 and len(self._part.spans) == 1:
             return {}
         stop = span.stop - 1 if len(self._part.spans) > 1 and span.stop is not None else ""
-        condition = {"If-Range": self._part.validator} if self._part.validator else {}
+        condition = {"If-Range": if_range} if if_range else {}
         return {"Range": f"bytes={span.at}-{stop}", **condition}
 
     def _look(self, head: bytes) -> str | None:
@@ -341,13 +343,14 @@ def _refuse_errors(response: httpx.Response) -> None:
         obey(plan.answer(plan.Wanted(), plan.Left("", 0), 0, plan.Answer(response.status_code)), response)
 
 
-def obey(step: plan.Step, response: httpx.Response) -> None:
-    """Raise what a step says, or return if the answer's bytes are to be taken."""
-    reason = step.reason + _host(response)
-    if message := response.headers.get("x-error-message"):
+def obey(step: plan.Step, response: httpx.Response | None = None) -> None:
+    """Raise what a step says, or return if the request is to be made or the answer's bytes are to be taken."""
+    headers = {} if response is None else response.headers
+    reason = step.reason + ("" if response is None else _host(response))
+    if message := headers.get("x-error-message"):
         reason += f": {message}"
     if step.do is Do.RETRY:
-        raise _Passing(reason, _retry_after(response.headers.get("retry-after", "")))
+        raise _Passing(reason, _retry_after(headers.get("retry-after", "")))
     if step.do is Do.RESTART:
         raise _Changed(reason)
     if step.do is Do.REFUSE:
@@ -356,7 +359,6 @@ def obey(step: plan.Step, response: httpx.Response) -> None:
 
 def _read(response: httpx.Response) -> plan.Answer:
     headers, status = response.headers, response.status_code
-    etag = headers.get("etag", "")
     start, total = 0, headers.get("content-length", "") if status == httpx.codes.OK else ""
     if status in (httpx.codes.PARTIAL_CONTENT, httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE):
         found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
@@ -367,10 +369,28 @@ def _read(response: httpx.Response) -> plan.Answer:
         status,
         int(total) if total.isdecimal() else None,
         start,
-        # Only a strong mark says that every byte is the same, and only plain characters can be sent back.
-        validator=etag if etag.startswith('"') and etag.isascii() else headers.get("last-modified"),
+        validator=_version_mark(headers),
         encoding=headers.get("content-encoding", ""),
     )
+
+
+def _version_mark(headers: httpx.Headers) -> str | None:
+    """Return the strong validator of an answer in the sense of RFC 9110, section 8.8; None if it has none."""
+    etag, modified = headers.get("etag", ""), headers.get("last-modified", "")
+    # Only a strong ETag guarantees that every byte is the same, and only ASCII characters can be sent back.
+    if etag.startswith('"') and etag.isascii():
+        return etag
+    # A file may change twice within the second that its date names; after that second the date is a strong validator.
+    dated, now = _timestamp(modified), _timestamp(headers.get("date", "")) or time.time()
+    return modified if dated is not None and dated + 1 <= now else None
+
+
+def _timestamp(date: str) -> float | None:
+    """Return an HTTP date as seconds since 1970; None if it is not a date."""
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _told(response: httpx.Response) -> plan.Wanted:
@@ -410,7 +430,5 @@ def _origin(url: httpx.URL) -> tuple[str, bytes]:
 def _retry_after(value: str) -> float | None:
     if value.strip().isdecimal():
         return float(value)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
-        return None
+    date = _timestamp(value)
+    return None if date is None else max(0.0, date - time.time())

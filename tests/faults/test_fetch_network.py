@@ -364,8 +364,9 @@ def test_a_file_that_changes_in_the_middle_is_fetched_anew(get):
 
 
 @pytest.mark.usefixtures("_streams")
+@pytest.mark.parametrize("marks", ["always", "sometimes", "never"])
 @pytest.mark.parametrize("seed", range(5))
-def test_bytes_of_two_versions_never_meet(get, seed):
+def test_bytes_of_two_versions_never_meet(get, seed, marks):
     """The file flips between two versions of equal length while connections break at random."""
     two = MAGIC + random.Random(9).randbytes(300_000)
 
@@ -375,6 +376,10 @@ def test_bytes_of_two_versions_never_meet(get, seed):
 
         def data(self):
             return DATA if self.dice.random() < 0.6 else two
+
+        def mark(self, data):
+            shown = {"always": 1.0, "sometimes": 0.5, "never": 0.0}[marks]
+            return super().mark(data) if self.dice.random() < shown else None
 
         def send(self, call, data, turn):
             del turn
@@ -391,6 +396,64 @@ def test_bytes_of_two_versions_never_meet(get, seed):
 
     assert came.path.read_bytes() in (DATA, two)
     assert came.sha256 == hashlib.sha256(came.path.read_bytes()).hexdigest()
+
+
+EDITED = DATA[:200_000] + b"edited" + DATA[200_006:]
+"""As a corrected upload: of the same length, and equal in nearly all of its bytes."""
+
+MARKS = pytest.mark.parametrize(
+    ("first", "then"),
+    [(None, None), ('W/"1"', 'W/"1"'), ('"strong"', None), (None, '"strong"'), ('"strong"', 'W/"1"')],
+    ids=["no mark", "weak ETag", "strong, then none", "none, then strong", "strong, then weak"],
+)
+
+
+@MARKS
+def test_a_retry_does_not_join_bytes_that_the_server_does_not_confirm(get, first, then):
+    versions = InTurn(Cut(EDITED, after=250_000, etag=first), IgnoresIfRange(DATA, etag=then))
+    with serve({"/a": versions}) as server:
+        assert get(server.url + "/a").path.read_bytes() == DATA
+
+
+@MARKS
+def test_another_process_does_not_join_bytes_that_the_server_does_not_confirm(get, first, then):
+    with serve({}) as server:
+        start(get, server, body=EDITED, after=250_000, etag=first)
+        server.paths["/a"] = IgnoresIfRange(DATA, etag=then)
+
+        assert get(server.url + "/a").path.read_bytes() == DATA
+
+
+def test_a_date_of_this_second_does_not_join_bytes(get):
+    """The file may change once more within the second; RFC 9110 calls such a date a weak validator."""
+    with serve({}) as server:
+        start(get, server, etag=None, modified=email.utils.formatdate(time.time() + 60, usegmt=True))
+        server.paths["/a"] = DATA
+
+        assert get(server.url + "/a").path.read_bytes() == DATA
+        assert server.ranges == []
+
+
+def test_bytes_joined_for_the_sake_of_a_digest_are_dropped_where_it_is_not_compared(get, folder):
+    """The bytes are of two addresses, so that the version mark of the second one says nothing about the first."""
+    with serve({}) as server:
+        start(get, server, body=EDITED, after=250_000)
+        server.paths.update({"/a": Status(404), "/b": Cut(DATA, after=10_000, times=10**9)})
+        urls = [server.url + "/a", server.url + "/b"]
+        with pytest.raises(FetchFailed):
+            get(urls, retries=0, sha256=SHA256)
+        assert sidecar(folder)["spans"] == [[0, 300_008, 260_000]]
+        server.paths["/b"] = DATA
+
+        assert get(urls[1], sha256=SHA256, hash_check=False).path.read_bytes() == DATA
+
+
+def test_an_address_that_breaks_off_and_names_no_version_says_so_in_the_end(get):
+    unnamed = Cut(DATA, after=100_000, times=10**9, etag=None)
+    with serve({"/a": unnamed}) as server, pytest.raises(FetchFailed, match="no strong ETag and no Last-Modified"):
+        get(server.url + "/a")
+
+    assert len(server.requests) == 4
 
 
 @pytest.mark.parametrize("shift", [-1, 1, -100])
