@@ -9,8 +9,8 @@ Three questions, in the order in which a download meets them. Each gets a `Step`
 Bytes of two versions must never end up in one file, and a mixture must never depend on luck. Bytes are therefore added
 to others in two cases only, after a broken connection as well as in another process: a known sha256 is compared with
 the whole file at the end, or the first answer had a version mark (a strong ETag or a Last-Modified date) and the answer
-that continues has the same one. In every other case the download begins again. To compare samples of the bytes at hand
-with the server's is no substitute: an upstream that corrects a few values leaves the length and nearly all bytes as
+that continues has the same one. In every other case the download begins again. To compare samples of the bytes so far
+with the server's does not replace this rule: an upstream that corrects a few values leaves the length and nearly all bytes as
 they were, so that samples agree and the file is a mixture. Only a comparison of all bytes is certain, and it costs as
 much as the download.
 """
@@ -210,7 +210,7 @@ def _same_version(wanted: Wanted, left: Left, said: Answer) -> Step:
     if wanted.sha256 is not None:
         return Step(Do.RESUME, "the digest will be compared at the end")
     if None in (left.validator, said.validator):
-        return Step(Do.RESTART, "the server does not say which version the rest is of: no strong ETag, no Last-Modified")
+        return Step(Do.RESTART, "without a strong ETag or Last-Modified nothing shows that the rest is of one version")
     return Step(Do.RESUME, "the same version goes on")
 
 

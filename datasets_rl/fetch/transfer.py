@@ -24,6 +24,7 @@ from datasets_rl.errors import DiskFull
 from datasets_rl.fetch import check, plan
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.check import WrongBytes
+from datasets_rl.fetch.pace import TooSlow, watch
 from datasets_rl.fetch.parallel import Halt, Limiter, in_parallel
 from datasets_rl.fetch.part import Part, Record, Span
 from datasets_rl.fetch.plan import Do
@@ -52,12 +53,16 @@ class _Passing(Exception):
         reason: What went wrong.
         retry_after: Seconds that the server asks to wait.
         reached: Whether there was a server at all.
+        slow: Whether the server sent too little, so that the bytes received are not progress.
     """
 
-    def __init__(self, reason: str, retry_after: float | None = None, *, reached: bool = True) -> None:
+    def __init__(
+        self, reason: str, retry_after: float | None = None, *, reached: bool = True, slow: bool = False
+    ) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
         self.reached = reached
+        self.slow = slow
 
 
 class _Changed(Exception):
@@ -83,6 +88,7 @@ class Network:
             # What is hashed and resumed are the bytes of the file, not of a compressed form of it.
             headers={"Accept-Encoding": "identity", "User-Agent": "datasets-rl"},
         )
+        watch(self.client, settings.timeout, settings.min_rate)
 
     def persist(self, attempt: Callable[[], None], progress: Callable[[], int], halt: Halt) -> None:
         """Call `attempt` until it returns; failures that may pass are counted anew after each progress.
@@ -98,7 +104,7 @@ class Network:
         failures, best = 0, progress()
         while (failure := self._fails(attempt)) is not None:
             if (now := progress()) > best:
-                failures, best = 0, now
+                failures, best = failures if failure.slow else 0, now
             failures += 1
             # A host that never answered is likely to be gone, and the next address may be there at once.
             if failures > (self.settings.retries if failure.reached or now else min(self.settings.retries, _UNREACHED)):
@@ -110,6 +116,8 @@ class Network:
             attempt()
         except _Passing as failure:
             return failure
+        except TooSlow as error:
+            return _Passing(str(error), slow=True)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             return _Passing(str(error) or type(error).__name__, reached=False)
         except httpx.ReadTimeout:

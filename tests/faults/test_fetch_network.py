@@ -16,6 +16,7 @@ import pytest
 from servers import (
     ChangesValidator,
     Cut,
+    Drips,
     File,
     Gzipped,
     Html,
@@ -27,6 +28,7 @@ from servers import (
     NoValidator,
     Redirect,
     Resets,
+    Slow,
     Stall,
     Status,
     WrongRange,
@@ -35,6 +37,9 @@ from servers import (
 
 from datasets_rl.errors import FetchFailed, IntegrityFailed
 from datasets_rl.fetch import Asset, fetch, part, plan, transfer
+from datasets_rl.fetch.download import asking
+from datasets_rl.fetch.parallel import Limiter
+from datasets_rl.fetch.schemes import NotThere
 from datasets_rl.settings import Settings
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -152,6 +157,95 @@ def test_a_stall_is_named_with_its_time(get):
         pytest.raises(FetchFailed, match=r"no byte came for 0\.5 s"),
     ):
         get(server.url + "/a", retries=0)
+
+
+DRIPS = pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        ("body", r"it sent \d+ bytes in \d\.\d s, expected at least 100 bytes per second"),
+        ("chunk", r"it sent \d+ bytes in \d\.\d s, expected at least 100 bytes per second"),
+        ("headers", r"the headers of its answer were not complete after 0\.5 s; \d+ bytes came"),
+        ("interim", r"the headers of its answer were not complete after 0\.5 s; \d+ bytes came"),
+    ],
+)
+
+
+@DRIPS
+def test_a_server_that_sends_a_byte_from_time_to_time_is_given_up(get, where, reason):
+    """Each try receives a few bytes more, which is not the progress that gives new tries."""
+    began = time.monotonic()
+    with serve({"/a": Drips(DATA, where=where, pause=0.1)}) as server:
+        with pytest.raises(FetchFailed, match=reason + r".* \(3 times\)"):
+            get(server.url + "/a", retries=2)
+
+        assert len(server.requests) == 3
+    assert time.monotonic() - began < 20
+
+
+@DRIPS
+def test_a_retry_succeeds_where_the_server_becomes_faster(get, where, reason):
+    del reason
+    with serve({"/a": Drips(DATA, where=where, pause=0.1, times=2)}) as server:
+        assert get(server.url + "/a").path.read_bytes() == DATA
+
+    assert len(server.requests) == 3
+    assert where in ("headers", "interim") or all(int(asked[6:-1]) >= 1024 for asked in server.ranges)
+
+
+def test_a_slow_address_leads_to_the_next(get):
+    with serve({"/a": Drips(DATA, pause=0.1), "/b": DATA}) as server:
+        assert get([server.url + "/a", server.url + "/b"], retries=0).url == server.url + "/b"
+
+
+def test_lists_of_files_from_a_slow_server_are_given_up(settings):
+    with (
+        serve({"/a": Drips(b"[" + b" " * 10_000 + b"]", pause=0.1)}) as server,
+        asking(replace(settings, retries=0)) as ask,
+        pytest.raises(NotThere, match="expected at least 100 bytes per second"),
+    ):
+        ask(server.url + "/a", {})
+
+
+def test_a_slow_and_steady_connection_is_not_given_up(get):
+    """10 kB/s; the file takes three times as long as the window over which the rate is measured."""
+    with serve({"/a": Slow(DATA[:15_000], rate=10_000)}) as server:
+        assert get(server.url + "/a", retries=0).size == 15_000
+
+    assert len(server.requests) == 1
+
+
+def test_a_rate_limit_of_the_user_does_not_make_the_server_slow(folder, settings):
+    """The limit of the user is below the least rate; the server waits for the client, and not the reverse."""
+    with serve({"/a": DATA}) as server:
+        asset = Asset((server.url + "/a",), "a")
+        patient = replace(settings, retries=0, min_rate=300_000)
+        (came,) = fetch([asset], folder, settings=patient, limiter=Limiter(150_000))
+
+    assert came.size == len(DATA)
+
+
+def test_the_least_rate_can_be_switched_off(folder, settings):
+    with serve({"/a": Drips(DATA[:5_012], pause=0.1)}) as server:
+        asset = Asset((server.url + "/a",), "a")
+        (came,) = fetch([asset], folder, settings=replace(settings, retries=0, min_rate=0))
+
+    assert came.size == 5_012
+
+
+def test_a_byte_every_half_second_ends_with_two_seconds_of_patience(folder, settings):
+    with serve({"/a": Drips(DATA)}) as server:
+        asset = Asset((server.url + "/a",), "a")
+        with pytest.raises(FetchFailed, match="expected at least 100 bytes"):
+            fetch([asset], folder, settings=replace(settings, timeout=2, retries=1))
+
+
+@pytest.mark.parametrize("where", ["body", "headers"])
+def test_a_proxy_of_the_environment_is_measured_as_well(get, monkeypatch, where):
+    with serve({"/a": Drips(DATA, where=where, pause=0.1)}) as proxy:
+        monkeypatch.setenv("NO_PROXY", "")
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        with pytest.raises(FetchFailed, match=r"at least 100 bytes per second|not complete after"):
+            get("http://data.invalid/a", retries=0)
 
 
 def test_nobody_listening_is_told(get):
