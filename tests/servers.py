@@ -384,6 +384,32 @@ class LiesAboutLength(File):
 
 
 @dataclass
+class HidesLength(File):
+    """Send no length; the first answers end early, as those of a server do that was stopped."""
+
+    after: int = 1000
+    times: int = 1
+
+    def reply(self, call: Call, status: int, headers: dict[str, object], data: bytes, turn: int) -> None:
+        call.start(status, {**headers, "Connection": "close"})
+        if call.command == "GET":
+            call.wfile.write(data if turn >= self.times else data[: self.after])
+        call.hang_up()
+
+
+@dataclass
+class Truncates(File):
+    """Serve the beginning of a file as if it were the file, as a proxy does that stored a cut answer."""
+
+    after: int = 1000
+    times: int = 1
+
+    def data(self) -> bytes:
+        data = super().data()
+        return data if self.calls >= self.times else data[: self.after]
+
+
+@dataclass
 class Gzipped(File):
     """Send the bytes gzip-encoded although nobody asked for it."""
 

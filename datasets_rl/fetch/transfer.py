@@ -21,9 +21,9 @@ import httpx
 
 from datasets_rl import disk
 from datasets_rl.errors import DiskFull
-from datasets_rl.fetch import check, plan
+from datasets_rl.fetch import check, ends, plan
 from datasets_rl.fetch.asset import Asset
-from datasets_rl.fetch.check import WrongBytes
+from datasets_rl.fetch.check import CutShort, WrongBytes
 from datasets_rl.fetch.pace import TooSlow, watch
 from datasets_rl.fetch.parallel import Halt, Limiter, in_parallel
 from datasets_rl.fetch.part import Part, Record, Span
@@ -208,21 +208,21 @@ class Transfer:
         Raises:
             NotThere: If the address does not give the file; `WrongBytes` if it gives another one.
         """
-        problems = self._bring(hash_check=hash_check)
-        if problems and self._part.inherited:
-            # The fault may lie in the bytes that were at hand, and not in those of this address.
+        problem = self._bring(hash_check=hash_check)
+        if problem is not None and (self._part.inherited or isinstance(problem, CutShort)):
+            # The cause may lie in another process or in a connection, and not in the file at this address.
             self._drop()
-            problems = self._bring(hash_check=hash_check)
-        if problems:
+            problem = self._bring(hash_check=hash_check)
+        if problem is not None:
             self._drop()
-            raise WrongBytes("; ".join(problems))
+            raise problem
         known = check.known(self._known(hash_check=hash_check), hash_check=hash_check)
         return self._part.publish(self._part.digest.hexdigest(), known)
 
     def _known(self, *, hash_check: bool) -> plan.Wanted:
         return self._want.completed(self._part.said) if hash_check else self._want
 
-    def _bring(self, *, hash_check: bool) -> list[str]:
+    def _bring(self, *, hash_check: bool) -> WrongBytes | None:
         try:
             with disk.disk_errors(self._part.path):
                 self._fill_whatever_comes()
@@ -230,10 +230,15 @@ class Transfer:
         finally:
             if self._part.done:
                 self._save_even_on_a_full_disk()
-        wrong_kind = check.look_at_file(self._asset, self._part.path)
-        if wrong_kind:
-            return [wrong_kind]
-        return check.compare(self._known(hash_check=hash_check), self._part.digest)
+        if wrong_kind := check.look_at_file(self._asset, self._part.path):
+            return WrongBytes(wrong_kind)
+        known = self._known(hash_check=hash_check)
+        if problems := check.compare(known, self._part.digest):
+            return WrongBytes("; ".join(problems))
+        # A user who compares nothing takes another file than the one expected, and still wants all of it.
+        if known.size is None and not known.checksum and (missing := ends.cut(self._part.path, self._asset.path)):
+            return CutShort(missing)
+        return None
 
     def _save_even_on_a_full_disk(self) -> None:
         try:

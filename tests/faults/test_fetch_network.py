@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import hashlib
+import io
 import json
 import random
 import socket
@@ -12,6 +13,8 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 from servers import (
     ChangesValidator,
@@ -19,6 +22,7 @@ from servers import (
     Drips,
     File,
     Gzipped,
+    HidesLength,
     Html,
     IgnoresIfRange,
     IgnoresRange,
@@ -31,6 +35,7 @@ from servers import (
     Slow,
     Stall,
     Status,
+    Truncates,
     WrongRange,
     serve,
 )
@@ -399,6 +404,79 @@ def test_a_server_that_lies_about_the_length_is_not_believed(get):
 def test_a_lie_about_the_length_does_no_harm_where_the_digest_is_known(get):
     with serve({"/a": LiesAboutLength(DATA)}) as server:
         assert get(server.url + "/a", sha256=SHA256).path.read_bytes() == DATA
+
+
+@pytest.fixture(scope="module")
+def real():
+    """An HDF5 file that says how long it is."""
+    stream = io.BytesIO()
+    with h5py.File(stream, "w") as file:
+        file["a"] = np.random.default_rng(0).normal(size=30_000)
+    return stream.getvalue()
+
+
+CUT = pytest.mark.parametrize("kind", [HidesLength, Truncates])
+
+
+@CUT
+def test_a_file_that_was_cut_at_an_unknown_length_is_fetched_again(get, real, kind):
+    with serve({"/a": kind(real, after=100_000)}) as server:
+        assert get(server.url + "/a").path.read_bytes() == real
+
+    assert len(server.requests) == 2
+
+
+@CUT
+@pytest.mark.parametrize("hash_check", [True, False])
+def test_a_file_that_stays_cut_is_refused_and_the_next_run_fetches_it_anew(get, folder, real, kind, hash_check):
+    with serve({"/a": kind(real, after=100_000, times=10**9)}) as server:
+        with pytest.raises(IntegrityFailed) as caught:
+            get(server.url + "/a", hash_check=hash_check)
+        assert f"it is cut: its superblock states {len(real):,} bytes, and it has 100,000" in str(caught.value)
+        assert "run the same command again" in caught.value.hint
+        assert "--no-hash-check" not in caught.value.hint
+        assert list(folder.iterdir()) == []
+        server.paths["/a"] = real
+
+        assert get(server.url + "/a", hash_check=hash_check).path.read_bytes() == real
+
+
+@CUT
+def test_a_cut_copy_leads_to_the_next_address(get, real, kind):
+    with serve({"/a": kind(real, after=100_000, times=10**9), "/b": real}) as server:
+        assert get([server.url + "/a", server.url + "/b"]).url == server.url + "/b"
+
+
+@CUT
+def test_a_killed_process_does_not_make_a_cut_file_whole(get, folder, real, kind):
+    """The bytes of the first process are a whole file, if its length is what the server hid."""
+    with serve({}) as server:
+        start(get, server, body=real, after=100_000)
+        facts = {**sidecar(folder), "total": None, "spans": [[0, None, 100_000]]}
+        (folder / "a.hdf5.part.json").write_text(json.dumps(facts))
+        server.paths["/a"] = kind(real[:100_000], times=0, etag=sidecar(folder)["etag"])
+        with pytest.raises(IntegrityFailed, match="it is cut"):
+            get(server.url + "/a")
+        server.paths["/a"] = real
+
+        assert get(server.url + "/a").path.read_bytes() == real
+
+
+def test_a_file_of_a_known_size_is_not_judged_by_its_format(get, real):
+    """What the catalog knows is enough, and what nobody can read may still be what was wanted."""
+    with serve({"/a": real[:100_000]}) as server:
+        assert get(server.url + "/a", size=100_000).size == 100_000
+
+
+def test_a_mirror_with_a_file_of_another_size_is_not_a_matter_of_the_network(get):
+    """No further try helps, although the upstream could not be reached either."""
+    with serve({"/a": OTHER}) as server, pytest.raises(IntegrityFailed) as caught:
+        get([server.url + "/a", "http://no-such-host.invalid/a"], retries=0, size=len(DATA))
+
+    assert "the file there has 280,008 bytes, expected 300,008" in str(caught.value)
+    assert "no-such-host.invalid" in str(caught.value)
+    assert "--no-hash-check" in caught.value.hint
+    assert "may give the right file later" in caught.value.hint
 
 
 def test_another_process_goes_on_where_the_first_one_stopped(get, folder):
