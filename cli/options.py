@@ -188,7 +188,7 @@ def target(text: str) -> str | Path:
     if not text.strip():
         raise BadArgument("an empty word is no dataset; expected SOURCE/NAME, or a dataset's folder")
     path = Path(text).expanduser()
-    if path.is_absolute() or text.startswith((".", "~")) or (not known(text) and path.is_dir()):
+    if path.is_absolute() or text.startswith((".", "~")) or (not known(text) and os.path.isdir(path)):  # noqa: PTH112 - see `library.locate`
         return path
     return text
 
@@ -204,7 +204,7 @@ def aim(shell: Shell, text: str) -> dict[str, Any]:
 
     wanted = target(text)
     if isinstance(wanted, Path):
-        if not wanted.exists():
+        if not os.path.exists(wanted):  # noqa: PTH110 - see `library.locate`
             raise NotADataset(wanted, "it does not exist")
         return {"dataset": wanted, "settings": shell.settings}
     # With a root the library looks there, and at no folder of this name beside us.

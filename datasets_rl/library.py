@@ -194,8 +194,10 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
         UnknownId: If there is no such id, or (`NotADataset`) nothing finished is there.
     """
     as_path = Path(dataset).expanduser()
-    if isinstance(dataset, Path) or (root is None and (as_path / MANIFEST_FILE).is_file()):
-        if not (as_path / MANIFEST_FILE).is_file():
+    # Unlike the method of Path, this is False for a name that is too long for the file system.
+    finished = os.path.isfile(as_path / MANIFEST_FILE)  # noqa: PTH113 - see above
+    if isinstance(dataset, Path) or (root is None and finished):
+        if not finished:
             raise NotADataset(as_path)
         return as_path.absolute()
     spot = place(dataset, root=root, settings=settings)

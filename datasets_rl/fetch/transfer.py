@@ -389,7 +389,8 @@ def _read(response: httpx.Response) -> plan.Answer:
 
 def _version_mark(headers: httpx.Headers) -> str | None:
     """Return the strong validator of an answer in the sense of RFC 9110, section 8.8; None if it has none."""
-    etag, modified = headers.get("etag", ""), headers.get("last-modified", "")
+    etag: str = headers.get("etag", "")
+    modified: str = headers.get("last-modified", "")
     # Only a strong ETag guarantees that every byte is the same, and only ASCII characters can be sent back.
     if etag.startswith('"') and etag.isascii():
         return etag

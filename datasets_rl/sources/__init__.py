@@ -22,6 +22,7 @@ from datasets_rl.sources._base import (
 from datasets_rl.sources._selection import read_numbers
 
 __all__ = [
+    "ID_MAX",
     "Contents",
     "Decision",
     "Entry",
@@ -37,6 +38,9 @@ __all__ = [
     "source",
     "split_id",
 ]
+
+ID_MAX = 200
+"""Bytes of an id. Most file systems store names of 255 bytes, and the files of a dataset add endings to its id."""
 
 
 @cache
@@ -64,8 +68,10 @@ def split_id(dataset_id: str) -> tuple[str, str]:
     """Split ``d4rl/hopper-medium-v2`` (or ``d4rl:hopper-medium-v2``) into the source and the id within it.
 
     Raises:
-        UnknownId: If no source is named, or none of that name exists.
+        UnknownId: If no source is named, none of that name exists, or the id is too long for the name of a file.
     """
+    if (size := len(dataset_id.encode())) > ID_MAX:
+        raise UnknownId(f"{dataset_id[:40]}...", known=f"ids of at most {ID_MAX} bytes; this one has {size:,}")
     head, mark, name = dataset_id.replace(":", "/", 1).partition("/")
     if not mark or not name:
         raise _unknown(dataset_id)
