@@ -284,7 +284,7 @@ class Slow(File):
 
 @dataclass
 class Drips(File):
-    """Send the beginning of an answer at once, and from then on a byte at a time, as a slow-loris server does."""
+    """Send the beginning of an answer at once, and the rest a byte at a time, as a slow-loris server does."""
 
     where: str = "body"
     """'body', 'headers', 'chunk' for a chunk's extension, 'interim' for answers before the final one."""

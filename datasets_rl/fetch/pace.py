@@ -90,7 +90,7 @@ class _Stream(httpcore.NetworkStream):
         self._received = 0
 
     def begin_body(self) -> None:
-        """Measure the rate from now on: the headers are complete."""
+        """Begin to measure the rate: the headers are complete."""
         self._due = None
         self._waited, self._received = 0.0, 0
 
