@@ -164,7 +164,9 @@ def part(wanted: Wanted, left: Left | None, address: str) -> Step:
         return Step(Do.RESUME, "the digest will be compared at the end")
     if left.address != address:
         return Step(Do.RESTART, f"the part came from {left.address}, and no digest is known to compare with")
-    return Step(Do.RESTART, "the server gave no strong ETag and no Last-Modified, and no sha256 is known")
+    return Step(
+        Do.RESTART, "it cannot resume: the server gave no strong ETag and no Last-Modified, and no sha256 is known"
+    )
 
 
 def answer(wanted: Wanted, left: Left, asked: int, said: Answer) -> Step:
