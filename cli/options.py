@@ -206,7 +206,7 @@ def target(text: str) -> str | Path:
     if not text.strip():
         raise BadArgument("an empty word is no dataset; expected SOURCE/NAME, or a dataset's folder")
     path = Path(text).expanduser()
-    if path.is_absolute() or text.startswith((".", "~")) or (not known(text) and path.is_dir()):
+    if path.is_absolute() or text.startswith((".", "~")) or (not known(text) and os.path.isdir(path)):  # noqa: PTH112 - see `library.locate`
         return path
     return text
 

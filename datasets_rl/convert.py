@@ -19,7 +19,7 @@ import numpy as np
 
 from datasets_rl import disk
 from datasets_rl.engines import Engine, PartLost
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import BadArgument, ConversionFailed
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.format.journal import Journal
 from datasets_rl.format.npy import NpyStream
@@ -218,6 +218,11 @@ def _writer(
 ) -> DatasetWriter:
     """Make the writer, or go on with what an earlier process wrote."""
     columns = [column for column in recording.columns if column.key in kept]
+    try:
+        Schema.layout(columns)
+    except BadArgument as error:
+        # The columns are those of the upstream's files, and no argument of the caller makes them right.
+        raise ConversionFailed(work.entry.id, [error.message], hint="leave the field out with --keys") from error
     steps = _steps(work, recording)
     if steps is not None:
         there = commits[-1]["steps"] if commits else 0

@@ -31,6 +31,8 @@ from datasets_rl.ted.keys import NEXT, ROOT_FLAGS, Key, dotted
 __all__ = ["ROWS_FILE", "WIDE_BYTES", "Column", "Field", "Schema"]
 
 ROWS_FILE = "rows.npy"
+_FILE_KEY_MAX = 200
+"""Bytes of a key that names files: most file systems store names of 255 bytes, and these get endings."""
 WIDE_BYTES = 4096  # measured: format/FORMAT.md, "Where wide fields begin"
 _RECORD_ALIGN = 8
 _END_BYTES = 8  # an int64 a picture
@@ -330,6 +332,8 @@ def _faults(fields: tuple[Field, ...]) -> Iterator[str]:
         if field.key in groups or field.key in following:
             yield f"{field.name} stands where other fields or a carried one stand"
         yield from _field_faults(field)
+        if (field.wide or field.text) and (size := len(field.name.encode())) > _FILE_KEY_MAX:
+            yield f"the key {field.name[:40]}... has {size} bytes; expected at most {_FILE_KEY_MAX}, as it names a file"
         if not field.wide:
             taken.append((field.offset, field.offset + field.step_bytes, field.name))
     for (_, end, left), (start, _, right) in pairwise(sorted(taken)):

@@ -26,7 +26,10 @@ class Settings:
     offline: bool = False
     """RLDS_OFFLINE: no network request at all."""
     timeout: float = 30.0
-    """RLDS_TIMEOUT: seconds without a byte after which a connection counts as stalled."""
+    """RLDS_TIMEOUT: seconds without a byte, or without complete headers, after which a connection counts as stalled."""
+    min_rate: int = 100
+    """RLDS_MIN_RATE: bytes per second, on average over `timeout` seconds of waiting, below which a server counts as too
+    slow; 0 sets no limit."""
     retries: int = 5
     """RLDS_MAX_RETRIES: further tries at one address after a failure that may pass."""
     jobs: int = 4
@@ -51,6 +54,7 @@ class Settings:
             home=Path(home).expanduser().absolute() if home else _default_home(),
             offline=_flag(env, "RLDS_OFFLINE", problems),
             timeout=_seconds(env, "RLDS_TIMEOUT", 30.0, problems),
+            min_rate=_whole(env, "RLDS_MIN_RATE", 100, problems, least=0),
             retries=_whole(env, "RLDS_MAX_RETRIES", 5, problems, least=0),
             jobs=_whole(env, "RLDS_JOBS", 4, problems, least=1),
             mirrors=_mirrors(env.get("RLDS_MIRRORS", ""), problems),

@@ -209,9 +209,10 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
         UnknownId: If there is no such id, or (`NotADataset`) nothing finished is there.
     """
     as_path = Path(dataset).expanduser()
-    if isinstance(dataset, Path) or (root is None and (as_path / MANIFEST_FILE).is_file()):
+    if isinstance(dataset, Path) or (root is None and _has_manifest(as_path)):
         if not _settled_folder(as_path):
-            raise NotADataset(as_path, *([] if as_path.exists() else ["it does not exist"]))
+            exists = os.path.exists(as_path)  # noqa: PTH110 - see `_has_manifest`
+            raise NotADataset(as_path, *([] if exists else ["it does not exist"]))
         return as_path.absolute()
     spot = place(dataset, root=root, settings=settings)
     if not _settled(spot):
@@ -231,9 +232,14 @@ def _settled(spot: Place) -> bool:
     return spot.exists
 
 
+def _has_manifest(folder: Path) -> bool:
+    # Unlike the method of Path, this is False for a name that is too long for the file system.
+    return os.path.isfile(folder / MANIFEST_FILE)  # noqa: PTH113 - see above
+
+
 def _settled_folder(folder: Path) -> bool:
     # Where nothing was ever recorded, no manifest needs to be read.
-    if (folder / MANIFEST_FILE).is_file() and not any((root / _WORK).is_dir() for root in folder.absolute().parents):
+    if _has_manifest(folder) and not any((root / _WORK).is_dir() for root in folder.absolute().parents):
         return True
     return _settled(place_of(folder))
 

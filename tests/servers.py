@@ -283,6 +283,41 @@ class Slow(File):
 
 
 @dataclass
+class Drips(File):
+    """Send the beginning of an answer at once, and the rest a byte at a time, as a slow-loris server does."""
+
+    where: str = "body"
+    """'body', 'headers', 'chunk' for a chunk's extension, 'interim' for answers before the final one."""
+    pause: float = 0.5
+    """Seconds before each byte."""
+    times: int = 10**9
+    """Of this many of the first answers; those after it come at once."""
+
+    def reply(self, call: Call, status: int, headers: dict[str, object], data: bytes, turn: int) -> None:
+        if turn >= self.times:
+            super().reply(call, status, headers, data, turn)
+            return
+        head = b"HTTP/1.1 200 OK\r\n" if status == 200 else b"HTTP/1.1 206 Partial Content\r\n"
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
+        head += lines + (
+            b"Transfer-Encoding: chunked\r\n" if self.where == "chunk" else f"Content-Length: {len(data)}\r\n".encode()
+        )
+        started, drops = {
+            "body": (head + b"\r\n" + data[:5000], [data[at : at + 1] for at in range(5000, len(data))]),
+            "headers": (head + b"X-Padding: ", [b"x"] * 50_000),
+            "chunk": (head + b"\r\n400\r\n" + data[:1024] + b"\r\n400;", [b"x"] * 50_000),
+            "interim": (b"", [b"HTTP/1.1 102 Processing\r\n\r\n"] * 50_000),
+        }[self.where]
+        call.wfile.write(started)
+        for drop in drops:
+            call.hang(self.pause)
+            if call.server.closing.is_set():
+                break
+            call.wfile.write(drop)
+        call.hang_up()
+
+
+@dataclass
 class IgnoresRange(File):
     """Advertise ranges, and send the whole file whatever is asked."""
 
@@ -346,6 +381,32 @@ class LiesAboutLength(File):
         if call.command == "GET":
             call.wfile.write(data)
         call.hang_up()
+
+
+@dataclass
+class HidesLength(File):
+    """Send no length; the first answers end early, as those of a server do that was stopped."""
+
+    after: int = 1000
+    times: int = 1
+
+    def reply(self, call: Call, status: int, headers: dict[str, object], data: bytes, turn: int) -> None:
+        call.start(status, {**headers, "Connection": "close"})
+        if call.command == "GET":
+            call.wfile.write(data if turn >= self.times else data[: self.after])
+        call.hang_up()
+
+
+@dataclass
+class Truncates(File):
+    """Serve the beginning of a file as if it were the file, as a proxy does that stored a cut answer."""
+
+    after: int = 1000
+    times: int = 1
+
+    def data(self) -> bytes:
+        data = super().data()
+        return data if self.calls >= self.times else data[: self.after]
 
 
 @dataclass

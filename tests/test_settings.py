@@ -14,6 +14,7 @@ def test_an_empty_environment_gives_the_defaults():
     settings = Settings.from_env({})
 
     assert (settings.offline, settings.timeout, settings.retries, settings.jobs) == (False, 30.0, 5, 4)
+    assert settings.min_rate == 100
     assert settings.progress
     assert dict(settings.mirrors) == {}
     assert settings.home.is_absolute()
@@ -25,6 +26,7 @@ def test_every_variable_is_read():
             "RLDS_HOME": "/data",
             "RLDS_OFFLINE": "yes",
             "RLDS_TIMEOUT": "2.5",
+            "RLDS_MIN_RATE": "0",
             "RLDS_MAX_RETRIES": "0",
             "RLDS_JOBS": "1",
             "RLDS_MIRRORS": "d4rl=https://lab/d4rl, file:///mnt/d4rl; minari=https://lab/minari;",
@@ -34,6 +36,7 @@ def test_every_variable_is_read():
 
     assert settings.home == Path("/data")
     assert (settings.offline, settings.timeout, settings.retries, settings.jobs) == (True, 2.5, 0, 1)
+    assert settings.min_rate == 0
     assert settings.mirrors["d4rl"] == ("https://lab/d4rl", "file:///mnt/d4rl")
     assert settings.mirrors["minari"] == ("https://lab/minari",)
     assert not settings.progress
@@ -53,6 +56,7 @@ def test_a_relative_home_does_not_move_with_the_working_folder(tmp_path, monkeyp
         ("RLDS_TIMEOUT", "nan"),
         ("RLDS_TIMEOUT", "inf"),
         ("RLDS_TIMEOUT", "soon"),
+        ("RLDS_MIN_RATE", "-1"),
         ("RLDS_MAX_RETRIES", "-1"),
         ("RLDS_MAX_RETRIES", "1.5"),
         ("RLDS_JOBS", "0"),

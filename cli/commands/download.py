@@ -173,7 +173,8 @@ def _get(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Got:
         folder = library.download(dataset_id, **options)
     except IntegrityFailed as error:
         if options["from_local"] is not None:
-            error.hint = "give another file with --from-local"
+            edited = ", or take this one as it is with --no-hash-check" if options["hash_check"] else ""
+            error.hint = f"give another file with --from-local{edited}"
         raise
     if options["raw_only"]:
         return _Got(folder, present=False, manifest=None)

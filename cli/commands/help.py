@@ -17,7 +17,14 @@ _ENVIRONMENT = (
     ("RLDS_OFFLINE", "1: no network request at all"),
     ("RLDS_MIRRORS", "addresses tried before the upstream's: d4rl=URL[,URL...];SOURCE=URL"),
     ("RLDS_JOBS", "files, and ranges of one big file, fetched at once; 4"),
-    ("RLDS_TIMEOUT", "seconds without a byte after which a connection counts as stalled; 30"),
+    (
+        "RLDS_TIMEOUT",
+        "seconds without a byte, or without complete headers, after which a connection counts as stalled; 30",
+    ),
+    (
+        "RLDS_MIN_RATE",
+        "bytes per second below which a server counts as too slow, on average over RLDS_TIMEOUT; 0: no limit; 100",
+    ),
     ("RLDS_MAX_RETRIES", "further tries at one address; 5"),
     ("RLDS_NO_PROGRESS", "1: no progress bars and lines"),
     ("RLDS_DEBUG", "1: tracebacks, as -vv"),

@@ -149,7 +149,7 @@ def _blocks(
     yield Table(("key", "dtype", "shape", "lies in"), rows, title="keys")
     yield from _history(manifest)
     if folder is not None and (versions := _versions(folder)):
-        rows = tuple(
+        chain = tuple(
             (
                 str(one["number"]),
                 f"{one['steps']:,}",
@@ -160,7 +160,7 @@ def _blocks(
             for one in versions
         )
         yield Table(
-            ("version", "steps", "episodes", "on disk", "made by"), rows, title="versions, the last one is shown"
+            ("version", "steps", "episodes", "on disk", "made by"), chain, title="versions, the last one is shown"
         )
 
 

@@ -10,7 +10,7 @@ from datasets_rl.fetch.part import Digest
 from datasets_rl.fetch.plan import Wanted
 from datasets_rl.fetch.schemes import NotThere
 
-__all__ = ["HEAD", "WrongBytes", "compare", "known", "look", "look_at_file", "wanted"]
+__all__ = ["HEAD", "CutShort", "WrongBytes", "compare", "known", "look", "look_at_file", "wanted"]
 
 HEAD = 1024
 """Bytes that are enough to tell what a file is."""
@@ -25,6 +25,10 @@ _AN = "aefhilmnorsx"
 
 class WrongBytes(NotThere):
     """The address has a file, and it is another one than that wanted."""
+
+
+class CutShort(WrongBytes):
+    """The address gave the beginning of a file, and called it the whole."""
 
 
 def wanted(asset: Asset, *, hash_check: bool) -> Wanted:

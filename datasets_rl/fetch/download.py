@@ -15,7 +15,7 @@ from datasets_rl import disk
 from datasets_rl.errors import BadArgument, DatasetsRLError, FetchFailed, IntegrityFailed, Offline
 from datasets_rl.fetch import check, plan
 from datasets_rl.fetch.asset import Asset, Fetched
-from datasets_rl.fetch.check import WrongBytes
+from datasets_rl.fetch.check import CutShort, WrongBytes
 from datasets_rl.fetch.parallel import Halt, Limiter, in_parallel
 from datasets_rl.fetch.part import Digest, Part, Record, digest_file, read_record
 from datasets_rl.fetch.plan import Do
@@ -33,6 +33,9 @@ _OTHER_BYTES = (
     "the file changed upstream, or it is a copy that somebody edited: give another one with --mirror URL or "
     "--from-local PATH, or take it as it is with --no-hash-check"
 )
+
+_CUT = "nothing of it was kept: run the same command again, or give another copy with --mirror URL or --from-local PATH"
+_UNREACHED = "an address that did not answer may give the right file later"
 
 
 class _SwitchedOff(NotThere):
@@ -419,8 +422,10 @@ def _sum_up(asset: Asset, failures: Sequence[tuple[str, NotThere]]) -> DatasetsR
     told = [(url, str(reason)) for url, reason in failures]
     if any(isinstance(reason, _SwitchedOff) for _, reason in failures):
         return Offline(asset.path, [(url, str(why)) for url, why in failures if not isinstance(why, _SwitchedOff)])
-    wrong = any(isinstance(reason, WrongBytes) for _, reason in failures)
-    # After trouble with the network another try may give the right file; nothing else here passes by itself.
-    if wrong and not any(reason.network for _, reason in failures):
-        return IntegrityFailed(asset.path, [f"{url}: {why}" for url, why in told], hint=_OTHER_BYTES)
-    return FetchFailed(asset.path, told)
+    wrong = [reason for _, reason in failures if isinstance(reason, WrongBytes)]
+    if not wrong:
+        return FetchFailed(asset.path, told)
+    hint = _CUT if all(isinstance(reason, CutShort) for reason in wrong) else _OTHER_BYTES
+    if any(reason.network for _, reason in failures):
+        hint = f"{hint}; {_UNREACHED}"
+    return IntegrityFailed(asset.path, [f"{url}: {why}" for url, why in told], hint=hint)

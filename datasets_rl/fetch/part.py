@@ -222,8 +222,9 @@ class Part:
         """Keep what an accepted answer said about the file."""
         with self._lock:
             self.said = self.said.completed(said)
-            self.etag = self.etag or etag
-            self.validator = self.validator or validator
+            if not self.done:
+                # A version mark is kept only where it is that of every byte at hand.
+                self.etag, self.validator = etag, validator
             if total is not None and self.total is None:
                 self.total = self.spans[-1].stop = total
 

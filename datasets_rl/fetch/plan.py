@@ -5,6 +5,14 @@ Three questions, in the order in which a download meets them. Each gets a `Step`
     finished   what lies in the folder under the file's own name     -> present, hash, restart
     part       what an interrupted download left, for this address   -> resume, restart
     answer     what the server said to the request                   -> resume, restart, whole, retry, refuse
+
+Bytes of two versions must never end up in one file, and a mixture must never depend on luck. Bytes are therefore added
+to others in two cases only, after a broken connection as well as in another process: a known sha256 is compared with
+the whole file at the end, or the first answer had a version mark (a strong ETag or a Last-Modified date) and the answer
+that continues has the same one. In every other case the download begins again. To compare samples of the bytes so far
+with the server's does not replace this rule: an upstream that corrects a few values leaves the length and nearly all bytes as
+they were, so that samples agree and the file is a mixture. Only a comparison of all bytes is certain, and it costs as
+much as the download.
 """
 
 from __future__ import annotations
@@ -34,6 +42,7 @@ __all__ = [
 LONGEST_PAUSE = 60.0
 """Seconds; a server that asks for more is asked again after this time."""
 _FIRST_PAUSE = 0.5
+_NO_SUCH_RANGE = 416
 _PASSING = frozenset({408, 425, 429, *range(500, 600)})
 
 
@@ -144,11 +153,7 @@ def finished(wanted: Wanted, file: Finished | None) -> Step:
 
 
 def part(wanted: Wanted, left: Left | None, address: str) -> Step:
-    """Decide whether an interrupted download goes on at this address.
-
-    Bytes of two versions must never end up in one file. A digest to compare with at the end protects from it, and so
-    does a version mark that the server compares (If-Range); with neither, the bytes at hand are dropped.
-    """
+    """Decide whether an interrupted download goes on at this address; see the rule at the top of the module."""
     if left is None or left.done == 0:
         return Step(Do.RESUME, "nothing is there yet")
     if wanted.size is not None and (left.done > wanted.size or left.total not in (None, wanted.size)):
@@ -159,7 +164,9 @@ def part(wanted: Wanted, left: Left | None, address: str) -> Step:
         return Step(Do.RESUME, "the digest will be compared at the end")
     if left.address != address:
         return Step(Do.RESTART, f"the part came from {left.address}, and no digest is known to compare with")
-    return Step(Do.RESTART, "the server gave no version mark, and no digest is known to compare with")
+    return Step(
+        Do.RESTART, "it cannot resume: the server gave no strong ETag and no Last-Modified, and no sha256 is known"
+    )
 
 
 def answer(wanted: Wanted, left: Left, asked: int, said: Answer) -> Step:
@@ -182,25 +189,30 @@ def answer(wanted: Wanted, left: Left, asked: int, said: Answer) -> Step:
     if wanted.size is not None and said.total not in (None, wanted.size):
         return Step(Do.REFUSE, f"the file there has {said.total:,} bytes, expected {wanted.size:,}", wrong_bytes=True)
     if left.done > 0:
-        return _same_version(left, said)
+        return _same_version(wanted, left, said)
     return Step(Do.RESUME, "the file begins")
 
 
 def _no_content(wanted: Wanted, left: Left, asked: int, said: Answer) -> Step:
-    if said.status != 416 or asked == 0:
+    if said.status != _NO_SUCH_RANGE or asked == 0:
         return Step(Do.RETRY if said.status in _PASSING else Do.REFUSE, f"status {said.status}")
     agreed = left.total in (None, asked) or wanted.sha256 is not None
     if said.total == asked and agreed:
-        return Step(Do.WHOLE, "status 416: there are no further bytes")
+        same = _same_version(wanted, left, said)
+        return Step(Do.WHOLE, "status 416: there are no further bytes") if same.do is Do.RESUME else same
     had = "" if agreed else f", and {left.total:,} before"
     return Step(Do.RESTART, f"status 416: the server says that the file has {said.total} bytes{had}")
 
 
-def _same_version(left: Left, said: Answer) -> Step:
-    if None not in (left.total, said.total) and left.total != said.total:
+def _same_version(wanted: Wanted, left: Left, said: Answer) -> Step:
+    if None not in (left.total, said.total) and left.total != said.total and said.status != _NO_SUCH_RANGE:
         return Step(Do.RESTART, f"the file has {said.total:,} bytes now and had {left.total:,}")
     if None not in (left.validator, said.validator) and left.validator != said.validator:
         return Step(Do.RESTART, f"the file is version {said.validator} now and was {left.validator}")
+    if wanted.sha256 is not None:
+        return Step(Do.RESUME, "the digest will be compared at the end")
+    if None in (left.validator, said.validator):
+        return Step(Do.RESTART, "without a strong ETag or Last-Modified nothing shows that the rest is of one version")
     return Step(Do.RESUME, "the same version goes on")
 
 

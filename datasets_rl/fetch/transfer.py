@@ -21,9 +21,10 @@ import httpx
 
 from datasets_rl import disk
 from datasets_rl.errors import DiskFull
-from datasets_rl.fetch import check, plan
+from datasets_rl.fetch import check, ends, plan
 from datasets_rl.fetch.asset import Asset
-from datasets_rl.fetch.check import WrongBytes
+from datasets_rl.fetch.check import CutShort, WrongBytes
+from datasets_rl.fetch.pace import TooSlow, watch
 from datasets_rl.fetch.parallel import Halt, Limiter, in_parallel
 from datasets_rl.fetch.part import Part, Record, Span
 from datasets_rl.fetch.plan import Do
@@ -52,12 +53,16 @@ class _Passing(Exception):
         reason: What went wrong.
         retry_after: Seconds that the server asks to wait.
         reached: Whether there was a server at all.
+        slow: Whether the server sent too little, so that the bytes received are not progress.
     """
 
-    def __init__(self, reason: str, retry_after: float | None = None, *, reached: bool = True) -> None:
+    def __init__(
+        self, reason: str, retry_after: float | None = None, *, reached: bool = True, slow: bool = False
+    ) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
         self.reached = reached
+        self.slow = slow
 
 
 class _Changed(Exception):
@@ -83,6 +88,7 @@ class Network:
             # What is hashed and resumed are the bytes of the file, not of a compressed form of it.
             headers={"Accept-Encoding": "identity", "User-Agent": "datasets-rl"},
         )
+        watch(self.client, settings.timeout, settings.min_rate)
 
     def persist(self, attempt: Callable[[], None], progress: Callable[[], int], halt: Halt) -> None:
         """Call `attempt` until it returns; failures that may pass are counted anew after each progress.
@@ -98,7 +104,7 @@ class Network:
         failures, best = 0, progress()
         while (failure := self._fails(attempt)) is not None:
             if (now := progress()) > best:
-                failures, best = 0, now
+                failures, best = failures if failure.slow else 0, now
             failures += 1
             # A host that never answered is likely to be gone, and the next address may be there at once.
             if failures > (self.settings.retries if failure.reached or now else min(self.settings.retries, _UNREACHED)):
@@ -110,6 +116,8 @@ class Network:
             attempt()
         except _Passing as failure:
             return failure
+        except TooSlow as error:
+            return _Passing(str(error), slow=True)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             return _Passing(str(error) or type(error).__name__, reached=False)
         except httpx.ReadTimeout:
@@ -200,21 +208,21 @@ class Transfer:
         Raises:
             NotThere: If the address does not give the file; `WrongBytes` if it gives another one.
         """
-        problems = self._bring(hash_check=hash_check)
-        if problems and self._part.inherited:
-            # The fault may lie in the bytes that were at hand, and not in those of this address.
+        problem = self._bring(hash_check=hash_check)
+        if problem is not None and (self._part.inherited or isinstance(problem, CutShort)):
+            # The cause may lie in another process or in a connection, and not in the file at this address.
             self._drop()
-            problems = self._bring(hash_check=hash_check)
-        if problems:
+            problem = self._bring(hash_check=hash_check)
+        if problem is not None:
             self._drop()
-            raise WrongBytes("; ".join(problems))
+            raise problem
         known = check.known(self._known(hash_check=hash_check), hash_check=hash_check)
         return self._part.publish(self._part.digest.hexdigest(), known)
 
     def _known(self, *, hash_check: bool) -> plan.Wanted:
         return self._want.completed(self._part.said) if hash_check else self._want
 
-    def _bring(self, *, hash_check: bool) -> list[str]:
+    def _bring(self, *, hash_check: bool) -> WrongBytes | None:
         try:
             with disk.disk_errors(self._part.path):
                 self._fill_whatever_comes()
@@ -222,10 +230,15 @@ class Transfer:
         finally:
             if self._part.done:
                 self._save_even_on_a_full_disk()
-        wrong_kind = check.look_at_file(self._asset, self._part.path)
-        if wrong_kind:
-            return [wrong_kind]
-        return check.compare(self._known(hash_check=hash_check), self._part.digest)
+        if wrong_kind := check.look_at_file(self._asset, self._part.path):
+            return WrongBytes(wrong_kind)
+        known = self._known(hash_check=hash_check)
+        if problems := check.compare(known, self._part.digest):
+            return WrongBytes("; ".join(problems))
+        # A user who compares nothing takes another file than the one expected, and still wants all of it.
+        if known.size is None and not known.checksum and (missing := ends.cut(self._part.path, self._asset.path)):
+            return CutShort(missing)
+        return None
 
     def _save_even_on_a_full_disk(self) -> None:
         try:
@@ -266,7 +279,9 @@ class Transfer:
 
     def _stream(self, span: Span) -> None:
         asked, part = span.at, self._part
-        headers = {**self._remote.headers, **self._range(span)}
+        before = plan.part(self._want, part.left, part.address)
+        obey(before)
+        headers = {**self._remote.headers, **self._range(span, before.if_range)}
         with self._network.client.stream("GET", self._remote.url, headers=headers) as response:
             said = _read(response)
             step = plan.answer(self._want, part.left, asked, said)
@@ -279,11 +294,11 @@ class Transfer:
             obey(step, response)
             self._receive(response, span, said)
 
-    def _range(self, span: Span) -> dict[str, str]:
+    def _range(self, span: Span, if_range: str | None) -> dict[str, str]:
         if span.at == 0 and len(self._part.spans) == 1:
             return {}
         stop = span.stop - 1 if len(self._part.spans) > 1 and span.stop is not None else ""
-        condition = {"If-Range": self._part.validator} if self._part.validator else {}
+        condition = {"If-Range": if_range} if if_range else {}
         return {"Range": f"bytes={span.at}-{stop}", **condition}
 
     def _look(self, head: bytes) -> str | None:
@@ -341,13 +356,14 @@ def _refuse_errors(response: httpx.Response) -> None:
         obey(plan.answer(plan.Wanted(), plan.Left("", 0), 0, plan.Answer(response.status_code)), response)
 
 
-def obey(step: plan.Step, response: httpx.Response) -> None:
-    """Raise what a step says, or return if the answer's bytes are to be taken."""
-    reason = step.reason + _host(response)
-    if message := response.headers.get("x-error-message"):
+def obey(step: plan.Step, response: httpx.Response | None = None) -> None:
+    """Raise what a step says, or return if the request is to be made or the answer's bytes are to be taken."""
+    headers = {} if response is None else response.headers
+    reason = step.reason + ("" if response is None else _host(response))
+    if message := headers.get("x-error-message"):
         reason += f": {message}"
     if step.do is Do.RETRY:
-        raise _Passing(reason, _retry_after(response.headers.get("retry-after", "")))
+        raise _Passing(reason, _retry_after(headers.get("retry-after", "")))
     if step.do is Do.RESTART:
         raise _Changed(reason)
     if step.do is Do.REFUSE:
@@ -356,7 +372,6 @@ def obey(step: plan.Step, response: httpx.Response) -> None:
 
 def _read(response: httpx.Response) -> plan.Answer:
     headers, status = response.headers, response.status_code
-    etag = headers.get("etag", "")
     start, total = 0, headers.get("content-length", "") if status == httpx.codes.OK else ""
     if status in (httpx.codes.PARTIAL_CONTENT, httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE):
         found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
@@ -367,10 +382,29 @@ def _read(response: httpx.Response) -> plan.Answer:
         status,
         int(total) if total.isdecimal() else None,
         start,
-        # Only a strong mark says that every byte is the same, and only plain characters can be sent back.
-        validator=etag if etag.startswith('"') and etag.isascii() else headers.get("last-modified"),
+        validator=_version_mark(headers),
         encoding=headers.get("content-encoding", ""),
     )
+
+
+def _version_mark(headers: httpx.Headers) -> str | None:
+    """Return the strong validator of an answer in the sense of RFC 9110, section 8.8; None if it has none."""
+    etag: str = headers.get("etag", "")
+    modified: str = headers.get("last-modified", "")
+    # Only a strong ETag guarantees that every byte is the same, and only ASCII characters can be sent back.
+    if etag.startswith('"') and etag.isascii():
+        return etag
+    # A file may change twice within the second that its date names; after that second the date is a strong validator.
+    dated, now = _timestamp(modified), _timestamp(headers.get("date", "")) or time.time()
+    return modified if dated is not None and dated + 1 <= now else None
+
+
+def _timestamp(date: str) -> float | None:
+    """Return an HTTP date as seconds since 1970; None if it is not a date."""
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _told(response: httpx.Response) -> plan.Wanted:
@@ -410,7 +444,5 @@ def _origin(url: httpx.URL) -> tuple[str, bytes]:
 def _retry_after(value: str) -> float | None:
     if value.strip().isdecimal():
         return float(value)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
-        return None
+    date = _timestamp(value)
+    return None if date is None else max(0.0, date - time.time())

@@ -23,6 +23,7 @@ from datasets_rl.sources._selection import read_numbers
 
 __all__ = [
     "DERIVED",
+    "ID_MAX",
     "Contents",
     "Decision",
     "Entry",
@@ -38,6 +39,9 @@ __all__ = [
     "source",
     "split_id",
 ]
+
+ID_MAX = 200
+"""Bytes of an id. Most file systems store names of 255 bytes, and the files of a dataset add endings to its id."""
 
 
 DERIVED = "@"
@@ -69,8 +73,10 @@ def split_id(dataset_id: str) -> tuple[str, str]:
     """Split ``d4rl/hopper-medium-v2`` (or ``d4rl:hopper-medium-v2``) into the source and the id within it.
 
     Raises:
-        UnknownId: If no source is named, or none of that name exists.
+        UnknownId: If no source is named, none of that name exists, or the id is too long for the name of a file.
     """
+    if (size := len(dataset_id.encode())) > ID_MAX:
+        raise UnknownId(f"{dataset_id[:40]}...", known=f"ids of at most {ID_MAX} bytes; this one has {size:,}")
     head, mark, name = dataset_id.replace(":", "/", 1).partition("/")
     if not mark or not name:
         raise _unknown(dataset_id)
@@ -86,8 +92,8 @@ def find(dataset_id: str) -> Entry:
     Raises:
         UnknownId: If there is no such id; the error names the nearest ones.
     """
-    head, name = split_id(dataset_id.partition(DERIVED)[0])
-    return source(head).entry(name)
+    head, name = split_id(dataset_id)
+    return source(head).entry(name.partition(DERIVED)[0])
 
 
 def _unknown(dataset_id: str) -> UnknownId:

@@ -83,8 +83,23 @@ def test_another_file_is_an_integrity_error_and_nothing_is_stored(rlds, home, tm
     ran = rlds("download", "demo/pendulum", "--from-local", tmp_path / "pendulum.hdf5")
 
     assert (ran.code, ran.out) == (5, "")
-    assert "give another file with --from-local" in ran.err
+    assert "give another file with --from-local, or take this one as it is with --no-hash-check" in ran.err
     assert not (home / "demo" / "pendulum").exists()
+
+
+def test_a_mirror_with_a_file_of_another_size_is_an_integrity_error(rlds, monkeypatch):
+    """The upstream cannot be reached either, and still no rerun makes this mirror right."""
+    with serve({"/gym_mujoco_v2/hopper_medium-v2.hdf5": RAW}) as server:
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+            monkeypatch.setenv(name, "http://127.0.0.1:9")
+        monkeypatch.setenv("RLDS_MAX_RETRIES", "0")
+        ran = rlds("download", "d4rl/hopper-medium-v2", "--mirror", server.url)
+
+    assert (ran.code, ran.out) == (5, "")
+    assert f"the file there has {RAW.stat().st_size:,} bytes, expected 152,756,557" in ran.err
+    assert "--mirror URL" in ran.err
+    assert "--no-hash-check" in ran.err
 
 
 def test_an_edited_file_is_taken_on_request_and_that_is_said(rlds, tmp_path):

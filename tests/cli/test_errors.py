@@ -51,6 +51,20 @@ def test_no_part_of_a_message_is_lost(error):
     assert [word for word in message.replace(":", " ").split() if word not in shown] == []
 
 
+@pytest.mark.parametrize("source", ["local/", "minari/x/", "openx/", "d4rl/", ""])
+@pytest.mark.parametrize("command", ["download", "info", "path", "verify", "sample", "remove", "mix"])
+def test_an_id_that_no_file_can_be_named_after_is_an_unknown_id(rlds, command, source):
+    ran = rlds(command, f"{source}{'a' * 300}{'-v0' * source.startswith('minari')}")
+
+    assert (ran.code, ran.out) == (3, "")
+    assert "File name too long" not in ran.err
+    assert len(ran.err) < 300
+
+
+def test_a_path_that_no_file_can_have_is_not_a_dataset(rlds, tmp_path):
+    assert rlds("info", tmp_path / ("a" * 300)).code == 3
+
+
 def test_codes_are_there_once_and_in_order():
     codes = [row.code for row in EXIT_CODES]
 

@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from servers import File, Slow, Stall, serve
+from servers import File, IgnoresIfRange, Slow, Stall, serve
 
 from datasets_rl.errors import DiskFull
 from datasets_rl.fetch import Asset, fetch
@@ -164,6 +164,25 @@ def test_ctrl_c_ends_at_once_and_leaves_what_came(tmp_path, split, files, behavi
         for came in fetch(assets, tmp_path, settings=Settings(tmp_path, progress=False)):
             assert came.path.read_bytes() == DATA
     assert server.ranges
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(None, None), ('W/"1"', 'W/"1"'), ('"strong"', None)],
+    ids=["no mark", "weak ETag", "strong, then none"],
+)
+def test_a_file_that_changes_after_a_kill_is_not_joined_to_the_old_one(tmp_path, first, then):
+    """The server honors ranges whatever If-Range names, and the two versions have one length."""
+    edited = DATA[:2_500_000] + b"edited" + DATA[2_500_006:]
+    with serve({"/a": Stall(edited, after=2_600_000, etag=first)}) as server:
+        with child(ONCE, tmp_path, [server.url + "/a"]) as process:
+            wait_for(lambda: Part.load(tmp_path / "0.hdf5").done > 2_550_000)
+            process.kill()
+        server.paths["/a"] = IgnoresIfRange(DATA, etag=then)
+        asset = Asset((server.url + "/a",), "0.hdf5", magic=MAGIC)
+        (came,) = fetch([asset], tmp_path, settings=Settings(tmp_path, progress=False))
+
+    assert came.sha256 == SHA256
 
 
 def wait_for(condition):

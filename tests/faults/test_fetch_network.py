@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import hashlib
+import io
 import json
 import random
 import socket
@@ -12,12 +13,16 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 from servers import (
     ChangesValidator,
     Cut,
+    Drips,
     File,
     Gzipped,
+    HidesLength,
     Html,
     IgnoresIfRange,
     IgnoresRange,
@@ -27,14 +32,19 @@ from servers import (
     NoValidator,
     Redirect,
     Resets,
+    Slow,
     Stall,
     Status,
+    Truncates,
     WrongRange,
     serve,
 )
 
 from datasets_rl.errors import FetchFailed, IntegrityFailed
 from datasets_rl.fetch import Asset, fetch, part, plan, transfer
+from datasets_rl.fetch.download import asking
+from datasets_rl.fetch.parallel import Limiter
+from datasets_rl.fetch.schemes import NotThere
 from datasets_rl.settings import Settings
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -152,6 +162,95 @@ def test_a_stall_is_named_with_its_time(get):
         pytest.raises(FetchFailed, match=r"no byte came for 0\.5 s"),
     ):
         get(server.url + "/a", retries=0)
+
+
+DRIPS = pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        ("body", r"it sent \d+ bytes in \d\.\d s, expected at least 100 bytes per second"),
+        ("chunk", r"it sent \d+ bytes in \d\.\d s, expected at least 100 bytes per second"),
+        ("headers", r"the headers of its answer were not complete after 0\.5 s; \d+ bytes came"),
+        ("interim", r"the headers of its answer were not complete after 0\.5 s; \d+ bytes came"),
+    ],
+)
+
+
+@DRIPS
+def test_a_server_that_sends_a_byte_from_time_to_time_is_given_up(get, where, reason):
+    """Each try receives a few bytes more, which is not the progress that gives new tries."""
+    began = time.monotonic()
+    with serve({"/a": Drips(DATA, where=where, pause=0.1)}) as server:
+        with pytest.raises(FetchFailed, match=reason + r".* \(3 times\)"):
+            get(server.url + "/a", retries=2)
+
+        assert len(server.requests) == 3
+    assert time.monotonic() - began < 20
+
+
+@DRIPS
+def test_a_retry_succeeds_where_the_server_becomes_faster(get, where, reason):
+    del reason
+    with serve({"/a": Drips(DATA, where=where, pause=0.1, times=2)}) as server:
+        assert get(server.url + "/a").path.read_bytes() == DATA
+
+    assert len(server.requests) == 3
+    assert where in ("headers", "interim") or all(int(asked[6:-1]) >= 1024 for asked in server.ranges)
+
+
+def test_a_slow_address_leads_to_the_next(get):
+    with serve({"/a": Drips(DATA, pause=0.1), "/b": DATA}) as server:
+        assert get([server.url + "/a", server.url + "/b"], retries=0).url == server.url + "/b"
+
+
+def test_lists_of_files_from_a_slow_server_are_given_up(settings):
+    with (
+        serve({"/a": Drips(b"[" + b" " * 10_000 + b"]", pause=0.1)}) as server,
+        asking(replace(settings, retries=0)) as ask,
+        pytest.raises(NotThere, match="expected at least 100 bytes per second"),
+    ):
+        ask(server.url + "/a", {})
+
+
+def test_a_slow_and_steady_connection_is_not_given_up(get):
+    """10 kB/s; the file takes three times as long as the window over which the rate is measured."""
+    with serve({"/a": Slow(DATA[:15_000], rate=10_000)}) as server:
+        assert get(server.url + "/a", retries=0).size == 15_000
+
+    assert len(server.requests) == 1
+
+
+def test_a_rate_limit_of_the_user_does_not_make_the_server_slow(folder, settings):
+    """The limit of the user is below the least rate; the server waits for the client, and not the reverse."""
+    with serve({"/a": DATA}) as server:
+        asset = Asset((server.url + "/a",), "a")
+        patient = replace(settings, retries=0, min_rate=300_000)
+        (came,) = fetch([asset], folder, settings=patient, limiter=Limiter(150_000))
+
+    assert came.size == len(DATA)
+
+
+def test_the_least_rate_can_be_switched_off(folder, settings):
+    with serve({"/a": Drips(DATA[:5_012], pause=0.1)}) as server:
+        asset = Asset((server.url + "/a",), "a")
+        (came,) = fetch([asset], folder, settings=replace(settings, retries=0, min_rate=0))
+
+    assert came.size == 5_012
+
+
+def test_a_byte_every_half_second_ends_with_two_seconds_of_patience(folder, settings):
+    with serve({"/a": Drips(DATA)}) as server:
+        asset = Asset((server.url + "/a",), "a")
+        with pytest.raises(FetchFailed, match="expected at least 100 bytes"):
+            fetch([asset], folder, settings=replace(settings, timeout=2, retries=1))
+
+
+@pytest.mark.parametrize("where", ["body", "headers"])
+def test_a_proxy_of_the_environment_is_measured_as_well(get, monkeypatch, where):
+    with serve({"/a": Drips(DATA, where=where, pause=0.1)}) as proxy:
+        monkeypatch.setenv("NO_PROXY", "")
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        with pytest.raises(FetchFailed, match=r"at least 100 bytes per second|not complete after"):
+            get("http://data.invalid/a", retries=0)
 
 
 def test_nobody_listening_is_told(get):
@@ -307,6 +406,79 @@ def test_a_lie_about_the_length_does_no_harm_where_the_digest_is_known(get):
         assert get(server.url + "/a", sha256=SHA256).path.read_bytes() == DATA
 
 
+@pytest.fixture(scope="module")
+def real():
+    """An HDF5 file that says how long it is."""
+    stream = io.BytesIO()
+    with h5py.File(stream, "w") as file:
+        file["a"] = np.random.default_rng(0).normal(size=30_000)
+    return stream.getvalue()
+
+
+CUT = pytest.mark.parametrize("kind", [HidesLength, Truncates])
+
+
+@CUT
+def test_a_file_that_was_cut_at_an_unknown_length_is_fetched_again(get, real, kind):
+    with serve({"/a": kind(real, after=100_000)}) as server:
+        assert get(server.url + "/a").path.read_bytes() == real
+
+    assert len(server.requests) == 2
+
+
+@CUT
+@pytest.mark.parametrize("hash_check", [True, False])
+def test_a_file_that_stays_cut_is_refused_and_the_next_run_fetches_it_anew(get, folder, real, kind, hash_check):
+    with serve({"/a": kind(real, after=100_000, times=10**9)}) as server:
+        with pytest.raises(IntegrityFailed) as caught:
+            get(server.url + "/a", hash_check=hash_check)
+        assert f"it is cut: its superblock states {len(real):,} bytes, and it has 100,000" in str(caught.value)
+        assert "run the same command again" in caught.value.hint
+        assert "--no-hash-check" not in caught.value.hint
+        assert list(folder.iterdir()) == []
+        server.paths["/a"] = real
+
+        assert get(server.url + "/a", hash_check=hash_check).path.read_bytes() == real
+
+
+@CUT
+def test_a_cut_copy_leads_to_the_next_address(get, real, kind):
+    with serve({"/a": kind(real, after=100_000, times=10**9), "/b": real}) as server:
+        assert get([server.url + "/a", server.url + "/b"]).url == server.url + "/b"
+
+
+@CUT
+def test_a_killed_process_does_not_make_a_cut_file_whole(get, folder, real, kind):
+    """The bytes of the first process are a whole file, if its length is what the server hid."""
+    with serve({}) as server:
+        start(get, server, body=real, after=100_000)
+        facts = {**sidecar(folder), "total": None, "spans": [[0, None, 100_000]]}
+        (folder / "a.hdf5.part.json").write_text(json.dumps(facts))
+        server.paths["/a"] = kind(real[:100_000], times=0, etag=sidecar(folder)["etag"])
+        with pytest.raises(IntegrityFailed, match="it is cut"):
+            get(server.url + "/a")
+        server.paths["/a"] = real
+
+        assert get(server.url + "/a").path.read_bytes() == real
+
+
+def test_a_file_of_a_known_size_is_not_judged_by_its_format(get, real):
+    """What the catalog knows is enough, and what nobody can read may still be what was wanted."""
+    with serve({"/a": real[:100_000]}) as server:
+        assert get(server.url + "/a", size=100_000).size == 100_000
+
+
+def test_a_mirror_with_a_file_of_another_size_is_not_a_matter_of_the_network(get):
+    """No further try helps, although the upstream could not be reached either."""
+    with serve({"/a": OTHER}) as server, pytest.raises(IntegrityFailed) as caught:
+        get([server.url + "/a", "http://no-such-host.invalid/a"], retries=0, size=len(DATA))
+
+    assert "the file there has 280,008 bytes, expected 300,008" in str(caught.value)
+    assert "no-such-host.invalid" in str(caught.value)
+    assert "--no-hash-check" in caught.value.hint
+    assert "may give the right file later" in caught.value.hint
+
+
 def test_another_process_goes_on_where_the_first_one_stopped(get, folder):
     with serve({}) as server:
         start(get, server)
@@ -364,8 +536,9 @@ def test_a_file_that_changes_in_the_middle_is_fetched_anew(get):
 
 
 @pytest.mark.usefixtures("_streams")
+@pytest.mark.parametrize("marks", ["always", "sometimes", "never"])
 @pytest.mark.parametrize("seed", range(5))
-def test_bytes_of_two_versions_never_meet(get, seed):
+def test_bytes_of_two_versions_never_meet(get, seed, marks):
     """The file flips between two versions of equal length while connections break at random."""
     two = MAGIC + random.Random(9).randbytes(300_000)
 
@@ -375,6 +548,10 @@ def test_bytes_of_two_versions_never_meet(get, seed):
 
         def data(self):
             return DATA if self.dice.random() < 0.6 else two
+
+        def mark(self, data):
+            shown = {"always": 1.0, "sometimes": 0.5, "never": 0.0}[marks]
+            return super().mark(data) if self.dice.random() < shown else None
 
         def send(self, call, data, turn):
             del turn
@@ -391,6 +568,64 @@ def test_bytes_of_two_versions_never_meet(get, seed):
 
     assert came.path.read_bytes() in (DATA, two)
     assert came.sha256 == hashlib.sha256(came.path.read_bytes()).hexdigest()
+
+
+EDITED = DATA[:200_000] + b"edited" + DATA[200_006:]
+"""As a corrected upload: of the same length, and equal in nearly all of its bytes."""
+
+MARKS = pytest.mark.parametrize(
+    ("first", "then"),
+    [(None, None), ('W/"1"', 'W/"1"'), ('"strong"', None), (None, '"strong"'), ('"strong"', 'W/"1"')],
+    ids=["no mark", "weak ETag", "strong, then none", "none, then strong", "strong, then weak"],
+)
+
+
+@MARKS
+def test_a_retry_does_not_join_bytes_that_the_server_does_not_confirm(get, first, then):
+    versions = InTurn(Cut(EDITED, after=250_000, etag=first), IgnoresIfRange(DATA, etag=then))
+    with serve({"/a": versions}) as server:
+        assert get(server.url + "/a").path.read_bytes() == DATA
+
+
+@MARKS
+def test_another_process_does_not_join_bytes_that_the_server_does_not_confirm(get, first, then):
+    with serve({}) as server:
+        start(get, server, body=EDITED, after=250_000, etag=first)
+        server.paths["/a"] = IgnoresIfRange(DATA, etag=then)
+
+        assert get(server.url + "/a").path.read_bytes() == DATA
+
+
+def test_a_date_of_this_second_does_not_join_bytes(get):
+    """The file may change once more within the second; RFC 9110 calls such a date a weak validator."""
+    with serve({}) as server:
+        start(get, server, etag=None, modified=email.utils.formatdate(time.time() + 60, usegmt=True))
+        server.paths["/a"] = DATA
+
+        assert get(server.url + "/a").path.read_bytes() == DATA
+        assert server.ranges == []
+
+
+def test_bytes_joined_for_the_sake_of_a_digest_are_dropped_where_it_is_not_compared(get, folder):
+    """The bytes are of two addresses, so that the version mark of the second one says nothing about the first."""
+    with serve({}) as server:
+        start(get, server, body=EDITED, after=250_000)
+        server.paths.update({"/a": Status(404), "/b": Cut(DATA, after=10_000, times=10**9)})
+        urls = [server.url + "/a", server.url + "/b"]
+        with pytest.raises(FetchFailed):
+            get(urls, retries=0, sha256=SHA256)
+        assert sidecar(folder)["spans"] == [[0, 300_008, 260_000]]
+        server.paths["/b"] = DATA
+
+        assert get(urls[1], sha256=SHA256, hash_check=False).path.read_bytes() == DATA
+
+
+def test_an_address_that_breaks_off_and_names_no_version_says_so_in_the_end(get):
+    unnamed = Cut(DATA, after=100_000, times=10**9, etag=None)
+    with serve({"/a": unnamed}) as server, pytest.raises(FetchFailed, match="no strong ETag and no Last-Modified"):
+        get(server.url + "/a")
+
+    assert len(server.requests) == 4
 
 
 @pytest.mark.parametrize("shift", [-1, 1, -100])

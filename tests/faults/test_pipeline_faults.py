@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 from d4rl_files import mujoco, mujoco_columns, rollout, write
-from servers import Cut, File, LiesAboutLength, Resets, Slow, Stall, Status, serve
+from servers import Cut, File, HidesLength, LiesAboutLength, Resets, Slow, Stall, Status, Truncates, serve
 
 from datasets_rl import library
 from datasets_rl.cli.app import main
@@ -66,6 +66,20 @@ def download(rlds, monkeypatch):
 
 def absent(home, name=NAME):
     return not (home / "d4rl" / name).exists()
+
+
+def test_a_key_that_no_file_can_be_named_after_is_a_fault_of_the_file(rlds, home, good, tmp_path):
+    copy = tmp_path / "copy.hdf5"
+    copy.write_bytes(good.read_bytes())
+    with h5py.File(copy, "a") as file:
+        file["infos/" + "k" * 300] = np.zeros((len(file["rewards"]), 64, 64), "f4")
+    code, _, err = rlds("download", f"d4rl/{NAME}", "--from-local", copy, "--no-hash-check")
+
+    assert code == 8
+    assert "the key info.kkkk" in err
+    assert "expected at most 200, as it names a file" in err
+    assert "--keys" in err
+    assert absent(home)
 
 
 def test_a_good_file_becomes_a_dataset_with_its_path_on_stdout(download, home, good):
@@ -185,7 +199,6 @@ def shorten_a_column(path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (cut_in_half, ["truncated"]),
         (flip_bits_of_a_chunk, ["observations", "row"]),
         (lose_a_column, ["actions is missing", "terminals is missing"]),
         (shorten_a_column, ["rewards has shape [293]", "300"]),
@@ -200,6 +213,26 @@ def test_a_damaged_file_is_refused_with_every_fault_and_leaves_no_dataset(
     assert all(word in err for word in words), err
     assert absent(home)
     assert not (home / "d4rl" / ".work" / NAME / "build" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("kind", [HidesLength, Truncates])
+def test_the_command_that_received_half_a_file_fetches_it_anew_when_it_runs_again(download, home, good, kind):
+    code, out, err, _ = download(kind(good, after=good.stat().st_size // 2, times=10**9))
+
+    assert (code, out) == (5, "")
+    assert f"it is cut: its superblock states {good.stat().st_size:,} bytes" in err
+    assert absent(home)
+
+    code, _, err, _ = download(File(good))
+    assert code == 0, err
+
+
+def test_half_a_file_of_the_user_is_damaged(rlds, home, good, tmp_path):
+    code, out, err = rlds("download", f"d4rl/{NAME}", "--from-local", damaged(good, tmp_path, cut_in_half))
+
+    assert (code, out) == (8, "")
+    assert "truncated" in err
+    assert absent(home)
 
 
 def test_a_repaired_upstream_replaces_the_damaged_file_that_was_fetched(download, home, good, tmp_path):

@@ -350,7 +350,7 @@ def test_wrong_bytes_at_one_address_and_none_at_the_others_is_a_fault_of_the_byt
     assert "--no-hash-check" in caught.value.hint
     assert "status 404" in caught.value.message
 
-    with pytest.raises(FetchFailed):
+    with pytest.raises(IntegrityFailed, match="may give the right file later"):
         get([wrong, "http://127.0.0.1:9/a"], size=5)
 
 

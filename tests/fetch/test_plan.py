@@ -60,13 +60,17 @@ def test_a_part_goes_on_only_where_versions_can_be_compared_or_a_digest_will_be(
         (0, Left(HERE, 0), Answer(200, 9), Do.RESUME),
         (0, Left(HERE, 0), Answer(200), Do.RESUME),
         (5, Left(HERE, 5, 9, '"v"'), Answer(206, 9, 5, '"v"'), Do.RESUME),
-        (5, Left(HERE, 5, 9, '"v"'), Answer(206, None, 5), Do.RESUME),
+        (5, Left(HERE, 5, 9, '"v"'), Answer(206, None, 5, '"v"'), Do.RESUME),
+        (5, Left(HERE, 5, 9, '"v"'), Answer(206, 9, 5), Do.RESTART),
+        (5, Left(HERE, 5, 9), Answer(206, 9, 5, '"v"'), Do.RESTART),
+        (5, Left(HERE, 5, 9), Answer(206, 9, 5), Do.RESTART),
         (5, Left(HERE, 5, 9, '"v"'), Answer(206, 9, 5, '"w"'), Do.RESTART),
         (5, Left(HERE, 5, 9, '"v"'), Answer(206, 10, 5, '"v"'), Do.RESTART),
         (5, Left(HERE, 5, 9, '"v"'), Answer(206, 9, 4, '"v"'), Do.RESTART),
         (5, Left(HERE, 5, 9, '"v"'), Answer(206, None, -1), Do.RESTART),
         (5, Left(HERE, 5, 9, '"v"'), Answer(200, 9, validator='"v"'), Do.RESTART),
-        (9, Left(HERE, 9, None, '"v"'), Answer(416, 9), Do.WHOLE),
+        (9, Left(HERE, 9, None, '"v"'), Answer(416, 9, validator='"v"'), Do.WHOLE),
+        (9, Left(HERE, 9, None, '"v"'), Answer(416, 9), Do.RESTART),
         (9, Left(HERE, 9, 12, '"v"'), Answer(416, 9), Do.RESTART),
         (9, Left(HERE, 9, None, '"v"'), Answer(416, 4), Do.RESTART),
         (9, Left(HERE, 9, None, '"v"'), Answer(416), Do.RESTART),
@@ -90,7 +94,7 @@ def test_another_length_than_the_catalogs_is_refused_as_another_file():
 
 
 def test_no_answer_lets_bytes_of_two_versions_meet():
-    """Whatever the server says, bytes are added to others only if nothing speaks for another version."""
+    """Whatever the server says, bytes are added to others only if the server confirms that they are of one version."""
     statuses, totals, starts, marks = (200, 206, 416, 500), (None, 9, 10), (0, 4, 5), (None, '"v"', '"w"')
     left = Left(HERE, 5, 9, '"v"')
     taken = [
@@ -101,7 +105,18 @@ def test_no_answer_lets_bytes_of_two_versions_meet():
 
     assert taken
     assert all(said.status == 206 and said.start == 5 for said in taken)
-    assert all(said.total in (None, 9) and said.validator in (None, '"v"') for said in taken)
+    assert all(said.total in (None, 9) and said.validator == '"v"' for said in taken)
+
+
+@pytest.mark.parametrize("mark", [None, '"v"'])
+@pytest.mark.parametrize("wanted", [Wanted(), Wanted(9), Wanted(9, ONE)], ids=["nothing", "size", "sha256"])
+def test_a_retry_and_a_resume_follow_one_rule(wanted, mark):
+    """A part that another process would drop is not continued by the process that began it, and the reverse."""
+    left = Left(HERE, 5, 9, mark)
+    resumed = plan.part(wanted, left, HERE).do is Do.RESUME
+
+    assert resumed == (plan.answer(wanted, left, 5, Answer(206, 9, 5, mark)).do is Do.RESUME)
+    assert resumed == (mark is not None or wanted.sha256 is not None)
 
 
 def test_every_step_says_why():
