@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import typer
 
-from datasets_rl.errors import BadArgument, DatasetsRLError, NotADataset, UnknownId
+from datasets_rl.errors import BadArgument, DatasetsRLError, MissingDependency, NotADataset, UnknownId
 from datasets_rl.settings import Settings
 
 from .commands import command_names
@@ -23,11 +25,13 @@ from .output import Printer
 
 __all__ = [
     "GLOBALS",
+    "REPORTED",
     "Ids",
     "Outcome",
     "Shell",
     "Targets",
     "aim",
+    "allocations",
     "each",
     "engine_of",
     "exit_code",
@@ -37,6 +41,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+REPORTED = (DatasetsRLError, MemoryError, OSError)
+"""Errors that have a cause outside of the program."""
 
 Ids = Annotated[
     list[str], typer.Argument(metavar="ID...", show_default=False, help="SOURCE/NAME; `rlds list` has all.")
@@ -97,7 +104,7 @@ class Shell:
 
     def explained(self, error: Exception) -> Explained:
         """Put an error into three lines."""
-        told = explain(error)
+        told = explain(error, self.command)
         return dataclasses.replace(told, hint=self.repeated(told.hint))
 
     def repeated(self, text: str) -> str:
@@ -129,11 +136,15 @@ def engine_of(name: str, address: str) -> Any:
 
     Raises:
         BadArgument: If an address is given for an engine that has none.
+        MissingDependency: If the engine's library is not installed.
     """
     if name == "local":
         if address:
             raise BadArgument(f"--address {address} is for a cluster", hint="add --engine ray")
         return None
+    # A dataset of one part starts no engine; that Ray is missing must not depend on it.
+    if importlib.util.find_spec("ray") is None:
+        raise MissingDependency("ray", "ray", "--engine ray")
     from datasets_rl.engines.ray import RayEngine
 
     return RayEngine(address or None)
@@ -144,16 +155,32 @@ def each(shell: Shell, items: Iterable[str], act: Callable[[str], T]) -> list[Ou
     outcomes: list[Outcome[T]] = []
     for item in dict.fromkeys(items):
         try:
-            outcomes.append(Outcome(item, value=act(item)))
+            with allocations():
+                outcomes.append(Outcome(item, value=act(item)))
         except BrokenPipeError:
             raise
-        except (DatasetsRLError, OSError) as error:
+        except REPORTED as error:
             if shell.debug:
                 shell.printer.traceback(error)
             told = shell.explained(error)
             shell.printer.failed(shell.command, told, document=False)
             outcomes.append(Outcome(item, error=told))
     return outcomes
+
+
+@contextmanager
+def allocations() -> Iterator[None]:
+    """Turn the error with which torch reports that memory is exhausted into Python's own.
+
+    Raises:
+        MemoryError: If the block fails to allocate a tensor.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "allocate memory" not in str(error) and "not enough memory" not in str(error):
+            raise
+        raise MemoryError(str(error).rpartition("DefaultCPUAllocator: ")[2]) from error
 
 
 def exit_code(codes: Sequence[int]) -> int:

@@ -74,8 +74,14 @@ def write_text(target: Path, text: str) -> None:
         with disk_errors(target.parent), temporary.open("w", encoding="utf-8") as stream:
             stream.write(text)
         publish_file(temporary, target)
+    except OSError as error:
+        # The temporary name means nothing to the reader of the message.
+        if error.filename is not None:
+            error.filename, error.filename2 = str(target), None
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def write_json(target: Path, value: Any) -> None:
