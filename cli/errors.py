@@ -18,6 +18,7 @@ from datasets_rl.errors import (
     Locked,
     MissingDependency,
     NeedsYes,
+    NotEnoughMemory,
     PreprocessFailed,
     UnknownId,
     UnknownKey,
@@ -72,7 +73,7 @@ EXIT_CODES = (
     ExitCode(
         11,
         "not enough memory",
-        (MemoryError,),
+        (NotEnoughMemory, MemoryError),
         "free memory or use a machine with more; {command} --help lists the options that make the work smaller",
     ),
     ExitCode(INTERRUPTED, "interrupted with Ctrl-C; the same command continues"),

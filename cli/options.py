@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import importlib.util
 import os
 import re
@@ -52,6 +53,7 @@ Targets = Annotated[
     list[str], typer.Argument(metavar="ID|PATH...", show_default=False, help="SOURCE/NAME, or a dataset's folder.")
 ]
 
+_NO_MEMORY = re.compile("allocate memory|not enough memory|can't start new thread")
 _COMMAND = re.compile(rf"\brlds (?=(?:{'|'.join(command_names())})\b)")
 
 GLOBALS: dict[str, tuple[Any, Sequence[str], Mapping[str, Any], Any]] = {
@@ -170,17 +172,21 @@ def each(shell: Shell, items: Iterable[str], act: Callable[[str], T]) -> list[Ou
 
 @contextmanager
 def allocations() -> Iterator[None]:
-    """Turn the error with which torch reports that memory is exhausted into Python's own.
+    """Turn the errors with which torch, threads and the system report exhausted memory into Python's own.
 
     Raises:
-        MemoryError: If the block fails to allocate a tensor.
+        MemoryError: If the block fails to allocate a tensor, a thread or a mapped file.
     """
     try:
         yield
     except RuntimeError as error:
-        if "allocate memory" not in str(error) and "not enough memory" not in str(error):
+        if not _NO_MEMORY.search(str(error)):
             raise
         raise MemoryError(str(error).rpartition("DefaultCPUAllocator: ")[2]) from error
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise MemoryError(f"{error.strerror}: {error.filename or 'memory of the process'}") from error
 
 
 def exit_code(codes: Sequence[int]) -> int:
@@ -215,7 +221,7 @@ def target(text: str) -> str | Path:
     if not text.strip():
         raise BadArgument("an empty word is no dataset; expected SOURCE/NAME, or a dataset's folder")
     path = Path(text).expanduser()
-    if path.is_absolute() or text.startswith((".", "~")) or (not known(text) and path.is_dir()):
+    if path.is_absolute() or text.startswith((".", "~")) or (not known(text) and _exists(path) and path.is_dir()):
         return path
     return text
 
@@ -231,12 +237,19 @@ def aim(shell: Shell, text: str) -> dict[str, Any]:
 
     wanted = target(text)
     if isinstance(wanted, Path):
-        if not wanted.exists():
+        if not _exists(wanted):
             raise NotADataset(wanted, "it does not exist")
         return {"dataset": wanted, "settings": shell.settings}
     # With a root the library looks there, and at no folder of this name beside us.
     root = shell.settings.home / sources.find(wanted).source
     return {"dataset": wanted, "root": root, "settings": shell.settings}
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long for the file system
+        return False
 
 
 def known(text: str) -> bool:
@@ -245,5 +258,5 @@ def known(text: str) -> bool:
 
     try:
         return bool(sources.find(text).id)
-    except UnknownId:
+    except (BadArgument, UnknownId):
         return False

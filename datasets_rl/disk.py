@@ -14,6 +14,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ __all__ = [
     "publish_file",
     "publish_folder",
     "recover_folder",
+    "refuse_nesting",
     "remove_tree",
     "require_free",
     "sync",
@@ -46,6 +48,8 @@ __all__ = [
 
 MANIFEST_FILE = "manifest.json"
 """The file that comes last: a folder without it is no dataset."""
+_BELOW = ("*/", "*/*/", "*/*/*/")
+"""Where an id with slashes may have put a dataset below a folder."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -82,6 +86,38 @@ def write_text(target: Path, text: str) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def refuse_nesting(folder: Path) -> None:
+    """Refuse a dataset inside another one, or around one: checking, replacing or removing one would hit the other.
+
+    Args:
+        folder: Where the dataset is to be stored; it may exist.
+
+    Raises:
+        BadArgument: If a folder above it is a dataset, or a folder in it is one and it is none itself.
+    """
+    outer = next((one for one in folder.resolve().parents if _is_dataset(one)), None)
+    if outer is not None:
+        raise BadArgument(
+            f"{folder} lies inside a dataset: {outer}", hint="choose a name or a folder that is not below that one"
+        )
+    if not (folder / MANIFEST_FILE).exists():
+        below = chain.from_iterable(folder.glob(f"{levels}{MANIFEST_FILE}") for levels in _BELOW)
+        inner = next((one.parent for one in below if _is_dataset(one.parent)), None)
+        if inner is not None:
+            raise BadArgument(
+                f"{folder} has a dataset inside it: {inner}",
+                hint="choose a name or a folder that is not above that one",
+            )
+
+
+def _is_dataset(folder: Path) -> bool:
+    """Return whether a folder has a manifest of ours; other programs have files of this name too."""
+    try:
+        return "format_version" in json.loads((folder / MANIFEST_FILE).read_bytes())
+    except (OSError, RecursionError, TypeError, ValueError):
+        return False
 
 
 def write_json(target: Path, value: Any) -> None:

@@ -238,6 +238,7 @@ def _target(folders: Sequence[Path], dest: Path | None) -> Place:
     """
     if dest is not None:
         target = place_of(dest)
+        disk.refuse_nesting(target.folder)
         _refuse_in_the_way(target, folders)
         return target
     if len(folders) > 1:

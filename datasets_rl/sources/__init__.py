@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import pkgutil
 from functools import cache
 
-from datasets_rl.errors import UnknownId
+from datasets_rl.errors import BadArgument, UnknownId
 from datasets_rl.sources._base import (
     Contents,
     Decision,
@@ -39,6 +40,10 @@ __all__ = [
 ]
 
 
+_LONGEST = 240
+"""Bytes of an id within its source: file systems hold names of 255, and its owner file ends in ``.lock``."""
+
+
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all sources, sorted, without importing them."""
@@ -65,11 +70,17 @@ def split_id(dataset_id: str) -> tuple[str, str]:
 
     Raises:
         UnknownId: If no source is named, or none of that name exists.
+        BadArgument: If it is longer than the name of a file may be.
     """
     head, mark, name = dataset_id.replace(":", "/", 1).partition("/")
     if not mark or not name:
         raise _unknown(dataset_id)
     source(head)
+    if (size := len(os.fsencode(name))) > _LONGEST:
+        raise BadArgument(
+            f"the id {head}/{name[:20]}... is too long: it has {size} bytes; expected at most {_LONGEST}",
+            hint="`rlds list` shows every id; a file system holds no longer names",
+        )
     return head, name.strip("/")
 
 

@@ -117,16 +117,12 @@ class Local(Source):
 
 
 def _parsed(text: str, what: str) -> dict[str, Any]:
-    import sys
+    from datasets_rl.read.toml import parse_toml
 
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConversionFailed(what, [f"{FILE} is no TOML: {error}"]) from error
+        return parse_toml(text)
+    except ValueError as error:
+        raise ConversionFailed(what, [f"{FILE} cannot be read as TOML: {error}"]) from error
 
 
 def _chosen(selection: Selection, said: Description, total: int) -> list[int]:

@@ -23,6 +23,7 @@ CASES = [
     (errors.MissingDependency("minari", "minari", "reading Minari"), 7),
     (errors.ConversionFailed("a.hdf5", ["no column actions"]), 8),
     (errors.PreprocessFailed("step 0 (function): it broke"), 8),
+    (errors.NotEnoughMemory("stack_frames needs 8 bytes of memory: this machine has 4"), 11),
     (errors.Locked("a/b", "process 1 on here", "/tmp/lock"), 9),
     (errors.NeedsYes("delete a/b"), 10),
     (errors.DatasetsRLError("something else"), 1),
