@@ -158,7 +158,7 @@ def _what_and_why(error: Exception) -> tuple[str, str]:
 
 def _of_python(error: Exception) -> tuple[str, str]:
     if isinstance(error, MemoryError):
-        return "not enough memory", str(error)
+        return "not enough memory", str(error) or "the process can allocate no more"
     if isinstance(error, OSError) and error.strerror:
         return f"{_place(error)} cannot be used", error.strerror
     return "the command failed", f"{type(error).__name__}: {error}"

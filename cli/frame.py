@@ -234,7 +234,7 @@ def _shown(parameter: Any) -> str:
 
 def _given(error: Exception) -> str:
     """Return the value that Typer refused; newer versions have it in the error of the library that checks values."""
-    details = getattr(error.__cause__, "errors", list)()
+    details: list[Any] = getattr(error.__cause__, "errors", list)()
     return repr(details[0]["input"]) if details else "not such a value"
 
 

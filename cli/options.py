@@ -53,7 +53,7 @@ Targets = Annotated[
     list[str], typer.Argument(metavar="ID|PATH...", show_default=False, help="SOURCE/NAME, or a dataset's folder.")
 ]
 
-_NO_MEMORY = re.compile("allocate memory|not enough memory|can't start new thread")
+_NO_MEMORY = re.compile("allocate memory|not enough memory|can't start new thread|failed to map segment")
 _COMMAND = re.compile(rf"\brlds (?=(?:{'|'.join(command_names())})\b)")
 
 GLOBALS: dict[str, tuple[Any, Sequence[str], Mapping[str, Any], Any]] = {
@@ -172,14 +172,14 @@ def each(shell: Shell, items: Iterable[str], act: Callable[[str], T]) -> list[Ou
 
 @contextmanager
 def allocations() -> Iterator[None]:
-    """Turn the errors with which torch, threads and the system report exhausted memory into Python's own.
+    """Turn the errors with which torch, threads, libraries and the system report exhausted memory into Python's own.
 
     Raises:
-        MemoryError: If the block fails to allocate a tensor, a thread or a mapped file.
+        MemoryError: If the block fails to allocate a tensor, a thread, a library or a mapped file.
     """
     try:
         yield
-    except RuntimeError as error:
+    except (ImportError, RuntimeError) as error:
         if not _NO_MEMORY.search(str(error)):
             raise
         raise MemoryError(str(error).rpartition("DefaultCPUAllocator: ")[2]) from error

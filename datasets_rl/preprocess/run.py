@@ -238,7 +238,6 @@ def _target(folders: Sequence[Path], dest: Path | None) -> Place:
     """
     if dest is not None:
         target = place_of(dest)
-        disk.refuse_nesting(target.folder)
         _refuse_in_the_way(target, folders)
         return target
     if len(folders) > 1:
@@ -277,8 +276,7 @@ def _refuse_in_the_way(target: Place, folders: Sequence[Path]) -> None:
         raise BadArgument(
             f"{target.folder} is where the dataset itself lies", hint="without a folder for the result it is replaced"
         )
-    if outer := [one for one in target.folder.parents if Place(one.parent, one.name).exists]:
-        raise BadArgument(f"{target.folder} lies inside of the dataset in {outer[0]}; expected a folder beside it")
+    disk.refuse_nesting(target.folder)
     if target.exists and not Manifest.read(target.folder).history:
         raise BadArgument(
             f"{target.folder} is in the way: it holds a dataset that no recipe made", hint="remove it first"

@@ -252,9 +252,11 @@ def _values(block: Episodes, key: Key) -> NDArray[Any]:
     if key == EPISODE:
         return np.repeat(block.numbers, block.lengths)
     if key == NEXT_DONE:
-        return np.asarray(block.steps[NEXT_TERMINATED]) | np.asarray(block.steps[NEXT_TRUNCATED])
+        done: NDArray[np.bool_] = np.logical_or(block.steps[NEXT_TERMINATED], block.steps[NEXT_TRUNCATED])
+        return done
     (key,) = need(block, [".".join(key)])
-    return np.asarray(block.steps[key] if key in block.steps else block.states[key])
+    values: NDArray[Any] = np.asarray(block.steps[key] if key in block.steps else block.states[key])
+    return values
 
 
 @dataclass
