@@ -66,7 +66,7 @@ EXIT_CODES = (
         8,
         "conversion: the upstream file breaks its own format, or a step of a recipe failed",
         (ConversionFailed, PreprocessFailed),
-        "correct what is named here and run the same command again; what is stored is unchanged",
+        "correct what is named here and run the same command again; stored datasets are unchanged",
     ),
     ExitCode(9, "locked by another process", (Locked,)),
     ExitCode(10, "refused without --yes", (NeedsYes,)),
@@ -124,7 +124,7 @@ _PLACE = {
     errno.EPERM,
     errno.EROFS,
 }
-"""The errors of the system for places that data cannot lie at."""
+"""The errors of the system for paths where data cannot be stored."""
 _CLAUSE = re.compile(r": |; ")
 
 
@@ -165,6 +165,9 @@ def _of_python(error: Exception) -> tuple[str, str]:
 
 
 def _place(error: OSError) -> str:
+    """Return the path that the system refused; of one below a file, that file."""
+    if error.errno == errno.ENOTDIR and isinstance(error.filename, str):
+        return next((str(one) for one in Path(error.filename).parents if one.is_file()), error.filename)
     return os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else "a file or a connection"
 
 

@@ -81,7 +81,7 @@ class Result:
     code: int = 0
     """The exit code."""
     asides: Sequence[Block] = ()
-    """What a reader wants to know beside the answer; it goes to stderr."""
+    """What readers need in addition to the answer; it goes to stderr."""
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class Printer:
     env: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def show(self, command: str, result: Result) -> None:
-        """Print a command's answer to stdout, and what stands beside it to stderr."""
+        """Print a command's answer to stdout, and its asides to stderr."""
         if self.json:
             self._document({"command": command, **result.data})
         elif self.quiet:
@@ -139,7 +139,7 @@ class Printer:
             return int(given)
         try:
             return os.get_terminal_size(stream.fileno()).columns or _USUAL
-        except (OSError, ValueError):  # a stream that stands for a terminal and is none
+        except (OSError, ValueError):  # a replaced stream that reports a terminal but has none
             return _USUAL
 
     def _color(self) -> bool:
@@ -230,7 +230,7 @@ def _fitted(block: Block, width: int, *, bold: bool) -> list[str]:
     elif block.title:
         shown = [line for text in block.lines for line in _wrapped(_printable(text), room)]
     else:
-        # Paths, and text for other programs: who copies it wants it as it is.
+        # Paths, and text for other programs, are copied: they must stay unchanged.
         shown = [_printable(line) for line in block.lines]
     return [f"{margin}{line}" for line in shown]
 
@@ -286,8 +286,8 @@ def _facts(pairs: Sequence[tuple[str, str]], width: int, *, bold: bool) -> list[
 def _listing(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int, *, bold: bool) -> list[str]:
     """Return a line for the headings and for each row.
 
-    Beside a first cell that is wider than its column, the others move to the right; where they leave the window, it has
-    a line of its own, so that it stays whole.
+    Beside a first cell that is wider than its column, the others move to the right; where they leave the window, it
+    takes a separate line, so that it stays whole.
     """
     cells = [header, *rows]
     shown = [n for n, column in enumerate(zip(*cells, strict=True)) if not n or not set(column[1:]) <= _NOTHING]

@@ -95,7 +95,7 @@ def refuse_nesting(folder: Path) -> None:
         folder: Where the dataset is to be stored; it may exist.
 
     Raises:
-        BadArgument: If a folder above it is a dataset, or a folder in it is one and it is none itself.
+        BadArgument: If a folder above it is a dataset, or one below it is while it is not.
     """
     outer = next((one for one in folder.resolve().parents if _is_dataset(one)), None)
     if outer is not None:

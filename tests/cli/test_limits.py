@@ -176,6 +176,22 @@ def test_a_dataset_inside_another_one_is_refused_both_ways(rlds, npz, first, sec
     assert rlds("verify", first).code == 0
 
 
+def test_one_file_as_a_dataset_of_ones_own_asks_for_its_folder(rlds, npz):
+    ran = rlds("download", "local/own", "--from-local", npz / "data.npz")
+
+    assert (ran.code, marks(ran)) == (4, ["rlds:", "why:", "next:"])
+    assert "it is a file; expected a folder" in ran.err
+    assert "next: give the folder that has the files" in ran.err
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_result_below_a_file_names_that_file_and_no_folder_of_ours(rlds, tmp_path):
+    (tmp_path / "file").write_text("")
+    ran = rlds("preprocess", "demo/pendulum", "-t", "returns_to_go", "-o", tmp_path / "file" / "out")
+
+    assert ran.err.startswith(f"rlds: {tmp_path / 'file'} cannot be used\n  why: Not a directory\n  next: ")
+
+
 def test_a_result_inside_a_dataset_is_refused(rlds, stored):
     ran = rlds("preprocess", "demo/pendulum", "-t", "returns_to_go", "-o", stored / "more")
 

@@ -1,4 +1,4 @@
-"""TOML that users write: what is read, and how deep it may be nested."""
+"""TOML that users write: how it is parsed, and how deep it may be nested."""
 
 from __future__ import annotations
 
