@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from datasets_rl.errors import (
     BadArgument,
@@ -15,8 +18,10 @@ from datasets_rl.errors import (
     Locked,
     MissingDependency,
     NeedsYes,
+    NotEnoughMemory,
     PreprocessFailed,
     UnknownId,
+    UnknownKey,
 )
 
 __all__ = ["EXIT_CODES", "INTERRUPTED", "SOME_FAILED", "USAGE", "ExitCode", "Explained", "code_of", "explain"]
@@ -32,15 +37,27 @@ class ExitCode:
 
     code: int
     meaning: str
-    kinds: tuple[type[DatasetsRLError], ...] = ()
+    kinds: tuple[type[Exception], ...] = ()
     """The errors that end the command with it."""
+    hint: str = "run the same command again with -vv to see where it failed"
+    """What to do next about errors that bring no hint; ``{command}`` is the command that failed."""
 
 
 EXIT_CODES = (
     ExitCode(0, "done, or there was nothing to do"),
     ExitCode(SOME_FAILED, "some of several items failed, or an error without a code of its own"),
-    ExitCode(USAGE, "wrong usage: an option, an argument or an environment variable", (BadArgument,)),
-    ExitCode(3, "unknown id, or no finished dataset there", (UnknownId,)),
+    ExitCode(
+        USAGE,
+        "wrong usage: an option, an argument or an environment variable",
+        (BadArgument,),
+        "correct it and run the command again; {command} --help lists what it takes",
+    ),
+    ExitCode(
+        3,
+        "unknown id, or no finished dataset there",
+        (UnknownId,),
+        "rlds list --downloaded shows the datasets that are stored, rlds list every id",
+    ),
     ExitCode(4, "network: no address gave the file", (FetchFailed,)),
     ExitCode(5, "integrity: bytes are not the ones expected", (IntegrityFailed,)),
     ExitCode(6, "not enough disk", (DiskFull,)),
@@ -49,16 +66,23 @@ EXIT_CODES = (
         8,
         "conversion: the upstream file breaks its own format, or a step of a recipe failed",
         (ConversionFailed, PreprocessFailed),
+        "correct what is named here and run the same command again; stored datasets are unchanged",
     ),
     ExitCode(9, "locked by another process", (Locked,)),
     ExitCode(10, "refused without --yes", (NeedsYes,)),
+    ExitCode(
+        11,
+        "not enough memory",
+        (NotEnoughMemory, MemoryError),
+        "free memory or use a machine with more; {command} --help lists the options that make the work smaller",
+    ),
     ExitCode(INTERRUPTED, "interrupted with Ctrl-C; the same command continues"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """What the user reads about an error, a line each; a line may be empty."""
+    """What the user reads about an error, a line each; no line is empty."""
 
     kind: str
     """The exception's class, for programs."""
@@ -70,13 +94,24 @@ class Explained:
 
 def code_of(error: Exception) -> int:
     """Return the exit code of an error."""
-    return next((row.code for row in EXIT_CODES if isinstance(error, row.kinds)), SOME_FAILED)
+    return _row(error).code
 
 
-def explain(error: Exception) -> Explained:
-    """Put an error into three lines."""
+def explain(error: Exception, command: str = "") -> Explained:
+    """Put an error into three lines.
+
+    Args:
+        error: The error.
+        command: The command that failed, without ``rlds``.
+    """
+    row = _row(error)
     what, why = _what_and_why(error)
-    return Explained(type(error).__name__, what, why, _hint(error), code_of(error))
+    hint = _hint(error) or row.hint.format(command=f"rlds {command}".rstrip())
+    return Explained(type(error).__name__, what, why or row.meaning, hint, row.code)
+
+
+def _row(error: Exception) -> ExitCode:
+    return next((row for row in EXIT_CODES if isinstance(error, row.kinds)), EXIT_CODES[SOME_FAILED])
 
 
 _PLACE = {
@@ -85,20 +120,23 @@ _PLACE = {
     errno.EISDIR,
     errno.ELOOP,
     errno.ENAMETOOLONG,
-    errno.ENOENT,
     errno.ENOTDIR,
     errno.EPERM,
     errno.EROFS,
 }
-"""What the system says where data cannot lie."""
+"""The errors of the system for paths where data cannot be stored."""
+_CLAUSE = re.compile(r": |; ")
 
 
 def _hint(error: Exception) -> str:
     if isinstance(error, DatasetsRLError):
         return error.hint
+    if isinstance(error, OSError) and error.errno == errno.ENOENT:
+        folder = Path(_place(error)).parent
+        return "check the path" if folder.is_dir() else f"create the folder {folder}, or choose another place"
     if isinstance(error, OSError) and error.errno in _PLACE:
-        return "choose another place with --root, --out or RLDS_HOME, or mend its permissions"
-    return "run it again with -vv to see where it happened"
+        return "choose another place with --root, --out or RLDS_HOME, or fix its permissions"
+    return ""
 
 
 def _what_and_why(error: Exception) -> tuple[str, str]:
@@ -108,13 +146,29 @@ def _what_and_why(error: Exception) -> tuple[str, str]:
         return _judged(error.what), "; ".join(error.problems)
     if isinstance(error, ConversionFailed):
         return f"{error.what} cannot be converted", "; ".join(error.problems)
+    if isinstance(error, (UnknownId, UnknownKey)) and " among " in error.message:
+        what, _, known = error.message.partition(" among ")
+        return what, f"it is not among {known}"
     if isinstance(error, DatasetsRLError):
-        # Messages name the thing before the first colon, and what is wrong with it behind.
-        what, _, why = error.message.partition(": ")
-        return what, why
+        # Messages name the thing before the first colon or semicolon, and what is wrong with it after that.
+        what, *why = _CLAUSE.split(error.message, maxsplit=1)
+        return what, "".join(why)
+    return _of_python(error)
+
+
+def _of_python(error: Exception) -> tuple[str, str]:
+    if isinstance(error, MemoryError):
+        return "not enough memory", str(error) or "the process can allocate no more"
     if isinstance(error, OSError) and error.strerror:
-        return (f"{error.filename} cannot be used", error.strerror) if error.filename else (error.strerror, "")
-    return f"{type(error).__name__}: {error}", ""
+        return f"{_place(error)} cannot be used", error.strerror
+    return "the command failed", f"{type(error).__name__}: {error}"
+
+
+def _place(error: OSError) -> str:
+    """Return the path that the system refused; of one below a file, that file."""
+    if error.errno == errno.ENOTDIR and isinstance(error.filename, str):
+        return next((str(one) for one in Path(error.filename).parents if one.is_file()), error.filename)
+    return os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else "a file or a connection"
 
 
 def _judged(what: str) -> str:

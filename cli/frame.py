@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import importlib
 import inspect
@@ -12,16 +13,14 @@ import time
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
-
-from datasets_rl.errors import DatasetsRLError
 
 from . import commands
 from .commands import command_names
 from .errors import INTERRUPTED, USAGE, Explained
-from .options import GLOBALS, Shell
+from .options import GLOBALS, REPORTED, Shell, allocations
 from .output import Lines, Result
 
 __all__ = ["make_app", "run"]
@@ -47,7 +46,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     # An error in the options themselves is reported before they are parsed.
     shell.printer.json = "--json" in words
     try:
-        code = _run(shell, words)
+        with allocations():
+            code = _run(shell, words)
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):
         # The reader has what it wanted, as `head` does; Typer makes a SystemExit of it when it prints help. What is
@@ -56,18 +56,16 @@ def run(argv: Sequence[str] | None = None) -> int:
         return 0
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted(shell)
-    except (DatasetsRLError, OSError) as error:
+    except REPORTED as error:
         if shell.debug:
             shell.printer.traceback(error)
         return _fail(shell, shell.explained(error))
     except _UsageError as error:
-        # Typer says whose error it is where it stopped before the command took its options.
-        shell.command = shell.command or getattr(getattr(error, "ctx", None), "info_name", "") or ""
         # Where Typer stopped before the command took its options, the error knows whose it is.
         context = getattr(error, "ctx", None)
         if context is not None and context.parent is not None:
             shell.command = context.info_name or ""
-        return _fail(shell, _usage(error))
+        return _fail(shell, _usage(error, words))
     return code
 
 
@@ -88,6 +86,24 @@ def make_app() -> typer.Typer:
     return app
 
 
+def make_command() -> Any:
+    """Return the command line that Typer makes of the app, with the help of arguments as they are declared.
+
+    Typer writes ``{ID...}...`` for an argument with the metavar ``ID...``, and its Python type beside it.
+    """
+    command = typer.main.get_command(make_app())
+    for one in command.commands.values():  # type: ignore[attr-defined]  # an app with commands is a group
+        for argument in one.params:
+            if argument.param_type_name == "argument":
+                argument.get_usage_pieces = functools.partial(_first, [argument.metavar])
+                argument.get_help_record = functools.partial(_first, (argument.metavar, argument.help))
+    return command
+
+
+def _first(value: T, _: object) -> T:
+    return value
+
+
 _HELP = """Offline-RL datasets: download, verify, look, sample.
 
 \b
@@ -99,9 +115,7 @@ Examples:
 
 
 def _run(shell: Shell, words: Sequence[str]) -> int:
-    answer = typer.main.get_command(make_app()).main(
-        args=_help_words(words), prog_name="rlds", standalone_mode=False, obj=shell
-    )
+    answer = make_command().main(args=_help_words(words), prog_name="rlds", standalone_mode=False, obj=shell)
     if isinstance(answer, Result):
         shell.printer.show(shell.command, answer)
         return answer.code
@@ -157,8 +171,8 @@ def _root() -> Callable[..., Result | None]:
             return None
         if shell.version:
             return _version()
-        typer.echo(ctx.get_help(), err=True)
-        raise typer.Exit(USAGE)
+        typer.echo(ctx.get_help())
+        raise typer.Exit
 
     return _declared(root, (), hidden=False)
 
@@ -194,10 +208,53 @@ def _version() -> Result:
     return Result({"version": number}, [Lines((f"rlds {number}",))], quiet=[number])
 
 
-def _usage(error: Exception) -> Explained:
-    message = getattr(error, "format_message", error.__str__)()
-    path = getattr(getattr(error, "ctx", None), "command_path", "rlds")
-    return Explained("UsageError", message, "", f"{path} --help", USAGE)
+def _usage(error: Exception, words: Sequence[str]) -> Explained:
+    """Put an error that Typer found into three lines, in words of ours where a value is wrong."""
+    context = getattr(error, "ctx", None)
+    parameter = getattr(error, "param", None)
+    what, _, why = getattr(error, "message", str(error)).rstrip(".").partition(". ")
+    if parameter is not None and not what:
+        what = f"{_shown(parameter)} is missing"
+    elif parameter is not None and (expected := _expected(context, parameter.name)):
+        what, why = f"{_shown(parameter)} is {_given(error)}", f"expected {expected}"
+    elif near := getattr(error, "possibilities", None):
+        why = f"the nearest are {', '.join(sorted(near))}"
+    elif hasattr(getattr(context, "command", None), "commands"):
+        why = why or f"the commands are {', '.join(command_names())}"
+    if context is not None:
+        why = why or f"the usage is {' '.join(context.get_usage().split()).removeprefix('Usage: ')}"
+    # Where an option lacks its value, Typer does not report whose option it is.
+    path = getattr(context, "command_path", " ".join(["rlds", *[one for one in words if one in command_names()][:1]]))
+    return Explained("UsageError", what, why or "wrong usage", f"{path} --help", USAGE)
+
+
+def _shown(parameter: Any) -> str:
+    options = [name for name in parameter.opts if name[:1] == "-"]
+    return str(max(options, key=len) if options else parameter.metavar.removesuffix("..."))
+
+
+def _given(error: Exception) -> str:
+    """Return the value that Typer refused; newer versions have it in the error of the library that checks values."""
+    details: list[Any] = getattr(error.__cause__, "errors", list)()
+    return repr(details[0]["input"]) if details else "not such a value"
+
+
+def _expected(context: Any, name: str) -> str:
+    """Return which values the declaration of a parameter allows, empty where it says nothing."""
+    if context is None or context.info_name not in command_names():
+        return ""
+    act = importlib.import_module(f"{commands.__name__}.{context.info_name}").run
+    hint = typing.get_type_hints(act, include_extras=True).get(name)
+    kind, *declared = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
+    inner = [one for one in typing.get_args(kind) if one is not type(None)]
+    if typing.get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, inner))}"
+    kind = inner[0] if inner else kind
+    if inspect.isclass(kind) and issubclass(kind, enum.Enum):
+        return f"one of {', '.join(str(one.value) for one in kind)}"
+    least = getattr(declared[0], "min", None) if declared else None
+    bound = "" if least is None else f" of at least {least}"
+    return {int: f"an integer{bound}", float: f"a number{bound}"}.get(kind, "")
 
 
 def _fail(shell: Shell, told: Explained) -> int:
@@ -208,7 +265,11 @@ def _fail(shell: Shell, told: Explained) -> int:
 def _interrupted(shell: Shell) -> int:
     again = shlex.join(["rlds", *shell.argv])
     told = Explained(
-        "Interrupted", f"{shell.command or 'rlds'} was interrupted", "", f"to continue: {again}", INTERRUPTED
+        "Interrupted",
+        f"{shell.command or 'rlds'} was interrupted",
+        "the process received Ctrl-C or a signal to end; what is done is kept",
+        f"to continue: {again}",
+        INTERRUPTED,
     )
     return _fail(shell, told)
 
@@ -218,5 +279,6 @@ def _unexpected(kind: type[BaseException], error: BaseException, trace: Tracebac
     if any(word.startswith("-vv") for word in sys.argv) or sys.argv.count("-v") > 1 or os.environ.get("RLDS_DEBUG"):
         sys.__excepthook__(kind, error, trace)
         return
-    what = f"a fault of rlds itself: {kind.__name__}: {error}"
-    Shell(sys.argv).printer.failed("", Explained(kind.__name__, what, "", "run it again with -vv, and report it", 1))
+    why = f"{kind.__name__}: {error}"
+    hint = "run it again with -vv, and report it"
+    Shell(sys.argv).printer.failed("", Explained(kind.__name__, "a fault of rlds itself", why, hint, 1))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import importlib.util
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +17,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import typer
 
-from datasets_rl.errors import BadArgument, DatasetsRLError, UnknownId
+from datasets_rl.errors import BadArgument, DatasetsRLError, MissingDependency, UnknownId
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED
 
@@ -24,11 +27,13 @@ from .output import Printer
 
 __all__ = [
     "GLOBALS",
+    "REPORTED",
     "Ids",
     "Outcome",
     "Shell",
     "Targets",
     "aim",
+    "allocations",
     "each",
     "engine_of",
     "exit_code",
@@ -39,6 +44,9 @@ __all__ = [
 
 T = TypeVar("T")
 
+REPORTED = (DatasetsRLError, MemoryError, OSError)
+"""Errors that have a cause outside of the program."""
+
 Ids = Annotated[
     list[str], typer.Argument(metavar="ID...", show_default=False, help="SOURCE/NAME; `rlds list` has all.")
 ]
@@ -47,6 +55,7 @@ Targets = Annotated[
 ]
 
 _CHANGING = {"download", "preprocess", "remove"}
+_NO_MEMORY = re.compile("allocate memory|not enough memory|can't start new thread|failed to map segment")
 _COMMAND = re.compile(rf"\brlds (?=(?:{'|'.join(command_names())})\b)")
 
 GLOBALS: dict[str, tuple[Any, Sequence[str], Mapping[str, Any], Any]] = {
@@ -101,7 +110,7 @@ class Shell:
 
     def explained(self, error: Exception) -> Explained:
         """Put an error into three lines."""
-        told = explain(error)
+        told = explain(error, self.command)
         return dataclasses.replace(told, hint=self.repeated(told.hint))
 
     def repeated(self, text: str) -> str:
@@ -147,11 +156,15 @@ def engine_of(name: str, address: str) -> Any:
 
     Raises:
         BadArgument: If an address is given for an engine that has none.
+        MissingDependency: If the engine's library is not installed.
     """
     if name == "local":
         if address:
             raise BadArgument(f"--address {address} is for a cluster", hint="add --engine ray")
         return None
+    # A dataset of one part starts no engine; that Ray is missing must not depend on it.
+    if importlib.util.find_spec("ray") is None:
+        raise MissingDependency("ray", "ray", "--engine ray")
     from datasets_rl.engines.ray import RayEngine
 
     return RayEngine(address or None)
@@ -162,16 +175,36 @@ def each(shell: Shell, items: Iterable[str], act: Callable[[str], T]) -> list[Ou
     outcomes: list[Outcome[T]] = []
     for item in dict.fromkeys(items):
         try:
-            outcomes.append(Outcome(item, value=act(item)))
+            with allocations():
+                outcomes.append(Outcome(item, value=act(item)))
         except BrokenPipeError:
             raise
-        except (DatasetsRLError, OSError) as error:
+        except REPORTED as error:
             if shell.debug:
                 shell.printer.traceback(error)
             told = shell.explained(error)
             shell.printer.failed(shell.command, told, document=False)
             outcomes.append(Outcome(item, error=told))
     return outcomes
+
+
+@contextmanager
+def allocations() -> Iterator[None]:
+    """Turn the errors with which torch, threads, libraries and the system report exhausted memory into Python's own.
+
+    Raises:
+        MemoryError: If the block fails to allocate a tensor, a thread, a library or a mapped file.
+    """
+    try:
+        yield
+    except (ImportError, RuntimeError) as error:
+        if not _NO_MEMORY.search(str(error)):
+            raise
+        raise MemoryError(str(error).rpartition("DefaultCPUAllocator: ")[2]) from error
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise MemoryError(f"{error.strerror}: {error.filename or 'memory of the process'}") from error
 
 
 def exit_code(codes: Sequence[int]) -> int:
@@ -206,7 +239,7 @@ def target(text: str) -> str | Path:
     if not text.strip():
         raise BadArgument("an empty word is no dataset; expected SOURCE/NAME, or a dataset's folder")
     path = Path(text).expanduser()
-    if path.is_absolute() or text.startswith((".", "~")) or (not known(text) and os.path.isdir(path)):  # noqa: PTH112 - see `library.locate`
+    if path.is_absolute() or text.startswith((".", "~")) or (not known(text) and _exists(path) and path.is_dir()):
         return path
     return text
 
@@ -229,11 +262,18 @@ def aim(shell: Shell, text: str) -> dict[str, Any]:
     return {"dataset": wanted, "root": root, "settings": shell.settings}
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long for the file system
+        return False
+
+
 def known(text: str) -> bool:
     """Tell whether a word is an id."""
     from datasets_rl import sources
 
     try:
         return bool(sources.find(text).id)
-    except UnknownId:
+    except (BadArgument, UnknownId):
         return False

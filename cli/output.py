@@ -1,4 +1,14 @@
-"""The one printer: results to stdout, talk to stderr; tables on a terminal, plain text elsewhere, or JSON."""
+"""The one printer: results go to stdout, all else to stderr; as tables, as tab-separated rows, or as JSON.
+
+On a terminal no table is wider than the window:
+
+    it fits                          a line for each row, columns two blanks apart
+    its words fit, its cells do not  the widest columns shrink, and their cells wrap between words
+    not even its words fit           each row becomes a record: a line for each cell, after its heading
+    it is a listing                  a line for each row; what does not fit of the last column ends in an ellipsis
+
+Into a pipe go tab-separated rows, whole and unpadded.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +18,9 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, chain, zip_longest
+from typing import Any, TextIO
+from unicodedata import combining, east_asian_width
 
 from .errors import Explained
 
@@ -26,10 +37,9 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
-    """Without a title the table is the whole answer: into a pipe it goes as tab-separated rows and nothing else."""
+    """Without a title the table is the whole answer: into a pipe go its rows, without its header."""
     listing: bool = False
-    """On a terminal a row is a line: what does not fit is cut from the last column, and columns that say nothing are
-    left out."""
+    """On a terminal a row is a line, the last column is shortened, and empty columns are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +60,13 @@ class Lines:
 
 Block = Table | Facts | Lines
 
-_WIDEST = 10_000
-"""Columns that no table needs."""
 _NOTHING = frozenset({"", "-"})
+_GAP = 2
+"""Blanks between two columns."""
+_USUAL = 80
+"""Columns of a terminal that does not report how many it has."""
+_LEAST = 20
+"""Columns that a value beside its name needs; with fewer it goes below its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,8 @@ class Result:
     """The essential, a line each: ids, paths, numbers."""
     code: int = 0
     """The exit code."""
+    asides: Sequence[Block] = ()
+    """What readers need in addition to the answer; it goes to stderr."""
 
 
 @dataclass(slots=True)
@@ -78,15 +94,14 @@ class Printer:
     env: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def show(self, command: str, result: Result) -> None:
-        """Print a command's answer to stdout."""
+        """Print a command's answer to stdout, and its asides to stderr."""
         if self.json:
             self._document({"command": command, **result.data})
         elif self.quiet:
-            _write([_printable(line) for line in result.quiet])
-        elif self._terminal():
-            _show_rich(result.blocks, color=self._color())
+            _write(sys.stdout, [_printable(line) for line in result.quiet])
         else:
-            _write(_plain_page(result.blocks))
+            for stream, blocks in ((sys.stderr, result.asides), (sys.stdout, result.blocks)):
+                _write(stream, _page(blocks, self._width(stream), bold=self._color()))
 
     def note(self, text: str) -> None:
         """Say something that is not part of the answer."""
@@ -104,8 +119,7 @@ class Printer:
         if self.json and document:
             self._document({"command": command, "error": asdict(told)})
         for mark, line in (("rlds:", told.what), ("  why:", told.why), ("  next:", told.hint)):
-            if line:
-                _say(f"{self._marked(mark)} {_printable(line)}")
+            _say(f"{self._marked(mark)} {_printable(line)}")
 
     def traceback(self, error: Exception) -> None:
         """Show where an error came from."""
@@ -114,10 +128,19 @@ class Printer:
         traceback.print_exception(error, file=sys.stderr)
 
     def _document(self, data: Mapping[str, Any]) -> None:
-        _write([json.dumps(_finite({"schema_version": SCHEMA_VERSION, **data}), indent=1, allow_nan=False)])
+        _write(sys.stdout, [json.dumps(_finite({"schema_version": SCHEMA_VERSION, **data}), indent=1, allow_nan=False)])
 
-    def _terminal(self) -> bool:
-        return sys.stdout.isatty() and self.env.get("TERM") != "dumb" and not self.env.get("CI")
+    def _width(self, stream: TextIO) -> int | None:
+        """Return the columns of the terminal that a stream goes to; None where readers do not look at one."""
+        if not stream.isatty() or self.env.get("TERM") == "dumb" or self.env.get("CI"):
+            return None
+        given = os.environ.get("COLUMNS", "")
+        if given.isdecimal() and int(given):
+            return int(given)
+        try:
+            return os.get_terminal_size(stream.fileno()).columns or _USUAL
+        except (OSError, ValueError):  # a replaced stream that reports a terminal but has none
+            return _USUAL
 
     def _color(self) -> bool:
         return not self.no_color and not self.env.get("NO_COLOR") and self.env.get("TERM") != "dumb"
@@ -163,8 +186,8 @@ def _escaped(one: str) -> str:
     return " " if one.isspace() and ord(one) > 0x1F else one.encode("unicode_escape").decode("ascii")
 
 
-def _write(lines: Sequence[str]) -> None:
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+def _write(stream: TextIO, lines: Sequence[str]) -> None:
+    stream.writelines(f"{line}\n" for line in lines)
 
 
 def _say(line: str) -> None:
@@ -175,90 +198,157 @@ def _cell(text: str) -> str:
     return _printable(text).replace("\n", " ")
 
 
-def _plain_page(blocks: Sequence[Block]) -> list[str]:
+def _page(blocks: Sequence[Block], width: int | None, *, bold: bool) -> list[str]:
+    """Return the lines of a page, for a terminal of `width` columns or for a pipe."""
     lines: list[str] = []
     for block in blocks:
         if block.title:
-            lines += [""] * bool(lines) + [_cell(block.title)]
-        lines += _plain(block)
+            title = _cell(block.title)
+            lines += [""] * bool(lines) + [title if width is None else _emphasized(title, bold=bold)]
+        lines += _piped(block) if width is None else _fitted(block, width, bold=bold)
     return lines
 
 
-def _plain(block: Block) -> list[str]:
+def _piped(block: Block) -> list[str]:
     if isinstance(block, Lines):
         return [("  " if block.title else "") + _printable(line) for line in block.lines]
     if isinstance(block, Facts):
-        pairs = [(name, value) for name, value in block.pairs if value]
-        return _columns([(name, _cell(value)) for name, value in pairs], indent=2 if block.title else 0)
-    if not block.title:
-        return ["\t".join(map(_cell, row)) for row in block.rows]
-    return _columns([tuple(map(_cell, row)) for row in (block.header, *block.rows)], indent=2)
+        return ["\t".join(map(_cell, pair)) for pair in block.pairs if pair[1]]
+    rows = (block.header, *block.rows) if block.title else block.rows
+    return ["\t".join(map(_cell, row)) for row in rows]
 
 
-def _columns(rows: Sequence[tuple[str, ...]], *, indent: int) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return [" " * indent + line.rstrip() for line in padded]
+def _fitted(block: Block, width: int, *, bold: bool) -> list[str]:
+    margin = "  " if block.title else ""
+    room = max(width - len(margin), 1)
+    if isinstance(block, Facts):
+        shown = _facts([(_cell(name), _cell(value)) for name, value in block.pairs if value], room, bold=bold)
+    elif isinstance(block, Table):
+        rows = [tuple(map(_cell, row)) for row in block.rows]
+        lay = _listing if block.listing else _table
+        shown = lay(tuple(map(_cell, block.header)), rows, room, bold=bold)
+    elif block.title:
+        shown = [line for text in block.lines for line in _wrapped(_printable(text), room)]
+    else:
+        # Paths, and text for other programs, are copied: they must stay unchanged.
+        shown = [_printable(line) for line in block.lines]
+    return [f"{margin}{line}" for line in shown]
 
 
-def _listing(table: Table, width: int) -> list[str]:
-    """Return a line for the headings and for each row, of at most `width` columns unless the first cell alone has more.
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int, *, bold: bool) -> list[str]:
+    columns = list(zip(header, *rows, strict=True))
+    natural = [max(map(_columns, column)) for column in columns]
+    longest = [max(_columns(word) for cell in column for word in (cell.split() or [""])) for column in columns]
+    widths = _shrunk(natural, longest, width - _GAP * (len(columns) - 1))
+    if widths is None:
+        records = [
+            _facts([pair for pair in zip(header, row, strict=True) if pair[1]], width, bold=bold) for row in rows
+        ]
+        return list(chain.from_iterable([""] * bool(number) + record for number, record in enumerate(records)))
+    head = [_emphasized(line, bold=bold) for line in _row(header, widths)]
+    return head + [line for row in rows for line in _row(row, widths)]
 
-    Where a first cell is wider than its column, the others move to the right as far as they must.
-    """
-    cells = [tuple(map(_cell, row)) for row in (table.header, *table.rows)]
-    told = [n for n, column in enumerate(zip(*cells, strict=True)) if not n or not set(column[1:]) <= _NOTHING]
-    rows = [[row[n] for n in told] for row in cells]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    others = sum(2 + one for one in widths[1:-1]) + 2 + min(widths[-1], width // 3)
-    widths[0] = min(widths[0], max(width - others, 1))
-    starts = [0, *accumulate(2 + one for one in widths)]
-    lines = []
-    for first, *rest in rows:
-        line = first
-        for cell, start in zip(rest, starts[1:], strict=False):
-            # Beside a first cell that is too wide, the later ones close up again.
-            line = f"{line}  {cell}" if len(line) + 2 > start else line.ljust(start) + cell
-        fits = len(line) <= width or len(line) - len(rest[-1] if rest else "") >= width
-        lines.append((line if fits else f"{line[: width - 1]}…").rstrip())
+
+def _shrunk(natural: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
+    """Return the widths of columns that fit, the widest ones shrunk to one level; None if their words do not fit."""
+    if sum(least) > room:
+        return None
+    for level in range(max(natural), 0, -1):
+        widths = [max(low, min(full, level)) for full, low in zip(natural, least, strict=True)]
+        if sum(widths) <= room:
+            return widths
+    return list(least)
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    wrapped = [_wrapped(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    return [
+        (" " * _GAP).join(_padded(part, width) for part, width in zip(parts, widths, strict=True)).rstrip()
+        for parts in zip_longest(*wrapped, fillvalue="")
+    ]
+
+
+def _facts(pairs: Sequence[tuple[str, str]], width: int, *, bold: bool) -> list[str]:
+    """Return names with values beside them, or below them where there is no room beside."""
+    start = max((_columns(name) for name, _ in pairs), default=0) + _GAP
+    below = width - start < _LEAST
+    if below:
+        start = _GAP
+    lines: list[str] = []
+    for name, value in pairs:
+        first, *more = _wrapped(value, max(width - start, 1))
+        names = [_emphasized(part, bold=bold) for part in _wrapped(name, width)] if below else []
+        beside = _emphasized(name, bold=bold) + " " * (start - _columns(name)) if not below else " " * start
+        lines += [*names, f"{beside}{first}", *(" " * start + line for line in more)]
     return lines
 
 
-def _show_rich(blocks: Sequence[Block], *, color: bool) -> None:
-    # Rich costs 40 ms, which a pipe need not pay.
-    from rich.console import Console
-    from rich.text import Text
+def _listing(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int, *, bold: bool) -> list[str]:
+    """Return a line for the headings and for each row.
 
-    console = Console(file=sys.stdout, color_system="auto" if color else None, highlight=False)
-    for number, block in enumerate(blocks):
-        if block.title:
-            console.print(*[""] * bool(number), Text(_cell(block.title), style="bold"), sep="\n")
-        if isinstance(block, Lines):
-            for line in block.lines:
-                console.print(Text(("  " if block.title else "") + _printable(line)), soft_wrap=True)
-        elif isinstance(block, Table) and block.listing:
-            for row, line in enumerate(_listing(block, console.width)):
-                console.print(Text(line, style="" if row else "bold"), soft_wrap=True)
+    Beside a first cell that is wider than its column, the others move to the right; where they leave the window, it
+    takes a separate line, so that it stays whole.
+    """
+    cells = [header, *rows]
+    shown = [n for n, column in enumerate(zip(*cells, strict=True)) if not n or not set(column[1:]) <= _NOTHING]
+    cells = [tuple(row[n] for n in shown) for row in cells]
+    widths = [max(map(_columns, column)) for column in zip(*cells, strict=True)]
+    others = sum(_GAP + one for one in widths[1:-1]) + _GAP + min(widths[-1], width // 3)
+    widths[0] = min(widths[0], max(width - others, 1))
+    starts = [*accumulate(_GAP + one for one in widths)]
+    lines = []
+    for number, row in enumerate(cells):
+        found = _listed(row, starts, width)
+        lines += found if number else [_emphasized(line, bold=bold) for line in found]
+    return lines
+
+
+def _listed(row: Sequence[str], starts: Sequence[int], width: int) -> list[str]:
+    first, *rest = row
+    line, needed = first, 0
+    for cell, start in zip(rest, starts, strict=False):
+        needed = _columns(line)
+        line = _padded(line, max(start, needed + _GAP)) + cell
+    if needed <= width or not first:
+        return [_shortened(line.rstrip(), width)]
+    return [*_folded(first, width), *_listed(["", *rest], starts, width)]
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if _columns(text) <= width else f"{_folded(text, width - 1)[0]}…"
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Break a text between words; a word that is longer than a line is folded."""
+    lines = [""]
+    for word in text.split():
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        if _columns(joined) <= width:
+            lines[-1] = joined
         else:
-            grid = _rich_grid(block)
-            # What no column may lose is left to the terminal, which breaks lines that can still be copied whole.
-            least = console.measure(grid, options=console.options.update(max_width=_WIDEST)).minimum
-            console.width = max(console.width, least)
-            console.print(grid)
+            lines[len(lines) - (not lines[-1]) :] = _folded(word, width)
+    return lines
 
 
-def _rich_grid(block: Table | Facts) -> Any:
-    from rich.table import Table as Grid
-    from rich.text import Text
+def _folded(word: str, width: int) -> list[str]:
+    lines = [""]
+    for letter in word:
+        if lines[-1] and _columns(lines[-1]) + _columns(letter) > width:
+            lines.append("")
+        lines[-1] += letter
+    return lines
 
-    facts = isinstance(block, Facts)
-    left = 2 if block.title else 0
-    grid = Grid(box=None, show_header=not facts, pad_edge=False, padding=(0, 2, 0, left), header_style="bold")
-    header = ("", "") if isinstance(block, Facts) else block.header
-    rows = [pair for pair in block.pairs if pair[1]] if isinstance(block, Facts) else block.rows
-    for number, name in enumerate(header):
-        # The first column holds ids and names, which are never cut and never folded.
-        grid.add_column(name, style="bold" if facts and not number else None, no_wrap=not number, overflow="fold")
-    for row in rows:
-        grid.add_row(*(Text(_cell(cell)) for cell in row))
-    return grid
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - _columns(text))
+
+
+def _columns(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if east_asian_width(one) in "WF" else not combining(one) for one in text)
+
+
+def _emphasized(text: str, *, bold: bool) -> str:
+    return f"\x1b[1m{text}\x1b[0m" if bold and text else text

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -45,6 +46,7 @@ __all__ = [
     "move",
     "publish_file",
     "publish_folder",
+    "refuse_nesting",
     "remove_tree",
     "require_free",
     "started",
@@ -59,6 +61,8 @@ MANIFEST_FILE = "manifest.json"
 """The file that comes last: a folder without it is no dataset."""
 VERSIONS_FOLDER = ".versions"
 """Beside datasets, the folder of their earlier versions."""
+_BELOW = ("*/", "*/*/", "*/*/*/")
+"""Where an id with slashes may have put a dataset below a folder."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -88,8 +92,46 @@ def write_text(target: Path, text: str) -> None:
         with disk_errors(target.parent), temporary.open("w", encoding="utf-8") as stream:
             stream.write(text)
         publish_file(temporary, target)
+    except OSError as error:
+        # The temporary name means nothing to the reader of the message.
+        if error.filename is not None:
+            error.filename, error.filename2 = str(target), None
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def refuse_nesting(folder: Path) -> None:
+    """Refuse a dataset inside another one, or around one: checking, replacing or removing one would hit the other.
+
+    Args:
+        folder: Where the dataset is to be stored; it may exist.
+
+    Raises:
+        BadArgument: If a folder above it is a dataset, or one below it is while it is not.
+    """
+    outer = next((one for one in folder.resolve().parents if _is_dataset(one)), None)
+    if outer is not None:
+        raise BadArgument(
+            f"{folder} lies inside a dataset: {outer}", hint="choose a name or a folder that is not below that one"
+        )
+    if not (folder / MANIFEST_FILE).exists():
+        below = chain.from_iterable(folder.glob(f"{levels}{MANIFEST_FILE}") for levels in _BELOW)
+        inner = next((one.parent for one in below if _is_dataset(one.parent)), None)
+        if inner is not None:
+            raise BadArgument(
+                f"{folder} has a dataset inside it: {inner}",
+                hint="choose a name or a folder that is not above that one",
+            )
+
+
+def _is_dataset(folder: Path) -> bool:
+    """Return whether a folder has a manifest of ours; other programs have files of this name too."""
+    try:
+        return "format_version" in json.loads((folder / MANIFEST_FILE).read_bytes())
+    except (OSError, RecursionError, TypeError, ValueError):
+        return False
 
 
 def free_temporary_files(folder: Path, name: str = "*") -> None:

@@ -12,6 +12,7 @@
     ├── DiskFull                         make room, or write elsewhere
     ├── MissingDependency (ImportError)  install the named extra
     ├── ConversionFailed                 the upstream file breaks its own format
+    ├── NotEnoughMemory                  make it smaller, or use a machine with more
     ├── PreprocessFailed                 correct the recipe or its function; the dataset is as it was
     ├── Locked                           another process is at work
     └── NeedsYes                         confirm with --yes
@@ -38,6 +39,7 @@ __all__ = [
     "MissingDependency",
     "NeedsYes",
     "NotADataset",
+    "NotEnoughMemory",
     "Offline",
     "PreprocessFailed",
     "UnknownId",
@@ -236,6 +238,10 @@ class ConversionFailed(DatasetsRLError):
         super().__init__(f"{what} cannot be converted: {shown}", hint=hint)
         self.what = what
         self.problems = tuple(problems)
+
+
+class NotEnoughMemory(DatasetsRLError):
+    """The machine does not have the memory that a piece of work needs."""
 
 
 class PreprocessFailed(DatasetsRLError):

@@ -314,6 +314,7 @@ def _say(text: str) -> None:
 
 
 def _refuse_foreign(spot: Place) -> None:
+    disk.refuse_nesting(spot.folder)
     if spot.folder.exists() and not spot.exists and (not spot.folder.is_dir() or any(spot.folder.iterdir())):
         raise BadArgument(
             f"{spot.folder} is in the way: it holds something that is not a dataset",

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -34,6 +33,7 @@ from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess.naming import make
 from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.preprocess.transforms import Applied
+from datasets_rl.read.toml import parse_toml
 from datasets_rl.samplers import (
     RandomSampler,
     Sampler,
@@ -41,11 +41,6 @@ from datasets_rl.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = ["Member", "load_mixture", "mixture", "mixture_toml"]
 
@@ -70,6 +65,9 @@ _OF_MEMBER: Mapping[str, tuple[type, ...]] = {
     "transforms": (list,),
     "transform": (list,),
 }
+
+
+_NAMES = {bool: "true or false", dict: "a table", float: "a number", int: "an integer", list: "a list", str: "a text"}
 
 
 @dataclass(frozen=True)
@@ -175,11 +173,13 @@ def load_mixture(path: Path | str, **options: Any) -> Mixture:
     """
     path = Path(path).expanduser()
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
+        document = parse_toml(path.read_text("utf-8"))
     except OSError as error:
         raise BadArgument(f"the mixture {path} cannot be read: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise BadArgument(f"the mixture {path} is no TOML: {error}") from error
+    except ValueError as error:
+        raise BadArgument(
+            f"the mixture {path} cannot be read as TOML: {error}", hint="`rlds mix` writes one that can be read"
+        ) from error
     tables = document.pop("member", None)
     faults = _faults(document, _SETTINGS, "it")
     if not isinstance(tables, list) or not tables:
@@ -241,7 +241,7 @@ def _faults(table: Mapping[str, Any], known: Mapping[str, tuple[type, ...]], wha
     for key in sorted(table.keys() & known.keys()):
         value, kinds = table[key], known[key]
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            wanted = " or ".join(kind.__name__ for kind in kinds)
+            wanted = " or ".join(_NAMES[kind] for kind in kinds)
             faults.append(f"{what} has {key} = {value!r}; expected {wanted}")
     return faults
 

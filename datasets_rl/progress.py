@@ -112,10 +112,11 @@ def report(label: str, total: int | None, *, unit: str = "B", done: int = 0, sho
 
 
 def _width() -> dict[str, Any]:
-    """Follow the terminal's width; some terminals (of containers, of CI) say 0, and tqdm would draw nothing."""
+    """Follow the terminal's size; some terminals (of containers, of CI) report 0, and tqdm would draw nothing."""
     with suppress(OSError, ValueError):
-        if os.get_terminal_size(sys.stderr.fileno()).columns == 0:
-            return {"ncols": 80}
+        size = os.get_terminal_size(sys.stderr.fileno())
+        if 0 in size:
+            return {"ncols": size.columns or 80, "nrows": size.lines or 24}
     return {"dynamic_ncols": True}
 
 

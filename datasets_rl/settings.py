@@ -6,12 +6,13 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import BadArgument, NotEnoughMemory
 
-__all__ = ["Settings", "memory_bytes"]
+__all__ = ["Settings", "memory_bytes", "require_memory"]
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
@@ -93,8 +94,25 @@ def _seconds(env: Mapping[str, str], name: str, default: float, problems: list[s
     return value
 
 
+def require_memory(needed: int, purpose: str, *, hint: str = "") -> None:
+    """Refuse work that cannot fit into the memory of this machine, before anything is allocated.
+
+    Args:
+        needed: Bytes that the work holds at once, at least.
+        purpose: What needs them, with its size, as in "cat_frames with N = 1000".
+        hint: What to do next.
+
+    Raises:
+        NotEnoughMemory: If the machine has fewer bytes of memory.
+    """
+    has = memory_bytes()
+    if needed > has:
+        raise NotEnoughMemory(f"{purpose} needs {needed:,} bytes of memory: this machine has {has:,}", hint=hint)
+
+
+@cache
 def memory_bytes() -> float:
-    """Return the bytes of memory that this machine has; infinity where it does not say."""
+    """Return the bytes of memory that this machine has; infinity where it does not report them."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows
@@ -104,7 +122,7 @@ def memory_bytes() -> float:
 def _whole(env: Mapping[str, str], name: str, default: int, problems: list[str], *, least: int) -> int:
     text = env.get(name, "").strip()
     if text and not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
-        problems.append(f"{name} is {text!r}; expected a whole number from {least}")
+        problems.append(f"{name} is {text!r}; expected an integer of at least {least}")
     return default if not text or problems else int(text)
 
 

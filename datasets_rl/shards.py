@@ -7,12 +7,14 @@ rows    0 1           shard 1 is read, or its part joined; behind it lie no more
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl.engines import Engine
+from datasets_rl.errors import ConversionFailed, DatasetsRLError
 from datasets_rl.fetch.ahead import Ahead
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.parallel import Halt
@@ -27,7 +29,7 @@ from datasets_rl.ted.keys import Key
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Get", "Opening", "Part", "Parts", "Piece", "Reading", "Ready", "in_order", "make", "write"]
+__all__ = ["Get", "Opening", "Part", "Parts", "Piece", "Reading", "Ready", "in_order", "make", "naming", "write"]
 
 Get = Callable[[Sequence[Asset], Halt], list[Fetched]]
 """Fetches files, until the flag goes up."""
@@ -120,7 +122,8 @@ class Reading:
 
     def open(self) -> Recording:
         """Return its recording, opened when it is asked for first."""
-        self._opened = self._opened or self.opening.open(self.ready.files)
+        with naming(self.opening.id, self.ready.files.values()):
+            self._opened = self._opened or self.opening.open(self.ready.files)
         return self._opened
 
     def pieces(self) -> Iterator[Piece]:
@@ -129,7 +132,9 @@ class Reading:
         Raises:
             ConversionFailed: If files break their own format.
         """
-        yield from self.open().episodes(self.ready.shard.part)
+        recording = self.open()
+        with naming(self.opening.id, self.ready.files.values()):
+            yield from recording.episodes(self.ready.shard.part)
 
     def __enter__(self) -> Self:
         return self
@@ -173,6 +178,30 @@ class Part(Reading):
         remove_part(self.folder)
 
 
+@contextmanager
+def naming(what: str, files: Iterable[Path]) -> Iterator[None]:
+    """Name the files in errors that their reader did not foresee, as libraries raise them for damaged files.
+
+    Args:
+        what: The dataset.
+        files: Those that the block reads.
+
+    Raises:
+        ConversionFailed: If the block fails with any error that is neither ours nor one of the system or of memory.
+    """
+    try:
+        yield
+    except (DatasetsRLError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        names = ", ".join(path.name for path in files)
+        raise ConversionFailed(
+            what,
+            [f"{names}: {type(error).__name__}: {error}"],
+            hint="compare the file with its source, or give another one; -vv shows where reading it failed",
+        ) from error
+
+
 def make(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """Make a part of a shard, unless it is there already.
 
@@ -185,7 +214,9 @@ def make(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """
     what = f"{task['source']}/{task['name']}"
     files = {path: Path(place) for path, place in task["files"].items()}
-    with source(task["source"]).open(task["name"], files, task["facts"]) as recording:
+    with naming(what, files.values()):
+        opened = source(task["source"]).open(task["name"], files, task["facts"])
+    with opened as recording, naming(what, files.values()):
         kept = Selection.from_json(task["selection"]).kept_keys([column.key for column in recording.columns])
 
         def fill(writer: DatasetWriter) -> Mapping[str, Any]:

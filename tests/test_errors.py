@@ -23,6 +23,7 @@ EXAMPLES = [
     errors.MissingDependency("h5py", "minari", "reading HDF5"),
     errors.ConversionFailed("x", ["no rewards"]),
     errors.PreprocessFailed("step 0 (function) at episode 3: it broke", hint="mend it"),
+    errors.NotEnoughMemory("stack_frames needs 8 bytes of memory: this machine has 4", hint="give a smaller n"),
     errors.Locked("d4rl/x", "process 4711 on node3", "/data/x.lock"),
     errors.NeedsYes("removing d4rl/x"),
 ]
@@ -65,5 +66,5 @@ def test_messages_show_what_was_wanted_and_every_failure():
     assert "RLDS_OFFLINE" in str(EXAMPLES[6])
     assert "too short; too old" in str(EXAMPLES[7])
     assert "10 bytes needed (the download), 5 bytes free" in str(EXAMPLES[9])
-    assert "process 4711 on node3" in str(EXAMPLES[14])
+    assert "process 4711 on node3" in str(EXAMPLES[15])
     assert "did you mean d4rl/hopper-medium-v2?" in str(EXAMPLES[3])

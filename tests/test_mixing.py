@@ -127,10 +127,14 @@ def test_what_is_written_is_read_as_it_was():
         ("colour = 1\n[[member]]\nsize = 2", ["it has colour", "member 0 has size", "member 0 has no dataset"]),
         ("[[member]]\ndataset = 'small'\nshare = 2", ["member 0 has share; expected dataset, weight, final_weight"]),
         ("batch_size = 3", [r"needs \[\[member\]\]"]),
-        ("batch_size = ", ["is no TOML"]),
+        ("batch_size = ", ["cannot be read as TOML"]),
         (
             "sampler = 'random'\nanneal = true\n[[member]]\ndataset = 'small'\nweight = '1'\n",
-            ["sampler = 'random'; expected dict", "anneal = True; expected int", "weight = '1'; expected int or float"],
+            [
+                "sampler = 'random'; expected a table",
+                "anneal = True; expected an integer",
+                "weight = '1'; expected an integer or a number",
+            ],
         ),
         (TWO.format("weight = 1", ""), ["1 of 2 members have a weight"]),
         ("temperature = 2\n" + TWO.format("weight = 1", "weight = 1"), ["no weights beside it"]),

@@ -115,8 +115,8 @@ def test_many_threads_lose_no_count(capsys):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
-@pytest.mark.parametrize("columns", [0, 80])
-def test_a_terminal_gets_one_bar_that_is_redrawn(columns):
+@pytest.mark.parametrize(("lines", "columns"), [(24, 0), (24, 80), (0, 0), (0, 80)])
+def test_a_terminal_gets_one_bar_that_is_redrawn(lines, columns):
     import fcntl
     import pty
     import struct
@@ -131,7 +131,7 @@ with report("hopper", 10_000_000, done=1_000_000) as advance:
         advance(1_000_000)
 """
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     process = subprocess.Popen([sys.executable, "-c", code], stderr=theirs)
     os.close(theirs)
     seen = b""

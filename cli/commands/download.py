@@ -158,7 +158,9 @@ def more_options() -> Sequence[inspect.Parameter]:
             name.replace("-", "_"),
             inspect.Parameter.KEYWORD_ONLY,
             default="",
-            annotation=Annotated[str, typer.Option(f"--{name}", show_default=False, help=f"{text} ({', '.join(of)})")],
+            annotation=Annotated[
+                str, typer.Option(f"--{name}", metavar="NAME", show_default=False, help=f"{text} ({', '.join(of)})")
+            ],
         )
         for name, (text, of) in sorted(found.items())
     ]

@@ -49,21 +49,24 @@ def run(
         str, typer.Option(metavar="HOW", help="Keys that only some have: refuse, drop or zero.")
     ] = "refuse",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", show_default=False, help="Where; else it is printed.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", show_default=False, help="The file; by default it goes to stdout."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite a file that exists.")] = False,
 ) -> Result:
-    """Write a mixture of stored datasets to a file, for `load_mixture`, and say what each batch will hold.
+    """Write a mixture of stored datasets as TOML for `load_mixture`; what each batch will hold goes to stderr.
 
     \b
     Examples:
-      rlds mix d4rl/hopper-medium-v2 d4rl/hopper-expert-v2 --weights 0.7,0.3 -o mix.toml
+      rlds mix d4rl/hopper-medium-v2 d4rl/hopper-expert-v2 --weights 0.7,0.3 > mix.toml
       rlds mix ./mine demo/pendulum --temperature 2 --slice-len 16 -o mix.toml
       rlds mix demo/pendulum ./mine --weights 9,1 --final-weights 1,9 --anneal 10000 -o mix.toml
     """
     from datasets_rl import disk, library
     from datasets_rl.mixing import Member, mixture, mixture_toml
 
+    if out is not None:
+        _check_writable(out.expanduser(), force=force)
     shares, final = _numbers(weights, datasets), _numbers(final_weights, datasets)
     folders = [library.locate(**aim(shell, one)) for one in datasets]
     settings: dict[str, Any] = {
@@ -81,9 +84,7 @@ def run(
     members = [Member(_written(name, folder, out, shell.root), one, last, steps) for name, folder, one, last in parts]
     text = mixture_toml(members, settings)
     if out is not None:
-        if out.exists() and not force:
-            raise BadArgument(f"{out} is there already", hint="add --force to write over it")
-        disk.write_text(out, text)
+        disk.write_text(out.expanduser(), text)
     return Result(
         {
             "file": None if out is None else str(out),
@@ -91,13 +92,25 @@ def run(
             "members": _members(mixed, datasets, folders),
             "keys": [{**asdict(one), "kinds": list(one.kinds)} for one in mixed.keys_of_members],
         },
-        [_member_table(mixed, datasets, batch_size), _key_table(mixed, datasets), *_last(text, out)],
+        [Lines((text.rstrip("\n") if out is None else str(out),))],
         quiet=[text.rstrip("\n") if out is None else str(out)],
+        asides=[_member_table(mixed, datasets, batch_size), _key_table(mixed, datasets)],
     )
 
 
-def _last(text: str, out: Path | None) -> list[Lines]:
-    return [Lines(tuple(text.splitlines()))] if out is None else [Lines((str(out),))]
+def _check_writable(out: Path, *, force: bool) -> None:
+    """Refuse a place that no file can be written to, before the datasets are opened.
+
+    Raises:
+        BadArgument: If the folder does not exist, or something is there already.
+    """
+    if not out.absolute().parent.is_dir():
+        folder = out.absolute().parent
+        raise BadArgument(f"{out} cannot be written: {folder} is not a folder", hint=f"create it: mkdir -p {folder}")
+    if out.is_dir():
+        raise BadArgument(f"{out} cannot be written: it is a folder", hint="give the path of a file, as in mix.toml")
+    if out.exists() and not force:
+        raise BadArgument(f"{out} exists already", hint="add --force to overwrite it")
 
 
 def _numbers(text: str, datasets: list[str]) -> list[float | None]:
@@ -106,9 +119,9 @@ def _numbers(text: str, datasets: list[str]) -> list[float | None]:
     try:
         found: list[float | None] = [float(one) for one in text.split(",")]
     except ValueError as error:
-        raise BadArgument(f"{text!r} is no list of numbers: expected 0.7,0.3") from error
+        raise BadArgument(f"{text!r} is not a list of numbers; expected numbers with commas, as in 0.7,0.3") from error
     if len(found) != len(datasets):
-        raise BadArgument(f"{text!r} has {len(found)} numbers for {len(datasets)} datasets")
+        raise BadArgument(f"{text!r} has {len(found)} numbers for {len(datasets)} datasets; expected one for each")
     return found
 
 

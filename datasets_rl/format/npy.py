@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import math
@@ -266,6 +267,8 @@ def map_npy(path: Path) -> np.memmap[Any, Any]:
     try:
         array: np.memmap[Any, Any] = npy.open_memmap(path, mode="r", max_header_size=_MAX_HEADER)
     except _HEADER_ERRORS as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            raise  # the file is intact
         raise IntegrityFailed(str(path), [f"it cannot be mapped: {error}"]) from error
     return array
 

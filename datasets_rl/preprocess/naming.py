@@ -117,7 +117,10 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, (int, float) if hint is float else hint)
 
 
+_NAMES = {str: "a text", int: "an integer", float: "a number", bool: "true or false"}
+
+
 def _told(hint: Any) -> str:
     if typing.get_origin(hint) is Literal:
         return " or ".join(map(repr, typing.get_args(hint)))
-    return str(hint) if typing.get_args(hint) else str(hint.__name__)
+    return str(hint) if typing.get_args(hint) else _NAMES.get(hint, str(hint.__name__))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import inspect
 import json
+import math
 import os
 import pickle
 import re
@@ -22,20 +24,16 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from datasets_rl.errors import BadArgument, DatasetsRLError, PreprocessFailed
+from datasets_rl.errors import BadArgument, DatasetsRLError, NotEnoughMemory, PreprocessFailed
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.digests import digest
 from datasets_rl.preprocess.functions import Function
 from datasets_rl.preprocess.naming import make
 from datasets_rl.preprocess.transforms import Applied
+from datasets_rl.read.toml import parse_toml
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import dotted
 from datasets_rl.transforms import Compose, Transform
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = ["Recipe", "shipped"]
 
@@ -69,6 +67,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         self.steps = [step for given in self.steps for step in _steps(given)]
+        if faults := [fault for number, step in enumerate(self.steps) for fault in _infinite(step, number)]:
+            raise BadArgument(
+                "; ".join(faults), hint="the manifest records arguments, and JSON has finite numbers only"
+            )
 
     @classmethod
     def of(cls, text: str) -> Recipe:
@@ -85,11 +87,13 @@ class Recipe:
             except OSError as error:
                 raise BadArgument(f"the recipe {text} cannot be read: {error.strerror}") from error
             except UnicodeDecodeError as error:
-                raise BadArgument(f"the recipe {text} is no TOML: {error}") from error
+                raise BadArgument(f"the recipe {text} cannot be read as TOML: {error}") from error
         found = _shipped()
         if text not in found:
+            near = difflib.get_close_matches(text, found, n=3, cutoff=0.5)
             raise BadArgument(
-                f"no recipe {text!r} among {', '.join(sorted(found))}", hint="or give FILE.toml or FILE.py:NAME"
+                f"there is no recipe {text!r}: expected one of {', '.join(sorted(found))}",
+                hint=f"did you mean {', '.join(near)}?" if near else "or give FILE.toml or FILE.py:NAME",
             )
         return _from_toml(found[text], text)
 
@@ -188,6 +192,16 @@ class Recipe:
         return {"name": self.name, "steps": [{**step.to_json(), **_code(step)} for step in self.steps]}
 
 
+def _infinite(step: Step, number: int) -> Iterator[str]:
+    """Yield the arguments of a step that a manifest cannot record: numbers that are NaN or infinite."""
+    # What a function or a transform of the user's own consists of is recorded as a digest.
+    own = isinstance(step, Function) or (isinstance(step, Applied) and not step.written)
+    for name, value in {}.items() if own else step.to_json().items():
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(one, float) and not math.isfinite(one):
+                yield f"step {number} ({step.to_json()['use']}): {name} is {one}; expected a finite number"
+
+
 def _code(step: Step) -> dict[str, str]:
     """Return what a step of the user's own does, as a digest: the package's version stands for those that it has."""
     kind = type(step)
@@ -209,9 +223,9 @@ def _shipped() -> dict[str, str]:
 
 def _from_toml(text: str, name: str) -> Recipe:
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadArgument(f"the recipe {name} is no TOML: {error}") from error
+        document = parse_toml(text)
+    except ValueError as error:
+        raise BadArgument(f"the recipe {name} cannot be read as TOML: {error}") from error
     problems = [f"it has {key!r}; expected purpose and step" for key in sorted(document.keys() - {"purpose", "step"})]
     entries, steps = document.get("step"), []
     if not isinstance(entries, list) or not all(
@@ -350,7 +364,12 @@ def _located(step: Step, number: int, block: Episodes) -> Episodes | None:
         raise _failed(step, number, block, where, error) from error
 
 
-def _failed(step: Step, number: int, block: Episodes, where: str, error: Exception) -> PreprocessFailed:
+def _failed(step: Step, number: int, block: Episodes, where: str, error: Exception) -> DatasetsRLError:
+    if isinstance(error, (MemoryError, NotEnoughMemory)):
+        return NotEnoughMemory(
+            f"step {number} ({_told(step, error)}){where} needs more memory than there is: {getattr(error, 'message', str(error))}",
+            hint="make what the step writes smaller, or give fewer processes: --jobs 1, num_workers=1",
+        )
     known = isinstance(error, DatasetsRLError)
     why, hint = (error.message, error.hint) if known else (f"{type(error).__name__}: {error}", "")  # type: ignore[attr-defined]  # it is one of ours
     keys = ", ".join(sorted(map(dotted, (*block.states, *block.steps))))

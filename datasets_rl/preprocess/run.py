@@ -345,8 +345,7 @@ def _check_way(target: Place, folders: Sequence[Path]) -> None:
         raise BadArgument(
             f"{target.folder} is where the dataset itself lies", hint="name another folder, or preprocess it in place"
         )
-    if outer := [one for one in target.folder.parents if Place(one.parent, one.name).exists]:
-        raise BadArgument(f"{target.folder} lies inside of the dataset in {outer[0]}; expected a folder beside it")
+    disk.refuse_nesting(target.folder)
     if target.exists and not Manifest.read(target.folder).history:
         raise BadArgument(
             f"{target.folder} is in the way: it holds a dataset that no recipe made", hint="remove it first"

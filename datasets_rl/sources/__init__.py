@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import pkgutil
 from functools import cache
 
-from datasets_rl.errors import UnknownId
+from datasets_rl.errors import BadArgument, UnknownId
 from datasets_rl.sources._base import (
     Contents,
     Decision,
@@ -100,4 +101,6 @@ def _unknown(dataset_id: str) -> UnknownId:
     everything = [f"{name}/{one}" for name in names() for one in source(name).ids()]
     tails = {full.partition("/")[2]: full for full in everything}
     near = difflib.get_close_matches(dataset_id, tails, n=3, cutoff=0.5)
-    return UnknownId(dataset_id, [tails[one] for one in near], f"{len(everything)} ids; expected SOURCE/NAME")
+    return UnknownId(
+        dataset_id, [tails[one] for one in near], f"the {len(everything)} ids of the catalogs; expected SOURCE/NAME"
+    )

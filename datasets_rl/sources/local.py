@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.errors import BadArgument, ConversionFailed, UnknownId
+from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, UnknownId
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
 from datasets_rl.sources._local_description import ENDINGS, FILE, Description
 from datasets_rl.sources._selection import read_numbers
@@ -54,7 +54,11 @@ class Local(Source):
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Contents:
         """Read the description, and put the files into shards."""
         entry = self.entry(name)
-        folder = upstream.folder(name, ())
+        try:
+            folder = upstream.folder(name, ())
+        except FetchFailed as error:
+            error.hint = f"give the folder that has the files and a {FILE}: --from-local DIR"
+            raise
         inside = {asset.path.removeprefix(f"{name}/"): asset for asset in folder.assets}
         if FILE not in inside:
             raise _undescribed(entry, inside)
@@ -117,16 +121,12 @@ class Local(Source):
 
 
 def _parsed(text: str, what: str) -> dict[str, Any]:
-    import sys
+    from datasets_rl.read.toml import parse_toml
 
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConversionFailed(what, [f"{FILE} is no TOML: {error}"]) from error
+        return parse_toml(text)
+    except ValueError as error:
+        raise ConversionFailed(what, [f"{FILE} cannot be read as TOML: {error}"]) from error
 
 
 def _chosen(selection: Selection, said: Description, total: int) -> list[int]:

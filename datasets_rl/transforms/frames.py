@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from datasets_rl.errors import BadArgument
+from datasets_rl.settings import require_memory
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.transforms._base import Keys, NestedKey, any_like, expand_right, need, reader, taken
@@ -19,6 +21,16 @@ from datasets_rl.transforms._time import OverTime, TimeAxis, windows
 __all__ = ["CatFrames"]
 
 Padding = Literal["same", "constant", "zeros"]
+
+
+_MANY = 1_000
+"""Frames of a stack from which on its memory is compared with the machine's."""
+
+
+def _step_bytes(batch: Any, key: NestedKey) -> int:
+    """Return the bytes that an entry of a batch has for each step."""
+    value = batch.get(key, None)
+    return 0 if value is None else value.nbytes // max(batch.numel(), 1)
 
 
 class CatFrames(OverTime):
@@ -85,6 +97,7 @@ class CatFrames(OverTime):
 
     def found_in_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         """Return the frames of each step, [B, N, ...], for each entry that is to be read, and which are padding."""
+        self._require_memory(len(rows), sum(_step_bytes(data, key) for key in self.in_keys))
         there, outside = self.around(storage, rows, *self._span)
         entry = reader(storage, there.reshape(-1))
 
@@ -97,6 +110,7 @@ class CatFrames(OverTime):
     def found_in_batch(self, batch: Any) -> dict[str, Any]:
         """Return the same along the axis of time, [*batch, N, ...]."""
         axis = TimeAxis.of(batch)
+        self._require_memory(batch.numel(), sum(_step_bytes(batch, key) for key in self.in_keys))
         there, outside = windows(self.ends(batch, axis), *self._span)
 
         def frames(key: NestedKey) -> Tensor | None:
@@ -104,6 +118,12 @@ class CatFrames(OverTime):
             return None if value is None else axis.at(value, there)
 
         return self._found(frames, axis.back(outside), batch)
+
+    def _require_memory(self, steps: int, step_bytes: int) -> None:
+        """Refuse stacks of so many steps that no memory holds, with their row numbers (int64)."""
+        if self.N > _MANY:
+            needed = self.N * steps * (8 + step_bytes)
+            require_memory(needed, f"CatFrames with N = {self.N:,}", hint="give a smaller N, as in 4")
 
     def _found(self, frames: Callable[[NestedKey], Tensor | None], outside: Tensor, known: Any) -> dict[str, Any]:
         frames = cache(frames)
@@ -169,6 +189,7 @@ class CatFrames(OverTime):
 
     def _stacked(self, spec: CompositeSpec, key: NestedKey) -> TensorSpec:
         last, now = spec[key], self._now(key)
+        self._require_memory(1, math.prod(last.shape) * last.dtype.itemsize)
         parts = [spec.get(now, last) if now is not None else last] * (self.N - 1) + [last]
 
         def joined(values: list[Tensor]) -> Tensor:

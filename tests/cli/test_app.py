@@ -46,11 +46,11 @@ def test_help_behind_the_word_help_is_the_same_help(rlds):
     assert rlds("help", "list").out == rlds("list", "--help").out
 
 
-def test_no_command_is_wrong_usage_and_shows_the_help_beside_the_data_stream(rlds):
+def test_without_a_command_the_help_is_the_answer(rlds):
     ran = rlds()
 
-    assert (ran.code, ran.out) == (2, "")
-    assert "Commands:" in ran.err
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == rlds("--help").out
 
 
 @pytest.mark.parametrize("words", [["--version"], ["-V"], ["list", "--version"], ["-V", "list"]])
@@ -104,7 +104,46 @@ def test_wrong_usage_ends_with_2_and_says_what_is_wrong_and_what_next(rlds, word
 
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err
-    assert "Traceback" not in ran.err
+    assert [line.split(maxsplit=1)[0] for line in ran.err.splitlines()] == ["rlds:", "why:", "next:"]
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (["sizes"], ["No such command 'sizes'", "the commands are download, help, info", "rlds --help"]),
+        (["list", "--limit", "0"], ["--limit is '0'", "expected an integer of at least 1", "rlds list --help"]),
+        (["list", "--limit", "x"], ["--limit is 'x'", "expected an integer of at least 1", "rlds list --help"]),
+        (["list", "--sort", "age"], ["--sort is 'age'", "expected one of name, size", "rlds list --help"]),
+        (
+            ["download", "demo/pendulum", "--engine", "spark"],
+            ["--engine is 'spark'", "expected one of local, ray", "rlds download --help"],
+        ),
+        (["score", "demo/pendulum", "x"], ["RETURN is 'x'", "expected a number", "rlds score --help"]),
+        (["list", "--jsn"], ["No such option: --jsn", "the nearest are --json", "rlds list --help"]),
+        (["download"], ["ID is missing", "the usage is rlds download [OPTIONS] ID...", "rlds download --help"]),
+        (
+            ["list", "a", "b"],
+            ["Got unexpected extra", "the usage is rlds list [OPTIONS] [PATTERN]", "rlds list --help"],
+        ),
+        (["list", "--limit"], ["Option '--limit' requires an argument", "wrong usage", "rlds list --help"]),
+        (
+            ["download", "demo/pendulum", "--from-local"],
+            ["Option '--from-local' requires an argument", "wrong usage", "rlds download --help"],
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_names_what_was_given_what_is_expected_and_the_help_that_tells_more(rlds, words, lines):
+    told = [line.split(": ", 1)[1] for line in rlds(*words).err.splitlines()]
+
+    assert [line.startswith(wanted) for line, wanted in zip(told, lines, strict=True)] == [True] * 3, told
+
+
+@pytest.mark.parametrize("name", command_names())
+def test_help_shows_arguments_as_one_types_them(rlds, name):
+    shown = rlds(name, "--help").out
+
+    assert not re.search(r"\[\[|\{|<(str|list|float|int)", shown)
 
 
 def test_an_error_is_three_lines(rlds):
@@ -170,7 +209,7 @@ def test_a_home_that_is_a_file_is_told_with_the_path_and_a_remedy(rlds, home):
 
     assert (ran.code, ran.err.count("\n")) == (1, 3)
     assert str(home) in ran.err
-    assert "mend its permissions" in ran.err
+    assert "fix its permissions" in ran.err
 
 
 def test_an_error_is_a_json_document_where_json_is_asked_for(rlds):
@@ -201,7 +240,7 @@ def test_a_fault_of_the_program_itself_is_told_in_lines_and_ends_with_1(tmp_path
     loud = subprocess.run([sys.executable, program, "-vv"], capture_output=True, text=True, check=False)
 
     assert (plain.returncode, plain.stdout) == (1, "")
-    assert plain.stderr.startswith("rlds: a fault of rlds itself: ZeroDivisionError")
+    assert plain.stderr.startswith("rlds: a fault of rlds itself\n  why: ZeroDivisionError")
     assert "Traceback" in loud.stderr
 
 
@@ -238,7 +277,7 @@ def test_a_single_failed_item_gives_its_own_code(rlds, monkeypatch):
 def test_help_of_the_exit_codes_lists_them(rlds):
     codes = [int(line.split("\t")[0]) for line in rlds("help", "exit-codes").out.splitlines()]
 
-    assert codes == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 130]
+    assert codes == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 130]
     assert json.loads(rlds("help", "exit-codes", "--json").out)["exit_codes"][3]["code"] == 3
 
 

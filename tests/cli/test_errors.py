@@ -8,6 +8,7 @@ import pytest
 
 from datasets_rl import errors
 from datasets_rl.cli.errors import EXIT_CODES, code_of, explain
+from datasets_rl.cli.output import Printer
 
 CASES = [
     (errors.BadArgument("x is 0: expected 1"), 2),
@@ -22,17 +23,25 @@ CASES = [
     (errors.MissingDependency("minari", "minari", "reading Minari"), 7),
     (errors.ConversionFailed("a.hdf5", ["no column actions"]), 8),
     (errors.PreprocessFailed("step 0 (function): it broke"), 8),
+    (errors.NotEnoughMemory("stack_frames needs 8 bytes of memory: this machine has 4"), 11),
     (errors.Locked("a/b", "process 1 on here", "/tmp/lock"), 9),
     (errors.NeedsYes("delete a/b"), 10),
     (errors.DatasetsRLError("something else"), 1),
     (OSError(5, "Input/output error", "/data/a"), 1),
+    (OSError(2, "No such file or directory", "/nodir/a"), 1),
+    (PermissionError(13, "Permission denied"), 1),
+    (OSError("no number"), 1),
+    (MemoryError(), 11),
+    (MemoryError("Unable to allocate 44 GiB"), 11),
+    (errors.BadArgument("no recipe and no step is named"), 2),
+    (errors.ConversionFailed("local/own", []), 8),
 ]
 
 
 def test_every_error_class_is_tried_here():
     classes = {kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__}
 
-    assert classes == {type(error) for error, _ in CASES} - {OSError}
+    assert classes == {type(error) for error, _ in CASES if isinstance(error, errors.DatasetsRLError)}
 
 
 @pytest.mark.parametrize(("error", "code"), CASES, ids=lambda value: type(value).__name__)
@@ -42,9 +51,23 @@ def test_an_error_has_its_code(error, code):
 
 
 @pytest.mark.parametrize("error", [error for error, _ in CASES], ids=lambda value: type(value).__name__)
+def test_every_error_is_three_lines_what_why_and_what_next(error, capsys):
+    Printer(env={}).failed("download", explain(error, "download"))
+
+    marks = [line.partition(": ") for line in capsys.readouterr().err.splitlines()]
+    assert [mark.strip() for mark, _, _ in marks] == ["rlds", "why", "next"]
+    assert all(text.strip() for _, _, text in marks)
+
+
+def test_what_does_not_bring_a_hint_is_sent_to_the_help_of_its_command():
+    assert "rlds mix --help" in explain(errors.BadArgument("x is 0: expected 1"), "mix").hint
+    assert explain(errors.BadArgument("x is 0: expected 1", hint="give 1"), "mix").hint == "give 1"
+
+
+@pytest.mark.parametrize("error", [error for error, _ in CASES], ids=lambda value: type(value).__name__)
 def test_no_part_of_a_message_is_lost(error):
     told = explain(error)
-    message = getattr(error, "message", None) or error.strerror
+    message = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error)
     shown = f"{told.what} {told.why} {told.hint}"
 
     assert told.what

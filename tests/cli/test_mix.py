@@ -57,10 +57,41 @@ def test_a_mixture_of_another_root_names_the_folders(rlds, pendulum, tmp_path):
 def test_a_mixture_reads_as_a_page(rlds, mine):
     ran = rlds("mix", mine, mine, "--temperature", 2, "-t", "reward_scaling:0,0.1", "--slice-len", 4)
 
-    assert f"{mine}\t40\t0.5000\t128.0" in ran.out
-    assert "observation\tfloat32 [3]\tfloat32 [3]" in ran.out
+    assert f"{mine}\t40\t0.5000\t128.0" in ran.err
+    assert "observation\tfloat32 [3]\tfloat32 [3]" in ran.err
     assert "temperature = 2.0" in ran.out
     assert 'transforms = ["reward_scaling:0,0.1"]' in ran.out
+
+
+def test_what_goes_to_stdout_is_toml_and_nothing_else_and_loads(rlds, mine, tmp_path):
+    out = tmp_path / "mix.toml"
+    out.write_text(rlds("mix", mine, mine, "--weights", "3,1", "--batch-size", 8).out)
+
+    assert [one["weight"] for one in tomllib.loads(out.read_text())["member"]] == [3.0, 1.0]
+    assert len(load_mixture(out).sample()) == 8
+
+
+def test_with_out_the_path_of_the_file_is_all_that_goes_to_stdout(rlds, mine, tmp_path):
+    assert rlds("mix", mine, mine, "-o", tmp_path / "mix.toml").out == f"{tmp_path / 'mix.toml'}\n"
+
+
+@pytest.mark.parametrize(
+    ("out", "why", "hint"),
+    [
+        ("nodir/mix.toml", "nodir is not a folder", "mkdir -p"),
+        ("file/mix.toml", "file is not a folder", "mkdir -p"),
+        ("folder", "it is a folder", "as in mix.toml"),
+    ],
+)
+def test_a_place_that_holds_no_file_is_refused_without_a_temporary_name(rlds, mine, tmp_path, out, why, hint):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    ran = rlds("mix", mine, mine, "-o", tmp_path / out)
+
+    assert ran.code == 2
+    assert why in ran.err
+    assert hint in ran.err
+    assert ".tmp" not in ran.err
 
 
 def test_a_mixture_can_be_sampled(rlds, mine, tmp_path):
@@ -77,11 +108,11 @@ def test_a_mixture_can_be_sampled(rlds, mine, tmp_path):
     ("options", "said"),
     [
         (("--weights", "1"), "1 numbers for 2"),
-        (("--weights", "a,b"), "no list of numbers"),
+        (("--weights", "a,b"), "not a list of numbers"),
         (("--weights", "1,2", "--temperature", "2"), "no weights beside it"),
         (("--final-weights", "1,2"), "expected both, or neither"),
         (("--missing", "maybe"), "expected 'refuse'"),
-        (("--slice-len", 11, "--batch-size", 12), "batch_size is 12; expected a multiple of 11"),
+        (("--slice-len", 11, "--batch-size", 12), "expected a multiple of 11"),
         (("--slice-len", 11, "--batch-size", 12), "has 10 steps"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(map(str, value)),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.resources
+import json
 import os
 import pty
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
@@ -153,12 +158,12 @@ def test_without_a_terminal_progress_is_plain_and_nothing_is_asked(command, proc
     assert refused.returncode == 10
 
 
-def on_terminal(words, env):
+def on_terminal(words, env, columns=60):
     """Run a program on a terminal of its own, and return what it shows there."""
     outer, inner = pty.openpty()
-    running = subprocess.Popen(
-        words, env={**env, "TERM": "xterm", "COLUMNS": "60"}, stdout=inner, stderr=inner, stdin=inner
-    )
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    env = {name: value for name, value in env.items() if name != "COLUMNS"}
+    running = subprocess.Popen(words, env={**env, "TERM": "xterm"}, stdout=inner, stderr=inner, stdin=inner)
     os.close(inner)
     shown = bytearray()
     while True:
@@ -184,6 +189,47 @@ def test_on_a_terminal_there_are_headings_and_colours_unless_unwanted(command, p
     assert ("\x1b[" in shown) is colours
     assert ("size" in shown) is ("CI" not in extra)
     assert "demo/pendulum" in shown
+
+
+TABLES = [
+    ["list"],
+    ["list", "--downloaded"],
+    ["info", "demo/pendulum"],
+    ["info", "d4rl/hopper-medium-v0"],
+    ["preprocess", "--list"],
+    ["preprocess", "demo/pendulum", "-t", "returns_to_go", "--dry-run"],
+    ["help", "environment"],
+    ["help", "exit-codes"],
+    ["download", "d4rl/hopper-medium-v2", "--dry-run"],
+    ["sample", "demo/pendulum"],
+    ["mix", "demo/pendulum", "demo/pendulum"],
+]
+RUN_ALL = "import json, sys; from datasets_rl.cli.app import main; [print('$', *words) or main(words) for words in json.loads(sys.argv[1])]"
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize("columns", [0, 60, 80, 200])
+def test_no_table_of_any_command_is_wider_than_the_terminal(process_env, columns):
+    """A terminal of 0 columns does not know its width, and counts as one of 80."""
+    words = [sys.executable, "-c", RUN_ALL, json.dumps(TABLES)]
+    shown = on_terminal(words, {**process_env, "NO_COLOR": "1"}, columns).split("\r\n")
+
+    assert [line for line in shown if len(line) > (columns or 80)] == []
+    assert all(f"$ {' '.join(words)}" in shown for words in TABLES)
+    assert len(shown) > 900
+
+
+@pytest.mark.usefixtures("stored")
+def test_into_a_pipe_every_table_goes_as_whole_tab_separated_rows(process_env):
+    words = [sys.executable, "-c", RUN_ALL, json.dumps(TABLES[1:])]
+    done = subprocess.run(words, env=process_env, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+
+    assert {line.count("\t") for line in lines if line.startswith(("observation\t", "next.reward\t"))} == {3, 4}
+    assert "RLDS_OFFLINE\t1: no network request at all" in lines
+    assert any(line.startswith("keep_top_returns\tpercent=10.0, of=episodes\tthe episodes with") for line in lines)
+    assert any(re.fullmatch(r"folder\t/\S+/d4rl/hopper-medium-v2", line) for line in lines)
+    assert not re.search(r"\S  +\S", done.stdout)
 
 
 def test_the_longest_id_is_whole_in_a_narrow_window_and_in_a_pipe(command, process_env):

@@ -26,7 +26,7 @@ def folder(url: str, get: Get) -> Folder:
     del get
     path = _path(url)
     if not path.is_dir():
-        raise NotThere("it is a file" if path.is_file() else "there is no such folder")
+        raise NotThere("it is a file; expected a folder" if path.is_file() else "there is no such folder")
     inside = [one for one in path.rglob("*") if not any(part[0] == "." for part in one.relative_to(path).parts)]
     assets = (
         Asset((one.as_uri(),), one.relative_to(path).as_posix(), size=one.stat().st_size)

@@ -15,7 +15,7 @@ from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.steps._fields import as_fractions, drawn, need
 from datasets_rl.ted.episodes import Episodes
-from datasets_rl.ted.keys import NEXT_REWARD, Key, dotted
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key, dotted
 
 __all__ = [
     "SPAN",
@@ -33,6 +33,8 @@ __all__ = [
 
 SPAN = {"form": "a range START:STOP or START:STOP:STEP from 0, as in 0:100:2, or one number"}
 """What is expected of a field that `read_span` reads, for messages."""
+TEST = {"form": "a comparison with a number, true, false or a text, as in '> 0.5', '== true' or '!= open the drawer'"}
+"""What is expected of the test of `KeepWhere`, for messages."""
 _SPAN = re.compile(r"(\d*)(?::(\d*)(?::([1-9]\d*))?)?")
 _TEST = re.compile(r"\s*(==|!=|<=|>=|<|>)\s*(.+?)\s*")
 _TESTS = {
@@ -198,21 +200,26 @@ class KeepSuccess(Step):
 class KeepWhere(Step):
     """Keep the episodes in which a field passes a test, in any step, in all, in the first or in the last.
 
+        keep_where:next.reward,> 0.5            some reward is above 0.5
+        keep_where:next.terminated,== true,last it ends terminated, and not at a time limit
+        keep_where:episode,!= 5                 all episodes but number 5
+        keep_where:info.task,== open the drawer the text of a step
+
     Args:
-        key: The field. One of several numbers a step passes if all of them do.
-        test: A comparison with a number or a text: ``> 0.5``, ``== open the drawer``.
+        key: The field, as batches have it. A step passes with a field of several numbers if each of them does.
+        test: One of ==, !=, <, <=, >, >=, and what the values are compared with: a number, true or false, or a text.
         over: "any", "all", "first" or "last": in which steps.
     """
 
     key: str
-    test: str
+    test: str = field(metadata=TEST)
     over: Literal["any", "all", "first", "last"] = "any"
 
-    purpose = "episodes in which a field passes a test"
+    purpose = "episodes in which a field passes a test, as > 0.5, == true or != text"
 
     def __post_init__(self) -> None:
         if _TEST.fullmatch(self.test) is None:
-            raise BadArgument(f"test is {self.test!r}; expected a comparison, as in '> 0.5' or '== open the drawer'")
+            raise BadArgument(f"test is {self.test!r}; expected {TEST['form']}")
 
     def __call__(self, block: Episodes) -> Episodes | None:
         """Return those that are kept."""
@@ -223,19 +230,33 @@ class KeepWhere(Step):
         return _kept(block, reduce.reduceat(hits, table.starts))
 
     def _hits(self, block: Episodes) -> NDArray[Any]:
-        """Say in which steps it passes, bool [N]."""
+        """Return in which steps it passes, bool [N]."""
         compare, wanted = _TEST.fullmatch(self.test).groups()  # type: ignore[union-attr]  # it was checked
-        key = need(block, [self.key])[0]
-        values = np.asarray(block.steps[key] if key in block.steps else block.states[key])
+        key = as_key(self.key)
         if key in block.words:
             texts = np.array([_TESTS[compare](text, wanted) for text in block.words[key]], np.bool_)
-            passed: NDArray[np.bool_] = texts[values]
+            passed: NDArray[np.bool_] = texts[_values(block, key)]
         else:
             try:
-                passed = _TESTS[compare](values, float({"true": 1, "false": 0}.get(wanted.lower(), wanted)))
+                number = float({"true": 1, "false": 0}.get(wanted.lower(), wanted))
             except ValueError as error:
-                raise BadArgument(f"{self.key} holds numbers; expected one behind {compare}, not {wanted!r}") from error
+                raise BadArgument(
+                    f"{self.key} holds numbers; expected a number, true or false after {compare}, not {wanted!r}"
+                ) from error
+            passed = _TESTS[compare](_values(block, key), number)
         return np.all(passed.reshape(block.count, -1), axis=-1)  # type: ignore[no-any-return]  # of an array, along an axis
+
+
+def _values(block: Episodes, key: Key) -> NDArray[Any]:
+    """Return a field of all steps as batches have it, [N, ...]; those that follow from others are not stored."""
+    if key == EPISODE:
+        return np.repeat(block.numbers, block.lengths)
+    if key == NEXT_DONE:
+        done: NDArray[np.bool_] = np.logical_or(block.steps[NEXT_TERMINATED], block.steps[NEXT_TRUNCATED])
+        return done
+    (key,) = need(block, [".".join(key)])
+    values: NDArray[Any] = np.asarray(block.steps[key] if key in block.steps else block.states[key])
+    return values
 
 
 @dataclass

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.steps._fields import mapped, need
+from datasets_rl.settings import require_memory
 from datasets_rl.ted.episode import known_only
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import Key, dotted
@@ -118,6 +119,7 @@ class StackFrames(Step):
         """Return the block with stacks."""
         states, finals = dict(block.states), dict(block.finals)
         table = block.table
+        require_memory(self.n * block.count * 8, f"stack_frames with n = {self.n:,}", hint="give a smaller n, as in 4")
         firsts = np.repeat(table.starts, block.lengths)
         rows = [np.maximum(np.arange(block.count) - back, firsts) for back in reversed(range(self.n))]
         ends = [np.maximum(table.stops - back, table.starts) for back in reversed(range(1, self.n))]
@@ -125,6 +127,7 @@ class StackFrames(Step):
             if key not in states:
                 raise BadArgument(f"{dotted(key)} is no state")
             frames, last = np.asarray(states[key]), np.asarray(finals[key])
+            require_memory(self.n * frames.nbytes, f"stack_frames of {dotted(key)} with n = {self.n:,}")
             bare = frames.ndim - 1 == _BARE
             behind = not bare and _channels_last(frames)
             join: Any = np.stack if bare else np.concatenate

@@ -1,0 +1,47 @@
+"""TOML that users write: recipes, mixtures, descriptions of datasets."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["MAX_DEPTH", "parse_toml"]
+
+MAX_DEPTH = 32
+"""Levels of nested tables and arrays; deeper ones would exhaust the stack of whatever walks them."""
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse a TOML document.
+
+    Args:
+        text: The document.
+
+    Raises:
+        ValueError: If it is not valid TOML, or its tables and arrays are nested deeper than `MAX_DEPTH`.
+    """
+    try:
+        document = tomllib.loads(text)
+    except RecursionError:
+        document = None
+    if document is None or _is_deeper(document, MAX_DEPTH):
+        raise ValueError(f"its tables and arrays are nested more than {MAX_DEPTH} deep")
+    return document
+
+
+def _is_deeper(document: dict[str, Any], depth: int) -> bool:
+    level: list[Any] = [document]
+    for _ in range(depth):
+        level = [one for one in chain.from_iterable(map(_children, level)) if isinstance(one, (dict, list))]
+    return bool(level)
+
+
+def _children(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
