@@ -96,6 +96,7 @@ class Stream(Storage):
         settings: Settings | None = None,
     ) -> None:
         super().__init__(1)
+        self.masked = True  # nobody knows whether every final observation of the shards to come is there
         self.dataset_id = dataset_id
         self.shuffle, self.pad = shuffle, pad
         self.words: dict[Key, dict[str, int]] = {}
@@ -275,7 +276,7 @@ class _Shard:
                 numbers[field.key] = torch.tensor(mine, dtype=torch.int32)
                 if field.carried:
                     numbers[(NEXT, *field.key)] = numbers[field.key]
-        return cls(DatasetStorage(stored), first, numbers)
+        return cls(DatasetStorage(stored, masked=True), first, numbers)
 
     def take(self, rows: Tensor) -> TensorDict:
         data = self.storage.get(rows)
