@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         NotADataset,
         Offline,
         PreprocessFailed,
+        UnknownFinalWarning,
         UnknownId,
         UnknownKey,
     )
@@ -298,6 +299,7 @@ __all__ = [
     "UnboundedContinuousTensorSpec",
     "UnboundedDiscrete",
     "UnboundedDiscreteTensorSpec",
+    "UnknownFinalWarning",
     "UnknownId",
     "UnknownKey",
     "UnsqueezeTransform",
@@ -453,6 +455,7 @@ _HOMES = {
     "UnboundedContinuousTensorSpec": "datasets_rl.specs",
     "UnboundedDiscrete": "datasets_rl.specs",
     "UnboundedDiscreteTensorSpec": "datasets_rl.specs",
+    "UnknownFinalWarning": "datasets_rl.errors",
     "UnknownId": "datasets_rl.errors",
     "UnknownKey": "datasets_rl.errors",
     "UnsqueezeTransform": "datasets_rl.transforms",

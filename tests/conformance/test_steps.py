@@ -46,6 +46,7 @@ WRITTEN: Mapping[str, tuple[dict[str, Any], ...]] = {
     "crop": ({"w": 3, "top": 1},),
     "d_type_cast": ({"dtype_in": "float32", "dtype_out": "float64", "in_keys": ["observation"]},),
     "delay_rewards": ({},),
+    "drop_unknown_final": ({}, {"ends": "truncated"}),
     "double_to_float": ({"in_keys": ["goal.achieved"]},),
     "exclude": ({"keys": ["goal", "text"]},),
     "flat_observation": ({"key": "goal"}, {"keys": ["observation", "goal.desired"]}),
