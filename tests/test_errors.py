@@ -25,6 +25,7 @@ EXAMPLES = [
     errors.PreprocessFailed("step 0 (function) at episode 3: it broke", hint="mend it"),
     errors.Locked("d4rl/x", "process 4711 on node3", "/data/x.lock"),
     errors.NeedsYes("removing d4rl/x"),
+    errors.UnknownFinalWarning("d4rl/x", 3, 4),
 ]
 
 
