@@ -10,13 +10,14 @@ import shlex
 import sys
 import time
 import typing
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from datasets_rl.errors import DatasetsRLError
+from datasets_rl.errors import DatasetsRLError, UnknownFinalWarning
 
 from . import commands
 from .commands import command_names
@@ -99,9 +100,12 @@ Examples:
 
 
 def _run(shell: Shell, words: Sequence[str]) -> int:
-    answer = typer.main.get_command(make_app()).main(
-        args=_help_words(words), prog_name="rlds", standalone_mode=False, obj=shell
-    )
+    with warnings.catch_warnings():
+        # Commands that read batches show it as a line of their own.
+        warnings.simplefilter("ignore", UnknownFinalWarning)
+        answer = typer.main.get_command(make_app()).main(
+            args=_help_words(words), prog_name="rlds", standalone_mode=False, obj=shell
+        )
     if isinstance(answer, Result):
         shell.printer.show(shell.command, answer)
         return answer.code

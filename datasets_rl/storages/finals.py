@@ -42,7 +42,7 @@ def select_final_known(
 
     Args:
         steps: The steps of a dataset.
-        final_unknown: "keep", or None, returns the steps as they are; "drop" leaves all such transitions out;
+        final_unknown: "keep", or None, returns the steps unchanged; "drop" leaves all such transitions out;
             "drop_truncated" keeps those that are terminated: a target needs no next observation there.
 
     Raises:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_data import Model, trajectory, write_dataset
 
-from datasets_rl import MultiStepTransform, Recipe, open_dataset
+from datasets_rl import BadArgument, MultiStepTransform, Recipe, open_dataset
 from datasets_rl.ted.check import check_rules
 
 MASK = ("next", "final_known")
@@ -25,7 +25,7 @@ def trajectories(of):
 
 
 def put_through(folder, of, *steps):
-    """Write a dataset, put it through steps, and open what comes out."""
+    """Write a dataset, put it through steps, and open the result."""
     stored = write_dataset(folder / "toy", trajectories(of))
     open_dataset(stored.folder, final_unknown="keep").preprocess(
         steps[0] if len(steps) == 1 and not isinstance(steps[0], str) else Recipe.inline(list(steps)),
@@ -99,5 +99,5 @@ def test_functions_are_always_given_the_mask_and_need_not_return_it(tmp_path):
 
 
 def test_a_field_of_the_name_of_the_mask_is_refused(tmp_path):
-    with pytest.raises(Exception, match="final_known"):
+    with pytest.raises(BadArgument, match="final_known has a name that the format uses itself"):
         put_through(tmp_path, [(3, False, False)], "rename:action,next.final_known")
