@@ -105,7 +105,8 @@ class EpisodeTable:
     def next_known(self, rows: Index) -> NDArray[np.bool_]:
         """Return whether the state after each row is a recorded one, in the shape of `rows`."""
         episodes = self.episode_of(rows)
-        known: NDArray[np.bool_] = self["final_known"][episodes] | (self.stops[episodes] - 1 != rows)
+        last = self.starts[episodes] + self.lengths[episodes] - 1
+        known: NDArray[np.bool_] = self["final_known"][episodes] | (last != rows)
         return known
 
     def rows(self, episode: int) -> range:

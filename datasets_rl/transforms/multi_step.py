@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -98,18 +97,26 @@ class MultiStepTransform(OverTime):
     def found_in_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         """Return the discounted rewards, how many they are, and what is under "next" at the last step."""
         there, outside = self.around(storage, rows, 0, self.n_steps - 1)
-        usable = None
+        ends = there[:, -1].contiguous()
+        following, usable = storage.take(ends).get(NEXT), None
         if data.get(NEXT_FINAL_KNOWN, None) is not None:
-            # As it is stored: an earlier transform may leave the mask out.
-            usable = _usable(reader(getattr(storage, "origin", storage), there[:, -1].contiguous()))
+            final = following
+            if not {"final_known", "terminated"} <= set(following.keys()):
+                # An earlier transform leaves them out.
+                final = getattr(storage, "origin", storage).take(ends).get(NEXT)
+            # A member of a mixture may have the mask for the sake of the others; its storage knows all states.
+            known = final.get("final_known", None)
+            usable = None if known is None else _usable(known, final.get("terminated", None))
         last, outside, usable = _shortened(there, outside, usable)
+        if not torch.equal(last, ends):
+            following = storage.take(last).get(NEXT)
         entry = reader(storage, there.reshape(-1))
 
         def ahead(key: NestedKey) -> Tensor:
             rewards: Tensor = need(entry(key), key, data)
             return rewards.reshape(*there.shape, *rewards.shape[1:])
 
-        return self._found(ahead, outside, storage.take(last).get(NEXT), usable)
+        return self._found(ahead, outside, following, usable)
 
     def found_in_batch(self, batch: Any) -> dict[str, Any]:
         """Return the same along the axis of time."""
@@ -121,11 +128,12 @@ class MultiStepTransform(OverTime):
             ends = ends | (real != real.roll(-1))
         there, outside = windows(ends, 0, self.n_steps - 1)
 
-        def final(key: NestedKey) -> Tensor | None:
-            value = batch.get(key, None)
-            return None if value is None else axis.flat(value)[there[:, -1].to(value.device)]
-
-        ending, outside, usable = _shortened(there, outside, _usable(final))
+        known, terminated = (batch.get(key, None) for key in (NEXT_FINAL_KNOWN, NEXT_TERMINATED))
+        usable = None
+        if known is not None:
+            steps = _usable(axis.flat(known), None if terminated is None else axis.flat(terminated))
+            usable = steps[there[:, -1].to(steps.device)]
+        ending, outside, usable = _shortened(there, outside, usable)
 
         def ahead(key: NestedKey) -> Tensor:
             return axis.at(taken(batch, key), there)
@@ -148,6 +156,9 @@ class MultiStepTransform(OverTime):
     def put(self, batch: Any, found: dict[str, Any]) -> Any:
         """Write the targets."""
         last = found["next"].copy()
+        mask = batch.get(NEXT_FINAL_KNOWN, None)
+        if mask is not None and last.get("final_known", None) is None:
+            last.set("final_known", mask)
         for place, name in enumerate(self.reward_keys):
             last.set(_original(name), taken(batch, under_next(name)))
             last.set(name, found[f"reward {place}"])
@@ -190,19 +201,17 @@ class MultiStep(MultiStepTransform):
         super().__init__(n_steps, gamma)
 
 
-def _usable(final: Callable[[NestedKey], Tensor | None]) -> Tensor | None:
-    """Return whether a target may look at the state after each window, bool [M]; None if all states are known.
+def _usable(known: Tensor, terminated: Tensor | None) -> Tensor:
+    """Return whether a target may look at the state after each step, bool [M].
 
-    A terminated episode needs no state after its last step, so it counts as usable there.
+    A terminated episode needs no state after its last step, so that step counts as usable.
 
     Args:
-        final: Returns an entry of the last step of each window by its key, [M, ...]; None if there is no such entry.
+        known: Whether that state is known, bool [M, ...].
+        terminated: Whether the episode is terminated there, bool [M, ...]; None if the data does not say.
     """
-    known, terminated = final(NEXT_FINAL_KNOWN), final(NEXT_TERMINATED)
-    if known is None:
-        return None
     usable = known if terminated is None else known | terminated
-    return usable.reshape(len(usable), -1).all(-1).cpu()
+    return usable.reshape(len(usable), -1).all(-1)
 
 
 def _shortened(there: Tensor, outside: Tensor, usable: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

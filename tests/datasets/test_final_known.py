@@ -402,6 +402,18 @@ def test_a_mixture_gives_the_mask_to_all_members(folder, complete):
     assert all(one.everywhere for one in mixed.keys_of_members)
 
 
+def test_members_of_a_mixture_look_ahead_each_in_its_own_dataset(folder, complete):
+    members = [open_dataset(one, transform=MultiStepTransform(3, 0.5)) for one in (complete, folder)]
+    alone = [member[:] for member in members]
+    batch = Mixture(*members, batch_size=64).sample()
+    for number in (0, 1):
+        mine = batch["index", "buffer_ids"] == number
+        rows = batch["index", "index"][mine]
+        for key in ("nonterminal", "steps_to_next_obs", ("next", "observation"), ("next", "reward")):
+            assert torch.equal(batch[key][mine], alone[number][key][rows]), key
+    assert batch[MASK][batch["index", "buffer_ids"] == 0].all()
+
+
 def test_the_keys_of_an_ensemble_do_not_depend_on_the_members_drawn(folder, complete):
     online = TensorDictReplayBuffer(storage=LazyTensorStorage(10))
     online.extend(open_dataset(complete)[:])
