@@ -391,6 +391,24 @@ def test_the_mask_tells_which_stack_under_next_ends_with_an_unknown_frame(folder
     assert dataset["stack"].all()
 
 
+@pytest.mark.parametrize("padding", ["same", "constant"])
+def test_stacks_of_the_future_use_the_last_known_frame(folder, padding):
+    key = ("next", "observation")
+    step = CatFrames(3, -2, [key], [("ahead",)], padding=padding, padding_value=-1, future=True)
+    plain_rows = open_dataset(folder)[:]
+    following, wanted, start = plain_rows[key], [], 0
+    for steps, known, _ in SHAPES:
+        stop = start + steps
+        for row in range(start, stop):
+            last = stop - 1 if known or row == stop - 1 else stop - 2
+            fill = following[last] if padding == "same" else torch.full((3,), -1.0)
+            wanted.append(torch.stack([following[at] if at <= last else fill for at in range(row, row + 3)]))
+        start = stop
+
+    for batch in (open_dataset(folder, transform=step)[:], step(plain_rows)):
+        assert torch.equal(batch["ahead"], torch.stack(wanted))
+
+
 def test_a_mixture_gives_the_mask_to_all_members(folder, complete):
     mixed = Mixture(open_dataset(complete), open_dataset(folder), batch_size=32)
     wanted = torch.tensor(mask_of())
