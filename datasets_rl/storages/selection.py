@@ -15,7 +15,7 @@ from datasets_rl.errors import BadArgument, UnknownKey
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import nest
-from datasets_rl.ted.keys import NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TRUNCATED, Key, dotted
+from datasets_rl.ted.keys import NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TRUNCATED, Key, dotted
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["SelectedRows"]
@@ -58,6 +58,8 @@ class SelectedRows(EpisodicStorage):
         self.masked = not self._episodes["final_known"].all()
         if self.masked:
             self.fields[NEXT_FINAL_KNOWN] = None
+        shown = {*self.fields, *([NEXT_FINAL_KNOWN] if dataset.masked else [])}
+        self._unchanged = shown == set(dataset.keys()) and not any(self.fields.values())
 
     @property
     def episodes(self) -> EpisodeTable:
@@ -82,6 +84,10 @@ class SelectedRows(EpisodicStorage):
         cut = self._cut[at].unsqueeze(-1)
         for key in self._cut_keys:
             data[key].logical_or_(cut)
+        if self._unchanged:
+            if self.dataset.masked and not self.masked:
+                data[NEXT].del_("final_known")
+            return data
         leaves = {key: _read_as(data[key], dtype) for key, dtype in self.fields.items()}
         return nest(leaves, data.batch_size)
 
