@@ -96,7 +96,7 @@ class Stream(Storage):
         settings: Settings | None = None,
     ) -> None:
         super().__init__(1)
-        self.masked = True  # nobody knows whether every final observation of the shards to come is there
+        self.masked = True  # whether a shard to come lacks a final observation is unknown
         self.dataset_id = dataset_id
         self.shuffle, self.pad = shuffle, pad
         self.words: dict[Key, dict[str, int]] = {}

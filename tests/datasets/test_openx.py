@@ -93,7 +93,7 @@ def test_iterating_gives_every_trajectory_whole_and_once(streamed):
 
 
 def test_batches_of_a_stream_always_say_whether_the_final_observation_is_known(streamed):
-    """Nobody knows whether a shard to come needs the mask."""
+    """Whether a shard to come needs the mask is unknown."""
     dataset = streamed()
     for trajectory in dataset:
         episode = raw.EPISODES[source(dataset, trajectory)]
