@@ -11,11 +11,14 @@ import shlex
 import sys
 import time
 import typing
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
+
+from datasets_rl.errors import UnknownFinalWarning
 
 from . import commands
 from .commands import command_names
@@ -115,7 +118,10 @@ Examples:
 
 
 def _run(shell: Shell, words: Sequence[str]) -> int:
-    answer = make_command().main(args=_help_words(words), prog_name="rlds", standalone_mode=False, obj=shell)
+    with warnings.catch_warnings():
+        # Commands that read batches show it as a line of their own.
+        warnings.simplefilter("ignore", UnknownFinalWarning)
+        answer = make_command().main(args=_help_words(words), prog_name="rlds", standalone_mode=False, obj=shell)
     if isinstance(answer, Result):
         shell.printer.show(shell.command, answer)
         return answer.code

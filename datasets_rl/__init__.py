@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         NotEnoughMemory,
         Offline,
         PreprocessFailed,
+        UnknownFinalWarning,
         UnknownId,
         UnknownKey,
     )
@@ -300,6 +301,7 @@ __all__ = [
     "UnboundedContinuousTensorSpec",
     "UnboundedDiscrete",
     "UnboundedDiscreteTensorSpec",
+    "UnknownFinalWarning",
     "UnknownId",
     "UnknownKey",
     "UnsqueezeTransform",
@@ -456,6 +458,7 @@ _HOMES = {
     "UnboundedContinuousTensorSpec": "datasets_rl.specs",
     "UnboundedDiscrete": "datasets_rl.specs",
     "UnboundedDiscreteTensorSpec": "datasets_rl.specs",
+    "UnknownFinalWarning": "datasets_rl.errors",
     "UnknownId": "datasets_rl.errors",
     "UnknownKey": "datasets_rl.errors",
     "UnsqueezeTransform": "datasets_rl.transforms",

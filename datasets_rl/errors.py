@@ -15,7 +15,8 @@
     ├── NotEnoughMemory                  make it smaller, or use a machine with more
     ├── PreprocessFailed                 correct the recipe or its function; the dataset is as it was
     ├── Locked                           another process is at work
-    └── NeedsYes                         confirm with --yes
+    ├── NeedsYes                         confirm with --yes
+    └── UnknownFinalWarning (UserWarning)  a warning: mask or drop transitions without a next observation
 
 Messages say what was wanted, what came and where; ``hint`` says what to do next. The command line maps each class
 to an exit code (``cli/errors.py``).
@@ -42,6 +43,7 @@ __all__ = [
     "NotEnoughMemory",
     "Offline",
     "PreprocessFailed",
+    "UnknownFinalWarning",
     "UnknownId",
     "UnknownKey",
 ]
@@ -272,3 +274,25 @@ class NeedsYes(DatasetsRLError):
 
     def __init__(self, question: str) -> None:
         super().__init__(f"{question} needs a yes, and there is no terminal to ask", hint="add --yes")
+
+
+class UnknownFinalWarning(DatasetsRLError, UserWarning):
+    """A dataset lacks the final observation of some episodes, and was opened with the transitions that read zeros.
+
+    It is issued once per dataset and process, and raised only where a filter makes an error of it.
+
+    Args:
+        dataset: The id of the dataset.
+        unknown: Episodes whose final observation is unknown.
+        episodes: All episodes.
+    """
+
+    def __init__(self, dataset: str, unknown: int, episodes: int) -> None:
+        super().__init__(
+            f"{dataset}: the final observation of {unknown:,} of {episodes:,} episodes is unknown and reads as zeros",
+            hint="mask targets with batch['next', 'final_known'], or open it with final_unknown='drop_truncated' or "
+            "'drop'; final_unknown='keep' in the call, or this class in warnings.simplefilter, silences the warning",
+        )
+        self.dataset = dataset
+        self.unknown = unknown
+        self.episodes = episodes

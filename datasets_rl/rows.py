@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from datasets_rl.errors import BadArgument
-from datasets_rl.ted.keys import NEXT, ROOT_FLAGS, Key, dotted
+from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted
 
 __all__ = ["ROWS_FILE", "WIDE_BYTES", "Column", "Field", "Schema"]
 
@@ -356,7 +356,7 @@ def _field_faults(field: Field) -> Iterator[str]:
         yield f"{field.name} has offset {field.offset}; expected a multiple of {field.dtype.itemsize}"
     if any(set(name) & set("/\\\0.") or not name for name in field.key):
         yield f"{field.name!r} has a name that is empty or holds a dot, a slash or a NUL"
-    if field.key[0] in _OWN_FILES or field.key in ROOT_FLAGS:
+    if field.key[0] in _OWN_FILES or field.key in {*ROOT_FLAGS, NEXT_FINAL_KNOWN}:
         yield f"{field.name} has a name that the format uses itself"
     if field.carried and field.key[0] == NEXT:
         yield f"{field.name} is carried; only root fields are"

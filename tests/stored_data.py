@@ -65,6 +65,12 @@ class Model:
                 self.finals.setdefault(key, []).append(last)
             for step in range(len(one)):
                 self._add_step(number, one, step)
+        if not all(self.known):
+            self.rows["next", "final_known"] = [
+                np.array([known or step + 1 < length])
+                for known, length in zip(self.known, self.lengths, strict=True)
+                for step in range(length)
+            ]
 
     def _add_step(self, number: int, one: Trajectory, step: int) -> None:
         row = {key: array[step] for key, array in one.steps.items()}

@@ -26,6 +26,7 @@ EXAMPLES = [
     errors.NotEnoughMemory("stack_frames needs 8 bytes of memory: this machine has 4", hint="give a smaller n"),
     errors.Locked("d4rl/x", "process 4711 on node3", "/data/x.lock"),
     errors.NeedsYes("removing d4rl/x"),
+    errors.UnknownFinalWarning("d4rl/x", 3, 4),
 ]
 
 

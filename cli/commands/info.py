@@ -125,6 +125,8 @@ def _keys(manifest: Manifest) -> Iterator[tuple[str, str, list[int], str]]:
             yield f"next.{field.name}", _dtype(field), [manifest.steps, *field.shape], "the row behind, or final.npy"
     for flag in ("done", "terminated", "truncated"):
         yield flag, "bool", [manifest.steps, 1], "False everywhere, not stored"
+    if manifest.final_unknown:
+        yield "next.final_known", "bool", [manifest.steps, 1], "episodes.npy"
 
 
 def _dtype(field: Field) -> str:
@@ -203,7 +205,6 @@ def _known(known: Entry | Manifest, entry: Entry | None) -> tuple[tuple[str, str
 
 
 def _stored(manifest: Manifest, folder: Path | None) -> tuple[tuple[str, str], ...]:
-    unknown = f"{manifest.final_unknown:,} of {manifest.episodes:,} episodes; they read as zeros"
     return (
         ("folder", str(folder)),
         ("steps", f"{manifest.steps:,}"),
@@ -211,9 +212,15 @@ def _stored(manifest: Manifest, folder: Path | None) -> tuple[tuple[str, str], .
         ("on disk", size_text(manifest.bytes)),
         ("return", _spread(manifest.statistics.get("return"))),
         ("length", _spread(manifest.statistics.get("length"))),
-        ("final observation unknown", unknown if manifest.final_unknown else "none"),
+        ("final observation unknown", unknown_text(manifest) if manifest.final_unknown else "none"),
         ("written by", f"datasets-rl {manifest.converter}"),
     )
+
+
+def unknown_text(manifest: Manifest) -> str:
+    """Return in how many episodes the final observation is unknown, and how to leave the zeros out of targets."""
+    counts = f"{manifest.final_unknown:,} of {manifest.episodes:,} episodes"
+    return f"{counts}; it reads as zeros where next.final_known is False, `-t drop_unknown_final` drops it"
 
 
 def _spread(numbers: Any) -> str:

@@ -13,6 +13,7 @@ from datasets_rl.errors import BadArgument
 
 from ..options import Shell, aim
 from ..output import Facts, Result, Table
+from .info import unknown_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _ROUNDS = 100
 _SECONDS = 1.0
 _SHOWN = 4
+_UNKNOWN = "final observation unknown"
 
 
 def run(
@@ -54,16 +56,29 @@ def run(
     keys = [_described(name, leaf) for name, leaf in _leaves(batch)]
     timing = {"open_s": opened - began, "first_s": first - opened, "sample_s": each, "rounds": rounds}
     rows = tuple((one["key"], one["dtype"], str(one["shape"]), _short(one["values"])) for one in keys)
+    unknown = _final_unknown(replay)
     facts = (
         ("open", f"{timing['open_s'] * 1e3:.1f} ms"),
         ("first batch", f"{timing['first_s'] * 1e3:.2f} ms"),
         ("a batch", f"{each * 1e6:.0f} us, {size / each:,.0f} transitions a second, mean of {rounds}"),
     )
     return Result(
-        {"id": name, "folder": str(folder), "batch_size": size, "keys": keys, "timing": timing},
+        {
+            "id": name,
+            "folder": str(folder),
+            "batch_size": size,
+            "final_unknown": {one.manifest.id: one.manifest.final_unknown for one in unknown},
+            "keys": keys,
+            "timing": timing,
+        },
         [
             Table(("key", "dtype", "shape", "first values"), rows, title=f"{name}, {size} transitions"),
             Facts(facts, title="time"),
+            *(
+                [Facts(tuple((one.manifest.id, unknown_text(one.manifest)) for one in unknown), title=_UNKNOWN)]
+                if unknown
+                else []
+            ),
         ],
         quiet=[one["key"] for one in keys],
     )
@@ -80,6 +95,12 @@ def _opened(shell: Shell, dataset: str) -> tuple[str, Path, Any]:
     folder = library.locate(**aim(shell, dataset))
     replay = open_dataset(folder)
     return replay.manifest.id, folder, replay
+
+
+def _final_unknown(replay: Any) -> list[Any]:
+    """Return the datasets of a buffer that lack final observations: itself, or members of a mixture."""
+    members = [replay[number] for number in range(len(replay.names))] if hasattr(replay, "names") else [replay]
+    return [one for one in members if one.manifest.final_unknown]
 
 
 def _drawn(replay: Any, size: int) -> Any:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 from tensordict.utils import expand_as_right
 from torch import Tensor
 
@@ -17,8 +17,8 @@ from datasets_rl.buffers.gate import Gate, GateChain
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.errors import BadArgument
 from datasets_rl.samplers.ensemble import SamplerEnsemble
-from datasets_rl.storages.ensemble import StorageEnsemble
-from datasets_rl.ted.keys import Key, as_key, dotted
+from datasets_rl.storages.ensemble import StorageEnsemble, with_mask
+from datasets_rl.ted.keys import NEXT_FINAL_KNOWN, Key, as_key, dotted
 from datasets_rl.transforms._base import gathered
 from datasets_rl.writers.ensemble import WriterEnsemble
 
@@ -233,7 +233,11 @@ class ReplayBufferEnsemble(ReplayBuffer):
             numbers, rest = self._numbers(index[0]), index[1] if len(index) == 2 else index[1:]
             if isinstance(numbers, int):
                 return self._members[numbers][rest]
-            return self._stacked([self._members[number][rest] for number in numbers], numbers)
+            parts = [self._members[number][rest] for number in numbers]
+            if any(is_tensor_collection(part) and part.get(NEXT_FINAL_KNOWN, None) is not None for part in parts):
+                masked = [self._members[number].storage.masked for number in numbers]
+                parts = [part if known else with_mask(part) for part, known in zip(parts, masked, strict=True)]
+            return self._stacked(parts, numbers)
         if isinstance(index, str):
             raise BadArgument(f"rb[{index!r}] names no buffer", hint=f"ask for the field of some: rb[:, {index!r}]")
         numbers = self._numbers(index)

@@ -17,7 +17,9 @@ from datasets_rl.buffers.ensemble import Missing, ReplayBufferEnsemble, alike
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.errors import BadArgument
 from datasets_rl.samplers.mixture import MixtureSampler
+from datasets_rl.storages.ensemble import StorageEnsemble
 from datasets_rl.ted.keys import as_key, dotted
+from datasets_rl.transforms._base import gathered
 
 __all__ = ["KeyOfMembers", "Mixture", "compare"]
 
@@ -52,8 +54,12 @@ def compare(members: Sequence[ReplayBuffer], steps: int = 1) -> tuple[KeyOfMembe
         steps: How many rows their transforms need to see at once.
     """
     found: dict[str, list[str | None]] = {}
+    storages = StorageEnsemble(*(member.storage for member in members))
     for number, member in enumerate(members):
-        batch = member[torch.arange(min(steps, len(member)))]
+        rows = torch.arange(min(steps, len(member)))
+        # As batches are read: the mask of final observations that one member needs comes with all of them.
+        _, part = storages.get(([number], [rows]))[0]
+        batch = member._finish(gathered(member.transforms, member.storage, rows, part), {})  # noqa: SLF001 - a member is a buffer too
         if not isinstance(batch, TensorDictBase):
             raise BadArgument(f"member {number} gives a {type(batch).__name__}; expected TensorDicts")
         for key, leaf in batch.items(include_nested=True, leaves_only=True):

@@ -12,6 +12,7 @@ from datasets_rl.samplers import SamplerWithoutReplacement, SliceSampler, SliceS
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
+from datasets_rl.storages.finals import FinalUnknown
 from datasets_rl.writers._base import Writer
 
 __all__ = ["AtariDQNExperienceReplay"]
@@ -51,6 +52,7 @@ class AtariDQNExperienceReplay(BaseDatasetExperienceReplay):
         prefetch: Batches made ahead of time by as many threads.
         split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
         selection: The part that is wanted; all by default.
+        final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
         UnknownId: If there is no such run, or it is not there and `download` is False.
@@ -81,6 +83,7 @@ class AtariDQNExperienceReplay(BaseDatasetExperienceReplay):
         prefetch: int | None = None,
         split_trajs: bool = False,
         selection: Selection | None = None,
+        final_unknown: FinalUnknown | None = None,
     ) -> None:
         del mp_start_method
         self._num_procs = num_procs
@@ -102,6 +105,7 @@ class AtariDQNExperienceReplay(BaseDatasetExperienceReplay):
             root=root,
             download=download,
             selection=selection,
+            final_unknown=final_unknown,
         )
 
     def _settings(self) -> Settings:

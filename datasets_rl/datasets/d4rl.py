@@ -15,6 +15,7 @@ from datasets_rl.errors import BadArgument
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.storages.dataset import DatasetStorage
+from datasets_rl.storages.finals import FinalUnknown
 from datasets_rl.storages.selection import SelectedRows
 from datasets_rl.ted.keys import (
     ACTION,
@@ -69,6 +70,7 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         direct_download: As in TorchRL, True shows the whole file, whatever `from_env` says. The file is read directly,
             without the d4rl package, in any case.
         name: Another name of `dataset_id`, that of TorchRL's first release.
+        final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
         UnknownId: If there is no such id.
@@ -96,6 +98,7 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         root: Path | str | None = None,
         *,
         name: str | None = None,
+        final_unknown: FinalUnknown | None = None,
     ) -> None:
         # In TorchRL a direct download is the whole file, whatever `from_env` says.
         from_env = from_env or bool(direct_download)
@@ -122,6 +125,7 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
             split_trajs,
             root=root,
             download=download,
+            final_unknown=final_unknown,
         )
 
     def _steps(self) -> DatasetStorage | SelectedRows:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +16,7 @@ from tensordict import TensorDict
 
 from datasets_rl import library, sources
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
-from datasets_rl.errors import BadArgument, ManifestInvalid
+from datasets_rl.errors import BadArgument, ManifestInvalid, UnknownFinalWarning
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.manifest import Manifest
@@ -22,6 +25,7 @@ from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection, read_numbers
 from datasets_rl.specs import CompositeSpec, from_manifest
 from datasets_rl.storages.dataset import DatasetStorage
+from datasets_rl.storages.finals import FinalUnknown, check_final_unknown, select_final_known
 from datasets_rl.storages.renamed import Renamed
 from datasets_rl.storages.selection import SelectedRows
 from datasets_rl.storages.trajectories import PaddedTrajectories
@@ -37,6 +41,17 @@ __all__ = ["BaseDatasetExperienceReplay", "Download"]
 
 Download = bool | Literal["force"]
 Transform = Callable[[Any], Any]
+
+_warned: set[tuple[int, str, str]] = set()
+"""Datasets whose unknown final observations this process was warned of: process, folder, view."""
+
+
+def _stack_level() -> int:
+    """Return the level of the first frame outside the package, as `warnings.warn` counts from the caller."""
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "datasets_rl":
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 class _Available:
@@ -57,6 +72,10 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     "reward")``, gives one field of all rows without reading the rest. Nothing that is done to what comes out changes
     the files.
 
+    Where the dataset lacks the final observation of some episodes, every batch carries ``("next", "final_known")``, bool
+    [*B, 1], False exactly on the last transition of such an episode: its next observation reads as zeros and belongs in
+    no target.
+
     Args:
         dataset_id: The id within the source.
         batch_size: Steps (with `split_trajs`, episodes) of a batch where `sample` is not told.
@@ -71,6 +90,10 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
         selection: The part that is wanted, `Selection(episodes="0:100")`; all by default. Only that part is
             downloaded; where more is stored already, only the episodes and the fields named are shown.
+        final_unknown: What becomes of transitions whose next observation is unknown. "keep" keeps them; by default that
+            comes with one `UnknownFinalWarning` per dataset and process. "drop" leaves them out: the episode ends one
+            transition earlier, truncated. "drop_truncated" leaves them out unless they are terminated, where a target
+            needs no next observation.
 
     Raises:
         UnknownId: If there is no such id, or it is not there and `download` is False.
@@ -96,13 +119,16 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         root: Path | str | None = None,
         download: Download = True,
         selection: Selection | None = None,
+        final_unknown: FinalUnknown | None = None,
     ) -> None:
+        check_final_unknown(final_unknown)
+        self.final_unknown = final_unknown
         self.dataset_id = dataset_id
         self.selection = selection or Selection()
         self.split_trajs = split_trajs
         self._path = self._folder(dataset_id, root, download)
         self.stored = StoredDataset(self._path)
-        steps = self._steps()
+        steps = self._shown()
         super().__init__(
             storage=PaddedTrajectories(steps) if split_trajs else steps,
             sampler=sampler,
@@ -156,6 +182,20 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             fields = dict.fromkeys([key for key in fields if key in kept | carried | set(ROOT_FLAGS)])
         unchanged = len(rows) == len(stored) and len(fields) == len(whole.keys())
         return whole if unchanged else SelectedRows(whole, rows, fields)
+
+    def _shown(self) -> DatasetStorage | SelectedRows | Renamed:
+        """Return the steps of this buffer, after what was asked for transitions with an unknown next observation."""
+        steps = select_final_known(self._steps(), self.final_unknown)
+        if steps.masked and self.final_unknown is None:
+            self._warn_once(steps.episodes)
+        return steps
+
+    def _warn_once(self, table: EpisodeTable) -> None:
+        unknown = int((~table["final_known"]).sum())
+        key = (os.getpid(), str(self._path), f"{unknown} of {len(table)}")
+        if key not in _warned:
+            warnings.warn(UnknownFinalWarning(self.manifest.id, unknown, len(table)), stacklevel=_stack_level())
+            _warned.add(key)  # after it: a filter that makes an error of the warning does so every time
 
     def texts(self, key: str | tuple[str, ...]) -> list[str]:
         """Return the texts that the numbers of a text field stand for: ``texts[number]``.
@@ -319,7 +359,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             self.stored = result.stored
             for name in ("specs", "metadata"):
                 self.__dict__.pop(name, None)
-            steps = self._steps()
+            steps = self._shown()
             self.set_storage(PaddedTrajectories(steps) if self.split_trajs else steps)
         return result
 

@@ -9,6 +9,7 @@ from typing import Any
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.sources import Selection
+from datasets_rl.storages.finals import FinalUnknown
 from datasets_rl.writers._base import Writer
 
 __all__ = ["GenDGRLExperienceReplay"]
@@ -37,6 +38,7 @@ class GenDGRLExperienceReplay(BaseDatasetExperienceReplay):
         transform: Applied to every batch.
         split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
         selection: The part that is wanted; all by default.
+        final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
         UnknownId: If there is no such id.
@@ -61,6 +63,7 @@ class GenDGRLExperienceReplay(BaseDatasetExperienceReplay):
         transform: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None = None,
         split_trajs: bool = False,
         selection: Selection | None = None,
+        final_unknown: FinalUnknown | None = None,
     ) -> None:
         super().__init__(
             dataset_id,
@@ -75,6 +78,7 @@ class GenDGRLExperienceReplay(BaseDatasetExperienceReplay):
             root=root,
             download=download,
             selection=selection,
+            final_unknown=final_unknown,
         )
 
 

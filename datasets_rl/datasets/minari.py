@@ -10,6 +10,7 @@ from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, 
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.sources import Selection
 from datasets_rl.sources.minari import own_cache
+from datasets_rl.storages.finals import FinalUnknown
 from datasets_rl.writers._base import Writer
 
 __all__ = ["MinariExperienceReplay"]
@@ -40,6 +41,7 @@ class MinariExperienceReplay(BaseDatasetExperienceReplay):
         load_from_local_minari: Read the files that lie in Minari's own cache (MINARI_DATASETS_PATH, or
             ``~/.minari/datasets``), in their place, and not those of the remote.
         selection: The part that is wanted; all by default.
+        final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
         UnknownId: If it is no id of Minari's.
@@ -65,6 +67,7 @@ class MinariExperienceReplay(BaseDatasetExperienceReplay):
         split_trajs: bool = False,
         load_from_local_minari: bool = False,
         selection: Selection | None = None,
+        final_unknown: FinalUnknown | None = None,
     ) -> None:
         self.load_from_local_minari = load_from_local_minari
         super().__init__(
@@ -80,6 +83,7 @@ class MinariExperienceReplay(BaseDatasetExperienceReplay):
             root=root,
             download=download,
             selection=selection,
+            final_unknown=final_unknown,
         )
 
     def _local_copy(self) -> Path | None:

@@ -12,6 +12,7 @@ from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, 
 from datasets_rl.samplers import Sampler, SamplerWithoutReplacement
 from datasets_rl.sources import Selection
 from datasets_rl.specs import CompositeSpec, from_manifest
+from datasets_rl.storages.finals import FinalUnknown
 from datasets_rl.storages.renamed import Renamed
 from datasets_rl.storages.selection import SelectedRows
 from datasets_rl.ted.keys import ACTION, OBSERVATION, Key
@@ -48,6 +49,7 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
         transform: Applied to every batch.
         download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
         selection: The part that is wanted; all by default.
+        final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
         UnknownId: If it is no name of a dataset.
@@ -71,6 +73,7 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
         *,
         download: Download = True,
         selection: Selection | None = None,
+        final_unknown: FinalUnknown | None = None,
     ) -> None:
         super().__init__(
             name,
@@ -84,6 +87,7 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
             root=root,
             download=download,
             selection=selection,
+            final_unknown=final_unknown,
         )
 
     def _steps(self) -> Renamed:

@@ -17,6 +17,7 @@ from datasets_rl.samplers.slices import SliceSampler, size_faults
 from datasets_rl.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
+from datasets_rl.storages.finals import FinalUnknown
 from datasets_rl.ted.keys import as_key, dotted
 from datasets_rl.writers._base import Writer
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
@@ -65,6 +66,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         strict_length: Whether trajectories that are too short for a slice are left out (of a stream: are an error), or
             are taken whole.
         selection: The part that is wanted; all by default.
+        final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
         cache_size: Of a stream: bytes of shards that stay on the disk for the next round, beside those at hand.
 
     Raises:
@@ -97,6 +99,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         split_trajs: bool = False,
         strict_length: bool = True,
         selection: Selection | None = None,
+        final_unknown: FinalUnknown | None = None,
         cache_size: int = 4 << 30,
     ) -> None:
         if streaming is None:
@@ -108,7 +111,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         self.shuffle, self.num_slices, self.slice_len = shuffle, num_slices, slice_len
         self.strict_length = strict_length
         self.pad = None if pad is None or pad is False else 0.0 if pad is True else float(pad)
-        self._refuse(sampler, replacement, split_trajs=split_trajs)
+        self._refuse(sampler, replacement, final_unknown, split_trajs=split_trajs)
         if not self.streaming:
             super().__init__(
                 dataset_id,
@@ -123,6 +126,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
                 root=root,
                 download=self.download,
                 selection=selection,
+                final_unknown=final_unknown,
             )
             return
         self.dataset_id = dataset_id
@@ -151,7 +155,14 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
             batch_size=batch_size,
         )
 
-    def _refuse(self, sampler: Sampler | None, replacement: bool | None, *, split_trajs: bool) -> None:
+    def _refuse(
+        self,
+        sampler: Sampler | None,
+        replacement: bool | None,
+        final_unknown: FinalUnknown | None,
+        *,
+        split_trajs: bool,
+    ) -> None:
         sliced = self.num_slices is not None or self.slice_len is not None
         faults = {
             "a stream is not downloaded: streaming and download exclude each other": self.streaming
@@ -162,6 +173,8 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
             "split_trajs is for downloaded sets; a stream iterated without a batch size gives whole trajectories": (
                 self.streaming and split_trajs
             ),
+            "final_unknown is for downloaded sets; batches of a stream have next.final_known": self.streaming
+            and final_unknown not in {None, "keep"},
             "pad is for streams": not self.streaming and self.pad is not None,
             f"pad is {self.pad}; expected a number that whole numbers can be, too": self.pad is not None
             and not abs(self.pad) < _PAD_MOST,

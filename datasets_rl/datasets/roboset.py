@@ -9,6 +9,7 @@ from typing import Any
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.sources import Selection
+from datasets_rl.storages.finals import FinalUnknown
 from datasets_rl.writers._base import Writer
 
 __all__ = ["RobosetExperienceReplay"]
@@ -36,6 +37,7 @@ class RobosetExperienceReplay(BaseDatasetExperienceReplay):
         transform: Applied to every batch.
         split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
         selection: The part that is wanted; all by default. Episodes are counted over all files.
+        final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
         UnknownId: If there is no such id.
@@ -60,6 +62,7 @@ class RobosetExperienceReplay(BaseDatasetExperienceReplay):
         transform: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None = None,
         split_trajs: bool = False,
         selection: Selection | None = None,
+        final_unknown: FinalUnknown | None = None,
     ) -> None:
         super().__init__(
             dataset_id,
@@ -74,6 +77,7 @@ class RobosetExperienceReplay(BaseDatasetExperienceReplay):
             root=root,
             download=download,
             selection=selection,
+            final_unknown=final_unknown,
         )
 
 

@@ -38,7 +38,7 @@ from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.dataset import DatasetStorage
-from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_TRUNCATED, Key
+from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TRUNCATED, Key
 
 __all__ = ["NoLength", "Run", "Stream", "StreamSampler"]
 
@@ -96,6 +96,7 @@ class Stream(Storage):
         settings: Settings | None = None,
     ) -> None:
         super().__init__(1)
+        self.masked = True  # whether a shard to come lacks a final observation is unknown
         self.dataset_id = dataset_id
         self.shuffle, self.pad = shuffle, pad
         self.words: dict[Key, dict[str, int]] = {}
@@ -245,6 +246,7 @@ class Stream(Storage):
         if self.pad is not None and filled.any():
             for leaf in data.values(include_nested=True, leaves_only=True):
                 leaf[filled] = self.pad if leaf.is_floating_point() else int(self.pad)
+            data[NEXT_FINAL_KNOWN][filled] = False
         return data
 
     def starts_are_marked(self, run: Run) -> bool:
@@ -275,7 +277,7 @@ class _Shard:
                 numbers[field.key] = torch.tensor(mine, dtype=torch.int32)
                 if field.carried:
                     numbers[(NEXT, *field.key)] = numbers[field.key]
-        return cls(DatasetStorage(stored), first, numbers)
+        return cls(DatasetStorage(stored, masked=True), first, numbers)
 
     def take(self, rows: Tensor) -> TensorDict:
         data = self.storage.get(rows)

@@ -9,6 +9,7 @@ from typing import Any
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.sources import Selection
+from datasets_rl.storages.finals import FinalUnknown
 from datasets_rl.transforms import Compose, Resize, ToTensorImage
 from datasets_rl.transforms._base import NestedKey
 from datasets_rl.writers._base import Writer
@@ -44,6 +45,7 @@ class VD4RLExperienceReplay(BaseDatasetExperienceReplay):
         image_size: The height and width to which pictures are scaled, or a pair of both.
         num_workers: Taken for the sake of TorchRL's signature: several files come at once anyway.
         selection: The part that is wanted; all by default.
+        final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
         UnknownId: If there is no such id.
@@ -71,6 +73,7 @@ class VD4RLExperienceReplay(BaseDatasetExperienceReplay):
         image_size: int | Sequence[int] | None = None,
         num_workers: int = 0,  # noqa: ARG002 -- TorchRL's code passes it
         selection: Selection | None = None,
+        final_unknown: FinalUnknown | None = None,
     ) -> None:
         super().__init__(
             dataset_id,
@@ -85,6 +88,7 @@ class VD4RLExperienceReplay(BaseDatasetExperienceReplay):
             root=root,
             download=download,
             selection=selection,
+            final_unknown=final_unknown,
         )
         if "pixels" not in self:
             return

@@ -20,7 +20,7 @@ from datasets_rl.format.pictures import Pictures
 from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.manifest import Manifest
 from datasets_rl.rows import ROWS_FILE, Field, Schema
-from datasets_rl.ted.keys import EPISODE, NEXT, ROOT_FLAGS, Key, dotted
+from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted
 from datasets_rl.ted.steps import next_of
 from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 
@@ -98,6 +98,11 @@ class StoredDataset:
             wanted = f"{self.manifest.episodes} episodes, {self.manifest.steps} steps"
             found = table or f"{records.dtype} {list(records.shape)}"
             raise IntegrityFailed(str(path), [f"it is {found}; the manifest says {wanted}"])
+        unknown = int((~table["final_known"]).sum())
+        if unknown != self.manifest.final_unknown:
+            # The manifest alone decides whether batches have the mask, so the two must agree.
+            problem = f"{unknown:,} final observations are unknown; the manifest says {self.manifest.final_unknown:,}"
+            raise IntegrityFailed(str(path), [problem])
         return table
 
     @property
@@ -161,7 +166,8 @@ class StoredDataset:
         """Return one field of consecutive rows.
 
         Args:
-            key: Any key of TED: a stored field, a carried field under "next", or a root flag.
+            key: Any key of TED: a stored field, a carried field under "next", or a root flag; and ``("next",
+                "final_known")`` where the dataset has it.
             start: First row.
             stop: Row after the last one; N by default.
 
@@ -182,6 +188,8 @@ class StoredDataset:
             return np.zeros((stop - start, 1), np.bool_)
         if key[0] == NEXT and key[1:] in self.schema and self.schema[key[1:]].carried:
             return next_of(self.items(key[1:]), self.finals(key[1:]), self.episodes, start, stop)
+        if key == NEXT_FINAL_KNOWN and self.manifest.final_unknown:
+            return self.episodes.next_known(np.arange(start, stop))[:, None]
         raise UnknownKey(dotted(key), [dotted(one) for one in self.keys()])
 
     def items(self, key: Key) -> Items:
@@ -224,7 +232,8 @@ class StoredDataset:
         stored = [field.key for field in self.schema if field.key != EPISODE]
         following = [(NEXT, *field.key) for field in self.schema if field.carried]
         root = [key for key in stored if key[0] != NEXT]
-        return [*root, EPISODE, *ROOT_FLAGS, *following, *(key for key in stored if key[0] == NEXT)]
+        mask = [NEXT_FINAL_KNOWN] if self.manifest.final_unknown else []
+        return [*root, EPISODE, *ROOT_FLAGS, *following, *(key for key in stored if key[0] == NEXT), *mask]
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process maps the files itself; the pages are shared.

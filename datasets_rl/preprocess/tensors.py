@@ -29,6 +29,7 @@ from datasets_rl.ted.keys import (
     EPISODE,
     NEXT,
     NEXT_DONE,
+    NEXT_FINAL_KNOWN,
     NEXT_REWARD,
     NEXT_TERMINATED,
     NEXT_TRUNCATED,
@@ -45,7 +46,10 @@ _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 
 
 def to_tensors(block: Episodes) -> TensorDictBase:
-    """Return the transitions of a block, strict TED, [N], in fresh memory."""
+    """Return the transitions of a block, strict TED, [N], in fresh memory.
+
+    They always have ``("next", "final_known")``: what a function is given depends on no other block.
+    """
     count = block.count
     leaves: dict[Key, Tensor] = {key: torch.zeros(count, 1, dtype=torch.bool) for key in ROOT_FLAGS}
     for key, values in {**block.steps, **block.states}.items():
@@ -54,6 +58,9 @@ def to_tensors(block: Episodes) -> TensorDictBase:
         following = next_of(np.asarray(values), np.asarray(block.finals[key]), block.table, 0, count)
         leaves[(NEXT, *key)] = torch.from_numpy(following)
     leaves[NEXT_DONE] = leaves[NEXT_TERMINATED] | leaves[NEXT_TRUNCATED]
+    known = np.ones((count, 1), np.bool_)
+    known[block.table.stops - 1, 0] = block.known
+    leaves[NEXT_FINAL_KNOWN] = torch.from_numpy(known)
     leaves[EPISODE] = torch.from_numpy(np.repeat(block.numbers, block.lengths))
     return nest(leaves, torch.Size((count,)))
 
@@ -214,7 +221,7 @@ def leaves_of(data: TensorDictBase) -> Iterator[tuple[Any, Any]]:
 
 
 def _tensors(data: TensorDictBase) -> dict[Key, NDArray[Any]]:
-    own = {EPISODE, *ROOT_FLAGS}
+    own = {EPISODE, *ROOT_FLAGS, NEXT_FINAL_KNOWN}
     return {
         key: _array(value)
         for name, value in leaves_of(data)

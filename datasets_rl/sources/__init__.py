@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import os
 import pkgutil
 from functools import cache
 
-from datasets_rl.errors import BadArgument, UnknownId
+from datasets_rl.errors import UnknownId
 from datasets_rl.sources._base import (
     Contents,
     Decision,

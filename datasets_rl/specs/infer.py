@@ -18,7 +18,7 @@ from datasets_rl.specs.discrete import DiscreteTensorSpec
 from datasets_rl.specs.lazy import stack
 from datasets_rl.specs.non_tensor import NonTensorSpec
 from datasets_rl.specs.unbounded import Unbounded
-from datasets_rl.ted.keys import NEXT, ROOT_FLAGS, Key, as_key, dotted, nested
+from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, as_key, dotted, nested
 
 __all__ = ["from_manifest", "misfits_of_columns", "spec_from_data"]
 
@@ -50,6 +50,8 @@ def from_manifest(manifest: Manifest, fields: Mapping[Key, torch.dtype | None] |
             leaves[(NEXT, *field.key)] = spec
     if faults:
         raise ManifestInvalid("manifest.json", faults)
+    if manifest.final_unknown:
+        leaves[NEXT_FINAL_KNOWN] = DiscreteTensorSpec(2, (1,), dtype=torch.bool)
     if fields is not None:
         leaves = {key: leaves[key].to(dtype) for key, dtype in fields.items()}
     return CompositeSpec(nested(leaves))

@@ -37,6 +37,9 @@ class Storage(Stateful, ABC):
         ndim: Leading axes of the data that count positions.
     """
 
+    masked: bool = False
+    """Whether batches carry ``("next", "final_known")``, because some final observation of a dataset is unknown."""
+
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:
         sizes: dict[str, Any] = {"max_size": max_size, "ndim": ndim}
         faults = [

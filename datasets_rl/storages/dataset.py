@@ -20,7 +20,7 @@ from datasets_rl.rows import ROWS_FILE
 from datasets_rl.settings import memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import RowViews, nest, spots_of
-from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_TERMINATED, ROOT_FLAGS, Key
+from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TERMINATED, ROOT_FLAGS, Key
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["DatasetStorage", "as_rows", "wrapped"]
@@ -34,16 +34,22 @@ class DatasetStorage(EpisodicStorage):
     Every read gives fresh memory that the caller may write to; the files are never changed. Columns (`column`) are
     views of a private, copy-on-write mapping of the files.
 
+    Batches of a dataset that lacks the final observation of some episode carry ``("next", "final_known")``, bool [*B, 1]:
+    False exactly on the last transition of such an episode, whose next observation reads as zeros.
+
     Args:
         stored: The opened dataset.
         truncated_as_done: Whether ``("next", "done")`` is True at time-outs too; if not, it is ``("next",
             "terminated")``.
+        masked: Whether batches carry the mask although every final observation is known, as the shards of one stream
+            do, of which others may need it.
     """
 
-    def __init__(self, stored: StoredDataset, *, truncated_as_done: bool = True) -> None:
+    def __init__(self, stored: StoredDataset, *, truncated_as_done: bool = True, masked: bool = False) -> None:
         super().__init__(max(len(stored), 1))
         self.stored = stored
         self.truncated_as_done = truncated_as_done
+        self.masked = masked or bool(stored.manifest.final_unknown)
         self._open()
 
     def _open(self) -> None:
@@ -55,6 +61,7 @@ class DatasetStorage(EpisodicStorage):
         self._windows = _windows(stored, scattered=scattered)
         self._wide = {one.key: (one, _items(stored.items(one.key), scattered=scattered)) for one in schema.wide}
         self._finals: dict[Key, _Items] | None = None
+        self._final_known = torch.from_numpy(stored.episodes["final_known"][:, None].copy()) if self.masked else None
 
     @property
     def episodes(self) -> EpisodeTable:
@@ -99,6 +106,8 @@ class DatasetStorage(EpisodicStorage):
             else:
                 leaves[field.key] = items.index_select(0, rows)
                 leaves[(NEXT, *field.key)] = items.index_select(0, self._following(rows))
+        if self._final_known is not None:
+            leaves[NEXT_FINAL_KNOWN] = torch.ones((count, 1), dtype=torch.bool)
         done = leaves[NEXT_DONE]
         if done.any():
             self._put_finals(leaves, done)
@@ -115,6 +124,8 @@ class DatasetStorage(EpisodicStorage):
         episodes = leaves[EPISODE].index_select(0, at)
         for key, final in self._known_finals().items():
             leaves[(NEXT, *key)].index_copy_(0, at, final.index_select(0, episodes))
+        if self._final_known is not None:
+            leaves[NEXT_FINAL_KNOWN].index_copy_(0, at, self._final_known.index_select(0, episodes))
 
     def _known_finals(self) -> dict[Key, _Items]:
         if self._finals is None:
@@ -126,6 +137,8 @@ class DatasetStorage(EpisodicStorage):
         """Return one field of some rows, [B, ...]; what stands under "next" is made for them alone."""
         if key in self._wide:
             return self._wide[key][1].index_select(0, rows)
+        if key == NEXT_FINAL_KNOWN and self.masked:
+            return torch.from_numpy(self.episodes.next_known(wrapped(rows, len(self)).numpy())).unsqueeze(1)
         under = key[1:]
         if key[0] != NEXT or not self._is_carried(under):
             return super().pick(key, rows)
@@ -148,6 +161,8 @@ class DatasetStorage(EpisodicStorage):
             UnknownKey: If there is no such key.
         """
         stored = self.stored
+        if key == NEXT_FINAL_KNOWN and self.masked:
+            return self.pick(key, torch.arange(len(self)))
         key = NEXT_TERMINATED if key == NEXT_DONE and not self.truncated_as_done else key
         if key in stored.schema and stored.schema[key].read_as is None:
             field = stored.schema[key]
@@ -159,7 +174,8 @@ class DatasetStorage(EpisodicStorage):
 
     def keys(self) -> list[Key]:
         """Return every key of a batch."""
-        return self.stored.keys()
+        keys = self.stored.keys()
+        return [*keys, NEXT_FINAL_KNOWN] if self.masked and NEXT_FINAL_KNOWN not in keys else keys
 
     def set(self, cursor: Any, data: Any) -> None:
         """Refuse: a stored dataset is not written to."""
@@ -169,7 +185,8 @@ class DatasetStorage(EpisodicStorage):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(DatasetStorage, truncated_as_done=self.truncated_as_done), (self.stored,)
+        made = partial(DatasetStorage, truncated_as_done=self.truncated_as_done, masked=self.masked)
+        return made, (self.stored,)
 
     def __repr__(self) -> str:
         return f"DatasetStorage({self.stored!r})"

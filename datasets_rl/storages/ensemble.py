@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+from tensordict import is_tensor_collection
 from torch import Tensor
 
 from datasets_rl.checkpoint import part_misfits, refuse
 from datasets_rl.errors import BadArgument
 from datasets_rl.storages._base import Storage
+from datasets_rl.ted.keys import NEXT_FINAL_KNOWN
 
-__all__ = ["StorageEnsemble"]
+__all__ = ["StorageEnsemble", "with_mask"]
 
 
 class StorageEnsemble(Storage):
     """The storages of the buffers of an ensemble, read by the number of the storage and the index in it.
+
+    If one of them carries the mask ``("next", "final_known")``, the data of all carry it, whichever are drawn: it is
+    True throughout where a storage does not know the key.
 
     Args:
         storages: At least one.
@@ -36,6 +42,7 @@ class StorageEnsemble(Storage):
             raise BadArgument(f"{', '.join(strange)}: no storage; expected instances of Storage")
         super().__init__(sum(storage.max_size for storage in storages))
         self.storages = storages
+        self.masked = any(storage.masked for storage in storages)
         self.transforms = tuple(transforms) if transforms is not None else (None,) * len(storages)
 
     @property
@@ -83,6 +90,8 @@ class StorageEnsemble(Storage):
         storage, transform = self.storages[number], self.transforms[number]
         one_axis = isinstance(index, Tensor) and index.ndim == 1
         data = storage.take(index) if one_axis else storage.get(index)
+        if self.masked and not storage.masked:
+            data = with_mask(data)
         return data if transform is None else transform(data)
 
     def set(self, cursor: Any, data: Any) -> None:
@@ -123,3 +132,11 @@ class StorageEnsemble(Storage):
 
     def __repr__(self) -> str:
         return f"StorageEnsemble({', '.join(map(repr, self.storages))})"
+
+
+def with_mask(data: Any) -> Any:
+    """Return data whose next states are all known, with the mask that says so; unchanged if it has one already."""
+    if is_tensor_collection(data) and data.get(NEXT_FINAL_KNOWN, None) is None:
+        data = data.copy()
+        data.set(NEXT_FINAL_KNOWN, torch.ones((*data.batch_size, 1), dtype=torch.bool, device=data.device))
+    return data

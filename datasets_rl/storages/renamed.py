@@ -28,6 +28,7 @@ class Renamed(EpisodicStorage):
     def __init__(self, steps: DatasetStorage | SelectedRows | Renamed, names: Mapping[Key, Key]) -> None:
         super().__init__(len(steps))
         self.steps = steps
+        self.masked = steps.masked
         known = set(steps.keys())
         self.names = {name: key for name, key in names.items() if key in known}
 

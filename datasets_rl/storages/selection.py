@@ -15,7 +15,7 @@ from datasets_rl.errors import BadArgument, UnknownKey
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import nest
-from datasets_rl.ted.keys import NEXT_DONE, NEXT_REWARD, NEXT_TRUNCATED, Key, dotted
+from datasets_rl.ted.keys import NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TRUNCATED, Key, dotted
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["SelectedRows"]
@@ -35,6 +35,8 @@ class SelectedRows(EpisodicStorage):
         dataset: All rows.
         rows: Rows of the dataset, int64 [M], ascending, at least one.
         fields: The keys that are shown, and the dtype that each is read as (None for its own); all keys by default.
+            ``("next", "final_known")`` is always among them if one of the selected rows has an unknown next state, and
+            never otherwise.
     """
 
     def __init__(
@@ -52,11 +54,23 @@ class SelectedRows(EpisodicStorage):
         self._cut = torch.from_numpy(cut)
         self._cut_keys = (NEXT_TRUNCATED, NEXT_DONE) if dataset.truncated_as_done else (NEXT_TRUNCATED,)
         self.fields = dict.fromkeys(dataset.keys()) if fields is None else dict(fields)
+        self.fields.pop(NEXT_FINAL_KNOWN, None)
+        self.masked = not self._episodes["final_known"].all()
+        if self.masked:
+            self.fields[NEXT_FINAL_KNOWN] = None
+        shown = {*self.fields, *([NEXT_FINAL_KNOWN] if dataset.masked else [])}
+        self._unchanged = shown == set(dataset.keys()) and not any(self.fields.values())
 
     @property
     def episodes(self) -> EpisodeTable:
         """Where each episode lies among the rows named."""
         return self._episodes
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The rows of the dataset, int64 [M], ascending."""
+        rows: NDArray[np.int64] = self._rows.numpy()
+        return rows
 
     @property
     def held(self) -> int:
@@ -70,6 +84,10 @@ class SelectedRows(EpisodicStorage):
         cut = self._cut[at].unsqueeze(-1)
         for key in self._cut_keys:
             data[key].logical_or_(cut)
+        if self._unchanged:
+            if self.dataset.masked and not self.masked:
+                data[NEXT].del_("final_known")
+            return data
         leaves = {key: _read_as(data[key], dtype) for key, dtype in self.fields.items()}
         return nest(leaves, data.batch_size)
 

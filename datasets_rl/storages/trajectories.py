@@ -37,6 +37,7 @@ class PaddedTrajectories(Storage):
     def __init__(self, steps: DatasetStorage | SelectedRows | Renamed) -> None:
         self.steps = steps
         super().__init__(len(steps.episodes))
+        self.masked = steps.masked
         self._starts = torch.from_numpy(steps.episodes.starts.copy())
         self._lengths = torch.from_numpy(steps.episodes.lengths.copy())
         self.longest = int(self._lengths.max())

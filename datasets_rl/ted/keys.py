@@ -22,6 +22,7 @@ __all__ = [
     "MASK",
     "NEXT",
     "NEXT_DONE",
+    "NEXT_FINAL_KNOWN",
     "NEXT_REWARD",
     "NEXT_TERMINATED",
     "NEXT_TRUNCATED",
@@ -49,6 +50,9 @@ TRUNCATED: Key = ("truncated",)
 MASK: Key = ("mask",)
 NEXT_REWARD: Key = (NEXT, "reward")
 NEXT_DONE: Key = (NEXT, "done")
+NEXT_FINAL_KNOWN: Key = (NEXT, "final_known")
+"""Whether the state under "next" is a recorded one: False exactly on the last transition of an episode whose final
+observation is unknown. It is derived from the episode table and never stored."""
 NEXT_TERMINATED: Key = (NEXT, "terminated")
 NEXT_TRUNCATED: Key = (NEXT, "truncated")
 PLAIN: tuple[Key, ...] = (OBSERVATION, ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED)

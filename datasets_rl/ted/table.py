@@ -102,6 +102,13 @@ class EpisodeTable:
         """Return the episode that each row belongs to, in the shape of `rows`."""
         return np.asarray(np.searchsorted(self.starts, rows, side="right") - 1)
 
+    def next_known(self, rows: Index) -> NDArray[np.bool_]:
+        """Return whether the state after each row is a recorded one, in the shape of `rows`."""
+        episodes = self.episode_of(rows)
+        last = self.starts[episodes] + self.lengths[episodes] - 1
+        known: NDArray[np.bool_] = self["final_known"][episodes] | (last != rows)
+        return known
+
     def rows(self, episode: int) -> range:
         """Return the rows of one episode; negative numbers count from the end.
 

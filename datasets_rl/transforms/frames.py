@@ -13,7 +13,7 @@ from torch import Tensor
 from datasets_rl.errors import BadArgument
 from datasets_rl.settings import require_memory
 from datasets_rl.specs import CompositeSpec, TensorSpec
-from datasets_rl.ted.keys import NEXT
+from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN
 from datasets_rl.transforms._base import Keys, NestedKey, any_like, expand_right, need, reader, taken
 from datasets_rl.transforms._bounds import between, bounds_of
 from datasets_rl.transforms._time import OverTime, TimeAxis, windows
@@ -44,6 +44,10 @@ class CatFrames(OverTime):
         next x          0 0 1      0 1 2      1 2 f  |              f: the final observation
 
     TorchRL stacks the values under "next" for themselves: at step 0 that is 1 1 1, which no environment shows.
+
+    A final observation that is unknown is zeros, and ends only the stack under "next" of the last step, which
+    ``("next", "final_known")`` marks. With `future` it would be in earlier stacks, too; there it counts as padding, and the
+    last known frame is used for "same".
 
     Args:
         N: Frames of a stack.
@@ -132,7 +136,11 @@ class CatFrames(OverTime):
             now = self._now(key)
             before = None if now is None else frames(now)
             if before is None:
-                found[str(place)] = need(frames(key), key, known)
+                found[str(place)] = stack = need(frames(key), key, known)
+                if self.future and key[0] == NEXT and known.get(NEXT_FINAL_KNOWN, None) is not None:
+                    unknown = _unknown(frames(NEXT_FINAL_KNOWN), outside)
+                    found[f"unknown {place}"] = unknown
+                    found[str(place)] = _last_known(stack, unknown.to(stack.device))
             else:
                 # The last frame comes from the batch itself: it is what follows.
                 found[str(place)] = before.narrow(outside.ndim - 1, 1, self.N - 1)
@@ -151,7 +159,8 @@ class CatFrames(OverTime):
         for place, (in_key, out_key) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
             frames = found[str(place)]
             if self.padding != "same":
-                padding = outside[..., self.N - frames.shape[axis] :].to(frames.device)
+                padding = outside | found.get(f"unknown {place}", outside)
+                padding = padding[..., self.N - frames.shape[axis] :].to(frames.device)
                 frames = frames.masked_fill(expand_right(padding, frames.shape), self.padding_value)
             if frames.shape[axis] < self.N:
                 frames = torch.cat([frames, taken(batch, in_key).unsqueeze(axis)], axis)
@@ -206,3 +215,20 @@ class CatFrames(OverTime):
     def _facts(self) -> dict[str, Any]:
         facts = {"N": self.N, "dim": self.dim, "padding": self.padding}
         return {**facts, **({"future": True} if self.future else {})}
+
+
+def _unknown(known: Tensor | None, outside: Tensor) -> Tensor:
+    """Return which frames after the first one are an unknown final observation, or repeat it, bool [*batch, N]."""
+    if known is None:
+        return torch.zeros_like(outside)
+    unknown = ~known.flatten(outside.ndim).all(-1).to(outside.device)
+    # A window that begins with it has no known frame to use instead.
+    return unknown & ~unknown[..., :1]
+
+
+def _last_known(frames: Tensor, unknown: Tensor) -> Tensor:
+    """Return frames, [*batch, N, ...], with the last known one of each window in the place of those after it."""
+    axis = unknown.ndim - 1
+    count = (~unknown).sum(-1, keepdim=True)
+    places = torch.minimum(torch.arange(unknown.shape[-1], device=unknown.device), count - 1)
+    return frames.gather(axis, expand_right(places, frames.shape))

@@ -10,7 +10,7 @@ from torch import Tensor
 from datasets_rl.errors import BadArgument
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
-from datasets_rl.ted.keys import NEXT
+from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_TERMINATED
 from datasets_rl.transforms._base import (
     Keys,
     NestedKey,
@@ -40,13 +40,25 @@ class MultiStepTransform(OverTime):
     discount factor belongs to the next observation. At truncation that is the true final one. Nothing ever reaches
     into another episode, or from the newest step of a full ring to the oldest one.
 
+    Batches with ``("next", "final_known")`` come from a dataset that lacks some final observations. A target never uses
+    such an observation: where a truncated episode ends with one, the windows that reach it end one step earlier, at the
+    last observation that is known. Only the last transition of the episode has no earlier state to end at; its
+    `nonterminal` is False and its ``("next", "final_known")`` too, which is the mask to leave it out by. A terminated
+    episode needs no final observation, so its windows stay as they are.
+
+        step               0              1              2          f unknown, truncated, n = 2
+        next.reward        r0 + g r1      r1             r2
+        next.observation   o2             o2             zeros
+        nonterminal        True           True           False
+        next.final_known   True           True           False
+
     All entries under "next" are those of the last of the steps, the flags that end an episode too. TorchRL leaves the
     flags of the first step, and so bootstraps from a terminal state that lies within reach; it also transforms what is
     written, and so loses the last steps of every `extend`. Here the single steps are stored.
 
     Written further: ``("next", "original_reward")``; and at the root ``"steps_to_next_obs"``, int64 [..., 1]; ``"gamma"``,
     float [..., 1]; and ``"nonterminal"``, bool [..., 1]: whether the value of the next observation counts, that is,
-    whether the last step is not terminated.
+    whether the last step is not terminated and the observation after it is known.
 
         target = next.reward + gamma * nonterminal * V(next.observation)
 
@@ -85,13 +97,26 @@ class MultiStepTransform(OverTime):
     def found_in_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
         """Return the discounted rewards, how many they are, and what is under "next" at the last step."""
         there, outside = self.around(storage, rows, 0, self.n_steps - 1)
+        ends = there[:, -1].contiguous()
+        following, usable = storage.take(ends).get(NEXT), None
+        if data.get(NEXT_FINAL_KNOWN, None) is not None:
+            final = following
+            if not {"final_known", "terminated"} <= set(following.keys()):
+                # An earlier transform leaves them out.
+                final = getattr(storage, "origin", storage).take(ends).get(NEXT)
+            # A member of a mixture may have the mask for the sake of the others; its storage knows all states.
+            known = final.get("final_known", None)
+            usable = None if known is None else _usable(known, final.get("terminated", None))
+        last, outside, usable = _shortened(there, outside, usable)
+        if not torch.equal(last, ends):
+            following = storage.take(last).get(NEXT)
         entry = reader(storage, there.reshape(-1))
 
         def ahead(key: NestedKey) -> Tensor:
             rewards: Tensor = need(entry(key), key, data)
             return rewards.reshape(*there.shape, *rewards.shape[1:])
 
-        return self._found(ahead, outside, storage.take(there[:, -1].contiguous()).get(NEXT))
+        return self._found(ahead, outside, following, usable)
 
     def found_in_batch(self, batch: Any) -> dict[str, Any]:
         """Return the same along the axis of time."""
@@ -103,14 +128,23 @@ class MultiStepTransform(OverTime):
             ends = ends | (real != real.roll(-1))
         there, outside = windows(ends, 0, self.n_steps - 1)
 
+        known, terminated = (batch.get(key, None) for key in (NEXT_FINAL_KNOWN, NEXT_TERMINATED))
+        usable = None
+        if known is not None:
+            steps = _usable(axis.flat(known), None if terminated is None else axis.flat(terminated))
+            usable = steps[there[:, -1].to(steps.device)]
+        ending, outside, usable = _shortened(there, outside, usable)
+
         def ahead(key: NestedKey) -> Tensor:
             return axis.at(taken(batch, key), there)
 
-        last = taken(batch, NEXT).apply(lambda leaf: axis.at(leaf, there[:, -1]))
-        return self._found(ahead, axis.back(outside), last)
+        last = taken(batch, NEXT).apply(lambda leaf: axis.at(leaf, ending))
+        return self._found(ahead, axis.back(outside), last, None if usable is None else axis.back(usable))
 
-    def _found(self, ahead: Any, outside: Tensor, last: Any) -> dict[str, Any]:
+    def _found(self, ahead: Any, outside: Tensor, last: Any, usable: Tensor | None) -> dict[str, Any]:
         found = {"steps": (~outside).sum(-1, keepdim=True), "next": last}
+        if usable is not None:
+            found["usable"] = usable
         for place, name in enumerate(self.reward_keys):
             rewards = ahead(under_next(name))
             dtype = rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()
@@ -122,6 +156,9 @@ class MultiStepTransform(OverTime):
     def put(self, batch: Any, found: dict[str, Any]) -> Any:
         """Write the targets."""
         last = found["next"].copy()
+        mask = batch.get(NEXT_FINAL_KNOWN, None)
+        if mask is not None and last.get("final_known", None) is None:
+            last.set("final_known", mask)
         for place, name in enumerate(self.reward_keys):
             last.set(_original(name), taken(batch, under_next(name)))
             last.set(name, found[f"reward {place}"])
@@ -131,7 +168,9 @@ class MultiStepTransform(OverTime):
         batch.set("gamma", self.gamma ** steps.to(torch.get_default_dtype()))
         stopped = last.get("terminated", None)
         stopped = last.get(self.done_key or "done", None) if stopped is None else stopped
-        batch.set("nonterminal", torch.ones_like(steps, dtype=torch.bool) if stopped is None else ~stopped)
+        counts = torch.ones_like(steps, dtype=torch.bool) if stopped is None else ~stopped
+        usable = found.get("usable")
+        batch.set("nonterminal", counts if usable is None else counts & usable.to(counts.device))
         return batch
 
     def respec(self, spec: CompositeSpec) -> None:
@@ -160,6 +199,40 @@ class MultiStep(MultiStepTransform):
 
     def __init__(self, gamma: float, n_steps: int) -> None:
         super().__init__(n_steps, gamma)
+
+
+def _usable(known: Tensor, terminated: Tensor | None) -> Tensor:
+    """Return whether a target may look at the state after each step, bool [M].
+
+    A terminated episode needs no state after its last step, so that step counts as usable.
+
+    Args:
+        known: Whether that state is known, bool [M, ...].
+        terminated: Whether the episode is terminated there, bool [M, ...]; None if the data does not say.
+    """
+    usable = known if terminated is None else known | terminated
+    return usable.reshape(len(usable), -1).all(-1)
+
+
+def _shortened(there: Tensor, outside: Tensor, usable: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Let windows that end in an unknown state end one step earlier, where they have an earlier step.
+
+    Args:
+        there: The steps of each window, int64 [M, n]; the last one repeats past the end of the trajectory.
+        outside: Which of them are such repetitions, bool [M, n].
+        usable: Whether the state after the last step of each window may be used, bool [M]; None if all may.
+
+    Returns:
+        The last step of each window, int64 [M]; which steps are outside now; and what is usable now, bool [M, 1].
+    """
+    if usable is None:
+        return there[:, -1].contiguous(), outside, None
+    usable = usable.to(there.device)
+    steps = (~outside).sum(-1)
+    cut = ~usable & (steps > 1)
+    last = (steps - 1 - cut.long()).unsqueeze(-1)
+    numbers = torch.arange(there.shape[-1], device=there.device)
+    return there.gather(-1, last).squeeze(-1), numbers > last, (usable | cut).unsqueeze(-1)
 
 
 def _original(name: NestedKey) -> NestedKey:

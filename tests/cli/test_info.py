@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+from stored_data import trajectory, write_dataset
 
 
 def test_an_id_that_is_not_stored_shows_what_the_catalog_knows(rlds):
@@ -142,3 +143,16 @@ def test_path_of_what_is_not_there_prints_nothing_to_the_data_stream(rlds, datas
 
     assert (ran.code, ran.out) == (3, "")
     assert any(text in ran.err for text in said.split("|"))
+
+
+def test_unknown_final_observations_are_counted_with_the_way_out_and_their_mask_is_a_key(rlds, tmp_path):
+    write_dataset(tmp_path / "toy", [trajectory(3, known=False), trajectory(2, seed=1)])
+    ran = rlds("info", tmp_path / "toy", "--json")
+    (line,) = [one for one in rlds("info", tmp_path / "toy").out.splitlines() if "final observation unknown" in one]
+
+    assert "1 of 2 episodes" in line
+    assert "drop_unknown_final" in line
+    assert ran.json["stored"]["final_unknown"] == 1
+    mask = {"key": "next.final_known", "dtype": "bool", "shape": [5, 1], "where": "episodes.npy"}
+    assert mask in ran.json["stored"]["keys"]
+    assert ran.err == ""

@@ -12,7 +12,7 @@ CASES = {
     "info": (["info", "demo/pendulum"], {"id", "catalog", "stored"}),
     "download": (["download", "demo/pendulum"], {"datasets", "dry_run"}),
     "verify": (["verify", "demo/pendulum"], {"datasets", "deep"}),
-    "sample": (["sample", "demo/pendulum"], {"id", "folder", "batch_size", "keys", "timing"}),
+    "sample": (["sample", "demo/pendulum"], {"id", "folder", "batch_size", "final_unknown", "keys", "timing"}),
     "path": (["path", "demo/pendulum"], {"id", "path"}),
     "score": (["score", "demo/pendulum", "-1"], {"id", "low", "high", "origin", "returns", "scores", "mean"}),
     "remove": (["remove", "demo/pendulum", "--dry-run"], {"datasets", "dry_run"}),

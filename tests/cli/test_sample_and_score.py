@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from stored_data import trajectory, write_dataset
 
 
 @pytest.mark.usefixtures("stored")
@@ -107,3 +108,28 @@ def test_of_data_that_was_preprocessed_score_and_download_say_so(rlds):
     assert "the rewards that it had before" in behind[0]
     assert "--force makes it anew" in behind[1]
     assert rlds("download", "demo/pendulum", "--json").json["datasets"][0]["history"]
+
+
+@pytest.mark.usefixtures("stored")
+def test_unknown_final_observations_are_one_line_and_no_python_warning(rlds, tmp_path):
+    write_dataset(tmp_path / "toy", [trajectory(3, known=False), trajectory(2, seed=1)])
+    ran = rlds("sample", tmp_path / "toy")
+    shown = [line for line in ran.out.splitlines() if "1 of 2 episodes" in line]
+
+    assert ran.err == ""
+    assert len(shown) == 1
+    assert "next.final_known is False" in shown[0]
+    assert rlds("sample", tmp_path / "toy", "--json").json["final_unknown"] == {"toy/data": 1}
+    assert rlds("sample", "demo/pendulum", "--json").json["final_unknown"] == {}
+    assert "final observation unknown" not in rlds("sample", "demo/pendulum").out
+
+
+def test_a_mixture_names_the_members_that_lack_final_observations(rlds, tmp_path):
+    write_dataset(tmp_path / "lacks", [trajectory(3, known=False)], id="toy/lacks")
+    write_dataset(tmp_path / "knows", [trajectory(3)], id="toy/knows")
+    (tmp_path / "mix.toml").write_text('[[member]]\ndataset = "lacks"\n[[member]]\ndataset = "knows"\n')
+    ran = rlds("sample", tmp_path / "mix.toml", "--json")
+
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.json["final_unknown"] == {"toy/lacks": 1}
+    assert "next.final_known" in [one["key"] for one in ran.json["keys"]]

@@ -181,6 +181,7 @@ class TestSelectedRows(StorageContract):
 
     def elements(self):
         model = Model(self.trajectories())
+        del model.rows["next", "final_known"]  # of the selected rows none has an unknown next state
         rows = [{key: rows[number] for key, rows in model.rows.items()} for number in ROWS]
         for place in (1, 3, 4):
             rows[place] |= {("next", "truncated"): np.array([True]), ("next", "done"): np.array([True])}
@@ -218,7 +219,7 @@ class TestSelectedFields(StorageContract):
 
     def elements(self):
         model = Model(self.trajectories())
-        return [{key: model.rows[key][number] for key in FIELDS} for number in range(9)]
+        return [{key: model.rows[key][number] for key in (*FIELDS, ("next", "final_known"))} for number in range(9)]
 
     def test_fields_are_read_in_their_dtype(self, storage):
         assert storage.get(0)["observation"].dtype == torch.float64
@@ -255,6 +256,7 @@ class TestPaddedSelection(TestPaddedTrajectories):
 
     def elements(self):
         model = Model(self.trajectories())
+        del model.rows["next", "final_known"]
         for key in list(model.rows):
             model.rows[key] = [model.rows[key][number] for number in ROWS]
         for place in (1, 3, 4):

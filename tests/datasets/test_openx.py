@@ -92,6 +92,23 @@ def test_iterating_gives_every_trajectory_whole_and_once(streamed):
     assert sorted(int(one["episode"][0]) for _, one in found) == [0, 1, 2, 3, 4]
 
 
+def test_batches_of_a_stream_always_say_whether_the_final_observation_is_known(streamed):
+    """Whether a shard to come needs the mask is unknown."""
+    dataset = streamed()
+    for trajectory in dataset:
+        episode = raw.EPISODES[source(dataset, trajectory)]
+        wanted = raw.golden(episode, raw.EPISODES.index(episode)).final_known
+        assert trajectory["next", "final_known"][:, 0].tolist() == [True] * (len(trajectory) - 1) + [wanted]
+
+
+def test_what_a_stream_fills_up_has_no_known_next_state(streamed):
+    batch = streamed(5 * 40, slice_len=40, pad=1, shuffle=False).sample()
+    mask = batch["collector", "mask"]
+
+    assert not mask.all()
+    assert not batch["next", "final_known"][~mask].any()
+
+
 @pytest.mark.usefixtures("served")
 def test_a_stream_is_what_one_gets_without_saying_anything_and_what_is_stored_where_there_is_something():
     streamed = OpenXExperienceReplay(raw.NAME)
@@ -351,6 +368,7 @@ def test_a_stream_that_nobody_has_is_told(tmp_path, monkeypatch):
         ({"streaming": True, "replacement": True}, "replacement=True is for downloaded sets"),
         ({"streaming": True, "sampler": RandomSampler()}, "takes no sampler"),
         ({"streaming": True, "split_trajs": True}, "split_trajs is for downloaded sets"),
+        ({"streaming": True, "final_unknown": "drop"}, "final_unknown is for downloaded sets"),
         ({"download": True, "pad": True}, "pad is for streams"),
         ({"num_slices": 2, "slice_len": 2}, "expected exactly one of them"),
         ({"slice_len": 0}, "slice_len is 0; expected a whole number from 1"),

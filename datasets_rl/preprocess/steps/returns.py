@@ -64,8 +64,10 @@ class MultiStep(Step):
 
         target = n_step.reward + n_step.gamma * n_step.nonterminal * V(n_step.observation)
 
-    Near the end of an episode there are fewer steps. Where the final state is unknown, `n_step` reads zeros there, as
-    `next` does.
+    Near the end of an episode there are fewer steps. No target uses an unknown final state: where a truncated episode
+    ends with one, the windows that reach it end one step earlier, at the last known state. Only the last transition has
+    no such state; its `n_step.nonterminal` is False, and ``("next", "final_known")`` marks it in batches. A terminated
+    episode needs no final state, so its windows stay as they are.
 
     Args:
         n_steps: Steps that are looked ahead, n, at least 1.
@@ -88,13 +90,15 @@ class MultiStep(Step):
         rewards = block.steps[NEXT_REWARD]
         rows = np.arange(block.count)
         last = np.repeat(block.table.stops - 1, block.lengths)
-        there = np.minimum(rows + self.n_steps - 1, last)
+        terminated = block.steps[NEXT_TERMINATED][:, 0]
+        usable = np.repeat(block.known | terminated[block.table.stops - 1], block.lengths)
+        there = np.maximum(rows, np.minimum(rows + self.n_steps - 1, last - ~usable))
         sums = np.zeros((block.count, 1))
         for ahead in range(min(self.n_steps, int(block.lengths.max()))):
-            inside = rows[: block.count - ahead] + ahead <= last[: block.count - ahead]
+            inside = rows[: block.count - ahead] + ahead <= there[: block.count - ahead]
             sums[: block.count - ahead][inside] += self.gamma**ahead * rewards[ahead:][inside].astype(np.float64)
         found = {("n_step", *key): block.following(key)[there] for key in block.states}
         found["n_step", "reward"] = sums.astype(rewards.dtype)
         found["n_step", "gamma"] = (self.gamma ** (there - rows + 1.0))[:, None].astype(rewards.dtype)
-        found["n_step", "nonterminal"] = ~block.steps[NEXT_TERMINATED][there]
+        found["n_step", "nonterminal"] = (~terminated[there] & (usable | (there < last)))[:, None]
         return with_steps(block, found)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.steps.keep import read_span
 from datasets_rl.ted.episode import end_to_end
 from datasets_rl.ted.episodes import Episodes
-from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TRUNCATED
+from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 
-__all__ = ["FrameSkip", "KeepSteps"]
+__all__ = ["DropUnknownFinal", "FrameSkip", "KeepSteps"]
 
 
 @dataclass
@@ -76,29 +78,65 @@ class KeepSteps(Step):
     def __call__(self, block: Episodes) -> Episodes | None:
         """Return the block with fewer steps."""
         start, stop, _ = read_span(self.span)
-        mask = block.lengths > start
-        if not mask.any():
-            return None
-        block = block.pick(mask)
-        behind = block.lengths if stop is None else np.minimum(block.lengths, stop)
-        cut = behind < block.lengths
-        lengths = behind - start
-        starts = block.table.starts
-        rows = np.repeat(starts + start - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
-        steps = {key: values[rows] for key, values in block.steps.items()}
-        # The final states of all, and behind them the states that become one.
-        chosen = np.arange(len(block))
-        chosen[cut] = len(block) + np.arange(int(cut.sum()))
-        finals = {
-            key: end_to_end([block.finals[key], values[(starts + behind)[cut]]])[chosen]
-            for key, values in block.states.items()
-        }
-        steps[NEXT_TRUNCATED][np.cumsum(lengths)[cut] - 1] = True
-        return replace(
-            block,
-            lengths=lengths,
-            steps=steps,
-            states={key: values[rows] for key, values in block.states.items()},
-            finals=finals,
-            known=block.known | cut,
-        )
+        return _kept_steps(block, start, block.lengths if stop is None else np.minimum(block.lengths, stop))
+
+
+@dataclass
+class DropUnknownFinal(Step):
+    """Drop the last step of each episode whose final observation is unknown, so that every next observation is real.
+
+        state              s0 s1 s2 | f unknown          s0 s1 | s2        what follows the last kept step is known
+        truncated           .  .  x                       .  x             it is cut there
+
+    Reading of zeros in targets ends with it, and so do batches' ``("next", "final_known")``. An episode of one such step
+    goes.
+
+    Args:
+        ends: "all" drops the last step however the episode ends. "truncated" keeps it where the episode is terminated:
+            the target of that step is its reward alone and needs no next observation. ``("next", "final_known")`` stays
+            in batches then, if there is such an episode.
+    """
+
+    ends: Literal["all", "truncated"] = "all"
+
+    purpose = "drop last steps whose next observation is unknown"
+
+    def __post_init__(self) -> None:
+        if self.ends not in {"all", "truncated"}:
+            raise BadArgument(f"ends is {self.ends!r}; expected 'all' or 'truncated'")
+
+    def __call__(self, block: Episodes) -> Episodes | None:
+        """Return the block with known final states."""
+        dropped = ~block.known
+        if self.ends == "truncated":
+            dropped &= ~block.steps[NEXT_TERMINATED][block.table.stops - 1, 0]
+        return _kept_steps(block, 0, block.lengths - dropped)
+
+
+def _kept_steps(block: Episodes, start: int, stops: NDArray[np.int64]) -> Episodes | None:
+    """Return the steps from `start` up to a stop of each episode, [E]; episodes that have none of them go."""
+    mask = stops > start
+    if not mask.any():
+        return None
+    block, stops = block.pick(mask), stops[mask]
+    cut = stops < block.lengths
+    lengths = stops - start
+    starts = block.table.starts
+    rows = np.repeat(starts + start - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+    steps = {key: values[rows] for key, values in block.steps.items()}
+    # The final states of all, and after them the states that become one.
+    chosen = np.arange(len(block))
+    chosen[cut] = len(block) + np.arange(int(cut.sum()))
+    finals = {
+        key: end_to_end([block.finals[key], values[(starts + stops)[cut]]])[chosen]
+        for key, values in block.states.items()
+    }
+    steps[NEXT_TRUNCATED][np.cumsum(lengths)[cut] - 1] = True
+    return replace(
+        block,
+        lengths=lengths,
+        steps=steps,
+        states={key: values[rows] for key, values in block.states.items()},
+        finals=finals,
+        known=block.known | cut,
+    )

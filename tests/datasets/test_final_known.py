@@ -1,0 +1,466 @@
+"""Where the final observation of an episode is unknown, batches say so, and no target uses the zeros that stand for it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stored_data import Model, trajectory, write_dataset
+
+from datasets_rl import (
+    CatFrames,
+    Compose,
+    DatasetStorage,
+    LazyTensorStorage,
+    Mixture,
+    MultiStepTransform,
+    PrioritizedSampler,
+    PrioritizedSliceSampler,
+    RandomSampler,
+    ReplayBuffer,
+    ReplayBufferEnsemble,
+    Reward2GoTransform,
+    SampledBatches,
+    SamplerWithoutReplacement,
+    SelectTransform,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+    TensorDictReplayBuffer,
+    UnknownFinalWarning,
+    UnknownKey,
+    open_dataset,
+)
+from datasets_rl.errors import BadArgument, IntegrityFailed
+from datasets_rl.ted.table import EpisodeTable
+
+MASK = ("next", "final_known")
+SHAPES = [(4, False, False), (3, True, False), (1, False, True), (5, False, True), (1, False, False), (2, True, True)]
+"""Steps, whether the final observation is known, whether the episode is terminated."""
+
+shapes = st.lists(st.tuples(st.integers(1, 6), st.booleans(), st.booleans()), min_size=1, max_size=6)
+
+
+def trajectories(of=SHAPES):
+    """Trajectories whose numbers lie between 1 and 2, so that zeros are nothing but unknown observations."""
+    return [
+        trajectory(steps, seed=number, known=known, terminated=terminated)
+        for number, (steps, known, terminated) in enumerate(of)
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_dataset(tmp_path / "toy", trajectories()).folder
+
+
+@pytest.fixture
+def complete(tmp_path):
+    return write_dataset(tmp_path / "complete", [trajectory(4, seed=7), trajectory(6, seed=8)]).folder
+
+
+def mask_of(of=SHAPES):
+    """The mask of every row, in plain Python."""
+    return [known or step + 1 < steps for steps, known, _ in of for step in range(steps)]
+
+
+def samplers():
+    def prioritized(kind, **options):
+        return kind(max_capacity=16, alpha=0.7, beta=0.5, **options)
+
+    return {
+        "random": RandomSampler(),
+        "without replacement": SamplerWithoutReplacement(),
+        "prioritized": prioritized(PrioritizedSampler),
+        "slices": SliceSampler(slice_len=2),
+        "short slices": SliceSampler(slice_len=4, strict_length=False),
+        "padded slices": SliceSampler(slice_len=4, strict_length=False, pad_output=True),
+        "slices that overlap the ends": SliceSampler(slice_len=4, strict_length=False, span=True),
+        "slices without replacement": SliceSamplerWithoutReplacement(slice_len=2),
+        "prioritized slices": prioritized(PrioritizedSliceSampler, slice_len=2),
+    }
+
+
+@pytest.mark.parametrize("name", samplers())
+@pytest.mark.parametrize("prefetch", [None, 2], ids=["", "prefetched"])
+def test_every_sampler_gives_the_mask_of_the_rows_that_it_draws(folder, name, prefetch):
+    dataset = open_dataset(folder, sampler=samplers()[name], batch_size=8, prefetch=prefetch)
+    wanted, drawn = torch.tensor(mask_of()), set()
+    for _ in range(30):
+        batch = dataset.sample()
+        rows = batch["index"].reshape(-1)
+        drawn.update(rows.tolist())
+        assert batch[MASK].dtype == torch.bool
+        assert batch[MASK].shape == (*batch.batch_size, 1)
+        assert batch[MASK][:, 0].tolist() == wanted[rows].tolist()
+        assert torch.equal(batch[MASK][:, 0], batch["next", "observation"].any(-1))
+
+    assert not wanted[sorted(drawn)].all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(of=shapes, data=st.data())
+def test_any_index_gives_the_mask_and_its_place_in_the_column(tmp_path_factory, of, data):
+    stored = write_dataset(tmp_path_factory.mktemp("drawn") / "toy", trajectories(of))
+    dataset, wanted = open_dataset(stored.folder), mask_of(of)
+    rows = data.draw(st.lists(st.integers(-len(wanted), len(wanted) - 1), min_size=1, max_size=9))
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(wanted))] * 2)))
+    if all(wanted):
+        assert MASK not in dataset
+        assert MASK not in dataset[rows].keys(True, True)
+        with pytest.raises(UnknownKey, match="final_known"):
+            _ = dataset[MASK]
+        return
+
+    assert dataset[MASK][:, 0].tolist() == wanted
+    assert dataset[rows][MASK][:, 0].tolist() == [wanted[row] for row in rows]
+    assert dataset[rows[0]][MASK].tolist() == [wanted[rows[0]]]
+    assert dataset[start:stop][MASK][:, 0].tolist() == wanted[start:stop]
+    assert dataset.storage.pick(MASK, torch.tensor(rows))[:, 0].tolist() == [wanted[row] for row in rows]
+    assert dataset["next"]["final_known"][:, 0].tolist() == wanted
+    assert stored.column(MASK, start, stop)[:, 0].tolist() == wanted[start:stop]
+
+
+def test_the_keys_of_batches_do_not_depend_on_what_is_drawn(folder):
+    dataset = open_dataset(folder)
+    inside = dataset[:3]
+
+    assert inside[MASK].all()
+    assert set(inside.keys(True, True)) == set(dataset[3:4].keys(True, True)) == set(dataset[:0].keys(True, True))
+
+
+def test_a_dataset_that_knows_all_has_no_mask(complete):
+    dataset = open_dataset(complete, batch_size=4)
+
+    assert MASK not in dataset.sample().keys(True, True)
+    assert MASK not in list(dataset.storage.keys())
+    assert not dataset.storage.masked
+
+
+def test_iterating_numpy_selecting_and_whole_trajectories_give_it_too(folder):
+    dataset = open_dataset(folder, sampler=SamplerWithoutReplacement(shuffle=False), batch_size=16)
+    selected = open_dataset(folder, batch_size=16, transform=SelectTransform("observation", MASK))
+    split = open_dataset(folder, split_trajs=True)[:]
+    whole = mask_of()
+
+    assert next(iter(dataset))[MASK][:, 0].tolist() == whole
+    assert dataset.sample().numpy()["next"]["final_known"].dtype == np.bool_
+    batch = selected.sample()
+    assert batch[MASK][:, 0].tolist() == torch.tensor(whole)[batch["index"]].tolist()
+    assert split[MASK][..., 0][split["mask"]].tolist() == whole
+    assert not split[MASK][..., 0][~split["mask"]].any()
+
+
+def elsewhere(dataset, queue):
+    """Runs in a spawned process, which has no memory of this one."""
+    queue.put(dataset[:][MASK][:, 0].tolist())
+
+
+def test_other_processes_read_it(folder):
+    dataset = open_dataset(folder, batch_size=4)
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=elsewhere, args=(dataset, queue))
+    process.start()
+    assert queue.get(timeout=120) == mask_of()
+    process.join()
+
+    loader = SampledBatches(dataset, batches=6).loader(num_workers=2)
+    wanted = torch.tensor(mask_of())
+    assert all(batch[MASK][:, 0].equal(wanted[batch["index"]]) for batch in loader)
+    assert pickle.loads(pickle.dumps(DatasetStorage(dataset.stored, masked=True))).masked
+
+
+def test_the_specs_know_the_key(tmp_path):
+    from datasets_rl.specs import from_manifest
+
+    kinds = {"kind": "unbounded", "dtype": "float32"}
+    specs = {
+        name: {**kinds, "shape": shape}
+        for name, shape in {"observation": [3], "action": [2], "next.reward": [1]}.items()
+    }
+    flag = {"kind": "discrete", "n": 2, "shape": [1], "dtype": "bool"}
+    number = {"kind": "unbounded", "shape": [], "dtype": "int64"}
+    specs |= dict.fromkeys(["next.terminated", "next.truncated", "next.done"], flag) | {"episode": number}
+    stored = write_dataset(tmp_path / "toy", trajectories(), specs=specs)
+    dataset = open_dataset(stored.folder, batch_size=4)
+
+    assert MASK in from_manifest(stored.manifest).keys(True, True)
+    assert dataset.specs.is_in(dataset.sample())
+    assert MASK not in open_dataset(stored.folder, final_unknown="drop").specs.keys(True, True)
+
+
+def test_a_manifest_that_counts_other_unknown_observations_than_the_table_is_refused(tmp_path):
+    stored = write_dataset(tmp_path / "toy", trajectories(), final_unknown=0)
+
+    with pytest.raises(IntegrityFailed, match=r"4 final observations are unknown; the manifest says 0"):
+        _ = open_dataset(stored.folder).episodes
+
+
+def kept_by_hand(of, which):
+    """Return the rows that stay, and whether each is the last one of its episode now."""
+    kept, row = [], 0
+    for steps, known, terminated in of:
+        gone = not known and (which == "drop" or not terminated)
+        kept += [(row + step, step + 1 == steps - gone) for step in range(steps - gone)]
+        row += steps
+    return kept
+
+
+@settings(max_examples=25, deadline=None)
+@given(of=shapes, which=st.sampled_from(["drop", "drop_truncated"]))
+def test_dropping_leaves_out_exactly_the_transitions_without_a_next_observation(tmp_path_factory, of, which):
+    stored = write_dataset(tmp_path_factory.mktemp("dropped") / "toy", trajectories(of))
+    kept = kept_by_hand(of, which)
+    if not kept:
+        with pytest.raises(BadArgument, match="leaves none"):
+            open_dataset(stored.folder, final_unknown=which)
+        return
+    dataset, model = open_dataset(stored.folder, final_unknown=which), Model(trajectories(of))
+    everything = dataset[:]
+
+    assert len(dataset) == len(kept)
+    for key, rows in model.rows.items():
+        if key[0] == "next" and key[1] in {"done", "truncated", "final_known"}:
+            continue
+        assert np.array_equal(everything[key].numpy(), [rows[row] for row, _ in kept]), key
+    assert everything["next", "done"][:, 0].tolist() == [last for _, last in kept]
+    assert torch.equal(everything["next", "truncated"], everything["next", "done"] & ~everything["next", "terminated"])
+    unknown = [not mask_of(of)[row] for row, _ in kept]
+    assert (MASK in dataset) == any(unknown)
+    assert (~everything["next", "observation"].any(-1)).tolist() == unknown
+    assert (~dataset.episodes["final_known"]).sum() == sum(unknown)
+    rewards = everything["next", "reward"][:, 0].numpy()
+    sums = [rewards[list(rows)].sum() for rows in dataset.episodes]
+    assert dataset.episodes["return"] == pytest.approx(sums)
+
+
+@pytest.mark.parametrize("name", [name for name in samplers() if "slices" not in name])
+def test_every_sampler_draws_from_what_is_left(folder, name):
+    dataset = open_dataset(folder, final_unknown="drop", sampler=samplers()[name], batch_size=8)
+    seen = torch.cat([dataset.sample()["next", "observation"] for _ in range(20)])
+
+    assert len(dataset) == sum(mask_of())
+    assert seen.all()
+
+
+def test_slices_end_where_the_observation_is_known(folder):
+    dataset = open_dataset(folder, final_unknown="drop", sampler=SliceSampler(slice_len=3), batch_size=6)
+
+    assert torch.cat([dataset.sample()["next", "observation"] for _ in range(20)]).all()
+
+
+def test_another_word_is_refused(folder):
+    with pytest.raises(BadArgument, match="'drop_truncated'"):
+        open_dataset(folder, final_unknown="no")
+
+
+def opened(folder, **options):
+    """The warnings of opening a dataset."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        open_dataset(folder, **options)
+    return [one for one in caught if issubclass(one.category, UnknownFinalWarning)]
+
+
+def test_opening_warns_once_of_each_dataset_with_the_count_and_the_way_out(folder, tmp_path):
+    (warning,) = opened(folder)
+
+    assert "toy/data: the final observation of 4 of 6 episodes is unknown" in str(warning.message)
+    assert "final_unknown='drop_truncated'" in str(warning.message)
+    assert warning.filename == __file__
+    assert opened(folder) == []
+    assert len(opened(write_dataset(tmp_path / "other", trajectories()).folder)) == 1
+
+
+@pytest.mark.parametrize("option", ["keep", "drop"])
+def test_who_says_what_is_to_become_of_them_is_not_warned(folder, option):
+    assert opened(folder, final_unknown=option) == []
+
+
+def test_a_dataset_that_knows_all_does_not_warn(complete):
+    assert opened(complete) == []
+
+
+def test_a_filter_that_makes_an_error_of_the_warning_does_so_every_time(folder):
+    for _ in range(2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UnknownFinalWarning)
+            with pytest.raises(UnknownFinalWarning):
+                open_dataset(folder)
+
+
+def test_a_program_is_warned_on_stderr_at_its_own_line(folder, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(f"from datasets_rl import open_dataset\nopen_dataset({str(folder)!r})\n")
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+
+    assert done.stderr.startswith(f"{program}:2: UnknownFinalWarning: toy/data: ")
+
+
+def n_step_by_hand(of, n, gamma):
+    """Return what the n-step target of every row is: reward, row whose next observation counts, steps, bootstraps."""
+    model, found, start = Model(trajectories(of)), [], 0
+    for steps, known, terminated in of:
+        for first in range(start, start + steps):
+            last = min(first + n, start + steps) - 1
+            if not known and not terminated and last == start + steps - 1 and last > first:
+                last -= 1
+            rewards = [float(model.rows["next", "reward"][row][0]) for row in range(first, last + 1)]
+            final = last == start + steps - 1
+            bootstraps = not (final and terminated) and (known or not final)
+            found.append((sum(gamma**k * r for k, r in enumerate(rewards)), last, last - first + 1, bootstraps))
+        start += steps
+    return model, found
+
+
+@settings(max_examples=25, deadline=None)
+@given(of=shapes, n=st.integers(1, 5))
+def test_n_step_targets_are_those_of_a_plain_loop_and_never_use_an_unknown_observation(tmp_path_factory, of, n):
+    stored = write_dataset(tmp_path_factory.mktemp("n") / "toy", trajectories(of))
+    model, wanted = n_step_by_hand(of, n, 0.5)
+    step = MultiStepTransform(n, 0.5)
+    plain_rows = open_dataset(stored.folder)[:]
+    held = TensorDictReplayBuffer(storage=LazyTensorStorage(len(plain_rows)), transform=step)
+    held.extend(plain_rows)
+    selected = Compose(
+        SelectTransform("observation", ("next", "observation"), ("next", "reward"), ("next", "done")), step
+    )
+    ways = {
+        "rows of the storage": open_dataset(stored.folder, transform=step)[:],
+        "a batch in time": step(plain_rows),
+        "a buffer that holds a copy": held[:],
+        "rows without the mask": open_dataset(stored.folder, transform=selected)[:],
+    }
+    for way, batch in ways.items():
+        assert batch["next", "reward"][:, 0].tolist() == pytest.approx([one[0] for one in wanted], rel=1e-5), way
+        following = np.stack([model.rows["next", "observation"][row] for _, row, _, _ in wanted])
+        assert np.array_equal(batch["next", "observation"].numpy(), following), way
+        assert batch["steps_to_next_obs"][:, 0].tolist() == [steps for _, _, steps, _ in wanted], way
+        if way == "rows without the mask":
+            continue  # nor the flag that says what is terminated
+        assert batch["nonterminal"][:, 0].tolist() == [counts for *_, counts in wanted], way
+        assert batch["next", "observation"][batch["nonterminal"][:, 0]].all(), way
+        if MASK in batch.keys(True):
+            assert batch[MASK][:, 0].tolist() == [mask_of(of)[row] for _, row, _, _ in wanted], way
+
+
+@pytest.mark.parametrize("name", ["random", "slices", "padded slices", "prioritized"])
+def test_n_step_targets_of_drawn_rows_are_those_of_the_rows(folder, name):
+    step = MultiStepTransform(3, 0.9)
+    everything = open_dataset(folder, transform=step)[:]
+    dataset = open_dataset(folder, sampler=samplers()[name], transform=step, batch_size=8)
+    for _ in range(20):
+        batch = dataset.sample()
+        for key in ("nonterminal", "steps_to_next_obs", MASK, ("next", "reward"), ("next", "observation")):
+            assert torch.equal(batch[key], everything[key][batch["index"]]), key
+
+
+def test_whole_trajectories_have_the_same_targets(folder):
+    step = MultiStepTransform(3, 0.9)
+    rows, split = open_dataset(folder, transform=step)[:], open_dataset(folder, transform=step, split_trajs=True)[:]
+
+    for key in ("nonterminal", "steps_to_next_obs", ("next", "observation")):
+        assert torch.equal(split[key][split["mask"]], rows[key]), key
+
+
+def test_returns_to_go_use_rewards_alone(folder):
+    dataset = open_dataset(folder, transform=Reward2GoTransform(0.5, out_keys=[("to_go",)]))[:]
+    rewards, wanted, start = dataset["next", "reward"][:, 0].tolist(), [], 0
+    for steps, _, _ in SHAPES:
+        stop = start + steps
+        wanted += [sum(0.5**k * r for k, r in enumerate(rewards[row:stop])) for row in range(start, stop)]
+        start = stop
+
+    assert dataset["to_go"][:, 0].tolist() == pytest.approx(wanted)
+
+
+def test_the_mask_tells_which_stack_under_next_ends_with_an_unknown_frame(folder):
+    both = ["observation", ("next", "observation")]
+    dataset = open_dataset(folder, transform=CatFrames(2, -2, both, [("stack",), ("next", "stack")]))[:]
+    last = dataset["next", "stack"].reshape(len(dataset), -1)[:, -3:]
+
+    assert torch.equal(last.any(-1, keepdim=True), dataset[MASK])
+    assert dataset["stack"].all()
+
+
+@pytest.mark.parametrize("padding", ["same", "constant"])
+def test_stacks_of_the_future_use_the_last_known_frame(folder, padding):
+    key = ("next", "observation")
+    step = CatFrames(3, -2, [key], [("ahead",)], padding=padding, padding_value=-1, future=True)
+    plain_rows = open_dataset(folder)[:]
+    following, wanted, start = plain_rows[key], [], 0
+    for steps, known, _ in SHAPES:
+        stop = start + steps
+        for row in range(start, stop):
+            last = stop - 1 if known or row == stop - 1 else stop - 2
+            fill = following[last] if padding == "same" else torch.full((3,), -1.0)
+            wanted.append(torch.stack([following[at] if at <= last else fill for at in range(row, row + 3)]))
+        start = stop
+
+    for batch in (open_dataset(folder, transform=step)[:], step(plain_rows)):
+        assert torch.equal(batch["ahead"], torch.stack(wanted))
+
+
+def test_a_mixture_gives_the_mask_to_all_members(folder, complete):
+    mixed = Mixture(open_dataset(complete), open_dataset(folder), batch_size=32)
+    wanted = torch.tensor(mask_of())
+    for _ in range(10):
+        batch = mixed.sample()
+        theirs = batch["index", "buffer_ids"] == 1
+        assert batch[MASK][~theirs].all()
+        assert torch.equal(batch[MASK][theirs, 0], wanted[batch["index", "index"][theirs]])
+    assert all(one.everywhere for one in mixed.keys_of_members)
+
+
+def test_members_of_a_mixture_look_ahead_each_in_its_own_dataset(folder, complete):
+    members = [open_dataset(one, transform=MultiStepTransform(3, 0.5)) for one in (complete, folder)]
+    alone = [member[:] for member in members]
+    batch = Mixture(*members, batch_size=64).sample()
+    for number in (0, 1):
+        mine = batch["index", "buffer_ids"] == number
+        rows = batch["index", "index"][mine]
+        for key in ("nonterminal", "steps_to_next_obs", ("next", "observation"), ("next", "reward")):
+            assert torch.equal(batch[key][mine], alone[number][key][rows]), key
+    assert batch[MASK][batch["index", "buffer_ids"] == 0].all()
+
+
+def test_the_keys_of_an_ensemble_do_not_depend_on_the_members_drawn(folder, complete):
+    online = TensorDictReplayBuffer(storage=LazyTensorStorage(10))
+    online.extend(open_dataset(complete)[:])
+    ensemble = ReplayBufferEnsemble(
+        open_dataset(complete), open_dataset(folder), online, num_buffer_sampled=1, batch_size=4
+    )
+    keys = {frozenset(map(str, ensemble.sample().exclude("index").keys(True, True))) for _ in range(30)}
+
+    assert len(keys) == 1
+    assert MASK in ensemble.sample().keys(True, True)
+    assert ensemble[:, 0:2][MASK].all()
+
+
+def test_a_mixture_whose_members_leave_the_mask_out_has_none(folder, complete):
+    select = [SelectTransform("observation", ("next", "reward")) for _ in range(2)]
+    members = [open_dataset(one, transform=each) for one, each in zip((folder, complete), select, strict=True)]
+
+    assert MASK not in Mixture(*members, batch_size=4).sample().keys(True, True)
+
+
+def test_a_plain_buffer_keeps_what_it_is_given(folder):
+    buffer = ReplayBuffer(storage=LazyTensorStorage(16), batch_size=16)
+    buffer.extend(open_dataset(folder)[:])
+
+    assert buffer[:][MASK][:, 0].tolist() == mask_of()
+
+
+def test_the_table_says_which_rows_have_a_known_next_state():
+    records = EpisodeTable.from_lengths(np.array([2, 1, 3])).records
+    records["final_known"] = [True, False, False]
+
+    assert EpisodeTable(records).next_known(np.arange(6)).tolist() == [True, True, False, True, True, False]
