@@ -66,7 +66,7 @@ def run(
     from datasets_rl.mixing import Member, mixture, mixture_toml
 
     if out is not None:
-        _check_writable(out.expanduser(), force=force)
+        _check_writable(out.expanduser())
     shares, final = _numbers(weights, datasets), _numbers(final_weights, datasets)
     folders = [library.locate(**aim(shell, one)) for one in datasets]
     settings: dict[str, Any] = {
@@ -84,7 +84,11 @@ def run(
     members = [Member(_written(name, folder, out, shell.root), one, last, steps) for name, folder, one, last in parts]
     text = mixture_toml(members, settings)
     if out is not None:
-        disk.write_text(out.expanduser(), text)
+        file = out.expanduser()
+        # The same command run again finds its own file.
+        if file.exists() and not force and file.read_bytes() != text.encode():
+            raise BadArgument(f"{out} exists already", hint="add --force to overwrite it")
+        disk.write_text(file, text)
     return Result(
         {
             "file": None if out is None else str(out),
@@ -98,19 +102,17 @@ def run(
     )
 
 
-def _check_writable(out: Path, *, force: bool) -> None:
+def _check_writable(out: Path) -> None:
     """Refuse a place that no file can be written to, before the datasets are opened.
 
     Raises:
-        BadArgument: If the folder does not exist, or something is there already.
+        BadArgument: If the folder does not exist, or the file is one.
     """
     if not out.absolute().parent.is_dir():
         folder = out.absolute().parent
         raise BadArgument(f"{out} cannot be written: {folder} is not a folder", hint=f"create it: mkdir -p {folder}")
     if out.is_dir():
         raise BadArgument(f"{out} cannot be written: it is a folder", hint="give the path of a file, as in mix.toml")
-    if out.exists() and not force:
-        raise BadArgument(f"{out} exists already", hint="add --force to overwrite it")
 
 
 def _numbers(text: str, datasets: list[str]) -> list[float | None]:

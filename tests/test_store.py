@@ -1,0 +1,386 @@
+"""One version takes the place of another in one step; whatever a dead process left, the next command completes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stored_data import columns, trajectory, write_dataset
+
+from datasets_rl import disk, load, store
+from datasets_rl.errors import BadArgument, IntegrityFailed, Locked, NotADataset, UnknownId
+from datasets_rl.format import StoredDataset
+from datasets_rl.library import download
+from datasets_rl.preprocess import Recipe, preprocess
+from datasets_rl.store import Place
+
+ID = "demo/pendulum"
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def folder(home):
+    given = [trajectory(2 + number % 5, seed=number) for number in range(8)]
+    return write_dataset(home / "demo" / "pendulum", given, columns(), id=ID).folder
+
+
+def scaled(folder, factor, **how):
+    return preprocess(folder, Recipe.inline([f"scale_rewards:{factor}"]), **how)
+
+
+def rewards(folder):
+    return StoredDataset(folder).column(("next", "reward")).sum()
+
+
+def hidden(home):
+    """Return what lies beside datasets; an empty work folder may be left to the next command."""
+    found = [path for path in home.rglob("*") if "/." in str(path) and (path.name != ".work" or any(path.iterdir()))]
+    return sorted(path.relative_to(home).as_posix() for path in found)
+
+
+def test_a_dataset_is_derived_by_default_and_found_again(folder):
+    before = disk.identity(folder)
+    made = scaled(folder, 3)
+
+    assert made == folder.with_name("pendulum@scale_rewards-3")
+    assert disk.identity(folder) == before
+    assert np.isclose(rewards(made), 3 * rewards(folder))
+    assert StoredDataset(made).manifest.id == "demo/pendulum@scale_rewards-3"
+    inode = made.stat().st_ino
+    assert scaled(folder, 3) == made
+    assert made.stat().st_ino == inode
+
+
+def test_a_derived_dataset_is_found_again_under_the_name_that_it_was_given(folder):
+    made = scaled(folder, 3, as_="big")
+
+    assert scaled(folder, 3) == made == folder.with_name("pendulum@big")
+
+
+def test_a_name_that_another_result_has_is_refused_unless_one_insists(folder):
+    made = scaled(folder, 3, as_="x")
+    with pytest.raises(BadArgument, match="holds the result of another recipe"):
+        scaled(folder, 4, as_="x")
+    assert np.isclose(rewards(made), 3 * rewards(folder))
+    scaled(folder, 4, as_="x", force=True)
+    assert np.isclose(rewards(made), 4 * rewards(folder))
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".x", "a b", "x" * 101, "a@"])
+def test_names_that_cannot_be_a_folder_are_refused(folder, name):
+    with pytest.raises(BadArgument, match="cannot name a derived dataset"):
+        store.place(f"{ID}@{name}")
+    if name:
+        with pytest.raises(BadArgument, match="cannot name a derived dataset"):
+            scaled(folder, 3, as_=name)
+
+
+def test_one_place_is_named_for_a_result(folder, tmp_path):
+    with pytest.raises(BadArgument, match="dest and in_place name different places"):
+        scaled(folder, 3, dest=tmp_path / "out", in_place=True)
+
+
+def test_a_recipe_is_not_applied_to_its_own_result_unless_one_insists(folder):
+    made = scaled(folder, 3)
+    with pytest.raises(BadArgument, match="is a result of this very recipe"):
+        scaled(made, 3)
+    twice = scaled(made, 3, force=True)
+    assert twice == folder.with_name("pendulum@scale_rewards-3@scale_rewards-3")
+    assert np.isclose(rewards(twice), 9 * rewards(folder))
+
+
+def test_in_place_the_same_recipe_is_applied_once(folder):
+    before = rewards(folder)
+    for _ in range(3):
+        scaled(folder, 3, in_place=True)
+    assert np.isclose(rewards(folder), 3 * before)
+    scaled(folder, 3, in_place=True, force=True)
+    assert np.isclose(rewards(folder), 9 * before)
+
+
+def test_undo_steps_back_through_all_versions_down_to_the_download(folder, home):
+    identities, before = [disk.identity(folder)], rewards(folder)
+    for factor in (2, 3, 5):
+        scaled(folder, factor, in_place=True)
+        identities.append(disk.identity(folder))
+    assert np.isclose(rewards(folder), 30 * before)
+    spot = store.place(ID)
+    assert [disk.identity(one.folder) for one in store.versions(spot)] == identities[:-1]
+
+    for wanted in reversed(identities[:-1]):
+        store.undo(folder)
+        assert disk.identity(folder) == wanted
+    with pytest.raises(BadArgument, match="has no earlier version"):
+        store.undo(folder)
+    assert hidden(home) == []
+
+
+def test_versions_are_pruned_on_request_and_counted(folder, home):
+    scaled(folder, 2, in_place=True)
+    size = sum(path.stat().st_size for path in (home / "demo" / ".versions").rglob("*") if path.is_file())
+
+    assert store.prune(store.place(ID), dry_run=True) == size
+    assert len(store.versions(store.place(ID))) == 1
+    assert store.prune(store.place(ID)) == size
+    assert store.versions(store.place(ID)) == []
+    assert hidden(home) == []
+
+
+@pytest.mark.usefixtures("home")
+def test_a_download_keeps_the_version_that_was_preprocessed_in_place():
+    folder = download(ID)
+    raw = disk.identity(folder)
+    scaled(folder, 2, in_place=True)
+    changed = disk.identity(folder)
+    download(ID, force=True)
+
+    assert disk.identity(folder) == raw
+    assert [disk.identity(one.folder) for one in store.versions(store.place(ID))] == [raw, changed]
+    store.undo(folder)
+    assert disk.identity(folder) == changed
+
+
+def test_a_forced_download_of_equal_bytes_replaces_a_damaged_folder(home):
+    folder = download(ID)
+    good = (folder / "rows.npy").read_bytes()
+    (folder / "rows.npy").write_bytes(good[:1000])
+
+    download(ID, force=True)
+    assert (folder / "rows.npy").read_bytes() == good
+    assert hidden(home) == []
+
+
+def test_removing_takes_the_versions_and_leaves_what_was_derived(folder, home):
+    scaled(folder, 2, in_place=True)
+    made = scaled(folder, 3)
+    size = sum(path.stat().st_size for path in home.rglob("*") if path.is_file())
+    kept = sum(path.stat().st_size for path in made.rglob("*") if path.is_file())
+
+    assert store.remove(ID) == size - kept
+    assert not folder.exists()
+    assert StoredDataset(made).manifest.history
+    assert hidden(home) == []
+    assert store.remove(ID) == 0
+
+
+def test_a_dataset_that_is_open_stays_as_it_was_opened(folder):
+    opened = StoredDataset(folder)
+    scaled(folder, 2, in_place=True)
+    now = StoredDataset(folder)
+
+    assert np.allclose(now.column(("next", "reward")), 2 * opened.column(("next", "reward")))
+    assert len(opened.episodes) == len(now.episodes)
+
+
+def test_an_opened_dataset_is_sent_to_other_processes_as_it_was_opened(folder):
+    opened = StoredDataset(folder)
+    scaled(folder, 2, in_place=True)
+    sent = pickle.loads(pickle.dumps(opened))
+    assert np.array_equal(sent.column(("next", "reward")), opened.column(("next", "reward")))
+
+    store.prune(store.place(ID))
+    with pytest.raises(IntegrityFailed, match="another version took its place"):
+        pickle.loads(pickle.dumps(opened))
+
+
+def test_readers_find_one_version_or_the_other_during_replacements(folder):
+    """Of hundreds of openings during 50 replacements none fails, and none sees two versions."""
+    sums = {}
+    ends = threading.Event()
+    seen, wrong = [], []
+
+    def look():
+        while not ends.is_set():
+            try:
+                stored = StoredDataset(folder)
+                seen.append(
+                    (
+                        stored.manifest.history[-1]["recipe"]["name"] if stored.manifest.history else "",
+                        float(stored.column(("next", "reward")).sum()),
+                    )
+                )
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is a failure
+                wrong.append(error)
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        for number in range(25):
+            factor = 2 + number
+            scaled(folder, factor, in_place=True)
+            sums[f"scale_rewards:{factor}"] = float(rewards(folder))
+            store.undo(folder)
+    finally:
+        ends.set()
+        reader.join()
+    sums[""] = float(rewards(folder))
+    assert wrong == []
+    assert all(np.isclose(total, sums[name]) for name, total in seen)
+    assert len(seen) > 25
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_without_an_exchange_two_renames_come_to_the_same(folder, home, monkeypatch, exchange):
+    if not exchange:
+        monkeypatch.setattr(disk, "exchange", lambda *_: False)
+    before = disk.identity(folder)
+    scaled(folder, 2, in_place=True)
+    assert disk.identity(folder) != before
+    store.undo(folder)
+    assert disk.identity(folder) == before
+    assert hidden(home) == []
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_a_reader_completes_a_replacement_that_stopped_between_two_renames(folder, home, monkeypatch, call):
+    """On file systems without an exchange there is no dataset between the two, but there is a record."""
+    before, moves, move = disk.identity(folder), [], disk.move
+
+    def dies(path, target):
+        moves.append(path)
+        if len(moves) == call:
+            raise KeyboardInterrupt
+        move(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "exchange", lambda *_: False)
+        patch.setattr(disk, "move", dies)
+        with pytest.raises(KeyboardInterrupt):
+            scaled(folder, 2, in_place=True)
+    assert folder.exists() is (call == 1)
+
+    assert store.locate(ID) == folder
+    assert disk.identity(folder) != before
+    store.sweep(home / "demo")
+    store.undo(folder)
+    assert disk.identity(folder) == before
+    assert hidden(home) == []
+
+
+def test_a_folder_without_an_id_is_recovered_by_any_command_that_names_it(folder, home, monkeypatch):
+    mine = scaled(folder, 2, dest=home / "else" / "mine")
+    move = disk.move
+
+    def dies(path, target):
+        move(path, target)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "exchange", lambda *_: False)
+        patch.setattr(disk, "move", dies)
+        with pytest.raises(KeyboardInterrupt):
+            preprocess(mine, Recipe.inline(["keep_lengths:3"]), in_place=True)
+    assert not mine.exists()
+    assert store.locate(mine) == mine
+    assert len(StoredDataset(mine).manifest.history) == 2
+
+
+def test_a_dataset_that_somebody_put_there_by_hand_is_never_replaced_by_a_record(folder, home, monkeypatch):
+    """The identities of a record decide, and not where the folders are."""
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_complete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            scaled(folder, 2, in_place=True)
+    disk.remove_tree(folder)
+    other = [trajectory(4, seed=77)]
+    write_dataset(folder, other, columns(), id=ID)
+    theirs = disk.identity(folder)
+
+    assert store.locate(ID) == folder
+    store.sweep(home / "demo")
+    assert disk.identity(folder) == theirs
+
+
+def test_ids_with_slashes_never_share_a_work_folder(tmp_path):
+    one, other = Place(tmp_path, "a"), Place(tmp_path, "a/build")
+
+    assert other.work.parent == one.work.parent
+    assert not other.work.is_relative_to(one.work)
+    assert len(Place(tmp_path, "x/" * 90 + "y").work.name) < 200
+
+
+def test_the_place_of_a_folder_is_that_of_its_id_where_it_ends_with_that(home):
+    deep = write_dataset(home / "mine" / "a" / "b", [trajectory(3)], columns(), id="minari/a/b").folder
+    alone = write_dataset(home / "copy", [trajectory(3)], columns(), id="minari/a/b").folder
+
+    assert store.place_of(deep) == Place(home / "mine", "a/b")
+    assert store.place_of(alone) == Place(home, "copy")
+
+
+@pytest.mark.usefixtures("home")
+def test_what_is_not_there_is_named_with_the_command_that_makes_it():
+    with pytest.raises(NotADataset, match="it is not downloaded") as caught:
+        store.locate(ID)
+    assert caught.value.hint == "rlds download demo/pendulum"
+    with pytest.raises(NotADataset, match="it was not made"):
+        load(f"{ID}@none")
+    with pytest.raises(UnknownId):
+        store.locate("demo/none@x")
+
+
+def test_a_dataset_derives_another_and_opens_it(folder):
+    dataset = load(ID, batch_size=4)
+    made = dataset.derive(Recipe.inline(["scale_rewards:3"]), as_="x", batch_size=4)
+
+    assert made.dataset_id == "pendulum@x"
+    assert np.isclose(rewards(made.data_path), 3 * rewards(folder))
+    assert made.sample().shape == (4,)
+    assert load(f"{ID}@x").data_path == made.data_path
+    made.delete()
+    assert not made.data_path.exists()
+    assert folder.exists()
+
+
+def test_a_dataset_is_replaced_only_where_one_says_so(folder):
+    dataset = load(ID)
+    with pytest.raises(BadArgument, match="neither was given"):
+        dataset.preprocess(lambda step: step)
+    with pytest.raises(BadArgument, match="both was given"):
+        dataset.preprocess(lambda step: step, dest=folder.parent / "x", in_place=True)
+
+
+def test_a_change_waits_seconds_for_another_one_and_names_its_process(folder):
+    program = "import sys, time\nfrom pathlib import Path\nfrom datasets_rl import store\nspot = store.place_of(Path(sys.argv[1]))\nwith store.transaction(spot, 'x', []):\n    print('in', flush=True)\n    time.sleep(60)\n"
+    other = subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout.readline() == b"in\n"
+        with pytest.raises(Locked, match=f"process {other.pid} on "):
+            store.undo(folder)
+    finally:
+        other.kill()
+        other.wait()
+        other.stdout.close()
+    scaled(folder, 2, in_place=True)
+    store.undo(folder)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions")
+def test_sweeping_leaves_folders_alone_that_cannot_be_written_to(tmp_path):
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    (tmp_path / "demo" / ".work").mkdir(parents=True)
+    (tmp_path / "demo").chmod(0o500)
+    store.sweep(tmp_path / "demo")
+    (tmp_path / "demo").chmod(0o700)
+
+
+def test_a_merge_needs_no_step_and_names_each_dataset_once(folder, home):
+    made = scaled(folder, 3)
+    both = preprocess([folder, made], Recipe([], "merge"), dest=home / "else" / "both")
+
+    assert len(StoredDataset(both)) == 2 * len(StoredDataset(folder))
+    with pytest.raises(BadArgument, match="is named twice"):
+        preprocess([folder, folder], Recipe([], "merge"), dest=Path(home / "else" / "twice"))
+    with pytest.raises(BadArgument, match="has no step"):
+        preprocess(folder, Recipe([], "nothing"), dest=home / "else" / "same")
