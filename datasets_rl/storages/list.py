@@ -13,7 +13,7 @@ from torch import Tensor
 from datasets_rl.checkpoint import refuse
 from datasets_rl.errors import BadArgument
 from datasets_rl.storages._base import Storage, device_of
-from datasets_rl.storages.positions import Run, names_one, note, positions, target
+from datasets_rl.storages.positions import Run, names_one, outcome, positions, target
 
 __all__ = ["ListStorage"]
 
@@ -78,7 +78,7 @@ class ListStorage(Storage):
         )
         for number, item in zip(numbers, map(self._moved, items), strict=True):
             self._items[number : number + 1] = [item]
-        note(self._counts, goal, self.slots)
+        self._counts[:3] = outcome((self.held, self.written, self.rewritten), goal, self.slots)
 
     def _several(self, data: Any) -> Sequence[Any]:
         if isinstance(data, (str, bytes, dict)) or not hasattr(data, "__iter__"):

@@ -18,12 +18,15 @@ from datasets_rl import disk
 from datasets_rl.errors import BadArgument
 from datasets_rl.rows import shorten
 from datasets_rl.storages.lazy import LazyTensorStorage, layout
+from datasets_rl.storages.ledger import Ledger
+from datasets_rl.storages.lock import ProcessLock
 from datasets_rl.storages.structure import Structure
 
 __all__ = ["LazyMemmapStorage"]
 
 _ABOUT = "storage.json"
 _COUNTS = "counts.bin"
+_LOCK = "buffer.lock"
 _FORMAT = 1
 _ELSEWHERE = "make room, choose another scratch_dir, or a smaller max_size"
 
@@ -84,18 +87,27 @@ class LazyMemmapStorage(LazyTensorStorage):
         if auto_cleanup or (auto_cleanup is None and scratch_dir is None):
             weakref.finalize(self, _remove, self.scratch_dir, os.getpid())
         self._map_counts()
-        held, written, _ = self._counts.tolist()
+        if self._recorded().unfinished:
+            self.lock_path.touch()
+            with ProcessLock.at(self.lock_path):
+                self.recover()
+        held, written = self._counts[:2].tolist()
         if (written != held and not 0 <= held == self.slots < written) or not 0 <= held <= self.slots:
             raise BadArgument(
                 f"{self.scratch_dir / _COUNTS} says that {held} of {self.slots} slots are held and {written} were written"
             )
 
     def _map_counts(self) -> None:
-        path = self.scratch_dir / _COUNTS
-        if not path.exists():
-            path.write_bytes(bytes(3 * 8))
-        self._counts = np.memmap(path, np.int64, mode="r+", shape=(3,))
+        self._map_ledger(0)
         self._adopt()
+
+    def _map_ledger(self, slots: int) -> None:
+        path, words = self.scratch_dir / _COUNTS, Ledger.words_of(slots)
+        with path.open("ab") as stream:
+            if stream.tell() < words * 8:
+                stream.truncate(words * 8)
+        # A plain array: to read an element of numpy's own class of mapped ones takes several times as long.
+        self._record_in(Ledger(np.asarray(np.memmap(path, np.int64, mode="r+", shape=(words,))), slots))
 
     @property
     def initialized(self) -> bool:
@@ -116,6 +128,16 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     def share(self) -> None:
         """Do nothing: the files are shared by all processes that have the storage."""
+
+    @property
+    def lock_path(self) -> Path:
+        """The lock file of all buffers over these files, in all processes."""
+        return self.scratch_dir / _LOCK
+
+    def recover(self) -> None:
+        """Find the write that a process began and did not end; the caller excludes all other readers and writers."""
+        if self._recorded().unfinished and self.initialized:
+            super().recover()
 
     def _adopt(self) -> None:
         """Map the files that an earlier storage, or another process, has made.
@@ -189,6 +211,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         missing = sum(size * 8 for path, size in files if not path.exists())
         disk.require_free(self.scratch_dir, missing, f"{self.max_size:,} steps", hint=_ELSEWHERE)
         self._use(structure, lane_shape, [_mapped(path, size, shape) for path, size in files])
+        self._map_ledger(self.slots)
 
     def _selected(self, flat: Tensor, steps: int) -> list[Tensor]:
         return [self._delivered(part) for part in super()._selected(flat, steps)]
@@ -197,7 +220,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         return part.to(self.device, non_blocking=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        made = {"_tables", "_views", "_objects", "_columns", "_counts", "_structure"}
+        made = {"_tables", "_views", "_objects", "_columns", "_counts", "_ledger", "_structure"}
         state = {name: value for name, value in self.__dict__.items() if name not in made}
         return {**state, "_form": self._structure or self._form, "_indices": {}}
 

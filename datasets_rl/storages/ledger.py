@@ -1,0 +1,134 @@
+"""The counts of a shared storage, and the record of the write that is under way.
+
+A process may be killed between any two instructions of a write. So a writer first records which slots it is going to
+write, and only then touches them; the process that takes the lock of the buffer next finds the record.
+
+    words, int64      held | written | rewritten | torn | phase | held, written, rewritten after the commit
+    marks, uint8      one for each slot: 0 valid, 1 torn, 2 in writing
+
+    phase     idle ------------> writing ------------------> committing -----------------> idle
+    does           marks := 2            data, next counts               counts, marks := 0
+    killed                       roll back: marks 2 -> 1     roll forward: the same again
+
+Phase, marks and counts lie in memory that outlives the process, and the death of a process loses no store that it has
+made. The order in which a power cut saves mapped pages is not known: after one, a scratch folder has to be made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Ledger", "Slots"]
+
+Slots = NDArray[np.int64]
+
+_HELD, _REWRITTEN, _TORN, _PHASE = 0, 2, 3, 4
+_COUNTS, _NEXT = slice(0, 3), slice(5, 8)
+_IDLE, _WRITING, _COMMITTING = range(3)
+_VALID, _TORN_MARK, _OPEN = range(3)
+
+
+class Ledger:
+    """The counts and marks of a storage, over memory that processes share.
+
+    Args:
+        words: The memory, int64 [`words_of` (slots)]; zeros are the ledger of an empty storage.
+        slots: Slots of the storage.
+    """
+
+    WORDS = 8
+    """Words before the marks."""
+
+    def __init__(self, words: NDArray[np.int64], slots: int) -> None:
+        self.words = words
+        self._marks = words[self.WORDS :].view(np.uint8)[:slots]
+
+    @classmethod
+    def words_of(cls, slots: int) -> int:
+        """Return how many words the ledger of a storage of so many slots has."""
+        return cls.WORDS + -(-slots // 8)
+
+    @classmethod
+    def of(cls, slots: int) -> Ledger:
+        """Return the ledger of an empty storage, in memory of this process."""
+        return cls(np.zeros(cls.words_of(slots), np.int64), slots)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a write has begun and not ended."""
+        return bool(self.words[_PHASE])
+
+    def torn_slots(self) -> Slots:
+        """Return the torn slots in ascending order, int64 [n]."""
+        return np.flatnonzero(self._marks[: self.words[_HELD]] == _TORN_MARK)
+
+    def begin(self, where: Sequence[slice | Slots]) -> None:
+        """Record that these slots are going to be written as a whole."""
+        self.words[_PHASE] = _WRITING
+        for some in where:
+            self._marks[some] = _OPEN
+
+    def begin_change(self, part: slice) -> list[Slots]:
+        """Record that a part of what is in these slots is going to be changed; torn ones stay torn.
+
+        Returns:
+            The slots to `commit`.
+        """
+        valid = part.start + np.flatnonzero(self._marks[part] == _VALID)
+        self.begin([valid])
+        return [valid]
+
+    def commit(self, counts: tuple[int, int, int], where: Sequence[slice | Slots]) -> None:
+        """Record that the slots of `begin` are written.
+
+        Args:
+            counts: The slots held, written and rewritten from now on.
+            where: What `begin` got.
+        """
+        words = self.words
+        words[_NEXT] = counts
+        words[_PHASE] = _COMMITTING
+        words[_COUNTS] = counts
+        for some in where:
+            self._marks[some] = _VALID
+        if words[_TORN]:
+            self._count_torn()
+        words[_PHASE] = _IDLE
+
+    def recover(self, clear: Callable[[Slots], None]) -> None:
+        """End the write that a process left: all of it if that process had got as far as the commit, else none.
+
+        A process that dies in here leaves the same to the next one.
+
+        Args:
+            clear: Called with the slots, int64 [n], that have been written to and are held.
+        """
+        words = self.words
+        held = words[_HELD]
+        opened = np.flatnonzero(self._marks == _OPEN)
+        if words[_PHASE] == _COMMITTING:
+            words[_COUNTS] = words[_NEXT]
+        elif opened.size and opened[0] < held:
+            words[_REWRITTEN] += 1
+            torn = opened[opened < held]
+            clear(torn)
+            self._marks[torn] = _TORN_MARK
+            opened = opened[opened >= held]
+        self._marks[opened] = _VALID
+        self._count_torn()
+        words[_PHASE] = _IDLE
+
+    def reset(self, held: int, written: int) -> None:
+        """Record that what is held was replaced as a whole; no slot is torn any more."""
+        self.commit((held, written, int(self.words[_REWRITTEN]) + 1), [slice(None)])
+
+    def tear(self, slots: Slots) -> None:
+        """Mark slots as torn that were so where their data comes from."""
+        self._marks[slots] = _TORN_MARK
+        self._count_torn()
+
+    def _count_torn(self) -> None:
+        self.words[_TORN] = np.count_nonzero(self._marks[: self.words[_HELD]] == _TORN_MARK)
