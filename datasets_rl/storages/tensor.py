@@ -24,8 +24,8 @@ from datasets_rl.ted.keys import Key, dotted, nested
 
 __all__ = ["TensorStorage"]
 
-_REWRITTEN_AT_ONCE = 4096
-"""Slots of a part of a change in place: what the death of a process in the middle of one costs."""
+_PARTS, _LARGEST_PART = 64, 4096
+"""Into how many parts a change in place is cut, and the most slots of one: what the death of a process costs."""
 
 
 class TensorStorage(Storage):
@@ -325,8 +325,9 @@ class TensorStorage(Storage):
             yield from super().rewriting()
             return
         self.recover()
-        for start in range(0, self.held, _REWRITTEN_AT_ONCE):
-            part = slice(start, min(start + _REWRITTEN_AT_ONCE, self.held))
+        step = min(-(-self.held // _PARTS), _LARGEST_PART)
+        for start in range(0, self.held, max(step, 1)):
+            part = slice(start, min(start + step, self.held))
             where = self._ledger.begin_change(part)
             yield part
             self._ledger.commit((self.held, self.written, self.rewritten + 1), where)
