@@ -128,21 +128,17 @@ class Gate:
         if self._file is not None and self._depth == 1:
             try:
                 self._file.acquire()
-                if self._storage is not None:
-                    self._recover(self._file, self._storage)
             except BaseException:
                 self._depth -= 1
                 self._inside.release()
                 self._let_go()
                 raise
-
-    @staticmethod
-    def _recover(file: ProcessLock, storage: Storage) -> None:
-        try:
-            storage.recover()
-        except BaseException:
-            file.release()
-            raise
+            if self._storage is not None:
+                try:
+                    self._storage.recover()
+                except BaseException:
+                    self.__exit__()
+                    raise
 
     def __exit__(self, *failure: object) -> None:
         self._depth -= 1

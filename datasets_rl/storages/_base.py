@@ -52,7 +52,8 @@ class Storage(Stateful, ABC):
         self.max_size = int(max_size)
         self.ndim = int(ndim)
         self._indices: dict[tuple[EndKey | None, Key | None, Key | None], TrajectoryIndex] = {}
-        self._counts = np.zeros(4, np.int64)  # slots held, written, rewritten, torn
+        self._counts: list[int] | memoryview[int] = [0, 0, 0, 0]
+        """Slots held, written, rewritten and torn; memory of a `Ledger` where processes share it."""
 
     @property
     def lanes(self) -> int:
@@ -67,7 +68,7 @@ class Storage(Stateful, ABC):
     @property
     def held(self) -> int:
         """Slots that are held now."""
-        return int(self._counts[0])
+        return self._counts[0]
 
     @property
     def written(self) -> int:
@@ -75,12 +76,20 @@ class Storage(Stateful, ABC):
 
         The next one in that order is slot ``written % slots``: it is free, or the oldest.
         """
-        return int(self._counts[1])
+        return self._counts[1]
 
     @property
     def rewritten(self) -> int:
         """Changes that were not in the order of the ring: what was known of the rows must be read again."""
-        return int(self._counts[2])
+        return self._counts[2]
+
+    def _counted(self) -> tuple[int, int, int]:
+        counts = self._counts
+        return counts[0], counts[1], counts[2]
+
+    def _count(self, held: int, written: int, rewritten: int) -> None:
+        counts = self._counts
+        counts[0], counts[1], counts[2] = held, written, rewritten
 
     @property
     def torn(self) -> int:
@@ -89,7 +98,8 @@ class Storage(Stateful, ABC):
         They hold zeros, no sampler draws them, and the next write to their slots makes them valid again. Only a storage
         that processes share can have any.
         """
-        return int(self._counts[3]) * self.lanes
+        torn = self._counts[3]
+        return torn * self.lanes if torn else 0
 
     def torn_rows(self) -> Tensor:
         """Return the rows of the torn steps in ascending order, int64 [torn]."""
@@ -156,12 +166,12 @@ class Storage(Stateful, ABC):
             BadArgument: If the data does not fit what is stored; nothing has been written then.
             IndexError: If a slot is not held.
         """
-        before = self._counts[:3].copy()
+        held, written, rewritten = self._counted()
         self.set(index, data)
-        if self._counts[0] != before[0]:
-            self._counts[:2] = before[:2]
-            raise IndexError(f"{index!r} reaches outside the {before[0]:,} slots held")
-        self._counts[:3] = *before[:2], before[2] + 1
+        reached = self._counts[0]
+        self._count(held, written, rewritten + 1)
+        if reached != held:
+            raise IndexError(f"{index!r} reaches outside the {held:,} slots held")
 
     def size_of(self, data: Any) -> int:
         """Return how many slots `data` fills, given as for `set` with several slots."""

@@ -25,8 +25,8 @@ __all__ = ["Ledger", "Slots"]
 
 Slots = NDArray[np.int64]
 
-_HELD, _REWRITTEN, _TORN, _PHASE = 0, 2, 3, 4
-_COUNTS, _NEXT = slice(0, 3), slice(5, 8)
+_HELD, _WRITTEN, _REWRITTEN, _TORN, _PHASE = range(5)
+_NEXT = 5
 _IDLE, _WRITING, _COMMITTING = range(3)
 _VALID, _TORN_MARK, _OPEN = range(3)
 
@@ -43,8 +43,11 @@ class Ledger:
     """Words before the marks."""
 
     def __init__(self, words: NDArray[np.int64], slots: int) -> None:
-        self.words = words
-        self._marks = words[self.WORDS :].view(np.uint8)[:slots]
+        # An element of a memoryview takes half as long as one of an array, and of a mapped one a tenth.
+        self.words = words.view(np.ndarray)
+        self.head: memoryview[int] = memoryview(self.words)[: self.WORDS]
+        self._marks = self.words[self.WORDS :].view(np.uint8)[:slots]
+        self._runs = memoryview(self._marks)
 
     @classmethod
     def words_of(cls, slots: int) -> int:
@@ -59,17 +62,16 @@ class Ledger:
     @property
     def unfinished(self) -> bool:
         """Whether a write has begun and not ended."""
-        return bool(self.words[_PHASE])
+        return self.head[_PHASE] != _IDLE
 
     def torn_slots(self) -> Slots:
         """Return the torn slots in ascending order, int64 [n]."""
-        return np.flatnonzero(self._marks[: self.words[_HELD]] == _TORN_MARK)
+        return np.flatnonzero(self._marks[: self.head[_HELD]] == _TORN_MARK)
 
     def begin(self, where: Sequence[slice | Slots]) -> None:
         """Record that these slots are going to be written as a whole."""
-        self.words[_PHASE] = _WRITING
-        for some in where:
-            self._marks[some] = _OPEN
+        self.head[_PHASE] = _WRITING
+        self._mark(where, _OPEN)
 
     def begin_change(self, part: slice) -> list[Slots]:
         """Record that a part of what is in these slots is going to be changed; torn ones stay torn.
@@ -88,15 +90,21 @@ class Ledger:
             counts: The slots held, written and rewritten from now on.
             where: What `begin` got.
         """
-        words = self.words
-        words[_NEXT] = counts
-        words[_PHASE] = _COMMITTING
-        words[_COUNTS] = counts
-        for some in where:
-            self._marks[some] = _VALID
-        if words[_TORN]:
+        head = self.head
+        head[_NEXT], head[_NEXT + 1], head[_NEXT + 2] = counts
+        head[_PHASE] = _COMMITTING
+        head[_HELD], head[_WRITTEN], head[_REWRITTEN] = counts
+        self._mark(where, _VALID)
+        if head[_TORN]:
             self._count_torn()
-        words[_PHASE] = _IDLE
+        head[_PHASE] = _IDLE
+
+    def _mark(self, where: Sequence[slice | Slots], mark: int) -> None:
+        for some in where:
+            if isinstance(some, slice):
+                self._runs[some] = bytes((mark,)) * (some.stop - some.start)
+            else:
+                self._marks[some] = mark
 
     def recover(self, clear: Callable[[Slots], None]) -> None:
         """End the write that a process left: all of it if that process had got as far as the commit, else none.
@@ -106,24 +114,23 @@ class Ledger:
         Args:
             clear: Called with the slots, int64 [n], that have been written to and are held.
         """
-        words = self.words
-        held = words[_HELD]
+        head = self.head
         opened = np.flatnonzero(self._marks == _OPEN)
-        if words[_PHASE] == _COMMITTING:
-            words[_COUNTS] = words[_NEXT]
-        elif opened.size and opened[0] < held:
-            words[_REWRITTEN] += 1
-            torn = opened[opened < held]
+        if head[_PHASE] == _COMMITTING:
+            head[_HELD], head[_WRITTEN], head[_REWRITTEN] = head[_NEXT:]
+        elif opened.size and opened[0] < head[_HELD]:
+            head[_REWRITTEN] += 1
+            torn = opened[opened < head[_HELD]]
             clear(torn)
             self._marks[torn] = _TORN_MARK
-            opened = opened[opened >= held]
+            opened = opened[opened >= head[_HELD]]
         self._marks[opened] = _VALID
         self._count_torn()
-        words[_PHASE] = _IDLE
+        head[_PHASE] = _IDLE
 
     def reset(self, held: int, written: int) -> None:
         """Record that what is held was replaced as a whole; no slot is torn any more."""
-        self.commit((held, written, int(self.words[_REWRITTEN]) + 1), [slice(None)])
+        self.commit((held, written, self.head[_REWRITTEN] + 1), [slice(0, len(self._marks))])
 
     def tear(self, slots: Slots) -> None:
         """Mark slots as torn that were so where their data comes from."""
@@ -131,4 +138,4 @@ class Ledger:
         self._count_torn()
 
     def _count_torn(self) -> None:
-        self.words[_TORN] = np.count_nonzero(self._marks[: self.words[_HELD]] == _TORN_MARK)
+        self.head[_TORN] = np.count_nonzero(self._marks[: self.head[_HELD]] == _TORN_MARK)

@@ -91,7 +91,7 @@ class LazyMemmapStorage(LazyTensorStorage):
             self.lock_path.touch()
             with ProcessLock.at(self.lock_path):
                 self.recover()
-        held, written = self._counts[:2].tolist()
+        held, written, _ = self._counted()
         if (written != held and not 0 <= held == self.slots < written) or not 0 <= held <= self.slots:
             raise BadArgument(
                 f"{self.scratch_dir / _COUNTS} says that {held} of {self.slots} slots are held and {written} were written"
@@ -106,8 +106,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         with path.open("ab") as stream:
             if stream.tell() < words * 8:
                 stream.truncate(words * 8)
-        # A plain array: to read an element of numpy's own class of mapped ones takes several times as long.
-        self._record_in(Ledger(np.asarray(np.memmap(path, np.int64, mode="r+", shape=(words,))), slots))
+        self._record_in(Ledger(np.memmap(path, np.int64, mode="r+", shape=(words,)), slots))
 
     @property
     def initialized(self) -> bool:
@@ -136,7 +135,7 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     def recover(self) -> None:
         """Find the write that a process began and did not end; the caller excludes all other readers and writers."""
-        if self._recorded().unfinished and self.initialized:
+        if self._ledger is not None and self._ledger.unfinished and self.initialized:
             super().recover()
 
     def _adopt(self) -> None:

@@ -95,6 +95,8 @@ class Run:
 
     def where(self, slots: int) -> list[slice]:
         """Return the slots themselves."""
+        if self.first + self.count <= slots:
+            return [slice(self.first, self.first + self.count)]
         return [slice(first, first + count) for first, _, count in self.pieces(slots)]
 
 

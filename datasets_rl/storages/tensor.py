@@ -80,7 +80,7 @@ class TensorStorage(Storage):
         self._structure, self._lane_shape = structure, sizes[1:]
         self._tables = self._columns = columns
         self.device: torch.device | None = columns[0].device
-        self._counts[:2] = sizes[0]
+        self._count(sizes[0], sizes[0], 0)
 
     @property
     def initialized(self) -> bool:
@@ -182,12 +182,13 @@ class TensorStorage(Storage):
             if len(cursor) != 1:
                 raise IndexError(f"{cursor!r} names steps of lanes; whole slots are written")
             (cursor,) = cursor
-        self.recover()
+        if self._ledger is not None and self._ledger.unfinished:
+            self.recover()
         one = names_one(cursor)
         structure, sizes, leaves = self._read(data, one=one)
         lane_shape = sizes if one else sizes[1:]
         slots = self._slots_for(lane_shape)
-        before = self.held, self.written, self.rewritten
+        before = self._counted()
         goal = target(cursor, 1 if one else sizes[0], held=before[0], slots=slots)
         after = outcome(before, goal, slots)
         if replacing:
@@ -196,14 +197,15 @@ class TensorStorage(Storage):
             after = *before[:2], before[2] + 1
         if not self.initialized:
             self._make(structure, lane_shape, leaves)
-        if self._ledger is None:
+        ledger = self._ledger
+        if ledger is None:
             self._store(goal, leaves, slots, one=one)
-            self._counts[:3] = after
+            self._count(*after)
         else:
             where = goal.where(slots) if isinstance(goal, Run) else [goal.numpy()]
-            self._ledger.begin(where)
+            ledger.begin(where)
             self._store(goal, leaves, slots, one=one)
-            self._ledger.commit(after, where)
+            ledger.commit(after, where)
 
     def _store(self, goal: Run | Tensor, leaves: Sequence[Any], slots: int, *, one: bool) -> None:
         with torch.no_grad():
@@ -291,7 +293,7 @@ class TensorStorage(Storage):
     def _recount(self, held: int, written: int) -> None:
         """Set the counts after what is held has been replaced as a whole; no step is torn then."""
         if self._ledger is None:
-            self._counts[:3] = held, written, self.rewritten + 1
+            self._count(held, written, self.rewritten + 1)
         else:
             self._ledger.reset(held, written)
 
@@ -357,13 +359,13 @@ class TensorStorage(Storage):
         """Return the ledger; a storage that no other process reads gets one here, with its counts."""
         if self._ledger is None:
             ledger = Ledger.of(self.slots)
-            ledger.words[: len(self._counts)] = self._counts
+            ledger.words[:4] = self._counts
             self._record_in(ledger)
             return ledger
         return self._ledger
 
     def _record_in(self, ledger: Ledger) -> None:
-        self._ledger, self._counts = ledger, ledger.words
+        self._ledger, self._counts = ledger, ledger.head
 
     @property
     def shared(self) -> bool:
@@ -470,8 +472,11 @@ class TensorStorage(Storage):
     def __getstate__(self) -> dict[str, Any]:
         if get_spawning_popen() is not None:
             self.share()
-        words = self._shared_words if self._shared_words is not None else torch.from_numpy(self._counts).clone()
-        return self._pickled({**self.__dict__, "_indices": {}, "_counts": words})
+        state = {**self.__dict__, "_indices": {}, "_counts": [*self._counts[:4]]}
+        if self._ledger is not None:
+            words = self._shared_words
+            state["_words"] = torch.from_numpy(self._ledger.words).clone() if words is None else words
+        return self._pickled(state)
 
     def _pickled(self, state: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -481,13 +486,11 @@ class TensorStorage(Storage):
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        words: Tensor | None = state.pop("_words", None)
         self.__dict__.update(state)
-        words = state["_counts"]
-        self._counts = words.numpy()
-        if words.untyped_storage().is_shared():
-            self._shared_words = words
-        if len(words) > 4:
-            self._record_in(Ledger(self._counts, self.slots))
+        if words is not None:
+            self._shared_words = words if words.untyped_storage().is_shared() else None
+            self._record_in(Ledger(words.numpy(), self.slots))
         self._remake()
 
     def _remake(self) -> None:

@@ -97,13 +97,13 @@ def write(buffer, how, first, started):
             buffer["free"] = torch.full((16,), float(number))
 
 
-def read(buffer, how, counts, stop, place):
+def read(buffer, sampled, how, counts, stop, place):
     try:
         while not stop.value:
             batch = buffer.sample()
             counts[4 * place] += 1
             counts[4 * place + 1] += torn_in(batch, free=how != "field") + int((batch["stamp"] == 0).sum())
-            if "slice_id" in batch.keys() and how == "extend":
+            if sampled == "slices" and how == "extend":
                 counts[4 * place + 2] += gaps_in(batch)
     except BaseException:
         counts[4 * place + 3] = 1
@@ -143,7 +143,8 @@ def trial(storage, sampler, how, delay, *, within):
         if not buffer.storage.shared:
             buffer.share()
         counts, stop = FORK.Array("l", 8), FORK.Value("b", 0)
-        readers = [FORK.Process(target=read, args=(buffer, how, counts, stop, place)) for place in range(2)]
+        sampled = sampler.split()[-1]
+        readers = [FORK.Process(target=read, args=(buffer, sampled, how, counts, stop, place)) for place in range(2)]
         started = FORK.Value("b", 0)
         writer = FORK.Process(target=write, args=(buffer, how, SLOTS, started))
         for process in (*readers, writer):
