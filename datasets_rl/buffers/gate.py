@@ -5,12 +5,11 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # `signal` without its enumerations, which double the cost of a gate
 import os
 import signal
-import tempfile
 import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.lock import ProcessLock
+from datasets_rl.storages.scratch import ScratchFolder
 
 __all__ = ["Gate", "GateChain"]
 
@@ -62,6 +62,8 @@ class Gate:
 
     def __init__(self) -> None:
         self._path: Path | None = None
+        self._scratch: ScratchFolder | None = None
+        """Where the lock file lies, if it is not that of the storage."""
         self._storage: Storage | None = None
         self.name = uuid.uuid4().hex
         """The same in all processes."""
@@ -107,10 +109,10 @@ class Gate:
         return path
 
     def _make_file(self) -> Path:
-        handle, name = tempfile.mkstemp(prefix="rlds-", suffix=".lock")
-        os.close(handle)
-        weakref.finalize(self, _remove, Path(name), os.getpid())
-        return Path(name)
+        self._scratch = ScratchFolder()
+        path = self._scratch.path / "buffer.lock"
+        path.touch()
+        return path
 
     def __enter__(self) -> None:
         if self._forked:
@@ -184,7 +186,7 @@ class Gate:
             self._inside.wait()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_path": self._path, "_storage": self._storage, "name": self.name}
+        return {"_path": self._path, "_scratch": self._scratch, "_storage": self._storage, "name": self.name}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -254,9 +256,3 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def _remove(path: Path, owner: int) -> None:
-    if os.getpid() == owner:
-        with suppress(OSError):
-            path.unlink()

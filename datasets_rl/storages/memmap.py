@@ -20,6 +20,7 @@ from datasets_rl.rows import shorten
 from datasets_rl.storages.lazy import LazyTensorStorage, layout
 from datasets_rl.storages.ledger import Ledger
 from datasets_rl.storages.lock import ProcessLock
+from datasets_rl.storages.scratch import ScratchFolder
 from datasets_rl.storages.structure import Structure
 
 __all__ = ["LazyMemmapStorage"]
@@ -35,8 +36,10 @@ class LazyMemmapStorage(LazyTensorStorage):
     """Steps in files that are made when the first data comes, and are mapped into memory.
 
     The folder holds `storage.json` (what one element is), `rows.0.bin` (the records of all narrow leaves), one further
-    file for each wide leaf, and `counts.bin`. Every process that has the storage, forked or spawned, reads and writes
-    the same steps, from the first one on.
+    file for each wide leaf, `counts.bin` (how many steps there are, and which are being written), and lock files. Every
+    process that has the storage, forked or spawned, reads and writes the same steps, from the first one on; so does one
+    that opens the folder with `existsok`. The steps that a killed process was writing are `torn`. After a power cut,
+    make the folder anew: the system does not say which of its pages have reached the disk.
 
     Args:
         max_size: Steps that fit.
@@ -47,7 +50,8 @@ class LazyMemmapStorage(LazyTensorStorage):
         compilable: Taken because the reference has it; nothing here stands in the way of a compiler or a process.
         shared_init: Taken because the reference has it: the first data may always come from any process.
         auto_cleanup: Whether the folder is removed with the storage, at the latest when this process ends; by default
-            only a temporary one.
+            only a temporary one. If the process is killed, the next one that makes a temporary folder removes that of
+            this storage; a folder that was named stays then.
 
     Raises:
         BadArgument: If there is an earlier storage in the folder that is not to be used, or does not fit.
@@ -71,12 +75,17 @@ class LazyMemmapStorage(LazyTensorStorage):
     ) -> None:
         del compilable, shared_init
         super().__init__(max_size, device=device, ndim=ndim)
-        if scratch_dir is None:
-            self.scratch_dir = Path(tempfile.mkdtemp(prefix="datasets_rl_"))
+        self._scratch: ScratchFolder | None = None
+        if scratch_dir is None and auto_cleanup is False:
+            self.scratch_dir = Path(tempfile.mkdtemp(prefix="datasets_rl_kept_"))
+        elif scratch_dir is None:
+            self._scratch = ScratchFolder()
+            self.scratch_dir = self._scratch.path
         else:
             if not isinstance(scratch_dir, (str, os.PathLike)):
                 raise BadArgument(f"scratch_dir is {scratch_dir!r}; expected a path")
             self.scratch_dir = Path(scratch_dir).absolute()
+            self._scratch = ScratchFolder.of(self.scratch_dir)
             self.scratch_dir.mkdir(parents=True, exist_ok=True)
         there = [name for name in (_ABOUT, _COUNTS, "rows.0.bin") if (self.scratch_dir / name).exists()]
         if there and not existsok:
@@ -84,7 +93,7 @@ class LazyMemmapStorage(LazyTensorStorage):
                 f"{self.scratch_dir} holds the files of an earlier storage: {', '.join(there)}",
                 hint="give an empty folder, delete these files, or go on with their steps with existsok=True",
             )
-        if auto_cleanup or (auto_cleanup is None and scratch_dir is None):
+        if auto_cleanup and scratch_dir is not None:
             weakref.finalize(self, _remove, self.scratch_dir, os.getpid())
         self._map_counts()
         if self._recorded().unfinished:
@@ -243,6 +252,6 @@ def _mapped(path: Path, words: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    """Remove a temporary folder; a forked process that ends leaves it to the one that made it."""
+    """Remove a folder; a forked process that ends leaves it to the one that made it."""
     if os.getpid() == owner:
         disk.remove_tree(folder)
