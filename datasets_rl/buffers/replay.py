@@ -573,8 +573,10 @@ class ReplayBuffer(Stateful):
             state_dict = self._turned(state_dict)
         ring = state_dict["storage"]["state"]
         reasons = [f"{name}: {reason}" for name, part in parts.items() for reason in misfits_of(part, state_dict[name])]
+        if reasons:
+            return reasons
         steps = ring["held"] * math.prod(ring.get("lanes", ())) if "held" in ring else self._storage.max_size
-        return reasons or saved_batch_faults(ahead, steps)
+        return saved_batch_faults(ahead, steps)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state that `state_dict` returned; one of another capacity too, if its steps fit.

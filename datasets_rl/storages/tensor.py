@@ -520,6 +520,8 @@ def _faults(state: Mapping[str, Any], layout: str, ndim: int) -> list[str]:
         for name, right, wanted in rules
         if not right(state.get(name))
     ]
+    if "structure" not in state:
+        faults.append("structure is missing; expected a description of the data, or None")
     if not faults and state["written"] != state["held"] and not state["held"] == state["slots"] < state["written"]:
         faults.append(f"it says that {state['written']} slots were written and {state['held']} are held")
     if not faults and state["structure"] is None and state["held"]:
