@@ -211,8 +211,9 @@ class GateChain:
         """Whether processes exclude each other too."""
         return any(gate.shared for gate in self._gates)
 
-    def share(self) -> None:
-        """Exclude other processes too."""
+    def share(self, storage: Storage | None = None) -> None:
+        """Exclude other processes too; each gate knows the storage that it protects."""
+        del storage
         for gate in self._gates:
             gate.share()
 

@@ -10,7 +10,7 @@ write, and only then touches them; the process that takes the lock of the buffer
     does           marks := 2            data, next counts               counts, marks := 0
     killed                       roll back: marks 2 -> 1     roll forward: the same again
 
-Phase, marks and counts lie in memory that outlives the process, and the death of a process loses no store that it has
+Phase, marks and counts are in memory that outlives the process, and the death of a process loses no store that it has
 made. The order in which a power cut saves mapped pages is not known: after one, a scratch folder has to be made anew.
 """
 
@@ -45,9 +45,9 @@ class Ledger:
     def __init__(self, words: NDArray[np.int64], slots: int) -> None:
         # An element of a memoryview takes half as long as one of an array, and of a mapped one a tenth.
         self.words = words.view(np.ndarray)
-        self.head: memoryview[int] = memoryview(self.words)[: self.WORDS]
+        self.head: memoryview[int] = self.words.data[: self.WORDS]
         self._marks = self.words[self.WORDS :].view(np.uint8)[:slots]
-        self._runs = memoryview(self._marks)
+        self._runs = self._marks.data
 
     @classmethod
     def words_of(cls, slots: int) -> int:
@@ -87,7 +87,7 @@ class Ledger:
         """Record that the slots of `begin` are written.
 
         Args:
-            counts: The slots held, written and rewritten from now on.
+            counts: The slots held, written and rewritten after the write.
             where: What `begin` got.
         """
         head = self.head
@@ -138,4 +138,4 @@ class Ledger:
         self._count_torn()
 
     def _count_torn(self) -> None:
-        self.head[_TORN] = np.count_nonzero(self._marks[: self.head[_HELD]] == _TORN_MARK)
+        self.head[_TORN] = int(np.count_nonzero(self._marks[: self.head[_HELD]] == _TORN_MARK))

@@ -3,7 +3,7 @@
     <temporary folder>/datasets_rl_scratch_.../owner.lock     locked by every process that uses the folder
 
 A process holds a shared lock on `owner.lock` as long as it may use the folder. The kernel frees it when the process dies,
-however it dies. Who gets the exclusive lock therefore knows that nobody uses the folder: process ids, which the system
+however it dies. A process that gets the exclusive lock therefore knows that no other one uses the folder: process ids, which the system
 gives again and which mean nothing in another container, play no part. A forked process inherits the lock, and one that
 gets the folder in a pickle takes it itself.
 """
@@ -57,7 +57,7 @@ class ScratchFolder:
 
     @classmethod
     def of(cls, path: Path) -> ScratchFolder | None:
-        """Use a folder that another process has made; None if it is no scratch folder, which nobody sweeps."""
+        """Use a folder that another process has made; None if it is not a scratch folder, which no sweep removes."""
         made = cls.__new__(cls)
         try:
             made.__setstate__({"path": path})
@@ -114,7 +114,7 @@ def _is_mine(entry: os.DirEntry[str]) -> bool:
 
 
 def _sweep(folder: Path) -> int:
-    """Remove a scratch folder if nobody uses it, and return the bytes freed."""
+    """Remove a scratch folder if no process uses it, and return the bytes freed."""
     with suppress(OSError):
         # The process that made it died at once; one that is still making it makes another.
         folder.rmdir()

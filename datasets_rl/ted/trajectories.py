@@ -107,7 +107,7 @@ class Trajectories:
         order = rows[order]
         if (order == np.arange(len(rows))).all():
             return cls(firsts, lengths, ended_by=ended_by)
-        places = np.empty(len(rows), np.int64)
+        places = np.full(int(rows.max(initial=-1)) + 1, -1, np.int64)  # some rows may be left out
         places[order] = np.arange(len(rows))
         return cls(firsts, lengths, order, places, ended_by)
 
