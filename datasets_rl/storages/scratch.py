@@ -3,9 +3,9 @@
     <temporary folder>/datasets_rl_scratch_.../owner.lock     locked by every process that uses the folder
 
 A process holds a shared lock on `owner.lock` as long as it may use the folder. The kernel frees it when the process dies,
-however it dies. A process that gets the exclusive lock therefore knows that no other one uses the folder: process ids, which the system
-gives again and which mean nothing in another container, play no part. A forked process inherits the lock, and one that
-gets the folder in a pickle takes it itself.
+however it dies. A process that gets the exclusive lock therefore knows that no other one uses the folder: process ids,
+which the system gives again and which mean nothing in another container, play no part. A forked process inherits the
+lock, and one that gets the folder in a pickle takes it itself.
 """
 
 from __future__ import annotations
