@@ -1,7 +1,7 @@
 """The state of a part of a replay buffer: as plain values, and as a folder.
 
     <folder>/
-      state.json         written last: the tree, and in place of each tensor its dtype, shape and file
+      state.json         written last: the tree, and in place of each tensor its dtype, shape and file; a digest of it all
       <sha256>.npy       a tensor; the name is the digest of the file
 
 A file is named after its content, so that the next dump finds by the digest alone what has not changed, wherever it was
@@ -48,6 +48,8 @@ _INLINE = 512
 """Tensors of that many bytes stand in the JSON itself."""
 
 _NAME = re.compile(r"[0-9a-f]{64}\.npy")
+_SEALED = "digest"
+_DIGEST = f', "{_SEALED}": "'
 _QUOTED = re.compile(rf'"({_NAME.pattern})"')
 _OURS = re.compile(rf"{_NAME.pattern}|\.{_NAME.pattern}\.\d+\.tmp|\.state\.json\.\d+\.tmp|\.lock.*")
 _THREADS = min(8, os.cpu_count() or 1)
@@ -166,7 +168,7 @@ def write(path: Path | str, kind: str, state: dict[str, Any]) -> None:
                     entry["file"] = name
             content = {"format": _FORMAT, "version": _VERSION, "kind": kind, "state": tree}
             # In one line: a list of a million elements is indented at a tenth of the speed.
-            disk.write_text(folder / STATE_FILE, json.dumps(content, allow_nan=False) + "\n")
+            disk.write_text(folder / STATE_FILE, _sealed(json.dumps(content, allow_nan=False)))
         finally:
             _sweep(folder)
 
@@ -209,6 +211,8 @@ def _read(folder: Path, text: str, *, deep: bool) -> dict[str, Any]:
     if not isinstance(tree, dict):
         faults.append(f"the state is a {type(tree).__name__}, not a dict")
     faults += _file_faults(folder, saved, deep=deep)
+    if not faults and not _is_as_sealed(text):
+        faults.append(f"{STATE_FILE} does not have the digest that it names: it was changed after it was written")
     if faults:
         raise IntegrityFailed(f"the checkpoint {folder}", faults, hint=_HINT)
     return {key: _loaded(value, folder) for key, value in tree.items()}
@@ -227,6 +231,22 @@ class _Saved:
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
+
+
+# --- the digest of the JSON
+
+
+def _sealed(text: str) -> str:
+    """Return the text of a JSON object with the digest of that text as a further, last key."""
+    return f'{text[:-1]}{_DIGEST}{hashlib.sha256(text.encode()).hexdigest()}"}}\n'
+
+
+def _is_as_sealed(text: str) -> bool:
+    """Return whether a text has the digest that it names; older releases wrote none."""
+    if _SEALED not in json.loads(text):
+        return True
+    content, _, _ = text.rpartition(_DIGEST)
+    return text.rstrip() == _sealed(content + "}").rstrip()
 
 
 # --- tree -> JSON
@@ -316,9 +336,19 @@ def _tree_of(folder: Path, text: str) -> Any:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise IntegrityFailed(f"the checkpoint {folder}", [f"{STATE_FILE} is not JSON: {error}"], hint=_HINT) from error
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+    if not isinstance(content, dict) or (content.get("format") != _FORMAT and not {"kind", "state"} <= content.keys()):
         raise BadArgument(f"{folder / STATE_FILE} is not a checkpoint; expected the format {_FORMAT!r}")
     version = content.get("version")
+    damaged = [
+        f"the {name} in {STATE_FILE} is {content.get(name)!r}; expected {wanted!r}"
+        for name, wanted, right in (
+            ("format", _FORMAT, content.get("format") == _FORMAT),
+            ("version", _VERSION, type(version) is int and version >= 1),
+        )
+        if not right
+    ]
+    if damaged:
+        raise IntegrityFailed(f"the checkpoint {folder}", damaged, hint=_HINT)
     if version != _VERSION:
         raise BadArgument(
             f"the checkpoint {folder} has version {version!r} of the format; this release reads version {_VERSION}",

@@ -456,7 +456,11 @@ class FileLock:
     def open(self) -> None:
         """Open the file in this process, after which it may be removed."""
         if self._process != os.getpid():
-            # The handle that came along by a fork is the parent's: with it, both would hold the lock at once.
+            # The handle that came along by a fork is the parent's: with it, both would hold the lock at once, and if the
+            # parent dies with the lock held, an open copy of the handle would hold it for good.
+            if self._handle >= 0:
+                os.close(self._handle)
+                self._handle = -1
             self._handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             self._process = os.getpid()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -40,8 +41,14 @@ def field_of(data: Any, key: Key) -> Any:
     return data
 
 
-def write_field(column: Any, value: Any, key: Key) -> None:
+def write_field(column: Any, value: Any, key: Key, parts: Iterable[slice]) -> None:
     """Write over a field: a tensor, or all those in a TensorDict.
+
+    Args:
+        column: The field of all slots.
+        value: What to write; it expands to the shape of the field.
+        key: Where the field stands.
+        parts: The slots to write, part by part.
 
     Raises:
         BadArgument: If the value does not fit; all faults at once, and nothing has been written then.
@@ -51,8 +58,9 @@ def write_field(column: Any, value: Any, key: Key) -> None:
     if faults:
         raise BadArgument(f"the field cannot be replaced: {'; '.join(faults)}")
     with torch.no_grad():
-        for old, new in pairs:
-            old.copy_(new)
+        for part in parts:
+            for old, new in pairs:
+                old[part].copy_(new[part])
 
 
 def _pairs(column: Any, value: Any, key: Key, faults: list[str]) -> list[tuple[Tensor, Tensor]]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # `signal` without its enumerations, which double the cost of a gate
 import os
 import signal
-import tempfile
 import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 
-from datasets_rl.disk import FileLock
+from datasets_rl.storages._base import Storage
+from datasets_rl.storages.lock import ProcessLock
+from datasets_rl.storages.scratch import ScratchFolder
 
 __all__ = ["Gate", "GateChain"]
 
@@ -61,6 +62,9 @@ class Gate:
 
     def __init__(self) -> None:
         self._path: Path | None = None
+        self._scratch: ScratchFolder | None = None
+        """Where the lock file lies, if it is not that of the storage."""
+        self._storage: Storage | None = None
         self.name = uuid.uuid4().hex
         """The same in all processes."""
         self._start()
@@ -72,7 +76,7 @@ class Gate:
         self._reads = 0
         self._held_back: _HeldBack | None = None
         """Only the main thread sets it."""
-        self._file = FileLock(self._path) if self._path is not None else None
+        self._file = ProcessLock.at(self._path) if self._path is not None else None
         _gates.add(self)
 
     @property
@@ -80,17 +84,35 @@ class Gate:
         """Whether processes exclude each other too."""
         return self._path is not None
 
-    def share(self) -> None:
-        """Exclude other processes too: those that inherit the gate by fork, or get it in a pickle."""
-        if self._path is None:
-            handle, name = tempfile.mkstemp(prefix="rlds-", suffix=".lock")
-            os.close(handle)
-            self._path = Path(name)
-            weakref.finalize(self, _remove, self._path, os.getpid())
+    def share(self, storage: Storage | None = None) -> None:
+        """Exclude other processes too: those that inherit the gate by fork, or get it in a pickle.
+
+        Args:
+            storage: What the gate protects: its lock file is used if it has one, and who enters first finds the write
+                that a process has left unfinished (see `Storage.recover`).
+        """
+        if storage is not None:
+            self._storage = storage
+        path = self._lock_path() or self._path or self._make_file()
+        if path != self._path:
             with self._inside:
-                self._file = FileLock(self._path)
+                before, self._path, self._file = self._file, path, ProcessLock.at(path)
                 if self._depth:
                     self._file.acquire()
+                    if before is not None:
+                        before.release()
+
+    def _lock_path(self) -> Path | None:
+        path = self._storage.lock_path if self._storage is not None else None
+        if path is not None:
+            path.touch()
+        return path
+
+    def _make_file(self) -> Path:
+        self._scratch = ScratchFolder()
+        path = self._scratch.path / "buffer.lock"
+        path.touch()
+        return path
 
     def __enter__(self) -> None:
         if self._forked:
@@ -113,6 +135,12 @@ class Gate:
                 self._inside.release()
                 self._let_go()
                 raise
+            if self._storage is not None:
+                try:
+                    self._storage.recover()
+                except BaseException:
+                    self.__exit__()
+                    raise
 
     def __exit__(self, *failure: object) -> None:
         self._depth -= 1
@@ -158,10 +186,12 @@ class Gate:
             self._inside.wait()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_path": self._path, "name": self.name}
+        return {"_path": self._path, "_scratch": self._scratch, "_storage": self._storage, "name": self.name}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        # A copy of a storage may have a file of its own.
+        self._path = self._lock_path() or self._path
         self._start()
 
 
@@ -181,8 +211,9 @@ class GateChain:
         """Whether processes exclude each other too."""
         return any(gate.shared for gate in self._gates)
 
-    def share(self) -> None:
-        """Exclude other processes too."""
+    def share(self, storage: Storage | None = None) -> None:
+        """Exclude other processes too; each gate knows the storage that it protects."""
+        del storage
         for gate in self._gates:
             gate.share()
 
@@ -222,17 +253,7 @@ def _after_fork() -> None:
         if gate._held_back is not None:  # noqa: SLF001 - of this file
             _signal.signal(_SIGINT, gate._held_back.before)  # noqa: SLF001 - of this file
         gate._start(forked=True)  # noqa: SLF001 - of this file
-        if gate._file is not None:  # noqa: SLF001 - of this file
-            # The parent may drop its buffer, and the file with it, before the child first comes here.
-            with suppress(OSError):
-                gate._file.open()  # noqa: SLF001 - of this file
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def _remove(path: Path, owner: int) -> None:
-    if os.getpid() == owner:
-        with suppress(OSError):
-            path.unlink()

@@ -148,7 +148,7 @@ class ReplayBuffer(Stateful):
         if shared:
             self.share()
         elif self._storage.shared and not self._storage.read_only:
-            self._gate.share()
+            self._gate.share(self._storage)
 
     def _default_writer(self) -> Writer:
         return RoundRobinWriter()
@@ -183,6 +183,11 @@ class ReplayBuffer(Stateful):
         """Slots written since the buffer was empty, also those that have been overwritten since."""
         return self._storage.written
 
+    @property
+    def torn_count(self) -> int:
+        """Steps that `sample` leaves out because a process died while it wrote them; 0 again once they are written."""
+        return self._storage.torn
+
     def set_storage(self, storage: Storage, collate_fn: Callable[[Any], Any] | None = None) -> Storage:
         """Put another storage in place and return the one before.
 
@@ -199,7 +204,7 @@ class ReplayBuffer(Stateful):
             self._sampler.empty()
             self._collate_fn = collate_fn if collate_fn is not None else _collate_of(storage)
             if storage.shared and not storage.read_only:
-                self._gate.share()
+                self._gate.share(storage)
         return before
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
@@ -492,8 +497,7 @@ class ReplayBuffer(Stateful):
                 column = self._storage.column(key)
                 if self._storage.ndim > 1:
                     column = column.reshape(*getattr(self._storage, "shape", ()), *column.shape[1:])
-                write_field(column, data, key)
-                self._storage.changed()
+                write_field(column, data, key, self._storage.rewriting())
                 return
             one = names_one(index)
             data = self._inverted(self._accepted(data, one=one), one=one)
@@ -538,7 +542,7 @@ class ReplayBuffer(Stateful):
         """
         with self._changing():
             self._storage.share()
-            self._gate.share()
+            self._gate.share(self._storage)
         return self
 
     def state_dict(self) -> dict[str, Any]:
@@ -569,8 +573,10 @@ class ReplayBuffer(Stateful):
             state_dict = self._turned(state_dict)
         ring = state_dict["storage"]["state"]
         reasons = [f"{name}: {reason}" for name, part in parts.items() for reason in misfits_of(part, state_dict[name])]
+        if reasons:
+            return reasons
         steps = ring["held"] * math.prod(ring.get("lanes", ())) if "held" in ring else self._storage.max_size
-        return reasons or saved_batch_faults(ahead, steps)
+        return saved_batch_faults(ahead, steps)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state that `state_dict` returned; one of another capacity too, if its steps fit.

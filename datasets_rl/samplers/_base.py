@@ -88,7 +88,9 @@ class Sampler(Stateful, ABC):
         """Say whether a generator can take over the state."""
         state = state_dict.get("generator")
         wanted = Generator().get_state()
-        if state is None or (isinstance(state, Tensor) and state.dtype == wanted.dtype and state.shape == wanted.shape):
+        if "generator" not in state_dict:
+            return []
+        if isinstance(state, Tensor) and state.dtype == wanted.dtype and state.shape == wanted.shape:
             return []
         return [f"generator is not the state of a generator, {wanted.dtype} {list(wanted.shape)}"]
 

@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.share import expect_valid
 
 if TYPE_CHECKING:
     from datasets_rl.samplers.sum_tree import SumTree
@@ -102,6 +103,7 @@ class PrioritizedSampler(Sampler):
         self._tree: SumTree = SumTree(self._capacity, ranked=self._within)
         self._held = 0
         self._highest = 0.0
+        self._torn: NDArray[np.int64] = np.empty(0, np.int64)
 
     @property
     def max_size(self) -> int:
@@ -192,11 +194,25 @@ class PrioritizedSampler(Sampler):
             self._held, self._highest = held, highest
             self._write(np.arange(held), kept)
         self._grow(held)
+        if storage.torn or len(self._torn):
+            self._leave_out_torn(storage)
         if not self._tree.total:
             raise BadArgument(
                 f"the priorities of all {held:,} steps are 0, and so is eps: none can be drawn",
                 hint="update a priority, or give eps",
             )
+
+    def _leave_out_torn(self, storage: Storage) -> None:
+        """Take the mass of torn rows away, and give those that another process has written again the default."""
+        expect_valid(storage, len(storage) - storage.torn)
+        torn = storage.torn_rows().numpy()
+        valid = np.setdiff1d(self._torn, torn)
+        if len(valid):
+            self._write(valid, np.array([self.default_priority]))
+        drawn = torn[self._tree.masses[torn] > 0]
+        if len(drawn):
+            self._tree.write(drawn, np.zeros(1), 0.0, 1.0)
+        self._torn = torn
 
     def _grow(self, held: int) -> None:
         if held > self._held:
@@ -210,6 +226,8 @@ class PrioritizedSampler(Sampler):
             return
         stop = int(index.max()) + 1
         _refuse(_row_faults(index, 0, self._capacity))
+        if len(self._torn):
+            self._torn = np.setdiff1d(self._torn, index.numpy())
         before = index[index < self._held].numpy()
         if len(before):
             if self._within:

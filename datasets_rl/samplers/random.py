@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.samplers._base import Sampler
-from datasets_rl.samplers.share import Share
+from datasets_rl.samplers.share import Share, expect_valid
 
 if TYPE_CHECKING:
     from datasets_rl.storages._base import Storage
@@ -42,7 +42,19 @@ class RandomSampler(Sampler):
         count = self._share.size(len(storage))
         if not count:
             raise BadArgument("the storage holds no step to sample", hint="extend the buffer first")
+        if storage.torn:
+            return self._valid_rows(storage, count, batch_size), {}
         return self._share.rows(torch.randint(count, (batch_size,), generator=self.generator)), {}
+
+    def _valid_rows(self, storage: Storage, count: int, batch_size: int) -> Tensor:
+        """Draw from the `count` rows of this share without the torn ones."""
+        torn = self._share.numbers(storage.torn_rows())
+        count -= len(torn)
+        expect_valid(storage, count)
+        numbers = torch.randint(count, (batch_size,), generator=self.generator)
+        # The number of valid rows before each torn one; how many of these are not above a number is what it skips.
+        before = torn - torch.arange(len(torn))
+        return self._share.rows(numbers + torch.searchsorted(before, numbers, right=True))
 
     def __repr__(self) -> str:
         return f"RandomSampler({self._share})"

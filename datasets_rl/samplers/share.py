@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from datasets_rl.errors import BadArgument
 
-__all__ = ["Share"]
+if TYPE_CHECKING:
+    from datasets_rl.storages._base import Storage
+
+__all__ = ["Share", "expect_valid"]
+
+
+def expect_valid(storage: Storage, count: int) -> None:
+    """Check that a number of valid rows is not 0.
+
+    Raises:
+        BadArgument: If it is, and so all rows are torn.
+    """
+    if not count:
+        raise BadArgument(
+            f"the storage holds no valid step to sample: {storage.torn:,} of {len(storage):,} steps are torn, because a "
+            "process died while it wrote them",
+            hint="extend the buffer: new steps take the place of the torn ones",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +67,10 @@ class Share:
     def rows(self, numbers: Tensor) -> Tensor:
         """Return the rows of this share that have these numbers in it; the argument may be reused for them."""
         return numbers.mul_(self.world_size).add_(self.rank) if self else numbers
+
+    def numbers(self, rows: Tensor) -> Tensor:
+        """Return the numbers in this share of those rows that are in it: what `rows` undoes."""
+        return rows[rows % self.world_size == self.rank] // self.world_size if self else rows
 
     def __str__(self) -> str:
         """Say it as arguments; nothing if there is only one process."""

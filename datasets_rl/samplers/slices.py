@@ -279,6 +279,8 @@ class SliceSampler(Sampler):
             said = given.reshape(-1).cpu()[rows]
             lane = (rows % storage.lanes).numpy()
             signs = Signs((lane,), said.bool().numpy()) if self._ids is None else Signs((said.numpy(), lane))
+            if storage.torn:
+                signs = signs.ending(storage.before_torn(rows).numpy())
             self._scanned = now, Trajectories.scan(signs, rows.numpy())
         return self._scanned[1]
 

@@ -143,6 +143,8 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         reasons = super().misfits(state_dict)
         if not isinstance(left, Tensor) or left.dtype != torch.int64 or left.ndim != 1:
             reasons.append("left is not the numbers of the trajectories that are left of the epoch, int64 [n]")
+        elif "of" not in state_dict:
+            reasons.append("of is missing; expected the slices that left is of, or None")
         elif of is not None and not _covers(of, left):
             reasons.append(f"left names trajectories that are not among those it is of, {of}")
         return reasons

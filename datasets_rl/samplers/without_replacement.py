@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.samplers._base import Sampler
-from datasets_rl.samplers.share import Share
+from datasets_rl.samplers.share import Share, expect_valid
 
 if TYPE_CHECKING:
     from datasets_rl.storages._base import Storage
@@ -57,6 +57,7 @@ class SamplerWithoutReplacement(Sampler):
         self._deck = torch.empty(0, dtype=torch.int64)
         self._at = self._stop = 0
         self._held = 0
+        self._rewritten = -1
         self._lanes = 1
         self.ran_out = False
 
@@ -69,6 +70,8 @@ class SamplerWithoutReplacement(Sampler):
         held = len(storage)
         if held != self._held or self._stop - self._at < batch_size:
             self._prepare(storage, held, batch_size)
+        if storage.torn and storage.rewritten != self._rewritten:
+            self._leave_out_torn(storage, batch_size)
         rows = self._deck[self._at : min(self._at + batch_size, self._stop)].clone()
         self._at += len(rows)
         self.ran_out = self._stop - self._at < (batch_size if self.drop_last else 1)
@@ -91,6 +94,21 @@ class SamplerWithoutReplacement(Sampler):
         elif held > self._held:
             self._join(self._rows(self._held, held))
         self._held, self._lanes = held, storage.lanes
+
+    def _leave_out_torn(self, storage: Storage, batch_size: int) -> None:
+        """Take the torn rows out of the epoch; once written again, they come in the next one."""
+        if not self._keep(storage, batch_size):
+            self._begin(storage, self._share.size(len(storage)))
+            expect_valid(storage, self._keep(storage, batch_size))
+        self._rewritten = storage.rewritten
+
+    def _keep(self, storage: Storage, batch_size: int) -> int:
+        """Keep the valid rows of the epoch, and return how many there are; 0 if they are too few for a batch."""
+        left = self._left()
+        valid = left[~torch.isin(left, storage.torn_rows())]
+        self._stop = self._at + len(valid)
+        self._left().copy_(valid)
+        return len(valid) if len(valid) >= batch_size or not self.drop_last else 0
 
     def _left(self) -> Tensor:
         return self._deck[self._at : self._stop]
@@ -133,6 +151,7 @@ class SamplerWithoutReplacement(Sampler):
         if len(self._deck) < count:
             self._deck = torch.empty(count, dtype=torch.int64)
         self._at, self._stop = 0, count
+        self._rewritten = -1
         if self.shuffle:
             # Into the memory of the last epoch: new pages would take most of the time.
             self._share.rows(torch.randperm(count, generator=self.generator, out=self._left()))
@@ -173,6 +192,7 @@ class SamplerWithoutReplacement(Sampler):
         super().load_state_dict(state_dict)
         self._deck = state_dict["left"].clone()
         self._at, self._stop = 0, len(self._deck)
+        self._rewritten = -1
         self._held, self._lanes = state_dict["held"], state_dict["lanes"]
         self.ran_out = state_dict["ran_out"]
         if len(state_dict["joining"]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,7 +55,8 @@ class Storage(Stateful, ABC):
         self.max_size = int(max_size)
         self.ndim = int(ndim)
         self._indices: dict[tuple[EndKey | None, Key | None, Key | None], TrajectoryIndex] = {}
-        self._counts = np.zeros(3, np.int64)  # slots held, written, rewritten; shared memory once shared
+        self._counts: list[int] | memoryview[int] = [0, 0, 0, 0]
+        """Slots held, written, rewritten and torn; memory of a `Ledger` where processes share it."""
 
     @property
     def lanes(self) -> int:
@@ -69,7 +71,7 @@ class Storage(Stateful, ABC):
     @property
     def held(self) -> int:
         """Slots that are held now."""
-        return int(self._counts[0])
+        return self._counts[0]
 
     @property
     def written(self) -> int:
@@ -77,15 +79,62 @@ class Storage(Stateful, ABC):
 
         The next one in that order is slot ``written % slots``: it is free, or the oldest.
         """
-        return int(self._counts[1])
+        return self._counts[1]
 
     @property
     def rewritten(self) -> int:
         """Changes that were not in the order of the ring: what was known of the rows must be read again."""
-        return int(self._counts[2])
+        return self._counts[2]
+
+    def _counted(self) -> tuple[int, int, int]:
+        counts = self._counts
+        return counts[0], counts[1], counts[2]
+
+    def _count(self, held: int, written: int, rewritten: int) -> None:
+        counts = self._counts
+        counts[0], counts[1], counts[2] = held, written, rewritten
+
+    @property
+    def torn(self) -> int:
+        """Steps held whose writer died in the middle of writing them.
+
+        They hold zeros, no sampler draws them, and the next write to their slots makes them valid again. Only a storage
+        that processes share can have any.
+        """
+        torn = self._counts[3]
+        return torn * self.lanes if torn else 0
+
+    def torn_rows(self) -> Tensor:
+        """Return the rows of the torn steps in ascending order, int64 [torn]."""
+        return torch.empty(0, dtype=torch.int64)
+
+    def before_torn(self, rows: Tensor) -> Tensor:
+        """Return which of these rows, [n], are followed by a torn one, bool [n]: a trajectory goes no further there."""
+        slots, torn = rows // self.lanes, self.torn_rows() // self.lanes
+        # After the newest slot comes the one that is written next, also where the ring holds its oldest steps there.
+        return torch.isin((slots + 1) % self.slots, torn) & (slots != (self.written - 1) % self.slots)
+
+    def recover(self) -> None:
+        """Find the write that a process began and did not end; the caller excludes all other readers and writers.
+
+        The slots of that write become torn, and the storage counts the others as before it.
+        """
+
+    def rewriting(self) -> Iterator[slice]:
+        """Yield all slots held, part by part, for a change in place; the iterator marks a part while it is out.
+
+        A process that dies leaves one part torn, and the parts before it changed.
+        """
+        yield slice(0, self.held)
+        self.changed()
+
+    @property
+    def lock_path(self) -> Path | None:
+        """The lock file of all buffers over this storage, in all processes; None if each buffer makes its own."""
+        return None
 
     def __len__(self) -> int:
-        """Return the number of steps held."""
+        """Return the number of steps held, including torn ones."""
         return self.held * self.lanes
 
     @abstractmethod
@@ -120,12 +169,12 @@ class Storage(Stateful, ABC):
             BadArgument: If the data does not fit what is stored; nothing has been written then.
             IndexError: If a slot is not held.
         """
-        before = self._counts.copy()
+        held, written, rewritten = self._counted()
         self.set(index, data)
-        if self._counts[0] != before[0]:
-            self._counts[:2] = before[:2]
-            raise IndexError(f"{index!r} reaches outside the {before[0]:,} slots held")
-        self._counts[:] = *before[:2], before[2] + 1
+        reached = self._counts[0]
+        self._count(held, written, rewritten + 1)
+        if reached != held:
+            raise IndexError(f"{index!r} reaches outside the {held:,} slots held")
 
     def size_of(self, data: Any) -> int:
         """Return how many slots `data` fills, given as for `set` with several slots."""
@@ -163,11 +212,12 @@ class Storage(Stateful, ABC):
         return column.index_select(0, rows.to(column.device))
 
     def in_time(self) -> Tensor:
-        """Return all rows held, from the oldest to the newest, int64 [N]; rows of one slot are of one time."""
+        """Return all rows that are not torn, from the oldest to the newest, int64 [N]; rows of one slot are of one time."""
         slots = torch.arange(self.held)
         if self.held == self.slots:
             slots = (slots + self.written) % self.slots
-        return slots if self.lanes == 1 else (slots.unsqueeze(1) * self.lanes + torch.arange(self.lanes)).reshape(-1)
+        rows = slots if self.lanes == 1 else (slots.unsqueeze(1) * self.lanes + torch.arange(self.lanes)).reshape(-1)
+        return rows[~torch.isin(rows, self.torn_rows())] if self.torn else rows
 
     def trajectories(
         self, *, end_key: EndKey | None = None, traj_key: Key | None = None, step_key: Key | None = None

@@ -56,6 +56,11 @@ class StorageEnsemble(Storage):
         return sum(storage.written for storage in self.storages)
 
     @property
+    def torn(self) -> int:
+        """Steps of all storages whose writer died in the middle of writing them."""
+        return sum(storage.torn for storage in self.storages)
+
+    @property
     def read_only(self) -> bool:
         """Whether nothing can change the data of any storage."""
         return all(storage.read_only for storage in self.storages)

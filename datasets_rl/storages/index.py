@@ -140,12 +140,12 @@ class TrajectoryIndex:
         with self._lock:
             if now != self._seen:
                 self._follow(storage, now)
-                self._seen = now if storage.held else None
+                self._seen = now if len(self._trajectories) else None
             return self._trajectories
 
     def _follow(self, storage: Storage, now: tuple[int, int]) -> None:
         fresh = now[0] - self._seen[0] if self._seen is not None and self._seen[1] == now[1] else -1
-        if not storage.held:
+        if storage.torn == len(storage):
             self._trajectories = Trajectories(np.empty(0, np.int64), np.empty(0, np.int64))
         elif storage.read_only:
             rows, keys = storage.in_time().numpy(), _Keys.of(storage, *self._asked)
@@ -158,7 +158,10 @@ class TrajectoryIndex:
                 rows = storage.in_time().numpy()
                 self._keys = _Keys.of(storage, *self._asked)
                 self._clear(storage.slots * storage.lanes)
-            self._append(rows, self._keys.read(storage, rows))
+            signs = self._keys.read(storage, rows)
+            if storage.torn:
+                signs = signs.ending(storage.before_torn(torch.from_numpy(rows)).numpy())
+            self._append(rows, signs)
             live = self._by_age(now[0] % storage.slots * storage.lanes)
             firsts, lengths = self._firsts[live], self._lengths[live]
             self._trajectories = Trajectories(firsts, lengths, self._order, self._places, frozenset(self._keys.ends))

@@ -190,12 +190,11 @@ class LazyTensorStorage(TensorStorage):
         self._allocate(Structure.from_json(state["structure"]), tuple(state["lanes"]))
 
     def _pickled(self, state: dict[str, Any]) -> dict[str, Any]:
-        made = {"_views", "_columns", "_shared_counts"}
+        made = {"_views", "_columns", "_ledger", "_shared_words"}
         state = {name: value for name, value in state.items() if name not in made}
         if not self.shared:
             # The pickler of torch.multiprocessing would share the tables, and leave the counts behind.
             state["_tables"] = [table.clone() for table in self._tables]
-            state["_counts"] = state["_counts"].clone()
         return state
 
     def _remake(self) -> None:

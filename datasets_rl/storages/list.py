@@ -13,7 +13,7 @@ from torch import Tensor
 from datasets_rl.checkpoint import refuse
 from datasets_rl.errors import BadArgument
 from datasets_rl.storages._base import Storage, device_of
-from datasets_rl.storages.positions import Run, names_one, note, positions, target
+from datasets_rl.storages.positions import Run, names_one, outcome, positions, target
 
 __all__ = ["ListStorage"]
 
@@ -78,7 +78,7 @@ class ListStorage(Storage):
         )
         for number, item in zip(numbers, map(self._moved, items), strict=True):
             self._items[number : number + 1] = [item]
-        note(self._counts, goal, self.slots)
+        self._count(*outcome(self._counted(), goal, self.slots))
 
     def _several(self, data: Any) -> Sequence[Any]:
         if isinstance(data, (str, bytes, dict)) or not hasattr(data, "__iter__"):
@@ -131,7 +131,7 @@ class ListStorage(Storage):
             written = held
         self.empty()
         self._items = [self._moved(_decoded(item)) for item in state_dict["items"]]
-        self._counts[:2] = held, written
+        self._count(held, written, self.rewritten)
 
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
         """Turn a full list, so that the oldest element comes first."""
@@ -142,8 +142,7 @@ class ListStorage(Storage):
     def empty(self) -> None:
         """Forget all elements."""
         self._items.clear()
-        self._counts[:2] = 0
-        self._counts[2] += 1
+        self._count(0, 0, self.rewritten + 1)
 
     def __repr__(self) -> str:
         return f"ListStorage({len(self._items):,} elements)"

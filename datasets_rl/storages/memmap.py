@@ -18,12 +18,16 @@ from datasets_rl import disk
 from datasets_rl.errors import BadArgument
 from datasets_rl.rows import shorten
 from datasets_rl.storages.lazy import LazyTensorStorage, layout
+from datasets_rl.storages.ledger import Ledger
+from datasets_rl.storages.lock import ProcessLock
+from datasets_rl.storages.scratch import ScratchFolder
 from datasets_rl.storages.structure import Structure
 
 __all__ = ["LazyMemmapStorage"]
 
 _ABOUT = "storage.json"
 _COUNTS = "counts.bin"
+_LOCK = "buffer.lock"
 _FORMAT = 1
 _ELSEWHERE = "make room, choose another scratch_dir, or a smaller max_size"
 
@@ -32,8 +36,10 @@ class LazyMemmapStorage(LazyTensorStorage):
     """Steps in files that are made when the first data comes, and are mapped into memory.
 
     The folder holds `storage.json` (what one element is), `rows.0.bin` (the records of all narrow leaves), one further
-    file for each wide leaf, and `counts.bin`. Every process that has the storage, forked or spawned, reads and writes
-    the same steps, from the first one on.
+    file for each wide leaf, `counts.bin` (how many steps there are, and which are being written), and lock files. Every
+    process that has the storage, forked or spawned, reads and writes the same steps, from the first one on; so does one
+    that opens the folder with `existsok`. The steps that a killed process was writing are `torn`. After a power cut,
+    make the folder anew: the system does not say which of its pages have reached the disk.
 
     Args:
         max_size: Steps that fit.
@@ -44,7 +50,8 @@ class LazyMemmapStorage(LazyTensorStorage):
         compilable: Taken because the reference has it; nothing here stands in the way of a compiler or a process.
         shared_init: Taken because the reference has it: the first data may always come from any process.
         auto_cleanup: Whether the folder is removed with the storage, at the latest when this process ends; by default
-            only a temporary one.
+            only a temporary one. If the process is killed, the next one that makes a temporary folder removes that of
+            this storage; a folder that was named stays then.
 
     Raises:
         BadArgument: If there is an earlier storage in the folder that is not to be used, or does not fit.
@@ -68,12 +75,17 @@ class LazyMemmapStorage(LazyTensorStorage):
     ) -> None:
         del compilable, shared_init
         super().__init__(max_size, device=device, ndim=ndim)
-        if scratch_dir is None:
-            self.scratch_dir = Path(tempfile.mkdtemp(prefix="datasets_rl_"))
+        self._scratch: ScratchFolder | None = None
+        if scratch_dir is None and auto_cleanup is False:
+            self.scratch_dir = Path(tempfile.mkdtemp(prefix="datasets_rl_kept_"))
+        elif scratch_dir is None:
+            self._scratch = ScratchFolder()
+            self.scratch_dir = self._scratch.path
         else:
             if not isinstance(scratch_dir, (str, os.PathLike)):
                 raise BadArgument(f"scratch_dir is {scratch_dir!r}; expected a path")
             self.scratch_dir = Path(scratch_dir).absolute()
+            self._scratch = ScratchFolder.of(self.scratch_dir)
             self.scratch_dir.mkdir(parents=True, exist_ok=True)
         there = [name for name in (_ABOUT, _COUNTS, "rows.0.bin") if (self.scratch_dir / name).exists()]
         if there and not existsok:
@@ -81,21 +93,29 @@ class LazyMemmapStorage(LazyTensorStorage):
                 f"{self.scratch_dir} holds the files of an earlier storage: {', '.join(there)}",
                 hint="give an empty folder, delete these files, or go on with their steps with existsok=True",
             )
-        if auto_cleanup or (auto_cleanup is None and scratch_dir is None):
+        if auto_cleanup and scratch_dir is not None:
             weakref.finalize(self, _remove, self.scratch_dir, os.getpid())
         self._map_counts()
-        held, written, _ = self._counts.tolist()
+        if self._recorded().unfinished:
+            self.lock_path.touch()
+            with ProcessLock.at(self.lock_path):
+                self.recover()
+        held, written, _ = self._counted()
         if (written != held and not 0 <= held == self.slots < written) or not 0 <= held <= self.slots:
             raise BadArgument(
                 f"{self.scratch_dir / _COUNTS} says that {held} of {self.slots} slots are held and {written} were written"
             )
 
     def _map_counts(self) -> None:
-        path = self.scratch_dir / _COUNTS
-        if not path.exists():
-            path.write_bytes(bytes(3 * 8))
-        self._counts = np.memmap(path, np.int64, mode="r+", shape=(3,))
+        self._map_ledger(0)
         self._adopt()
+
+    def _map_ledger(self, slots: int) -> None:
+        path, words = self.scratch_dir / _COUNTS, Ledger.words_of(slots)
+        with path.open("ab") as stream:
+            if stream.tell() < words * 8:
+                stream.truncate(words * 8)
+        self._record_in(Ledger(np.memmap(path, np.int64, mode="r+", shape=(words,)), slots))
 
     @property
     def initialized(self) -> bool:
@@ -116,6 +136,16 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     def share(self) -> None:
         """Do nothing: the files are shared by all processes that have the storage."""
+
+    @property
+    def lock_path(self) -> Path:
+        """The lock file of all buffers over these files, in all processes."""
+        return self.scratch_dir / _LOCK
+
+    def recover(self) -> None:
+        """Find the write that a process began and did not end; the caller excludes all other readers and writers."""
+        if self._ledger is not None and self._ledger.unfinished and self.initialized:
+            super().recover()
 
     def _adopt(self) -> None:
         """Map the files that an earlier storage, or another process, has made.
@@ -189,6 +219,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         missing = sum(size * 8 for path, size in files if not path.exists())
         disk.require_free(self.scratch_dir, missing, f"{self.max_size:,} steps", hint=_ELSEWHERE)
         self._use(structure, lane_shape, [_mapped(path, size, shape) for path, size in files])
+        self._map_ledger(self.slots)
 
     def _selected(self, flat: Tensor, steps: int) -> list[Tensor]:
         return [self._delivered(part) for part in super()._selected(flat, steps)]
@@ -197,7 +228,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         return part.to(self.device, non_blocking=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        made = {"_tables", "_views", "_objects", "_columns", "_counts", "_structure"}
+        made = {"_tables", "_views", "_objects", "_columns", "_counts", "_ledger", "_structure"}
         state = {name: value for name, value in self.__dict__.items() if name not in made}
         return {**state, "_form": self._structure or self._form, "_indices": {}}
 
@@ -221,6 +252,6 @@ def _mapped(path: Path, words: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    """Remove a temporary folder; a forked process that ends leaves it to the one that made it."""
+    """Remove a folder; a forked process that ends leaves it to the one that made it."""
     if os.getpid() == owner:
         disk.remove_tree(folder)

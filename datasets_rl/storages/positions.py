@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets_rl.errors import BadArgument
 from datasets_rl.storages.dataset import as_rows
 
-__all__ = ["Run", "names_one", "note", "positions", "target"]
+__all__ = ["Run", "names_one", "outcome", "positions", "target"]
 
 
 def positions(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...] | Tensor:
@@ -94,6 +93,12 @@ class Run:
             yield first, begin, count
             begin += count
 
+    def where(self, slots: int) -> list[slice]:
+        """Return the slots themselves."""
+        if self.first + self.count <= slots:
+            return [slice(self.first, self.first + self.count)]
+        return [slice(first, first + count) for first, _, count in self.pieces(slots)]
+
 
 def names_one(cursor: Any) -> bool:
     """Return whether a cursor names one slot, and not several."""
@@ -148,14 +153,16 @@ def _gap(slot: int, held: int) -> str:
     return f"slot {slot} is beyond the {held:,} that are held; the next free one is {held}"
 
 
-def note(counts: NDArray[np.int64], goal: Run | Tensor, slots: int) -> None:
-    """Count a write after it is done: who reads the counts in another process finds the data there."""
-    held, written, _ = counts.tolist()
+def outcome(counts: tuple[int, int, int], goal: Run | Tensor, slots: int) -> tuple[int, int, int]:
+    """Return the counts of a storage after a write.
+
+    Args:
+        counts: The slots held, written and rewritten before it.
+        goal: The slots that it writes.
+        slots: Slots that there are.
+    """
+    held, written, rewritten = counts
     if isinstance(goal, Run) and goal.first == written % slots:
-        counts[1] = written + goal.count
-        counts[0] = max(held, min(written + goal.count, slots))
-        return
+        return max(held, min(written + goal.count, slots)), written + goal.count, rewritten
     end = min(goal.first + goal.count, slots) if isinstance(goal, Run) else int(goal.max()) + 1
-    if end > held:
-        counts[:2] = end
-    counts[2] += 1
+    return (end, end, rewritten + 1) if end > held else (held, written, rewritten + 1)

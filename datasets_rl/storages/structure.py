@@ -244,7 +244,7 @@ class Structure:
             paths = [tuple(map(_step, path)) for path, _ in pytree.tree_flatten_with_path(tree)[0]]
             nodes = [_node_from_json(node, path, leaves) for node, path in zip(entries, paths, strict=True)]
             return cls(leaves, nodes, spec)
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise BadArgument(f"{shorten(entry)} describes no structure of data: {error}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:

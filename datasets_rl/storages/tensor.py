@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import MemoryMappedTensor, TensorDict
 from torch import Tensor
@@ -16,11 +17,15 @@ from datasets_rl.errors import BadArgument, UnknownKey
 from datasets_rl.rows import shorten
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.dataset import wrapped
-from datasets_rl.storages.positions import Run, names_one, note, positions, target
+from datasets_rl.storages.ledger import Ledger, Slots
+from datasets_rl.storages.positions import Run, names_one, outcome, positions, target
 from datasets_rl.storages.structure import Structure, leading, stacked
 from datasets_rl.ted.keys import Key, dotted, nested
 
 __all__ = ["TensorStorage"]
+
+_PARTS, _LARGEST_PART = 64, 4096
+"""Into how many parts a change in place is cut, and the most slots of one: what the death of a process costs."""
 
 
 class TensorStorage(Storage):
@@ -47,7 +52,10 @@ class TensorStorage(Storage):
     """The memory of all steps, each [slots, *lanes, ...]."""
     _columns: Sequence[Any] = ()
     """Every leaf, [slots, *lanes, *shape]: views of the tables."""
-    _shared_counts: Tensor | None = None
+    _ledger: Ledger | None = None
+    """Where writes are recorded once other processes may read the same memory."""
+    _shared_words: Tensor | None = None
+    """Its memory, as a tensor that can be sent to processes."""
 
     def __init__(
         self,
@@ -72,7 +80,7 @@ class TensorStorage(Storage):
         self._structure, self._lane_shape = structure, sizes[1:]
         self._tables = self._columns = columns
         self.device: torch.device | None = columns[0].device
-        self._counts[:2] = sizes[0]
+        self._count(sizes[0], sizes[0], 0)
 
     @property
     def initialized(self) -> bool:
@@ -158,17 +166,48 @@ class TensorStorage(Storage):
             BadArgument: If the data does not fit; all faults at once, and nothing has been written.
             IndexError: If a slot is out of range, or slots before it would be left unwritten.
         """
+        self._write(cursor, data)
+
+    def replace(self, index: Any, data: Any) -> None:
+        """Write data over steps that are held; which slot is the next one stays as it is.
+
+        Raises:
+            BadArgument: If the data does not fit what is stored; nothing has been written then.
+            IndexError: If a slot is not held; nothing has been written then.
+        """
+        self._write(index, data, replacing=True)
+
+    def _write(self, cursor: Any, data: Any, *, replacing: bool = False) -> None:
         if isinstance(cursor, tuple):
             if len(cursor) != 1:
                 raise IndexError(f"{cursor!r} names steps of lanes; whole slots are written")
             (cursor,) = cursor
+        if self._ledger is not None and self._ledger.unfinished:
+            self.recover()
         one = names_one(cursor)
         structure, sizes, leaves = self._read(data, one=one)
         lane_shape = sizes if one else sizes[1:]
         slots = self._slots_for(lane_shape)
-        goal = target(cursor, 1 if one else sizes[0], held=self.held, slots=slots)
+        before = self._counted()
+        goal = target(cursor, 1 if one else sizes[0], held=before[0], slots=slots)
+        after = outcome(before, goal, slots)
+        if replacing:
+            if after[0] != before[0]:
+                raise IndexError(f"{cursor!r} reaches outside the {before[0]:,} slots held")
+            after = *before[:2], before[2] + 1
         if not self.initialized:
             self._make(structure, lane_shape, leaves)
+        ledger = self._ledger
+        if ledger is None:
+            self._store(goal, leaves, slots, one=one)
+            self._count(*after)
+        else:
+            where = goal.where(slots) if isinstance(goal, Run) else [goal.numpy()]
+            ledger.begin(where)
+            self._store(goal, leaves, slots, one=one)
+            ledger.commit(after, where)
+
+    def _store(self, goal: Run | Tensor, leaves: Sequence[Any], slots: int, *, one: bool) -> None:
         with torch.no_grad():
             if isinstance(goal, Run):
                 for first, begin, count in goal.pieces(slots):
@@ -176,7 +215,6 @@ class TensorStorage(Storage):
                     self._copy(first if one else slice(first, first + count), some)
             else:
                 self._scatter(goal, leaves)
-        note(self._counts, goal, slots)
 
     def _read(self, data: Any, *, one: bool) -> tuple[Structure, tuple[int, ...], list[Any]]:
         if type(data) is list and not one:
@@ -250,8 +288,51 @@ class TensorStorage(Storage):
 
     def empty(self) -> None:
         """Forget all steps; the memory stays, and so does what one element is."""
-        self._counts[:2] = 0
-        self._counts[2] += 1
+        self._recount(0, 0)
+
+    def _recount(self, held: int, written: int) -> None:
+        """Set the counts after what is held has been replaced as a whole; no step is torn then."""
+        if self._ledger is None:
+            self._count(held, written, self.rewritten + 1)
+        else:
+            self._ledger.reset(held, written)
+
+    def torn_rows(self) -> Tensor:
+        """Return the rows of the torn steps in ascending order, int64 [torn]."""
+        if not self.torn or self._ledger is None:
+            return super().torn_rows()
+        slots = torch.from_numpy(self._ledger.torn_slots())
+        return slots if self.lanes == 1 else (slots.unsqueeze(1) * self.lanes + torch.arange(self.lanes)).reshape(-1)
+
+    def recover(self) -> None:
+        """Find the write that a process began and did not end; the caller excludes all other readers and writers.
+
+        The slots of that write become torn, and the storage counts the others as before it.
+        """
+        if self._ledger is not None and self._ledger.unfinished:
+            self._ledger.recover(self._clear)
+
+    def _clear(self, slots: Slots) -> None:
+        """Fill slots with zeros, so that what reads them without a sampler finds no half of a step either."""
+        with torch.no_grad():
+            for table in self._tables:
+                table[torch.from_numpy(slots).to(table.device)] = 0
+
+    def rewriting(self) -> Iterator[slice]:
+        """Yield all slots held, part by part, for a change in place; the iterator marks a part while it is out.
+
+        A process that dies leaves one part torn, and the parts before it changed.
+        """
+        if self._ledger is None:
+            yield from super().rewriting()
+            return
+        self.recover()
+        step = min(-(-self.held // _PARTS), _LARGEST_PART)
+        for start in range(0, self.held, max(step, 1)):
+            part = slice(start, min(start + step, self.held))
+            where = self._ledger.begin_change(part)
+            yield part
+            self._ledger.commit((self.held, self.written, self.rewritten + 1), where)
 
     def share(self) -> None:
         """Let processes that get this storage from now on read and write the same memory.
@@ -265,26 +346,36 @@ class TensorStorage(Storage):
                 "process would make its own",
                 hint="write some data first, or use a LazyMemmapStorage",
             )
-        if self._shared_counts is None:
+        if self._shared_words is None:
             for table in self._tables:
                 if table.is_cpu and not isinstance(table, MemoryMappedTensor):
                     table.untyped_storage().share_memory_()
-            counts = torch.from_numpy(self._counts).clone()
-            counts.untyped_storage().share_memory_()
-            self._count_in(counts)
+            words = torch.from_numpy(self._recorded().words).clone()
+            words.untyped_storage().share_memory_()
+            self._shared_words = words
+            self._record_in(Ledger(words.numpy(), self.slots))
 
-    def _count_in(self, counts: Tensor) -> None:
-        self._counts = counts.numpy()
-        self._shared_counts = counts if counts.untyped_storage().is_shared() else None
+    def _recorded(self) -> Ledger:
+        """Return the ledger; a storage that no other process reads gets one here, with its counts."""
+        if self._ledger is None:
+            ledger = Ledger.of(self.slots)
+            ledger.words[:4] = self._counts
+            self._record_in(ledger)
+            return ledger
+        return self._ledger
+
+    def _record_in(self, ledger: Ledger) -> None:
+        self._ledger, self._counts = ledger, ledger.head
 
     @property
     def shared(self) -> bool:
         """Whether other processes may read and write the same memory."""
-        return self._shared_counts is not None
+        return self._shared_words is not None
 
     def state_dict(self) -> dict[str, Any]:
         """Return what one element is and all steps held; the tensors are views of this storage's memory."""
         steps = len(self)
+        torn = {"torn": torch.from_numpy(self._ledger.torn_slots())} if self.torn and self._ledger is not None else {}
         return {
             "layout": self._layout,
             "structure": self._structure.to_json() if self.initialized and self._structure is not None else None,
@@ -294,6 +385,7 @@ class TensorStorage(Storage):
             "held": self.held,
             "written": self.written,
             "tables": [pieces(table.flatten(0, self.ndim - 1)[:steps]) for table in self._saved()],
+            **torn,
         }
 
     def _saved(self) -> Sequence[Tensor]:
@@ -360,7 +452,10 @@ class TensorStorage(Storage):
                 some = part.reshape(len(part) // self.lanes, *table.shape[1:])
                 table[at : at + len(some)].copy_(some)
                 at += len(some)
-        self._counts[:2] = held, written
+        self._recount(held, written)
+        torn = state_dict.get("torn")
+        if torn is not None:
+            self._recorded().tear(torn.cpu().numpy())
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         """Make the memory for a saved state."""
@@ -370,22 +465,32 @@ class TensorStorage(Storage):
         del slots
         at = shift * math.prod(state_dict["lanes"])
         tables = [_turned(parts, at) for parts in state_dict["tables"]]
-        return {**state_dict, "tables": tables, "written": state_dict["held"]}
+        held, torn = state_dict["held"], state_dict.get("torn")
+        moved = {} if torn is None else {"torn": ((torn - shift) % held).sort().values}
+        return {**state_dict, "tables": tables, "written": held, **moved}
 
     def __getstate__(self) -> dict[str, Any]:
         if get_spawning_popen() is not None:
             self.share()
-        state = {**self.__dict__, "_indices": {}, "_counts": torch.from_numpy(self._counts)}
-        if self._shared_counts is not None:
-            state["_counts"] = self._shared_counts
+        state = {**self.__dict__, "_indices": {}, "_counts": [*self._counts[:4]]}
+        if self._ledger is not None:
+            words = self._shared_words
+            state["_words"] = torch.from_numpy(self._ledger.words).clone() if words is None else words
         return self._pickled(state)
 
     def _pickled(self, state: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in state.items() if name not in {"_tables", "_columns", "_shared_counts"}}
+        return {
+            name: value
+            for name, value in state.items()
+            if name not in {"_tables", "_columns", "_ledger", "_shared_words"}
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        words: Tensor | None = state.pop("_words", None)
         self.__dict__.update(state)
-        self._count_in(state["_counts"])
+        if words is not None:
+            self._shared_words = words if words.untyped_storage().is_shared() else None
+            self._record_in(Ledger(words.numpy(), self.slots))
         self._remake()
 
     def _remake(self) -> None:
@@ -408,12 +513,15 @@ def _faults(state: Mapping[str, Any], layout: str, ndim: int) -> list[str]:
         ("held", _is_count, "a whole number"),
         ("written", _is_count, "a whole number"),
         ("tables", _are_tables, "lists of tensors"),
+        ("torn", lambda value: value is None or _are_slots(value, state.get("held")), "ascending slots that are held"),
     )
     faults = [
         f"{name} is {shorten(state.get(name))}; expected {wanted}"
         for name, right, wanted in rules
         if not right(state.get(name))
     ]
+    if "structure" not in state:
+        faults.append("structure is missing; expected a description of the data, or None")
     if not faults and state["written"] != state["held"] and not state["held"] == state["slots"] < state["written"]:
         faults.append(f"it says that {state['written']} slots were written and {state['held']} are held")
     if not faults and state["structure"] is None and state["held"]:
@@ -423,6 +531,13 @@ def _faults(state: Mapping[str, Any], layout: str, ndim: int) -> list[str]:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _are_slots(value: Any, held: Any) -> bool:
+    if not isinstance(value, Tensor) or value.dtype != torch.int64 or value.ndim != 1 or not _is_count(held):
+        return False
+    slots: list[int] = [-1, *value.tolist(), held]
+    return bool((np.diff(slots) > 0).all())
 
 
 def _is_size(value: Any) -> bool:

@@ -31,6 +31,10 @@ class Signs:
     steps: Index | None = None
     """The number of each row in its trajectory, [n]; where it is not one more than before, another one begins."""
 
+    def ending(self, ends: Mask) -> Signs:
+        """Return these signs with further rows that are the last of their trajectory, [n]."""
+        return replace(self, ends=ends if self.ends is None else self.ends | ends)
+
     def cut(self, *, by_step: bool = False) -> tuple[Index, Mask]:
         """Bring the rows together by trajectory.
 
@@ -103,7 +107,7 @@ class Trajectories:
         order = rows[order]
         if (order == np.arange(len(rows))).all():
             return cls(firsts, lengths, ended_by=ended_by)
-        places = np.empty(len(rows), np.int64)
+        places = np.full(int(rows.max(initial=-1)) + 1, -1, np.int64)  # some rows may be left out
         places[order] = np.arange(len(rows))
         return cls(firsts, lengths, order, places, ended_by)
 

@@ -352,6 +352,10 @@ class Seen:
         """As the storage says."""
         return self._storage.rewritten
 
+    def __len__(self) -> int:
+        """Return the number of steps held, N."""
+        return len(self._storage)
+
     def in_time(self) -> Tensor:
         """Return all rows held, from the oldest to the newest, int64 [N]."""
         return self._storage.in_time()
@@ -365,7 +369,7 @@ class Seen:
 
     def column(self, key: Key) -> Tensor:
         """Return one entry of all steps held, [rows, ...]; they are read block by block."""
-        blocks = _blocks(len(self.in_time()))
+        blocks = _blocks(len(self))
         return torch.cat([taken(self.take(rows), key) for rows in blocks])
 
     def trajectories(

@@ -57,7 +57,8 @@ class _Sums(OverTime):
         for place, key in enumerate(self.in_keys):
             rewards = storage.column((key,) if isinstance(key, str) else key)
             sums = self.sums(rewards.index_select(0, order.to(rewards.device)), ends.to(rewards.device))
-            found[str(place)] = torch.empty_like(sums).index_copy_(0, order.to(sums.device), sums)
+            whole = sums.new_zeros((len(rewards), *sums.shape[1:]))  # no trajectory has torn rows
+            found[str(place)] = whole.index_copy_(0, order.to(sums.device), sums)
         return found
 
     def found_in_batch(self, batch: Any) -> dict[str, Any]:

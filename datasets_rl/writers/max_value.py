@@ -143,6 +143,7 @@ class TensorDictMaxValueWriter(Writer):
         if storage.held:
             held = storage.get(slice(0, storage.held))
             self._ranks = self._ranks_of(lazy_stack(held) if isinstance(held, list) else held)
+            self._ranks[storage.torn_rows().numpy()] = -np.inf  # the first to give way
             self._ages = np.arange(storage.held)
             self._arrived = storage.held
 

@@ -221,3 +221,28 @@ def test_other_threads_leave_the_handler_of_interrupts_alone():
     thread.join(10)
 
     assert seen == [signal.default_int_handler]
+
+
+def wait_and_enter(gate, entered):
+    with gate:
+        entered.set()
+
+
+def enter_fork_and_die(gate, entered):
+    """A process whose child has inherited its open lock file dies inside."""
+    with gate:
+        multiprocessing.get_context("fork").Process(target=wait_and_enter, args=(gate, entered)).start()
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_dies_inside_leaves_the_gate_open_to_its_own_children():
+    context = multiprocessing.get_context("fork")
+    gate, entered = Gate(), context.Event()
+    gate.share()
+    process = context.Process(target=enter_fork_and_die, args=(gate, entered))
+    process.start()
+    process.join(30)
+
+    assert process.exitcode == -signal.SIGKILL
+    assert entered.wait(20)

@@ -1,0 +1,81 @@
+"""A lock over threads and processes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from datasets_rl.disk import FileLock
+
+__all__ = ["ProcessLock"]
+
+_locks: WeakValueDictionary[Path, ProcessLock] = WeakValueDictionary()
+
+
+class ProcessLock:
+    """Held by one thread of one process at a time, and free again when that process dies. Reentrant.
+
+    A process has one for each file, so that two buffers over one storage never wait for each other inside one thread.
+
+    Args:
+        path: A file that exists as long as any process may take the lock.
+
+    Raises:
+        BadArgument: On a system without `fcntl`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = FileLock(path)
+        self._thread = threading.RLock()
+        self._depth = 0
+
+    @classmethod
+    def at(cls, path: Path) -> ProcessLock:
+        """Return the lock of a file."""
+        return _locks.get(path) or _locks.setdefault(path, cls(path))
+
+    def acquire(self) -> None:
+        """Wait for the lock and take it."""
+        self._thread.acquire()
+        self._depth += 1
+        if self._depth == 1:
+            try:
+                self._file.acquire()
+            except BaseException:
+                self._depth = 0
+                self._thread.release()
+                raise
+
+    def release(self) -> None:
+        """Give the lock back."""
+        self._depth -= 1
+        if not self._depth:
+            self._file.release()
+        self._thread.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *failure: object) -> None:
+        self.release()
+
+    def _restart(self) -> None:
+        """Free the lock in a forked process: the thread of its parent that held it does not exist here."""
+        self._thread = threading.RLock()
+        self._depth = 0
+        # At once: the parent may drop its buffer, and the file with it, before the child first takes the lock.
+        with suppress(OSError):
+            self._file.open()
+
+
+def _after_fork() -> None:
+    for lock in list(_locks.values()):
+        lock._restart()  # noqa: SLF001 - of this file
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,192 @@
+"""A checkpoint whose state.json was damaged or edited is refused with the documented error, and nothing has changed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from datasets_rl import (
+    BadArgument,
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    ListStorage,
+    PrioritizedSampler,
+    ReplayBuffer,
+    ReplayBufferEnsemble,
+    SamplerWithoutReplacement,
+    SliceSamplerWithoutReplacement,
+    TensorDictMaxValueWriter,
+    TensorDictReplayBuffer,
+)
+from datasets_rl.errors import IntegrityFailed
+
+SLOTS = 12
+
+
+def steps(count, lanes=None):
+    shape = (count,) if lanes is None else (lanes, count)
+    number = torch.arange(count).expand(shape).clone()
+    done = (number % 4 == 3).unsqueeze(-1)
+    return TensorDict(
+        {"observation": number.float(), "next": {"reward": number.unsqueeze(-1).float(), "done": done}}, shape
+    )
+
+
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+BUFFERS = {
+    "list": lambda: ReplayBuffer(
+        storage=ListStorage(SLOTS), sampler=PrioritizedSampler(SLOTS, 0.7, 0.5), batch_size=3, collate_fn=list
+    ),
+    "memmap": lambda: TensorDictReplayBuffer(
+        storage=LazyMemmapStorage(SLOTS), sampler=SamplerWithoutReplacement(generator=generator()), batch_size=3
+    ),
+    "highest": lambda: TensorDictReplayBuffer(
+        storage=LazyTensorStorage(SLOTS), writer=TensorDictMaxValueWriter(), batch_size=3, prefetch=2
+    ),
+    "lanes": lambda: TensorDictReplayBuffer(
+        storage=LazyTensorStorage(2 * SLOTS, ndim=2),
+        sampler=SliceSamplerWithoutReplacement(slice_len=2, generator=generator()),
+        batch_size=4,
+    ),
+    "ensemble": lambda: ReplayBufferEnsemble(
+        *(TensorDictReplayBuffer(storage=LazyTensorStorage(SLOTS)) for _ in range(2)), batch_size=4
+    ),
+}
+
+
+def filled(kind):
+    buffer = BUFFERS[kind]()
+    for member in [buffer] if kind != "ensemble" else [buffer[0], buffer[1]]:
+        data = steps(SLOTS + 3, 2 if kind == "lanes" else None)
+        member.extend([1.5, (2, "x"), {"a": torch.ones(2)}] * 5 if kind == "list" else data)
+    buffer.sample()
+    return buffer
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A checkpoint of each kind, and the text of its state."""
+    folders = {kind: tmp_path_factory.mktemp("saved") for kind in BUFFERS}
+    for kind, folder in folders.items():
+        filled(kind).dumps(folder)
+    return folders
+
+
+def places(tree, path=()):
+    """Yield the path of every value in a document."""
+    yield path
+    for key in tree if isinstance(tree, dict) else range(len(tree)) if isinstance(tree, list) else ():
+        yield from places(tree[key], (*path, key))
+
+
+OTHER_KINDS = [None, True, 3, -1, 2**70, 1.5, "x", "", [], [1], {}, {"a": 1}]
+
+
+@st.composite
+def edits(draw, document):
+    """A document in which one to three values are deleted, or are None or of another type."""
+    document = copy.deepcopy(document)
+    for _ in range(draw(st.integers(1, 3))):
+        path = draw(st.sampled_from([*places(document)][1:] or [()]))
+        if not path:
+            break
+        parent = document
+        for key in path[:-1]:
+            parent = parent[key]
+        other = [value for value in OTHER_KINDS if type(value) is not type(parent[path[-1]])]
+        if draw(st.booleans()):
+            del parent[path[-1]]
+        else:
+            parent[path[-1]] = draw(st.sampled_from(other))
+    return document
+
+
+def load_edited(folder, kind, document):
+    """Load an edited copy of a checkpoint, and return the error."""
+    changed = Path(tempfile.mkdtemp())
+    try:
+        shutil.copytree(folder, changed, dirs_exist_ok=True)
+        (changed / "state.json").write_text(json.dumps(document))
+        BUFFERS[kind]().loads(changed)
+    except Exception as error:  # noqa: BLE001 - the test says which one it may be
+        return error
+    finally:
+        shutil.rmtree(changed)
+    return None
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_an_edited_checkpoint_is_refused_as_damaged(saved, kind, data):
+    document = json.loads((saved[kind] / "state.json").read_text())
+    edited = data.draw(edits(document))
+    error = load_edited(saved[kind], kind, edited)
+
+    if json.dumps(edited) == json.dumps({key: value for key, value in document.items() if key != "digest"}):
+        assert error is None  # as older releases wrote it
+    elif "digest" in edited and {"kind", "state"} <= edited.keys():
+        assert type(error) is IntegrityFailed, repr(error)
+        assert error.hint
+    else:
+        assert error is None or type(error) in {IntegrityFailed, BadArgument}, repr(error)
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_an_edited_checkpoint_of_an_older_release_which_has_no_digest_is_refused_or_fits(saved, kind, data):
+    document = json.loads((saved[kind] / "state.json").read_text())
+    document.pop("digest")
+    state = document["state"]
+    document["state"] = data.draw(edits(state))
+    error = load_edited(saved[kind], kind, document)
+
+    assert error is None or type(error) in {IntegrityFailed, BadArgument}, repr(error)
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_a_checkpoint_that_was_not_edited_is_loaded_also_when_its_text_was_written_again(saved, kind):
+    document = json.loads((saved[kind] / "state.json").read_text())
+
+    assert load_edited(saved[kind], kind, document) is None
+
+
+@pytest.mark.parametrize("kind", ["memmap", "lanes"])
+@pytest.mark.parametrize("edit", ["structure renamed", "lanes null"])
+def test_the_known_edits_are_refused_and_nothing_has_changed(saved, kind, edit):
+    document = json.loads((saved[kind] / "state.json").read_text())
+    ring = document["state"]["storage"]["state"]
+    if edit == "structure renamed":
+        ring["structures"] = ring.pop("structure")
+    else:
+        ring["lanes"] = None
+    assert type(load_edited(saved[kind], kind, document)) is IntegrityFailed
+
+    document.pop("digest")
+    buffer = filled(kind)
+    before = buffer[:].clone()
+    with pytest.raises(BadArgument, match=r"structure|lanes"):
+        buffer.load_state_dict(_read(saved[kind], document))
+    assert (buffer[:] == before).all()
+
+
+def _read(folder, document):
+    from datasets_rl import checkpoint
+
+    (folder / "edited").mkdir(exist_ok=True)
+    shutil.copytree(folder, folder / "edited", dirs_exist_ok=True, ignore=shutil.ignore_patterns("edited"))
+    (folder / "edited" / "state.json").write_text(json.dumps(document))
+    return checkpoint.read(folder / "edited")

@@ -1,0 +1,198 @@
+"""Temporary folders go with the last process that uses them, however that ends, and no other folder does."""
+
+import gc
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from datasets_rl import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer
+from datasets_rl.storages.scratch import ScratchFolder, sweep_scratch
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork, flock and SIGKILL")
+
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """A temporary folder of the system's that holds nothing yet."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(ScratchFolder, "_swept", False)
+    return tmp_path
+
+
+def make(kind, pipe):
+    if kind == "memmap":
+        storage = LazyMemmapStorage(100_000)
+        storage.set(range(90_000), torch.zeros(90_000, 8))
+    else:
+        storage = LazyTensorStorage(10)
+        buffer = ReplayBuffer(storage=storage)
+        buffer.extend(torch.zeros(10, 2))
+        buffer.share()
+    pipe.send("made")
+    pipe.recv()
+
+
+def started(function, *arguments):
+    ours, theirs = FORK.Pipe()
+    process = FORK.Process(target=function, args=(*arguments, theirs))
+    process.start()
+    answer = ours.recv()
+    return process, ours, answer
+
+
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("kind", ["memmap", "shared memory"])
+def test_the_next_process_removes_what_a_killed_one_left(place, kind, by):
+    process, _, _ = started(make, kind)
+    (left,) = place.iterdir()
+    assert sweep_scratch() == 0
+    assert left.exists()
+
+    os.kill(process.pid, by)
+    process.join()
+    assert left.exists()
+    storage = LazyMemmapStorage(10)
+
+    assert [*place.iterdir()] == [storage.scratch_dir]
+
+
+def test_a_sweep_says_how_many_bytes_it_freed_on_the_disk(place):
+    process, _, _ = started(make, "memmap")
+    process.kill()
+    process.join()
+    freed = sweep_scratch()
+
+    assert 90_000 * 32 <= freed < 2 * 90_000 * 32
+    assert [*place.iterdir()] == []
+    assert sweep_scratch() == 0
+
+
+def test_an_id_that_the_system_gives_again_keeps_no_folder(place):
+    """The folder does not say which process made it: only a lock that the kernel frees counts."""
+    process, _, _ = started(make, "memmap")
+    (left,) = place.iterdir()
+    process.kill()
+    process.join()
+
+    assert (left / "owner.lock").read_bytes() == b""
+    sweep_scratch()
+    assert not left.exists()
+
+
+def adopt(kept, pipe):
+    storage = pickle.loads(kept) if isinstance(kept, bytes) else kept
+    pipe.send(float(storage.get(0)[0]))
+    pipe.recv()
+
+
+def lend(how, pipe):
+    """Make a storage, give it to a process of our own, and wait to be killed."""
+    storage = LazyMemmapStorage(10)
+    storage.set(0, torch.tensor([5.0]))
+    process, ours, value = started(adopt, pickle.dumps(storage) if how == "pickle" else storage)
+    pipe.send((process.pid, value, str(storage.scratch_dir)))
+    pipe.recv()
+    del ours
+
+
+@pytest.mark.parametrize("how", ["fork", "pickle"])
+def test_a_folder_stays_as_long_as_a_process_that_got_the_storage_lives(how):
+    maker, _, (pid, value, folder) = started(lend, how)
+    maker.kill()
+    maker.join()
+    sweep_scratch()
+    assert value == 5
+    assert Path(folder).exists()
+
+    os.kill(pid, signal.SIGKILL)
+    end = time.monotonic() + 20
+    while Path(folder).exists() and time.monotonic() < end:
+        sweep_scratch()
+    assert not Path(folder).exists()
+
+
+def test_a_process_that_opens_the_folder_of_another_one_keeps_it(place):
+    process, _, _ = started(make, "memmap")
+    (left,) = place.iterdir()
+    storage = LazyMemmapStorage(100_000, scratch_dir=left, existsok=True)
+    process.kill()
+    process.join()
+    sweep_scratch()
+    assert left.exists()
+    assert storage.held == 90_000
+
+    del storage
+    gc.collect()
+    sweep_scratch()
+    assert not left.exists()
+
+
+KEEP = """
+import os, signal, sys, tempfile, torch
+tempfile.tempdir = sys.argv[1]
+from datasets_rl import LazyMemmapStorage
+kept = [LazyMemmapStorage(3, auto_cleanup=False), LazyMemmapStorage(3, scratch_dir=sys.argv[1] + "/datasets_rl_scratch_mine")]
+for one in kept:
+    one.set(0, torch.zeros(1))
+print(*[one.scratch_dir for one in kept], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_the_user_asked_to_keep_stays(place):
+    done = subprocess.run([sys.executable, "-c", KEEP, str(place)], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    (place / "datasets_rl_notes").mkdir()
+    (place / "datasets_rl_scratch_file").write_text("mine")
+    before = sorted(place.iterdir())
+    sweep_scratch()
+
+    assert len(done.stdout.split()) == 2
+    assert sorted(place.iterdir()) == before
+
+
+def test_a_folder_whose_process_died_before_it_locked_it_goes(place):
+    (place / "datasets_rl_scratch_abcdefgh").mkdir()
+    sweep_scratch()
+
+    assert [*place.iterdir()] == []
+
+
+def test_a_link_is_not_followed(place, tmp_path_factory):
+    target = tmp_path_factory.mktemp("elsewhere")
+    (target / "owner.lock").touch()
+    (place / "datasets_rl_scratch_abcdefgh").symlink_to(target)
+    sweep_scratch()
+
+    assert (target / "owner.lock").exists()
+
+
+def churn():
+    for _ in range(60):
+        folder = ScratchFolder()
+        (folder.path / "data").write_text("x")
+        sweep_scratch()
+        assert (folder.path / "data").read_text() == "x"
+
+
+def test_processes_that_make_and_sweep_at_once_keep_their_folders(place):
+    processes = [FORK.Process(target=churn) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    sweep_scratch()
+
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert [*place.iterdir()] == []
