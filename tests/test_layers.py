@@ -28,7 +28,7 @@ LAYERS = [
     {"shards", "convert"},
     {"buffers"},
     {"library"},
-    {"datasets", "preprocess", "scores"},
+    {"datasets", "preprocess", "scores", "verification"},
     {"loading", "mixing"},
     {"cli", "recipes"},
 ]

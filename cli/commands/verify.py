@@ -15,7 +15,7 @@ from ..options import Outcome, Shell, Targets, aim, each, exit_code, known
 from ..output import Lines, Result, size_text
 
 if TYPE_CHECKING:
-    from datasets_rl.library import Verification
+    from datasets_rl.verification import Verification
 
 BROKEN = code_of(IntegrityFailed("", ()))
 
@@ -36,9 +36,9 @@ def run(
       rlds verify d4rl/hopper-medium-v2 --deep
       rlds verify ./my-dataset --json
     """
-    from datasets_rl import library
+    from datasets_rl.verification import verify
 
-    found = each(shell, datasets, lambda one: library.verify(**aim(shell, one), deep=deep))
+    found = each(shell, datasets, lambda one: verify(**aim(shell, one), deep=deep))
     return Result(
         {"datasets": [_document(one) for one in found], "deep": deep},
         [Lines(tuple(line for one in found if one.value for line in _lines(shell, one.value)))],
