@@ -35,6 +35,8 @@ class Verification:
     """What was looked at, a sentence each."""
     files: int
     bytes: int
+    preprocessed: bool = False
+    """Whether the dataset was made of another dataset, and not of raw files alone."""
 
 
 def verify(
@@ -54,36 +56,42 @@ def verify(
         UnknownId: If there is no such id, or nothing finished is there.
         ManifestInvalid: If the manifest cannot be trusted.
     """
-    from datasets_rl.format.verify import check_files
+    from datasets_rl.format.verify import check_files, check_manifest
     from datasets_rl.manifest import Manifest
 
     settings = settings or Settings.from_env()
     folder = locate(dataset, root=root, settings=settings)
     manifest = Manifest.read(folder)
+    findings = check_manifest(folder)
+    checked = ["the digest of the manifest"] * (not findings.remarks)
     with report(f"checking {manifest.id}", manifest.bytes, show=settings.progress) as advance:
-        problems = check_files(folder, advance)
-    checked = [f"size and sha256 of {len(manifest.files)} files"]
-    remarks: list[str] = []
-    if deep and not problems:
+        broken = check_files(folder, advance)
+    findings.problems += broken
+    checked.append(f"size and sha256 of {len(manifest.files)} files")
+    if manifest.unverified:
+        findings.remarks.append(manifest.unverified)
+    if deep and not broken:
         from datasets_rl.format.reader import StoredDataset
         from datasets_rl.specs.infer import from_manifest, misfits_of_columns
         from datasets_rl.ted.check import check_rules
 
         stored_dataset = StoredDataset(folder)
-        findings = check_rules(stored_dataset.schema, stored_dataset.episodes, stored_dataset.column)
-        problems, remarks = findings.problems, findings.remarks
+        found = check_rules(stored_dataset.schema, stored_dataset.episodes, stored_dataset.column)
+        findings.problems += found.problems
+        findings.remarks += found.remarks
         checked.append(f"the rules of TED on {manifest.steps:,} steps of {manifest.episodes:,} episodes")
-        problems += misfits_of_columns(from_manifest(manifest), stored_dataset.column, manifest.steps)
+        findings.problems += misfits_of_columns(from_manifest(manifest), stored_dataset.column, manifest.steps)
         checked.append("every value against the specs")
-        problems += _compare(stored_dataset, folder, checked)
+        findings.problems += _compare(stored_dataset, folder, checked)
     return Verification(
         id=manifest.id,
         folder=folder,
-        problems=tuple(problems),
-        remarks=tuple(remarks),
+        problems=tuple(findings.problems),
+        remarks=tuple(findings.remarks),
         checked=tuple(checked),
         files=len(manifest.files),
         bytes=manifest.bytes,
+        preprocessed=bool(manifest.history),
     )
 
 

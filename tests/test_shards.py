@@ -65,6 +65,7 @@ def content(folder):
     for one in manifest["raw"]:
         del one["url"], one["etag"], one["checked"]
     manifest.pop("revision", None)
+    del manifest["digest"]
     return {path.name: file_sha256(path) for path in folder.glob("*") if path.name != "manifest.json"}, manifest
 
 

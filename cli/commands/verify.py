@@ -25,10 +25,12 @@ def run(
     datasets: Targets,
     deep: Annotated[
         bool,
-        typer.Option("--deep", help="Also every rule of TED, NaN, jumps, and the raw files where they are at hand."),
+        typer.Option(
+            "--deep", help="Also every rule of TED, NaN, jumps, statistics, and the raw files where they are at hand."
+        ),
     ] = False,
 ) -> Result:
-    """Check stored datasets: sizes and checksums of all files.
+    """Check stored datasets: the manifest, and sizes and checksums of all files.
 
     \b
     Examples:
@@ -76,5 +78,15 @@ def _lines(shell: Shell, found: Verification) -> Iterator[str]:
     yield from (f"  remark: {text}" for text in found.remarks)
     if not found.problems:
         yield from (f"  checked: {text}" for text in found.checked)
-    elif known(found.id):
-        yield f"  next: {shell.repeated(f'rlds download {shlex.quote(found.id)} --force')}"
+    else:
+        yield f"  next: {_remedy(shell, found)}"
+
+
+def _remedy(shell: Shell, found: Verification) -> str:
+    """Return what makes this folder whole again; other folders of the same id may be intact."""
+    from datasets_rl import library
+
+    again = shell.repeated(f"rlds download {shlex.quote(found.id)} --force")
+    if known(found.id) and library.place(found.id, settings=shell.settings).folder.resolve() == found.folder.resolve():
+        return f"{again}, then preprocess it again" if found.preprocessed else again
+    return f"delete {found.folder}, and copy or download the dataset to that place again"

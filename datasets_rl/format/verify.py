@@ -1,4 +1,4 @@
-"""Are the files of a dataset still the ones that were written?"""
+"""Are the files of a dataset, its manifest included, still the ones that were written?"""
 
 from __future__ import annotations
 
@@ -7,11 +7,42 @@ from pathlib import Path
 from datasets_rl.errors import IntegrityFailed
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.manifest import MANIFEST_FILE, Manifest
+from datasets_rl.manifest import KNOWN_KEYS, MANIFEST_FILE, Manifest, digest_of, read_document
 from datasets_rl.progress import Report
 from datasets_rl.rows import ROWS_FILE
+from datasets_rl.ted.check import Findings
 
-__all__ = ["check_files"]
+__all__ = ["check_files", "check_manifest"]
+
+
+def check_manifest(folder: Path) -> Findings:
+    """Compare the manifest with the digest that it carries of itself.
+
+    Returns:
+        The difference; or a remark that there is no digest, as in manifests of earlier versions.
+
+    Raises:
+        NotADataset: If the folder has no manifest.
+        ManifestInvalid: If the manifest cannot be trusted.
+    """
+    findings = Findings()
+    document = read_document(folder)
+    Manifest.from_json(document, where=str(folder / MANIFEST_FILE))
+    stated = document.get("digest")
+    if stated is not None:
+        if stated != (digest := digest_of(document)):
+            findings.problems.append(
+                f"{MANIFEST_FILE} has the digest {digest[:12]}... and states {str(stated)[:12]}...: a value in it "
+                "changed after it was written"
+            )
+    elif unknown := sorted(document.keys() - KNOWN_KEYS):
+        # A manifest without a digest is of an earlier version, which wrote no key that is unknown today.
+        findings.problems.append(f"{MANIFEST_FILE} has no digest and the unknown keys {', '.join(unknown)}")
+    else:
+        findings.remarks.append(
+            f"{MANIFEST_FILE} has no digest: it was written before manifests had digests, and nothing vouches for it"
+        )
+    return findings
 
 
 def check_files(folder: Path, report: Report) -> list[str]:
