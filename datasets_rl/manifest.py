@@ -233,13 +233,8 @@ class Manifest:
         bare = [one for one in self.raw if one.checked != "catalog"]
         if not bare:
             return ""
-        why = (
-            "the comparison was skipped" if any(one.checked == "skipped" for one in bare) else "the upstream gave none"
-        )
-        return (
-            f"no upstream digest vouches for the values: {len(bare):,} of {len(self.raw):,} raw files were not compared "
-            f"with one, such as {bare[0].path} ({why})"
-        )
+        why = "the comparison was skipped" if any(one.checked == "skipped" for one in bare) else "none was known"
+        return f"no upstream digest vouches for {len(bare):,} of {len(self.raw):,} raw files, such as {bare[0].path}: {why}"
 
     @property
     def bytes(self) -> int:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl import sources
-from datasets_rl.errors import BadArgument, UnknownId, UnknownKey
+from datasets_rl.errors import (
+    BadArgument,
+    ConversionFailed,
+    FetchFailed,
+    ManifestInvalid,
+    MissingDependency,
+    UnknownId,
+    UnknownKey,
+)
 from datasets_rl.library import Place, locate
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
@@ -16,6 +24,7 @@ from datasets_rl.settings import Settings
 if TYPE_CHECKING:
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.manifest import Manifest
+    from datasets_rl.ted.check import Findings
     from datasets_rl.ted.keys import Key
 
 __all__ = ["Verification", "raw_files", "verify"]
@@ -47,8 +56,9 @@ def verify(
     Args:
         dataset: Its id, or its folder.
         deep: Beside sizes and digests, check every rule of TED and every value against its spec, look for values that
-            are no data, and, where the raw files are at hand, compare the converted values with theirs, column by
-            column.
+            are no data, and recompute everything that the manifest states: from the dataset itself, from the catalog,
+            and, where the raw files are at hand, from them. Then every converted value is compared with the raw files,
+            column by column.
         root: The source's folder; by default ``<RLDS_HOME>/<source>``.
         settings: By default those of the environment.
 
@@ -71,18 +81,7 @@ def verify(
     if manifest.unverified:
         findings.remarks.append(manifest.unverified)
     if deep and not broken:
-        from datasets_rl.format.reader import StoredDataset
-        from datasets_rl.specs.infer import from_manifest, misfits_of_columns
-        from datasets_rl.ted.check import check_rules
-
-        stored_dataset = StoredDataset(folder)
-        found = check_rules(stored_dataset.schema, stored_dataset.episodes, stored_dataset.column)
-        findings.problems += found.problems
-        findings.remarks += found.remarks
-        checked.append(f"the rules of TED on {manifest.steps:,} steps of {manifest.episodes:,} episodes")
-        findings.problems += misfits_of_columns(from_manifest(manifest), stored_dataset.column, manifest.steps)
-        checked.append("every value against the specs")
-        findings.problems += _compare(stored_dataset, folder, checked)
+        _check_deeply(folder, findings, checked, settings)
     return Verification(
         id=manifest.id,
         folder=folder,
@@ -95,32 +94,111 @@ def verify(
     )
 
 
-def _compare(stored_dataset: StoredDataset, folder: Path, checked: list[str]) -> list[str]:
-    manifest = stored_dataset.manifest
+def _check_deeply(folder: Path, findings: Findings, checked: list[str], settings: Settings) -> None:
+    from datasets_rl.format.reader import StoredDataset
+    from datasets_rl.format.verify import check_content
+    from datasets_rl.specs.infer import from_manifest, misfits_of_columns
+    from datasets_rl.ted.check import check_rules
+
+    stored = StoredDataset(folder)
+    manifest = stored.manifest
+    found = check_rules(stored.schema, stored.episodes, stored.column)
+    findings.problems += found.problems
+    findings.remarks += found.remarks
+    checked.append(f"the rules of TED on {manifest.steps:,} steps of {manifest.episodes:,} episodes")
+    findings.problems += check_content(stored)
+    checked.append("statistics, counts and specs against the values")
+    try:
+        findings.problems += misfits_of_columns(from_manifest(manifest), stored.column, manifest.steps)
+        checked.append("every value against the specs")
+    except ManifestInvalid as error:
+        findings.problems += error.problems
+    _check_origin(stored, folder, findings, checked, settings)
+
+
+def _check_origin(
+    stored: StoredDataset, folder: Path, findings: Findings, checked: list[str], settings: Settings
+) -> None:
+    """Compare a dataset with the catalog and with its raw files, as far as they are at hand."""
+    from datasets_rl.manifest import converter_version
+    from datasets_rl.reread import ENTRY_FIELDS, entry_differences
+
+    manifest = stored.manifest
     if manifest.history:
         checked.append("not compared with raw files: it was preprocessed")
-        return []
+        return
+    same_version = manifest.converter == converter_version()
     try:
         head, name = sources.split_id(manifest.id)
         origin = sources.source(head)
-        origin.entry(name)
-    except UnknownId:
+        entry = origin.entry(name)
+    except UnknownId as error:
+        if same_version:
+            findings.problems.append(f"id: {error.message}; this version of datasets-rl wrote the dataset")
         checked.append(f"not compared with raw files: this version has no source for {manifest.id}")
-        return []
+        return
+    if not same_version:
+        findings.remarks.append(
+            f"it was written by datasets-rl {manifest.converter or 'of an unknown version'}, and this is "
+            f"{converter_version()}: what the manifest states is not compared with what this version would state"
+        )
     spot = Place(folder.parents[name.count("/")], name) if folder.as_posix().endswith(f"/{name}") else None
     files = raw_files(manifest, spot)
+    if same_version and (files is None or _is_partial(manifest)):
+        names = [one for one in ENTRY_FIELDS if one not in origin.restated]
+        findings.problems += entry_differences(manifest, entry, names)
+        checked.append(f"{', '.join(names)} against the catalog" if names else "nothing against the catalog")
     if files is None:
         checked.append("not compared with raw files: they are not at hand (rlds download --keep-raw keeps them)")
-        return []
+        return
+    findings.problems += _raw_differences(manifest, files)
+    if same_version and not _is_partial(manifest):
+        _read_again(stored, files, findings, checked, settings)
     try:
-        problems = origin.compare(name, files, _with_texts(stored_dataset), stored_dataset.episodes)
+        findings.problems += origin.compare(name, files, _with_texts(stored), stored.episodes)
     except UnknownKey:
         checked.append("not compared with raw files: fields of theirs were left out")
-        return []
+        return
+    except ConversionFailed as error:
+        findings.problems += error.problems
+        return
     named = [file.name for file in files.values()]
     more = f" and {len(named) - 3:,} more files" if len(named) > 3 else ""
     checked.append(f"every converted value against {', '.join(named[:3])}{more}")
-    return problems
+
+
+def _is_partial(manifest: Manifest) -> bool:
+    """Return whether raw files or episodes were left out, so that the raw files do not determine the manifest."""
+    return bool({"episodes", "include", "exclude", "max_size"} & manifest.selection.keys())
+
+
+def _read_again(
+    stored: StoredDataset, files: Mapping[str, Path], findings: Findings, checked: list[str], settings: Settings
+) -> None:
+    from datasets_rl.reread import reread
+
+    manifest = stored.manifest
+    label = f"reading the raw files of {manifest.id}"
+    try:
+        with report(label, manifest.steps, unit=" steps", show=settings.progress) as advance:
+            findings.problems += reread(stored, files, advance)
+    except (FetchFailed, MissingDependency) as error:
+        checked.append(f"raw files not read again: {error.message}")
+        return
+    checked.append("description, metadata, decisions and the episode table against the raw files")
+
+
+def _raw_differences(manifest: Manifest, files: Mapping[str, Path]) -> Iterator[str]:
+    """Yield the raw files that are not those the dataset was made of; the file or the manifest has changed."""
+    from datasets_rl.format.npy import file_sha256
+
+    for file in manifest.raw:
+        path = files[file.path]
+        size = path.stat().st_size
+        if size != file.bytes:
+            yield f"the raw file {path} is {size:,} bytes; the manifest states {file.bytes:,}"
+        elif (digest := file_sha256(path)) != file.sha256:
+            yield f"the raw file {path} has sha256 {digest[:12]}...; the manifest states {file.sha256[:12]}..."
 
 
 def _with_texts(stored_dataset: StoredDataset) -> Callable[[Key, int, int], Any]:
@@ -144,13 +222,13 @@ def _with_texts(stored_dataset: StoredDataset) -> Callable[[Key, int, int], Any]
 def raw_files(manifest: Manifest, spot: Place | None) -> Mapping[str, Path] | None:
     """Return where the raw files of a dataset lie, or None unless all of them are at hand.
 
-    They are when they were kept, or when the dataset was made of local files that are still as they were.
+    They are when they were kept, or when the dataset was made of local files that are still in their place.
     """
     found: dict[str, Path] = {}
     for file in manifest.raw:
         kept = spot.raw / file.path if spot is not None else None
         path = kept if kept is not None and kept.is_file() else _in_place(file.url)
-        if path is None or not path.is_file() or path.stat().st_size != file.bytes:
+        if path is None or not path.is_file():
             return None
         found[file.path] = path
     return found or None

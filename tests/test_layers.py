@@ -28,7 +28,7 @@ LAYERS = [
     {"shards", "convert"},
     {"buffers"},
     {"library"},
-    {"datasets", "preprocess", "scores", "verification"},
+    {"datasets", "preprocess", "reread", "scores", "verification"},
     {"loading", "mixing"},
     {"cli", "recipes"},
 ]

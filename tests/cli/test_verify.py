@@ -88,6 +88,7 @@ def test_values_that_break_the_rules_are_found_by_deep(rlds, stored):
 def test_values_outside_of_their_spec_are_found_by_deep(rlds, stored):
     """The pendulum's action lies in [-2, 2]; a manifest that promises less is broken by the data."""
     manifest = json.loads((stored / "manifest.json").read_text())
+    manifest["raw"] = []  # which would show what the upstream promises
     manifest["specs"]["action"] = {"kind": "bounded", "dtype": "float32", "shape": [1], "low": -2.0, "high": 2.0}
     reseal(stored, manifest)
     assert rlds("verify", "demo/pendulum", "--deep").code == 0
@@ -150,4 +151,4 @@ def test_values_that_no_upstream_digest_vouches_for_are_marked_in_one_line(rlds,
     after = rlds(*words, "demo/pendulum").out
 
     assert "no upstream digest vouches" not in before
-    assert sum("no upstream digest vouches for the values" in line for line in after.splitlines()) == 1
+    assert sum("no upstream digest vouches for" in line for line in after.splitlines()) == 1
