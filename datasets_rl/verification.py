@@ -151,7 +151,9 @@ def _check_origin(
     if files is None:
         checked.append("not compared with raw files: they are not at hand (rlds download --keep-raw keeps them)")
         return
-    findings.problems += _raw_differences(manifest, files)
+    if changed := [*_raw_differences(manifest, files)]:
+        findings.problems += changed
+        return
     if same_version and not _is_partial(manifest):
         _read_again(stored, files, findings, checked, settings)
     try:

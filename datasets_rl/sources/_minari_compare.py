@@ -66,6 +66,10 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                 skip = done.get(number, 0)
                 length, start = int(episodes.lengths[row]), int(episodes.starts[row])
                 raw = dict(_of_hdf5(file, number)) if file is not None else dict(_of_table(files, number))
+                if not raw:
+                    text = f"source of episode {row:,} is {number}, and the raw files have no episode of this number"
+                    differences.setdefault(("source",), (text, length))
+                    continue
                 steps = raw[NEXT_REWARD].length
                 raw[NEXT_TRUNCATED] = _cut_at_its_end(raw)
                 for key, rows in raw.items():
@@ -148,7 +152,8 @@ def _of_hdf5(file: h5py.File, number: int) -> Iterator[tuple[Key, _Rows]]:
         if isinstance(item, h5py.Dataset):
             found.append((name, item))
 
-    file[f"episode_{number}"].visititems(visit)
+    if f"episode_{number}" in file:
+        file[f"episode_{number}"].visititems(visit)
     for name, dataset in found:
         yield _key(name.split("/")), _of_dataset(dataset)
 
@@ -167,9 +172,10 @@ def _of_dataset(dataset: h5py.Dataset) -> _Rows:
 def _of_table(files: Mapping[str, Path], number: int) -> Iterator[tuple[Key, _Rows]]:
     from pyarrow import feather, parquet
 
-    place = next(
-        place for path, place in files.items() if path.rpartition("/")[0].endswith(f"/{number}") and "part-" in path
-    )
+    own = (one for path, one in files.items() if path.rpartition("/")[0].endswith(f"/{number}") and "part-" in path)
+    place = next(own, None)
+    if place is None:
+        return
     table = parquet.read_table(place) if place.suffix == ".parquet" else feather.read_table(place, memory_map=False)
     for name in table.column_names:
         if name != "episode_id":
