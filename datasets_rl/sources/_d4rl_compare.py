@@ -16,7 +16,7 @@ from datasets_rl.ted.keys import dotted
 
 __all__ = ["compare"]
 
-_BLOCK_BYTES = 32 << 20
+_BLOCK_BYTES = 4 << 20
 _ROOTS = {"observations": ("observation",), "actions": ("action",), "infos": ("info",)}
 _NEXT_ROOTS = {"next_observations": ("next", "observation"), "rewards": ("next", "reward")}
 _SKIPPED = ("metadata", "virtual", "terminals", "timeouts")
