@@ -156,8 +156,14 @@ def _check_origin(
         return
     if same_version and not _is_partial(manifest):
         _read_again(stored, files, findings, checked, settings)
+    _compare(stored, files, findings, checked)
+
+
+def _compare(stored: StoredDataset, files: Mapping[str, Path], findings: Findings, checked: list[str]) -> None:
+    head, name = sources.split_id(stored.manifest.id)
+    column = _with_texts(stored)
     try:
-        findings.problems += origin.compare(name, files, _with_texts(stored), stored.episodes)
+        findings.problems += sources.source(head).compare(name, files, column, stored.episodes)
     except UnknownKey:
         checked.append("not compared with raw files: fields of theirs were left out")
         return

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -224,3 +226,52 @@ def test_a_raw_file_that_changed_in_no_value_is_found(converted, tmp_path, monke
 
     (problem,) = verify(folder, deep=True).problems
     assert problem.startswith(f"the raw file {kept} is ")
+
+
+MEASURED = """
+import json, sys, threading, time
+from pathlib import Path
+from datasets_rl import library, verify
+from datasets_rl.settings import Settings
+
+def anonymous():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+
+name, few, many = sys.argv[1:]
+settings = Settings(home=Path(few).parent, progress=False)
+verify(Path(few), deep=True, settings=settings)
+idle, peak, over = anonymous(), [0.0], threading.Event()
+
+def watch():
+    while not over.wait(0.002):
+        peak[0] = max(peak[0], anonymous())
+
+thread = threading.Thread(target=watch)
+thread.start()
+found = verify(Path(many), deep=True, settings=settings)
+over.set()
+thread.join()
+print(json.dumps([peak[0] - idle, found.problems]))
+"""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "size", [pytest.param(60_000_000, id="60MB"), pytest.param(400_000_000, id="400MB", marks=pytest.mark.slow)]
+)
+def test_memory_is_bounded_whatever_the_size_of_the_files(tmp_path, size):
+    """Anonymous memory above that of a process that has verified a small dataset."""
+    (case,) = CASES
+    folders = []
+    for name, bytes_of_file in (("few", 100_000), ("many", size)):
+        (tmp_path / name).mkdir()
+        case.many(tmp_path / name, bytes_of_file)
+        settings = Settings(home=tmp_path / f"home-{name}", progress=False, jobs=1)
+        folders.append(library.download(case.id, from_local=tmp_path / name, settings=settings))
+    words = [case.id, *map(str, folders)]
+    done = subprocess.run([sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, check=True)
+
+    more, problems = json.loads(done.stdout)
+    assert problems == []
+    assert more < 150
