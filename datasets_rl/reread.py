@@ -1,6 +1,6 @@
 """The raw files of a stored dataset, read once more: what its episode table and its manifest should state.
 
-`Source.compare` checks the values of the steps with code of its own. This module checks everything beside them with the
+`Source.compare` checks the values of the steps with separate code. This module checks everything beside them with the
 reader that converted the dataset, one block of episodes at a time, and writes nothing.
 """
 
@@ -95,7 +95,7 @@ def reread(stored: StoredDataset, files: Mapping[str, Path], report: Report) -> 
 
 
 class _AtHand(Upstream):
-    """An upstream that consists of the raw files at hand. It never uses a network."""
+    """An upstream that consists of the available raw files. It never uses a network."""
 
     def __init__(self, manifest: Manifest, files: Mapping[str, Path], aside: Path) -> None:
         super().__init__(aside, aside / "upstream.json", settings=Settings(home=aside, offline=True, progress=False))

@@ -55,9 +55,9 @@ def verify(
 
     Args:
         dataset: Its id, or its folder.
-        deep: Beside sizes and digests, check every rule of TED and every value against its spec, look for values that
-            are no data, and recompute everything that the manifest states: from the dataset itself, from the catalog,
-            and, where the raw files are at hand, from them. Then every converted value is compared with the raw files,
+        deep: Beside sizes and digests, check every rule of TED and every value against its spec, look for NaN, infinity
+            and seams, and recompute everything that the manifest states: from the dataset itself, from the catalog,
+            and from the raw files where they are available. Then compare every converted value with the raw files,
             column by column.
         root: The source's folder; by default ``<RLDS_HOME>/<source>``.
         settings: By default those of the environment.
@@ -119,7 +119,7 @@ def _check_deeply(folder: Path, findings: Findings, checked: list[str], settings
 def _check_origin(
     stored: StoredDataset, folder: Path, findings: Findings, checked: list[str], settings: Settings
 ) -> None:
-    """Compare a dataset with the catalog and with its raw files, as far as they are at hand."""
+    """Compare a dataset with the catalog, and with its raw files where they are available."""
     from datasets_rl.manifest import converter_version
     from datasets_rl.reread import ENTRY_FIELDS, entry_differences
 

@@ -194,7 +194,7 @@ def test_statistics_do_not_depend_on_the_blocks_they_are_recomputed_in(tmp_path,
 
 @pytest.mark.parametrize("number", [0, -1])
 def test_every_value_of_an_episode_table_is_compared_with_the_raw_file(folder, number):
-    """The checksum is made to fit; without the raw file nobody would know."""
+    """The checksum is made to fit; without the raw file no check would find it."""
     path = folder / "episodes.npy"
     table = np.load(path)
     document = document_of(folder)

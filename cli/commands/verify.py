@@ -26,7 +26,7 @@ def run(
     deep: Annotated[
         bool,
         typer.Option(
-            "--deep", help="Also every rule of TED, NaN, jumps, statistics, and the raw files where they are at hand."
+            "--deep", help="Also every rule of TED, NaN, jumps, statistics, and the raw files where they are available."
         ),
     ] = False,
 ) -> Result:

@@ -19,10 +19,10 @@ __all__ = ["check_content", "check_files", "check_manifest"]
 
 
 def check_manifest(folder: Path) -> Findings:
-    """Compare the manifest with the digest that it carries of itself.
+    """Compare the manifest with the digest that it states.
 
     Returns:
-        The difference; or a remark that there is no digest, as in manifests of earlier versions.
+        The difference; or a remark that it states none, as manifests of earlier versions do.
 
     Raises:
         NotADataset: If the folder has no manifest.

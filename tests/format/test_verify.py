@@ -50,7 +50,7 @@ def test_the_digest_is_the_sha256_of_the_canonical_json_without_the_digest(intac
 
 @pytest.mark.parametrize("bit", range(8))
 def test_a_flipped_bit_anywhere_in_the_manifest_is_found(intact, tmp_path, bit):
-    """One bit at every 16th byte; a flip that leaves the parsed document as it was is no change."""
+    """One bit at every 16th byte; a flip that leaves the parsed document unchanged does not count."""
     data = (intact / "manifest.json").read_bytes()
     folder = shutil.copytree(intact, tmp_path / "toy")
     missed = []
