@@ -71,7 +71,7 @@ def reread(stored: StoredDataset, files: Mapping[str, Path], report: Report) -> 
         report: Called with each number of further steps.
 
     Raises:
-        FetchFailed: If the source needs a file that is not among the raw files.
+        FetchFailed, ConversionFailed: If the source needs a file that is not among the raw files.
         MissingDependency: If an optional library of the reader is absent.
     """
     manifest = stored.manifest
@@ -86,6 +86,10 @@ def reread(stored: StoredDataset, files: Mapping[str, Path], report: Report) -> 
     try:
         with TemporaryDirectory(prefix="rlds-verify-") as aside:
             contents = origin.resolve(name, selection, _AtHand(manifest, files, Path(aside))).narrowed(selection)
+    except (UnknownKey, BadArgument) as error:
+        yield f"selection is {shorten(manifest.selection)}: {error.message}"
+        return
+    try:
         yield from entry_differences(manifest, contents.entry or origin.entry(name))
         yield from _contents_differences(stored, contents, selection, files, report)
     except (UnknownKey, BadArgument) as error:
@@ -282,8 +286,8 @@ class _EpisodeComparison:
                 finals[field.key] = np.stack(self._finals[field.key])
         self._compare(np.array(self._lengths), np.array(self._known), metadata, finals)
         self._bytes = 0
-        for listed in (self._lengths, self._known, self._metadata, *self._finals.values()):
-            listed.clear()
+        self._lengths, self._known, self._metadata = [], [], []
+        self._finals = {field.key: [] for field in self._carried}
 
     def _compare(
         self,

@@ -144,19 +144,17 @@ def _check_origin(
         )
     spot = Place(folder.parents[name.count("/")], name) if folder.as_posix().endswith(f"/{name}") else None
     files = raw_files(manifest, spot)
-    if same_version and (files is None or _is_partial(manifest)):
+    changed = [] if files is None else [*_raw_differences(manifest, files)]
+    findings.problems += changed
+    usable = None if changed else files
+    if same_version and (usable is None or not _read_again(stored, usable, findings, checked, settings)):
         names = [one for one in ENTRY_FIELDS if one not in origin.restated]
         findings.problems += entry_differences(manifest, entry, names)
-        checked.append(f"{', '.join(names)} against the catalog" if names else "nothing against the catalog")
-    if files is None:
+        checked.append(f"{', '.join(names)} against the catalog")
+    if usable is not None:
+        _compare(stored, usable, findings, checked)
+    elif files is None:
         checked.append("not compared with raw files: they are not at hand (rlds download --keep-raw keeps them)")
-        return
-    if changed := [*_raw_differences(manifest, files)]:
-        findings.problems += changed
-        return
-    if same_version and not _is_partial(manifest):
-        _read_again(stored, files, findings, checked, settings)
-    _compare(stored, files, findings, checked)
 
 
 def _compare(stored: StoredDataset, files: Mapping[str, Path], findings: Findings, checked: list[str]) -> None:
@@ -175,25 +173,25 @@ def _compare(stored: StoredDataset, files: Mapping[str, Path], findings: Finding
     checked.append(f"every converted value against {', '.join(named[:3])}{more}")
 
 
-def _is_partial(manifest: Manifest) -> bool:
-    """Return whether raw files or episodes were left out, so that the raw files do not determine the manifest."""
-    return bool({"episodes", "include", "exclude", "max_size"} & manifest.selection.keys())
-
-
 def _read_again(
     stored: StoredDataset, files: Mapping[str, Path], findings: Findings, checked: list[str], settings: Settings
-) -> None:
+) -> bool:
+    """Compare a dataset with what its source reads from the raw files, and return whether that was possible."""
     from datasets_rl.reread import reread
 
     manifest = stored.manifest
+    # Where raw files or episodes were left out, the raw files do not determine the manifest.
+    if {"episodes", "include", "exclude", "max_size"} & manifest.selection.keys():
+        return False
     label = f"reading the raw files of {manifest.id}"
     try:
         with report(label, manifest.steps, unit=" steps", show=settings.progress) as advance:
             findings.problems += reread(stored, files, advance)
-    except (FetchFailed, MissingDependency) as error:
+    except (ConversionFailed, FetchFailed, MissingDependency) as error:
         checked.append(f"raw files not read again: {error.message}")
-        return
+        return False
     checked.append("description, metadata, decisions and the episode table against the raw files")
+    return True
 
 
 def _raw_differences(manifest: Manifest, files: Mapping[str, Path]) -> Iterator[str]:

@@ -16,12 +16,14 @@ import pytest
 from raw.d4rl import CASES
 from stored_data import columns, reseal, trajectory, write_dataset
 
-from datasets_rl import library, verify
+from datasets_rl import library, sources, verification, verify
 from datasets_rl.convert import stated_specs
 from datasets_rl.errors import IntegrityFailed
+from datasets_rl.format import StoredDataset
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.rows import Column
 from datasets_rl.settings import Settings
+from datasets_rl.ted.table import EpisodeTable
 
 FREE = {"converter", "revision", "url", "etag", "checked"}
 """What nothing determines: which version wrote it, and how the raw files came."""
@@ -208,6 +210,20 @@ def test_every_value_of_an_episode_table_is_compared_with_the_raw_file(folder, n
         reseal(folder, document)
 
         assert is_found(folder), name
+
+
+@pytest.mark.parametrize("name", ["source", "repaired"])
+def test_the_comparison_without_the_reader_sees_the_episode_table_too(converted, name):
+    """It shares no code with the reader, so that a fault of the reader does not hide itself."""
+    stored = StoredDataset(converted)
+    files = verification.raw_files(stored.manifest, None)
+    origin, dataset = sources.source("d4rl"), stored.manifest.id.partition("/")[2]
+    records = stored.episodes.records.copy()
+    assert origin.compare(dataset, files, stored.column, stored.episodes) == []
+    records[name][1] = not records[name][1] if name == "repaired" else 7
+
+    (problem,) = origin.compare(dataset, files, stored.column, EpisodeTable(records))
+    assert problem.startswith(f"{name} at episode 1 ")
 
 
 def test_a_raw_file_that_changed_in_no_value_is_found(converted, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -70,6 +71,8 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                     text = f"source of episode {row:,} is {number}, and the raw files have no episode of this number"
                     differences.setdefault(("source",), (text, length))
                     continue
+                if (text := _seed_difference(episodes, row, _seed(file, files, number))) is not None:
+                    differences.setdefault(("seed",), (text, length))
                 steps = raw[NEXT_REWARD].length
                 raw[NEXT_TRUNCATED] = _cut_at_its_end(raw)
                 for key, rows in raw.items():
@@ -82,6 +85,25 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
     except OSError as error:
         raise ConversionFailed("the raw files", [f"they cannot be read: {error}"]) from error
     return [f"{text} ({count:,} such rows)" for text, count in differences.values()]
+
+
+def _seed(file: h5py.File | None, files: Mapping[str, Path], number: int) -> int | None:
+    """Return the seed of a raw episode; None where there is none that is an integer."""
+    if file is not None:
+        seed = file[f"episode_{number}"].attrs.get("seed")
+    else:
+        own = [one for path, one in files.items() if path.endswith(f"/{number}/metadata.json")]
+        seed = json.loads(own[0].read_text("utf-8")).get("seed") if own else None
+    values = np.asarray(seed)
+    return int(values.item()) if values.dtype.kind in "biu" and values.size == 1 else None
+
+
+def _seed_difference(episodes: EpisodeTable, row: int, seed: int | None) -> str | None:
+    expected = (seed is not None, (seed or 0) % (1 << 64))
+    found = (bool(episodes["seeded"][row]), int(episodes["seed"][row]))
+    if found == expected:
+        return None
+    return f"seeded and seed of episode {row:,} are {found}, in the file {expected}"
 
 
 def _places(key: Key, more: int) -> Sequence[tuple[Key, int]]:

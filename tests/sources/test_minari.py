@@ -23,6 +23,7 @@ from datasets_rl.sources import _minari_compare, find, minari
 from datasets_rl.sources._minari_spaces import document, leaves
 from datasets_rl.specs import from_minari
 from datasets_rl.ted.check import check_rules
+from datasets_rl.ted.table import EpisodeTable
 
 NAME = "test/things/drawn-v3"
 ID = f"minari/{NAME}"
@@ -594,6 +595,20 @@ def test_the_comparison_with_the_raw_files_sees_every_value(put, convert, kind, 
             stored.episodes,
         )
         assert " at row " in found[0], wrong
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("name", ["seed", "seeded", "source"])
+def test_the_comparison_with_the_raw_files_sees_the_seeds(put, convert, data_format, name):
+    put(episodes(SPACES["box"], seeds=[5, None, 2**63]), data_format=data_format)
+    stored = convert()
+    files = verification.raw_files(stored.manifest, None)
+    records = stored.episodes.records.copy()
+    assert minari.SOURCE.compare(NAME, files, stored.column, stored.episodes) == []
+    records[name][-1] = 0 if name == "seeded" else 99
+
+    (problem, *_) = minari.SOURCE.compare(NAME, files, stored.column, EpisodeTable(records))
+    assert problem.startswith("source of episode" if name == "source" else "seeded and seed of episode")
 
 
 @pytest.fixture
