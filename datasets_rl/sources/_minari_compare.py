@@ -71,8 +71,8 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                     text = f"source of episode {row:,} is {number}, and the raw files have no episode of this number"
                     differences.setdefault(("source",), (text, length))
                     continue
-                if (text := _seed_difference(episodes, row, _seed(file, files, number))) is not None:
-                    differences.setdefault(("seed",), (text, length))
+                if wrong := _seed_difference(episodes, row, _seed(file, files, number)):
+                    differences.setdefault(("seed",), (wrong, length))
                 steps = raw[NEXT_REWARD].length
                 raw[NEXT_TRUNCATED] = _cut_at_its_end(raw)
                 for key, rows in raw.items():
@@ -98,11 +98,11 @@ def _seed(file: h5py.File | None, files: Mapping[str, Path], number: int) -> int
     return int(values.item()) if values.dtype.kind in "biu" and values.size == 1 else None
 
 
-def _seed_difference(episodes: EpisodeTable, row: int, seed: int | None) -> str | None:
+def _seed_difference(episodes: EpisodeTable, row: int, seed: int | None) -> str:
     expected = (seed is not None, (seed or 0) % (1 << 64))
     found = (bool(episodes["seeded"][row]), int(episodes["seed"][row]))
     if found == expected:
-        return None
+        return ""
     return f"seeded and seed of episode {row:,} are {found}, in the file {expected}"
 
 
