@@ -245,7 +245,7 @@ def target(text: str) -> str | Path:
 
 
 def aim(shell: Shell, text: str) -> dict[str, Any]:
-    """Return what `library.locate` and `library.verify` are to be called with for an id or a path.
+    """Return what `library.locate` and `verification.verify` are to be called with for an id or a path.
 
     Raises:
         BadArgument: If it is an empty word.

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         UnknownKey,
     )
     from datasets_rl.format import StoredDataset
-    from datasets_rl.library import Verification, download, locate, remove, verify
+    from datasets_rl.library import download, locate, remove
     from datasets_rl.loading import load
     from datasets_rl.manifest import Manifest
     from datasets_rl.mixing import Member, load_mixture, mixture
@@ -165,6 +165,7 @@ if TYPE_CHECKING:
         split_trajectories,
         step_mdp,
     )
+    from datasets_rl.verification import Verification, verify
     from datasets_rl.writers import (
         ImmutableDatasetWriter,
         RoundRobinWriter,
@@ -464,7 +465,7 @@ _HOMES = {
     "UnsqueezeTransform": "datasets_rl.transforms",
     "VD4RLExperienceReplay": "datasets_rl.datasets",
     "VecNorm": "datasets_rl.transforms",
-    "Verification": "datasets_rl.library",
+    "Verification": "datasets_rl.verification",
     "Writer": "datasets_rl.writers",
     "WriterEnsemble": "datasets_rl.writers",
     "check_no_exclusive_keys": "datasets_rl.specs",
@@ -484,7 +485,7 @@ _HOMES = {
     "split_trajectories": "datasets_rl.transforms",
     "step_mdp": "datasets_rl.transforms",
     "to_gymnasium": "datasets_rl.specs",
-    "verify": "datasets_rl.library",
+    "verify": "datasets_rl.verification",
 }
 """Where each name comes from."""
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -35,7 +35,7 @@ from datasets_rl.ted.episode import Episode, Late
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import Key
 
-__all__ = ["Work", "convert", "converted_bytes", "write_metadata"]
+__all__ = ["Work", "convert", "converted_bytes", "merged", "stated_specs", "stated_value", "write_metadata"]
 
 _METADATA_FOLDER = "metadata"
 _UNSEEN = Report()
@@ -243,10 +243,7 @@ def _manifest(
 ) -> Manifest:
     entry = work.entry
     metadata, metadata_files = write_metadata(folder, recording.metadata)
-    decisions: dict[str, Applied] = {}
-    for one in (Applied(**decision) for made in entries for decision in made["decisions"]):
-        before = decisions.get(one.rule)
-        decisions[one.rule] = one if before is None else replace(before, count=before.count + one.count)
+    decisions = merged(Applied(**decision) for made in entries for decision in made["decisions"])
     return Manifest(
         id=entry.id,
         steps=written.steps,
@@ -260,7 +257,7 @@ def _manifest(
         decisions=tuple(decisions.values()),
         faults=entry.faults,
         statistics=written.statistics,
-        specs=_specs(written.schema, recording.specs()),
+        specs=stated_specs(written.schema, recording.specs()),
         metadata=metadata,
         licence=entry.licence,
         citation=entry.citation,
@@ -270,6 +267,15 @@ def _manifest(
         revision=work.contents.revision,
         score={} if entry.score is None else asdict(entry.score),
     )
+
+
+def merged(decisions: Iterable[Applied]) -> dict[str, Applied]:
+    """Return the decisions of all shards by their rules, with the counts added up."""
+    found: dict[str, Applied] = {}
+    for one in decisions:
+        before = found.get(one.rule)
+        found[one.rule] = one if before is None else replace(before, count=before.count + one.count)
+    return found
 
 
 def converted_bytes(columns: Sequence[Column], steps: int) -> int:
@@ -283,7 +289,8 @@ def _raw_file(file: Fetched) -> RawFile:
     return RawFile(file.asset.path, file.size, file.sha256, file.url, file.checked, file.etag)
 
 
-def _specs(schema: Schema, known: Mapping[str, Any]) -> dict[str, Any]:
+def stated_specs(schema: Schema, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the specs that a manifest states: those that the upstream knows, and what the dtypes allow."""
     return {
         field.name: known.get(field.name)
         or {
@@ -307,7 +314,7 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> tuple[dict[str,
             path.parent.mkdir(parents=True, exist_ok=True)
             stream = NpyStream(path, value.dtype, value.shape[1:], len(value)) if value.ndim else None
             if stream is None:
-                entries[name] = _scalar(value.item())
+                entries[name] = stated_value(value.item())
                 continue
             stream.append(value)
             stored = stream.close()
@@ -315,11 +322,12 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> tuple[dict[str,
             files.append(StoredFile(relative, stored.bytes, stored.sha256))
             entries[name] = {"file": relative}
         else:
-            entries[name] = _scalar(value)
+            entries[name] = stated_value(value)
     return entries, files
 
 
-def _scalar(value: Any) -> Any:
+def stated_value(value: Any) -> Any:
+    """Return metadata that is no array as a manifest states it."""
     # JSON has no NaN and no infinity; their names keep the manifest readable by everyone.
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +19,16 @@ from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATE
 
 __all__ = [
     "FORMAT_VERSION",
+    "KNOWN_KEYS",
     "MANIFEST_FILE",
     "Applied",
     "Manifest",
     "RawFile",
     "StoredFile",
     "converter_version",
+    "digest_of",
     "lacking_fields",
+    "read_document",
 ]
 
 FORMAT_NAME = "datasets-rl/ted"
@@ -38,6 +42,18 @@ def converter_version() -> str:
         return version("datasets-rl")
     except PackageNotFoundError:  # imported from a source tree that is not installed
         return "0"
+
+
+def digest_of(document: Mapping[str, Any]) -> str:
+    """Return the digest of a manifest's document: the sha256, in hexadecimal, of its canonical JSON.
+
+    The canonical JSON has sorted keys, no white space and no escapes that JSON does not require, as UTF-8; the key
+    ``digest`` is left out.
+    """
+    content = {name: value for name, value in document.items() if name != "digest"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    # JSON may escape half of a surrogate pair, which UTF-8 does not encode.
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +132,17 @@ class Manifest:
     history: tuple[Mapping[str, Any], ...] = ()
     """What was done to it since it was made of raw files, in order: recipes, and what each was applied to."""
 
+    @property
+    def digest(self) -> str:
+        """The digest of the document that `write` writes: it identifies the dataset with all its files."""
+        return digest_of(self._content())
+
     def to_json(self) -> dict[str, Any]:
-        """Return the document that manifest.json holds."""
+        """Return the document that manifest.json holds, with its digest."""
+        content = self._content()
+        return {**content, "digest": digest_of(content)}
+
+    def _content(self) -> dict[str, Any]:
         return {
             "format": FORMAT_NAME,
             "format_version": FORMAT_VERSION,
@@ -190,34 +215,52 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Read the manifest of a stored dataset.
+        """Read the manifest of a stored dataset; `verify` compares its digest.
 
         Raises:
             NotADataset: If the folder has none.
             ManifestInvalid: If it cannot be what `write` wrote.
         """
-        path = folder / MANIFEST_FILE
-        try:
-            status = path.lstat()
-            if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
-                raise ManifestInvalid(str(path), [f"it is not a file of at most {_MAX_BYTES:,} bytes"])
-            document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-        except (FileNotFoundError, NotADirectoryError):
-            raise NotADataset(folder, hint="`rlds list --downloaded` shows what is there") from None
-        except OSError as error:
-            raise ManifestInvalid(str(path), [f"it cannot be read: {error}"]) from error
-        except (ValueError, RecursionError) as error:
-            raise ManifestInvalid(str(path), [f"it is not JSON: {error}"]) from error
-        return cls.from_json(document, where=str(path))
+        return cls.from_json(read_document(folder), where=str(folder / MANIFEST_FILE))
 
     def file(self, path: str) -> StoredFile | None:
         """Return the entry of a file of the dataset, or None."""
         return next((entry for entry in self.files if entry.path == path), None)
 
     @property
+    def unverified(self) -> str:
+        """A sentence on the raw files that no upstream digest vouches for; empty if every one was compared with one."""
+        bare = [one for one in self.raw if one.checked != "catalog"]
+        if not bare:
+            return ""
+        why = "the comparison was skipped" if any(one.checked == "skipped" for one in bare) else "none was known"
+        return f"no upstream digest vouches for {len(bare):,} of {len(self.raw):,} raw files, such as {bare[0].path}: {why}"
+
+    @property
     def bytes(self) -> int:
         """Bytes of all files of the dataset, the manifest left out."""
         return sum(entry.bytes for entry in self.files)
+
+
+def read_document(folder: Path) -> Any:
+    """Return the JSON value that the manifest of a stored dataset holds, whatever it says.
+
+    Raises:
+        NotADataset: If the folder has no manifest.
+        ManifestInvalid: If it is not a file of JSON of a sensible size.
+    """
+    path = folder / MANIFEST_FILE
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
+            raise ManifestInvalid(str(path), [f"it is not a file of at most {_MAX_BYTES:,} bytes"])
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotADataset(folder, hint="`rlds list --downloaded` shows what is there") from None
+    except OSError as error:
+        raise ManifestInvalid(str(path), [f"it cannot be read: {error}"]) from error
+    except (ValueError, RecursionError) as error:
+        raise ManifestInvalid(str(path), [f"it is not JSON: {error}"]) from error
 
 
 _PLAIN = (
@@ -237,6 +280,11 @@ _PLAIN = (
     "revision",
     "score",
 )
+KNOWN_KEYS = frozenset(
+    {"format", "format_version", "record_bytes", "schema", "files", "raw", "decisions", "faults", "history", "digest"}
+    | {*_PLAIN}
+)
+"""Every key of the document that this version writes."""
 _COUNTS = {"steps": 1, "episodes": 1, "final_unknown": 0, "time_limit": 1}
 _KINDS: Sequence[tuple[tuple[str, ...], type, str]] = (
     (("id", "converter", "licence", "citation", "homepage", "revision"), str, "text"),

@@ -610,6 +610,7 @@ def _put_in_place(spot: Place, staged: Path, kept: str) -> None:
     elif spot.folder.is_dir():
         spot.folder.rmdir()
     disk.move(staged, spot.folder)
+    _drop_empty(staged, spot.root)
 
 
 def _drop_empty(path: Path, root: Path) -> None:

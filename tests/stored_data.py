@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,7 +17,7 @@ from datasets_rl.manifest import Manifest
 from datasets_rl.rows import Column
 from datasets_rl.ted.episode import Episode
 
-__all__ = ["FLAGS", "Model", "Trajectory", "columns", "plain", "trajectory", "write_dataset"]
+__all__ = ["FLAGS", "Model", "Trajectory", "columns", "plain", "reseal", "trajectory", "write_dataset"]
 
 Key = tuple[str, ...]
 BOOL = np.dtype(bool)
@@ -148,6 +150,15 @@ def write_dataset(
         }
     ).write(folder)
     return StoredDataset(folder)
+
+
+def reseal(folder: Path, document: dict[str, Any] | None = None) -> None:
+    """Write a manifest with the digest that FORMAT.md describes, as whoever changes a manifest on purpose would."""
+    document = json.loads((folder / "manifest.json").read_text()) if document is None else document
+    content = {name: value for name, value in document.items() if name != "digest"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    document = {**content, "digest": hashlib.sha256(text.encode()).hexdigest()}
+    (folder / "manifest.json").write_text(json.dumps(document))
 
 
 def plain(batch: Any) -> dict[Key, np.ndarray]:

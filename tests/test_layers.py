@@ -28,7 +28,7 @@ LAYERS = [
     {"shards", "convert"},
     {"buffers", "store"},
     {"library"},
-    {"datasets", "preprocess", "scores"},
+    {"datasets", "preprocess", "reread", "scores", "verification"},
     {"loading", "mixing"},
     {"cli", "recipes"},
 ]

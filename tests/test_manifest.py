@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stored_data import trajectory, write_dataset
+from stored_data import reseal, trajectory, write_dataset
 
 from datasets_rl.errors import IntegrityFailed, ManifestInvalid, NotADataset
 from datasets_rl.format import StoredDataset
@@ -67,12 +67,13 @@ def test_raw_files_and_every_fact_survive(folder):
         "time_limit": 1000,
         "licence": "CC BY 4.0",
     }
-    put(folder, document)
+    reseal(folder, document)
     manifest = Manifest.read(folder)
 
     assert manifest.raw == (RawFile("a.hdf5", 7, "ab", "https://a/b", "catalog"),)
     assert manifest.decisions[0].rule == "same-row"
-    assert manifest.to_json() == document
+    assert manifest.to_json() == document_of(folder)
+    assert manifest.to_json() | {"digest": ""} == document | {"digest": ""}
 
 
 @pytest.mark.parametrize(

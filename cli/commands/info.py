@@ -241,6 +241,8 @@ def _history(manifest: Manifest) -> Iterator[Block]:
     if manifest.raw:
         raw = tuple((one.path, size_text(one.bytes), one.checked, one.sha256, one.url) for one in manifest.raw)
         yield Table(("file", "size", "digest", "sha256", "from"), raw, title="made of")
+        if manifest.unverified:
+            yield Lines((manifest.unverified,))
     if manifest.history:
         done = tuple(row for number, one in enumerate(manifest.history) for row in _done(number, one))
         yield Table(("", "step", "of", "bytes"), done, title="then preprocessed")

@@ -15,7 +15,7 @@ from ..options import Outcome, Shell, Targets, aim, each, exit_code, known
 from ..output import Lines, Result, size_text
 
 if TYPE_CHECKING:
-    from datasets_rl.library import Verification
+    from datasets_rl.verification import Verification
 
 BROKEN = code_of(IntegrityFailed("", ()))
 
@@ -25,10 +25,12 @@ def run(
     datasets: Targets,
     deep: Annotated[
         bool,
-        typer.Option("--deep", help="Also every rule of TED, NaN, jumps, and the raw files where they are at hand."),
+        typer.Option(
+            "--deep", help="Also every rule of TED, NaN, jumps, statistics, and the raw files where they are available."
+        ),
     ] = False,
 ) -> Result:
-    """Check stored datasets: sizes and checksums of all files.
+    """Check stored datasets: the manifest, and sizes and checksums of all files.
 
     \b
     Examples:
@@ -36,9 +38,9 @@ def run(
       rlds verify d4rl/hopper-medium-v2 --deep
       rlds verify ./my-dataset --json
     """
-    from datasets_rl import library
+    from datasets_rl.verification import verify
 
-    found = each(shell, datasets, lambda one: library.verify(**aim(shell, one), deep=deep))
+    found = each(shell, datasets, lambda one: verify(**aim(shell, one), deep=deep))
     return Result(
         {"datasets": [_document(one) for one in found], "deep": deep},
         [Lines(tuple(line for one in found if one.value for line in _lines(shell, one.value)))],
@@ -76,5 +78,15 @@ def _lines(shell: Shell, found: Verification) -> Iterator[str]:
     yield from (f"  remark: {text}" for text in found.remarks)
     if not found.problems:
         yield from (f"  checked: {text}" for text in found.checked)
-    elif known(found.id):
-        yield f"  next: {shell.repeated(f'rlds download {shlex.quote(found.id)} --force')}"
+    else:
+        yield f"  next: {_remedy(shell, found)}"
+
+
+def _remedy(shell: Shell, found: Verification) -> str:
+    """Return what makes this folder whole again; other folders of the same id may be intact."""
+    from datasets_rl import library
+
+    again = shell.repeated(f"rlds download {shlex.quote(found.id)} --force")
+    if known(found.id) and library.place(found.id, settings=shell.settings).folder.resolve() == found.folder.resolve():
+        return f"{again}, then preprocess it again" if found.preprocessed else again
+    return f"delete {found.folder}, and copy or download the dataset to that place again"

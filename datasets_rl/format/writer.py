@@ -29,9 +29,9 @@ from datasets_rl.ted.keys import (
     Key,
     dotted,
 )
-from datasets_rl.ted.stats import Moments, summary
+from datasets_rl.ted.stats import Moments, has_statistics, of_episodes
 from datasets_rl.ted.steps import split_states
-from datasets_rl.ted.table import EPISODE_DTYPE
+from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 
 __all__ = ["EPISODES_FILE", "Commit", "DatasetWriter", "Written"]
 
@@ -120,7 +120,7 @@ class DatasetWriter:
         self._streams = _streams(folder, self.schema, steps, written)
 
     def _no_moments(self) -> dict[Key, Moments]:
-        return {field.key: Moments(field.shape) for field in self.schema if field.dtype.kind == "f"}
+        return {field.key: Moments(field.shape) for field in self.schema if has_statistics(field)}
 
     def _merge_moments(self) -> None:
         for key, moments in self._moments.items():
@@ -510,7 +510,7 @@ class DatasetWriter:
         files.append(episodes.close())
         files += [self._write_texts(self.schema[key], [*words]) for key, words in self._words.items()]
         statistics = {dotted(key): moments.to_json() for key, moments in self._moments.items()}
-        statistics |= {"return": summary(table["return"]), "length": summary(table["length"])}
+        statistics |= of_episodes(EpisodeTable(table))
         return Written(
             schema=self.schema,
             files=tuple(sorted(files, key=lambda entry: entry.path)),

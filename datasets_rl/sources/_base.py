@@ -211,6 +211,8 @@ class Source(ABC):
     """The fields of a `Selection` that `resolve` heeds, as "episodes"; keys, globs and sizes everyone does."""
     options: tuple[Option, ...] = ()
     """Further choices."""
+    restated: frozenset[str] = frozenset()
+    """The fields of an `Entry` that upstream files may state otherwise than the catalog, so that `resolve` changes them."""
 
     @abstractmethod
     def ids(self) -> Sequence[str]:

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed
 from datasets_rl.ted.keys import dotted
+from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["compare"]
 
-_BLOCK_BYTES = 32 << 20
+_BLOCK_BYTES = 4 << 20
 _ROOTS = {"observations": ("observation",), "actions": ("action",), "infos": ("info",)}
 _NEXT_ROOTS = {"next_observations": ("next", "observation"), "rewards": ("next", "reward")}
 _SKIPPED = ("metadata", "virtual", "terminals", "timeouts")
@@ -25,13 +26,14 @@ _Array = NDArray[np.generic]
 _Column = Callable[[tuple[str, ...], int, int], Any]
 
 
-def compare(path: Path, column: _Column, *, time_limit: int | None) -> list[str]:
-    """Compare every column, every row.
+def compare(path: Path, column: _Column, *, time_limit: int | None, episodes: EpisodeTable | None = None) -> list[str]:
+    """Compare every column, every row, and which ends of episodes the file does not mark.
 
     Args:
         path: The raw file.
         column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
         time_limit: Steps after which a trajectory may be cut where the file marks no time-outs.
+        episodes: The converted episodes.
 
     Returns:
         For each column that differs, its first difference and how many rows differ.
@@ -40,12 +42,12 @@ def compare(path: Path, column: _Column, *, time_limit: int | None) -> list[str]
         ConversionFailed: If the raw file is damaged.
     """
     try:
-        return _differences(path, column, time_limit)
+        return _differences(path, column, time_limit, episodes)
     except OSError as error:
         raise ConversionFailed(path.name, [f"HDF5 says: {error}"]) from error
 
 
-def _differences(path: Path, column: _Column, limit: int | None) -> list[str]:
+def _differences(path: Path, column: _Column, limit: int | None, episodes: EpisodeTable | None) -> list[str]:
     with h5py.File(path, "r", locking=False) as file:
         rows = len(file["terminals"])
         raw: dict[str, h5py.Dataset] = {}
@@ -57,6 +59,8 @@ def _differences(path: Path, column: _Column, limit: int | None) -> list[str]:
                 found.extend(_values(dataset, _key(name), column, rows))
         found.extend(_inside(raw, column, rows))
         found.extend(_flags(raw, column, rows, limit))
+        if episodes is not None:
+            found.extend(_episodes(raw, episodes, rows))
     return found
 
 
@@ -106,6 +110,20 @@ def _flags(raw: dict[str, h5py.Dataset], column: _Column, rows: int, limit: int 
     if not timed and limit is not None:
         repairs |= _met_limit(done, limit)
     yield from _first("next.truncated", np.flatnonzero(added & ~repairs), "is set and the file has no time-out")
+
+
+def _episodes(raw: dict[str, h5py.Dataset], episodes: EpisodeTable, rows: int) -> Iterator[str]:
+    marked = raw["terminals"][:].reshape(-1) == 1
+    if "timeouts" in raw:
+        marked |= raw["timeouts"][:].reshape(-1) == 1
+    if episodes.steps != rows:
+        yield f"the episodes have {episodes.steps:,} rows, the file {rows:,}"
+        return
+    repaired = ~marked[episodes.stops - 1]
+    wrong = np.flatnonzero(episodes["repaired"] != repaired)
+    yield from _first("repaired", wrong, "is not whether the file lacks the mark of the end", "episode")
+    wrong = np.flatnonzero(episodes["source"] != np.arange(len(episodes)))
+    yield from _first("source", wrong, "is not the number of the episode", "episode")
 
 
 def _seams(raw: dict[str, h5py.Dataset], rows: int) -> NDArray[np.bool_]:
@@ -162,9 +180,9 @@ class _Tally:
         self._count += count
 
 
-def _first(name: str, rows: NDArray[np.intp], text: str) -> Iterator[str]:
+def _first(name: str, rows: NDArray[np.intp], text: str, what: str = "row") -> Iterator[str]:
     if len(rows):
-        yield f"{name} at row {int(rows[0]):,} {text} ({len(rows):,} such rows)"
+        yield f"{name} at {what} {int(rows[0]):,} {text} ({len(rows):,} such {what}s)"
 
 
 def _same(left: _Array, right: _Array) -> NDArray[np.bool_]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from datasets_rl.errors import ConversionFailed, UnknownKey
 from datasets_rl.read.pickles import load_npy
-from datasets_rl.ted.keys import Key, dotted
+from datasets_rl.ted.keys import OBSERVATION, Key, dotted
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["compare"]
@@ -66,9 +66,22 @@ def compare(place: Path, others: Collection[str], column: _Column, episodes: Epi
     except (OSError, EOFError, ValueError, KeyError, tarfile.TarError, lzma.LZMAError, zipfile.BadZipFile) as error:
         raise ConversionFailed(place.name, [f"it cannot be read: {error}"]) from error
     found = [*differences.values()]
+    if len(rows) != len(episodes):
+        found.append(f"source of the episodes has {len(rows):,} different numbers for {len(episodes):,} episodes")
+    # Where no observation is stored, none is unknown.
+    if episodes["final_known"].any() and _stores_observations(column):
+        found.append("final_known is True; the archive has no observation after the last step of an episode")
     if seen != len(rows):
         found.append(f"there are {len(rows):,} episodes; the archive has {seen:,} of them")
     return found
+
+
+def _stores_observations(column: _Column) -> bool:
+    try:
+        column(OBSERVATION, 0, 1)
+    except UnknownKey:
+        return False
+    return True
 
 
 def _files(place: Path, others: Collection[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -66,6 +67,12 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                 skip = done.get(number, 0)
                 length, start = int(episodes.lengths[row]), int(episodes.starts[row])
                 raw = dict(_of_hdf5(file, number)) if file is not None else dict(_of_table(files, number))
+                if not raw:
+                    text = f"source of episode {row:,} is {number}, and the raw files have no episode of this number"
+                    differences.setdefault(("source",), (text, length))
+                    continue
+                if wrong := _seed_difference(episodes, row, _seed(file, files, number)):
+                    differences.setdefault(("seed",), (wrong, length))
                 steps = raw[NEXT_REWARD].length
                 raw[NEXT_TRUNCATED] = _cut_at_its_end(raw)
                 for key, rows in raw.items():
@@ -78,6 +85,25 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
     except OSError as error:
         raise ConversionFailed("the raw files", [f"they cannot be read: {error}"]) from error
     return [f"{text} ({count:,} such rows)" for text, count in differences.values()]
+
+
+def _seed(file: h5py.File | None, files: Mapping[str, Path], number: int) -> int | None:
+    """Return the seed of a raw episode; None where there is none that is an integer."""
+    if file is not None:
+        seed = file[f"episode_{number}"].attrs.get("seed")
+    else:
+        own = [one for path, one in files.items() if path.endswith(f"/{number}/metadata.json")]
+        seed = json.loads(own[0].read_text("utf-8")).get("seed") if own else None
+    values = np.asarray(seed)
+    return int(values.item()) if values.dtype.kind in "biu" and values.size == 1 else None
+
+
+def _seed_difference(episodes: EpisodeTable, row: int, seed: int | None) -> str:
+    expected = (seed is not None, (seed or 0) % (1 << 64))
+    found = (bool(episodes["seeded"][row]), int(episodes["seed"][row]))
+    if found == expected:
+        return ""
+    return f"seeded and seed of episode {row:,} are {found}, in the file {expected}"
 
 
 def _places(key: Key, more: int) -> Sequence[tuple[Key, int]]:
@@ -148,7 +174,8 @@ def _of_hdf5(file: h5py.File, number: int) -> Iterator[tuple[Key, _Rows]]:
         if isinstance(item, h5py.Dataset):
             found.append((name, item))
 
-    file[f"episode_{number}"].visititems(visit)
+    if f"episode_{number}" in file:
+        file[f"episode_{number}"].visititems(visit)
     for name, dataset in found:
         yield _key(name.split("/")), _of_dataset(dataset)
 
@@ -167,9 +194,10 @@ def _of_dataset(dataset: h5py.Dataset) -> _Rows:
 def _of_table(files: Mapping[str, Path], number: int) -> Iterator[tuple[Key, _Rows]]:
     from pyarrow import feather, parquet
 
-    place = next(
-        place for path, place in files.items() if path.rpartition("/")[0].endswith(f"/{number}") and "part-" in path
-    )
+    own = (one for path, one in files.items() if path.rpartition("/")[0].endswith(f"/{number}") and "part-" in path)
+    place = next(own, None)
+    if place is None:
+        return
     table = parquet.read_table(place) if place.suffix == ".parquet" else feather.read_table(place, memory_map=False)
     for name in table.column_names:
         if name != "episode_id":

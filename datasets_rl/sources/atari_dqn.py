@@ -51,6 +51,7 @@ class AtariDQN(Source):
     """The runs of a catalog of games, from either upstream."""
 
     name = "atari_dqn"
+    restated = frozenset({"citation", "faults"})
     options = (
         Option("upstream", "The logs of the agent, or the episodes of RL Unplugged", choices=(_DQN, _RLU)),
         Option("checkpoints", "These only, of the 50 or so of a run, as in 0:5"),

@@ -91,7 +91,6 @@ class D4RL(Source):
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
     ) -> list[str]:
         """Compare a converted dataset with its raw file, column by column."""
-        del episodes
         from datasets_rl.sources._d4rl_compare import compare
 
         wanted = self.assets(name)[0].path
@@ -100,7 +99,7 @@ class D4RL(Source):
             return [f"the manifest names the raw files {there}; {self.name}/{name} is made of {wanted}"]
         entry = self.entry(name)
         limit = None if entry.facts["continuing"] else entry.time_limit
-        return compare(self._file(name, files), column, time_limit=limit)
+        return compare(self._file(name, files), column, time_limit=limit, episodes=episodes)
 
     @cached_property
     def _catalog(self) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class Local(Source):
     """Any name, for a folder of the user's own."""
 
     name = "local"
+    restated = frozenset({"licence", "citation", "homepage", "faults"})
     selects = frozenset({"episodes"})
 
     def ids(self) -> Sequence[str]:

@@ -46,6 +46,7 @@ class Minari(Source):
     """Every dataset that follows Minari's naming; those in the catalog are the ones known to exist."""
 
     name = "minari"
+    restated = frozenset({"score"})
     selects = frozenset({"episodes"})
 
     def ids(self) -> Sequence[str]:

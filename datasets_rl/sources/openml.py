@@ -41,6 +41,7 @@ class OpenML(Source):
     """The seven datasets that TorchRL names, and every other one as ``name@version``."""
 
     name = "openml"
+    restated = frozenset({"licence", "citation", "homepage", "faults"})
 
     def ids(self) -> Sequence[str]:
         """Return the ids of the catalog, sorted; no network."""

@@ -45,6 +45,7 @@ class OpenX(Source):
     """Every set that lies beside those of the collection; the catalog has the ones known to exist."""
 
     name = "openx"
+    restated = frozenset({"citation", "faults"})
     selects = frozenset({"episodes"})
     options = (
         Option("upstream", "The records in Google's buckets, or their mirror on the hub.", choices=("rlds", "hub")),

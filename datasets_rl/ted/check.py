@@ -34,6 +34,9 @@ __all__ = ["Findings", "check_rules"]
 
 _BLOCK_BYTES = 16 << 20
 _JUMP = 20.0
+_ALONE = 5.0
+"""How many times longer a jump is than every step near it; smooth motion changes its speed by less."""
+_NEAR = 4
 
 
 @dataclass(slots=True)
@@ -53,7 +56,8 @@ def check_rules(schema: Schema, table: EpisodeTable, column: Column) -> Findings
     ``episode`` is the number of the episode that the table says; the next observation is the observation of the row
     below, and zeros where the final one is not known; the returns of the table are the sums of the rewards.
     Looked for: NaN and infinity, rows whose observation is all zeros, and single steps within an episode that are
-    many times longer than its steps are (a seam that nobody marked).
+    many times longer than the usual step and than every step near them (a seam that nobody marked). Phases of long
+    steps, as when a pendulum swings up before it stands still, are no seams.
 
     Args:
         schema: The fields.
@@ -153,12 +157,24 @@ def _jumps(schema: Schema, column: Column, episodes: NDArray[np.int64], start: i
         values = _flat(column(one.key, start, stop)).astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             length = np.sqrt((np.diff(values, axis=0) ** 2).sum(axis=1))
-        inside = episodes[1:] == episodes[:-1]
-        measured = length[inside & np.isfinite(length)]
+        counted = (episodes[1:] == episodes[:-1]) & np.isfinite(length)
+        length[~counted] = 0
+        measured = length[counted]
         usual = np.median(measured) if len(measured) else 0.0
+        long = np.flatnonzero((length > _JUMP * usual) & (usual > 0))
         wrong = np.zeros(stop - start, np.bool_)
-        wrong[:-1] = inside & (length > _JUMP * usual) & (usual > 0)
+        wrong[long[length[long] > _ALONE * _longest_near(length, episodes, long)]] = True
         yield f"{one.name} jumps more than {_JUMP:g} times the usual step inside an episode", wrong
+
+
+def _longest_near(
+    length: NDArray[np.float64], episodes: NDArray[np.int64], steps: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return for some steps the longest of the `_NEAR` steps before and after each, in its episode and without itself."""
+    around = np.concatenate([np.arange(-_NEAR, 0), np.arange(1, _NEAR + 1)])
+    near = (steps[:, None] + around).clip(0, len(length) - 1)
+    others = (near != steps[:, None]) & (episodes[near] == episodes[steps][:, None])
+    return np.asarray(np.where(others, length[near], 0).max(axis=1, initial=0))
 
 
 def _flat(values: NDArray[Any]) -> NDArray[Any]:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Moments", "summary"]
+from datasets_rl.ted.keys import Key, dotted
+from datasets_rl.ted.table import EpisodeTable
+
+if TYPE_CHECKING:
+    from datasets_rl.rows import Column, Schema
+
+__all__ = ["TOLERANCE", "Moments", "differences", "has_statistics", "of_episodes", "summary"]
+
+TOLERANCE = 1e-9
+"""How far a mean or standard deviation may lie from the recomputed one, relative to the greatest magnitude of its
+values: it depends on the blocks in which the values were summed. Minimum and maximum do not."""
+_BLOCK_BYTES = 4 << 20
+_SQUARABLE = 1e150
+"""Magnitude up to which a squared float64 does not overflow, whatever the blocks are."""
 
 
 class Moments:
@@ -117,3 +131,66 @@ def summary(values: NDArray[Any]) -> dict[str, Any]:
     moments = Moments(())
     moments.update(values)
     return moments.to_json()
+
+
+def has_statistics(column: Column) -> bool:
+    """Return whether the manifest has the statistics of a field."""
+    return column.dtype.kind == "f"
+
+
+def of_episodes(table: EpisodeTable) -> dict[str, Any]:
+    """Return the statistics of the returns and of the lengths of the episodes."""
+    return {"return": summary(table["return"]), "length": summary(table["length"])}
+
+
+def differences(
+    stated: Mapping[str, Any], schema: Schema, table: EpisodeTable, column: Callable[[Key, int, int], NDArray[Any]]
+) -> Iterator[str]:
+    """Recompute the statistics of a stored dataset, block by block, and yield what differs from those stated.
+
+    Args:
+        stated: The statistics by dotted key, as in the manifest.
+        schema: The fields.
+        table: The episodes.
+        column: Takes a key and a range of rows, and returns the values, [stop - start, ...].
+    """
+    recomputed = of_episodes(table)
+    for field in filter(has_statistics, schema):
+        moments = Moments(field.shape)
+        block = max(1, _BLOCK_BYTES // (8 * max(1, field.step_bytes // field.dtype.itemsize)))
+        for start in range(0, table.steps, block):
+            moments.update(column(field.key, start, min(start + block, table.steps)))
+        recomputed[dotted(field.key)] = moments.to_json()
+    if stated.keys() != recomputed.keys():
+        odd = ", ".join(sorted(stated.keys() ^ recomputed.keys()))
+        yield f"statistics is of the keys {', '.join(stated)}; expected {', '.join(recomputed)} (differing: {odd})"
+    for name, expected in recomputed.items():
+        if name in stated:
+            yield from (f"statistics.{name}{text}" for text in _unequal(stated[name], expected))
+
+
+def _unequal(stated: Any, expected: Mapping[str, Any]) -> Iterator[str]:
+    if not isinstance(stated, Mapping) or stated.keys() != expected.keys():
+        yield f" is {stated!s:.60}; expected {', '.join(expected)}"
+        return
+    numbers = {name: np.array(values, np.float64) for name, values in expected.items()}  # None becomes NaN
+    scale = np.fmax(np.abs(numbers["min"]), np.abs(numbers["max"]))
+    for name, wanted in numbers.items():
+        try:
+            got = np.array(stated[name], np.float64)
+        except (TypeError, ValueError):
+            got = np.empty(0)
+        if got.shape != wanted.shape:
+            yield f".{name} is {stated[name]!s:.60}; expected numbers of the shape {list(wanted.shape)}"
+            continue
+        exact = name in {"min", "max"}
+        with np.errstate(invalid="ignore"):
+            same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
+            same |= np.abs(got - wanted) <= (0 if exact else TOLERANCE) * scale
+        same |= (scale > _SQUARABLE) & (not exact)
+        wrong = np.flatnonzero(~same)
+        if len(wrong):
+            first = int(wrong[0])
+            place = str([int(one) for one in np.unravel_index(first, wanted.shape)]) if wanted.ndim else ""
+            text = f".{name}{place} is {got.flat[first]:.17g}; recomputed {wanted.flat[first]:.17g}"
+            yield text + (f" (and {len(wrong) - 1:,} more)" if len(wrong) > 1 else "")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import numpy as np
 import pytest
+from stored_data import reseal
 
 
 def flip(path, at):
@@ -69,7 +71,6 @@ def test_of_several_the_broken_ones_are_named_and_the_code_is_1(rlds, stored, tm
 def test_values_that_break_the_rules_are_found_by_deep(rlds, stored):
     """The digest in the manifest is made to fit, as a faulty converter would have done."""
     import hashlib
-    import json
 
     rows = np.load(stored / "rows.npy")
     rows["next.truncated"][3] = True
@@ -78,7 +79,7 @@ def test_values_that_break_the_rules_are_found_by_deep(rlds, stored):
     manifest = json.loads((stored / "manifest.json").read_text())
     entry = next(one for one in manifest["files"] if one["path"] == "rows.npy")
     entry.update(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-    (stored / "manifest.json").write_text(json.dumps(manifest))
+    reseal(stored, manifest)
 
     assert rlds("verify", "demo/pendulum").code == 0
     assert rlds("verify", "demo/pendulum", "--deep").code == 5
@@ -86,14 +87,13 @@ def test_values_that_break_the_rules_are_found_by_deep(rlds, stored):
 
 def test_values_outside_of_their_spec_are_found_by_deep(rlds, stored):
     """The pendulum's action lies in [-2, 2]; a manifest that promises less is broken by the data."""
-    import json
-
     manifest = json.loads((stored / "manifest.json").read_text())
+    manifest["raw"] = []  # which would show what the upstream promises
     manifest["specs"]["action"] = {"kind": "bounded", "dtype": "float32", "shape": [1], "low": -2.0, "high": 2.0}
-    (stored / "manifest.json").write_text(json.dumps(manifest))
+    reseal(stored, manifest)
     assert rlds("verify", "demo/pendulum", "--deep").code == 0
     manifest["specs"]["action"]["high"] = 0.5
-    (stored / "manifest.json").write_text(json.dumps(manifest))
+    reseal(stored, manifest)
     ran = rlds("verify", "demo/pendulum", "--deep")
 
     assert ran.code == 5
@@ -123,3 +123,32 @@ def test_of_a_broken_dataset_nothing_is_called_checked_and_the_remedy_is_named(r
 
     assert "checked:" not in out
     assert "next: rlds download demo/pendulum --force" in out
+
+
+def test_of_a_broken_copy_the_remedy_is_for_the_copy(rlds, stored, tmp_path):
+    """Replacing the intact dataset of the same id would help nobody."""
+    copy = shutil.copytree(stored, tmp_path / "copy")
+    flip(copy / "rows.npy", -1)
+
+    out = rlds("verify", copy).out
+
+    assert "--force" not in out
+    assert f"next: delete {copy}, and copy or download the dataset to that place again" in out
+
+
+def test_a_dataset_that_is_named_by_its_own_folder_has_the_remedy_of_its_id(rlds, stored):
+    flip(stored / "rows.npy", -1)
+
+    assert "next: rlds download demo/pendulum --force" in rlds("verify", stored).out
+
+
+@pytest.mark.parametrize("words", [["verify"], ["info"]])
+def test_values_that_no_upstream_digest_vouches_for_are_marked_in_one_line(rlds, stored, words):
+    manifest = json.loads((stored / "manifest.json").read_text())
+    manifest["raw"] = [{**one, "checked": "recorded"} for one in manifest["raw"]]
+    before = rlds(*words, "demo/pendulum").out
+    reseal(stored, manifest)
+    after = rlds(*words, "demo/pendulum").out
+
+    assert "no upstream digest vouches" not in before
+    assert sum("no upstream digest vouches for" in line for line in after.splitlines()) == 1

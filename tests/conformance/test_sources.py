@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from stored_data import reseal
 
-from datasets_rl import Selection, library, sources
+from datasets_rl import Selection, library, sources, verification
 from datasets_rl.cli.app import main
 from datasets_rl.cli.errors import EXIT_CODES
 from datasets_rl.datasets import dataset_class
@@ -168,6 +169,7 @@ def rlds(capsys):
 def content(folder):
     """The digest of every file, and the manifest; addresses and marks of the server are of the same run."""
     manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["digest"]  # it depends on the order of the lists
     manifest["raw"].sort(key=lambda one: one["path"])
     manifest["decisions"].sort(key=lambda one: one["rule"])
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "manifest.json"]
@@ -400,6 +402,61 @@ def test_verify_finds_a_byte_that_was_changed(made, tmp_path, rlds):
     assert any(place.name in problem for problem in document["datasets"][0]["problems"])
 
 
+def test_verify_finds_every_fact_of_an_episode_that_was_changed_with_its_digest(made):
+    """Start, length and return follow from the rows; the others from the raw files alone."""
+    folder = made.stored.folder
+    before = {name: (folder / name).read_bytes() for name in ("episodes.npy", "manifest.json")}
+    table = np.load(folder / "episodes.npy")
+    missed = []
+    try:
+        for name in table.dtype.names:
+            other = table.copy()
+            value = other[name][-1:]
+            value[:] = ~value if value.dtype.kind == "b" else value + 1
+            np.save(folder / "episodes.npy", other)
+            resealed(folder, json.loads(before["manifest.json"]), "episodes.npy")
+            if not verification.verify(folder, deep=True).problems:
+                missed.append(name)
+    finally:
+        for name, data in before.items():
+            (folder / name).write_bytes(data)
+
+    assert missed == []
+
+
+def test_verify_finds_a_final_state_that_was_changed_with_its_digest(made):
+    """One that is known is compared with the raw files, and one that is unknown is zeros."""
+    folder = made.stored.folder
+    fields = [field for field in made.stored.schema if field.carried and not field.wide]
+    if not fields:
+        pytest.skip("no field is carried in the record")
+    before = {name: (folder / name).read_bytes() for name in ("final.npy", "manifest.json")}
+    records = np.load(folder / "final.npy")
+    missed = []
+    try:
+        for field in fields:
+            other = records.copy()
+            value = other[field.name][-1:]
+            value[...] = ~value if value.dtype.kind == "b" else (0 if field.text and value.any() else value + 1)
+            np.save(folder / "final.npy", other)
+            resealed(folder, json.loads(before["manifest.json"]), "final.npy")
+            if not verification.verify(folder, deep=True).problems:
+                missed.append(field.name)
+    finally:
+        for name, data in before.items():
+            (folder / name).write_bytes(data)
+
+    assert missed == []
+
+
+def resealed(folder, manifest, changed):
+    """Make a manifest fit a file that was changed."""
+    for entry in manifest["files"]:
+        if entry["path"] == changed:
+            entry.update(bytes=(folder / changed).stat().st_size, sha256=file_sha256(folder / changed))
+    reseal(folder, manifest)
+
+
 def test_verify_finds_a_value_that_was_changed_with_its_digest(made, rlds):
     """In its place beside the raw files, and put right again."""
     folder, field = made.stored.folder, changeable(made)
@@ -410,10 +467,7 @@ def test_verify_finds_a_value_that_was_changed_with_its_digest(made, rlds):
     one[middle] = one[middle] ^ 1 if one.dtype.kind in "iub" else -one[middle] - 1
     values.flush()
     manifest = json.loads(before["manifest.json"])
-    for entry in manifest["files"]:
-        if entry["path"] == field.file:
-            entry["sha256"] = file_sha256(folder / field.file)
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    resealed(folder, manifest, field.file)
     try:
         code, document, _ = rlds("verify", folder, "--deep", "--json")
     finally:

@@ -11,7 +11,7 @@ import torch
 from d4rl_files import mujoco
 from stored_data import trajectory, write_dataset
 
-from datasets_rl import library, loading
+from datasets_rl import library, loading, verification
 from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, StoredExperienceReplay, open_dataset
 from datasets_rl.demo import __file__ as demo_folder
 from datasets_rl.errors import BadArgument, IntegrityFailed, ManifestInvalid, NotADataset, UnknownId, UnknownKey
@@ -303,7 +303,7 @@ def test_a_dataset_behind_a_link_is_a_dataset(tmp_path):
 
     assert len(dataset) == 15_000
     assert dataset.root == tmp_path / "home" / "demo"
-    assert library.verify("demo/pendulum", deep=True, root=tmp_path / "home" / "demo").problems == ()
+    assert verification.verify("demo/pendulum", deep=True, root=tmp_path / "home" / "demo").problems == ()
     assert list(library.stored(tmp_path / "home")) == [tmp_path / "home" / "demo" / "pendulum"]
 
 

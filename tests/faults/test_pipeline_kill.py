@@ -12,7 +12,7 @@ from raw.minari import SPACES, episodes, write
 from servers import File, Slow, serve
 from upstreams import hub
 
-from datasets_rl import library
+from datasets_rl import verification
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
 
@@ -139,7 +139,7 @@ def test_a_conversion_of_several_processes_killed_at_any_moment_is_gone_on_with(
 def test_what_survived_kills_passes_every_check(raw, tmp_path):
     _, root = killed(tmp_path, options={**local(raw), "keep_raw": True}, steps=25)
 
-    report = library.verify(f"d4rl/{NAME}", deep=True, root=root)
+    report = verification.verify(f"d4rl/{NAME}", deep=True, root=root)
 
     assert report.problems == ()
     assert any("every converted value" in line for line in report.checked)

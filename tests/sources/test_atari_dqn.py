@@ -15,7 +15,7 @@ import torch
 from raw.atari_dqn import LOGS, RECORDS, Buffer, changed, screens, write_logs, write_records
 from upstreams import bucket
 
-from datasets_rl import AtariDQNExperienceReplay, CatFrames, Selection, library
+from datasets_rl import AtariDQNExperienceReplay, CatFrames, Selection, library, verification
 from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, UnknownId
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
@@ -48,7 +48,7 @@ def convert(tree, settings):
         folder = library.download(name, from_local=place, selection=selection, force=force, settings=settings)
         stored = StoredDataset(folder)
         assert check_rules(stored.schema, stored.episodes, stored.column).problems == []
-        assert library.verify(folder, deep=True).problems == ()
+        assert verification.verify(folder, deep=True).problems == ()
         return stored
 
     return run
@@ -166,7 +166,7 @@ def test_verify_looks_at_the_frame_that_came_late(tree, convert):
     files = [replace(one, sha256=digest) if one.path == "observation.npy" else one for one in manifest.files]
     replace(manifest, files=tuple(files)).write(stored.folder)
 
-    problems = library.verify(stored.folder, deep=True).problems
+    problems = verification.verify(stored.folder, deep=True).problems
 
     assert any("observation at row 53" in problem for problem in problems)
 

@@ -11,7 +11,7 @@ from raw.gen_dgrl import EXPERT, LEVELS, as_npy, game, play, tarred, written
 from raw.xz import blocked
 from servers import serve
 
-from datasets_rl import GenDGRLExperienceReplay, Selection, library
+from datasets_rl import GenDGRLExperienceReplay, Selection, library, verification
 from datasets_rl.convert import converted_bytes
 from datasets_rl.errors import BadArgument, UnknownId
 from datasets_rl.format.reader import StoredDataset
@@ -142,7 +142,7 @@ def test_only_the_files_of_the_game_are_read_of_the_archive_of_all(convert):
     for path in (LEVELS, "Procgen/Datasets/Compressed/100k/level_1/expert/heist.tar.xz"):
         stored = convert(tarred(files), path, "gen_dgrl/heist-level_1_E")
         assert stored.episodes.lengths.tolist() == [3, 5]
-        assert library.verify(stored.folder, deep=True).problems == ()
+        assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 @pytest.mark.parametrize("first", [None, XML], ids=["missing", "an error"])
@@ -180,7 +180,7 @@ def test_some_episodes_are_a_dataset_of_their_own(convert):
 
     assert stored.episodes["number"].tolist() == [1, 3]
     assert np.array_equal(stored.column(("action",))[:5, 0], levels[1].action)
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
     with pytest.raises(BadArgument, match="count from the front"):
         convert(packed(levels), episodes="-1:")
 
@@ -196,7 +196,7 @@ def test_fields_without_frames_are_a_dataset_of_their_own(convert):
         "next.done",
         "episode",
     }
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 def test_a_batch_is_what_torchrl_calls_it(convert):

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from raw import local as folders
 
 import datasets_rl
-from datasets_rl import LocalExperienceReplay, Selection, library
+from datasets_rl import LocalExperienceReplay, Selection, library, verification
 from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, UnknownId
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
@@ -41,7 +41,7 @@ def convert(folder, tmp_path):
             (folder / "dataset.toml").write_text(text)
         settings = Settings(home=tmp_path / home, progress=False, jobs=jobs)
         made = library.download("local/mine", from_local=folder, settings=settings, **options)
-        assert library.verify(made, deep=True, settings=settings).problems == ()
+        assert verification.verify(made, deep=True, settings=settings).problems == ()
         return StoredDataset(made)
 
     return run

@@ -15,7 +15,7 @@ from PIL import Image
 from raw.minari import SPACES, episodes, flat, write
 from upstreams import COMMIT, bucket, hub
 
-from datasets_rl import MinariExperienceReplay, Selection, library
+from datasets_rl import MinariExperienceReplay, Selection, library, verification
 from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, IntegrityFailed, Offline, UnknownId
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -23,6 +23,7 @@ from datasets_rl.sources import _minari_compare, find, minari
 from datasets_rl.sources._minari_spaces import document, leaves
 from datasets_rl.specs import from_minari
 from datasets_rl.ted.check import check_rules
+from datasets_rl.ted.table import EpisodeTable
 
 NAME = "test/things/drawn-v3"
 ID = f"minari/{NAME}"
@@ -97,7 +98,7 @@ def test_every_space_comes_out_of_every_back_end_as_it_was_given(put, convert, k
     jpeg = {"image": ((),), "grey": (("frame",),)}.get(kind, ())
     meets(stored, given, jpeg=jpeg)
     assert check_rules(stored.schema, stored.episodes, stored.column).problems == []
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
@@ -216,7 +217,7 @@ def test_infos_with_a_row_for_the_reset_are_states(put, convert, data_format):
     after = np.concatenate([one.infos["deep"]["qpos"][1:] for one in given])
     assert np.array_equal(stored.column(("info", "deep", "qpos")), qpos)
     assert np.array_equal(stored.column(("next", "info", "deep", "qpos")), after)
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 def test_infos_without_a_row_for_the_reset_follow_their_actions(put, convert):
@@ -231,7 +232,7 @@ def test_infos_without_a_row_for_the_reset_follow_their_actions(put, convert):
     assert np.array_equal(stored.column(("next", "info", "x")), following)
     assert np.array_equal(stored.column(("info", "x")), now)
     assert {one.rule: one.count for one in stored.manifest.decisions}["info-without-reset"] == 3
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
@@ -327,7 +328,7 @@ def test_a_flag_inside_an_episode_ends_a_trajectory(put, convert):
     assert stored.episodes["source"].tolist() == [0, 0]
     states = np.asarray(given[0].observations)
     assert np.array_equal(stored.column(("next", "observation")), states[1:])
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 def broken(folder, change):
@@ -577,8 +578,8 @@ def test_the_comparison_with_the_raw_files_sees_every_value(put, convert, kind, 
     monkeypatch.setattr(_minari_compare, "_BLOCK_BYTES", 100)
     put(episodes(SPACES[kind], infos=infos), space=SPACES[kind], data_format=data_format)
     stored = convert()
-    files = library.raw_files(stored.manifest, None)
-    honest = library._with_texts(stored)
+    files = verification.raw_files(stored.manifest, None)
+    honest = verification._with_texts(stored)
     left_out = {("episode",), ("next", "done"), ("next", "truncated")}  # they are made, or mended, by the conversion
     keys = [field.key for field in stored.schema if field.key not in left_out]
     keys += [("next", *field.key) for field in stored.schema if field.carried]
@@ -594,6 +595,20 @@ def test_the_comparison_with_the_raw_files_sees_every_value(put, convert, kind, 
             stored.episodes,
         )
         assert " at row " in found[0], wrong
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("name", ["seed", "seeded", "source"])
+def test_the_comparison_with_the_raw_files_sees_the_seeds(put, convert, data_format, name):
+    put(episodes(SPACES["box"], seeds=[5, None, 2**63]), data_format=data_format)
+    stored = convert()
+    files = verification.raw_files(stored.manifest, None)
+    records = stored.episodes.records.copy()
+    assert minari.SOURCE.compare(NAME, files, stored.column, stored.episodes) == []
+    records[name][-1] = 0 if name == "seeded" else 99
+
+    (problem, *_) = minari.SOURCE.compare(NAME, files, stored.column, EpisodeTable(records))
+    assert problem.startswith("source of episode" if name == "source" else "seeded and seed of episode")
 
 
 @pytest.fixture
@@ -686,7 +701,7 @@ def test_minaris_own_cache_is_read_in_its_place(put, tmp_path, monkeypatch):
     meets(dataset.stored, given)
     assert sorted(path.stat().st_mtime_ns for path in folder.rglob("*")) == before
     assert all(file.url.startswith("file:") for file in dataset.manifest.raw)
-    assert library.verify(dataset.data_path, deep=True).checked[-1].startswith("every converted value")
+    assert verification.verify(dataset.data_path, deep=True).checked[-1].startswith("every converted value")
 
 
 def test_a_batch_is_strict_ted_with_nested_fields(put, settings, tmp_path):
@@ -747,4 +762,4 @@ def test_some_fields_are_a_dataset_of_their_own(put, convert):
         "next.done",
         "episode",
     }
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()

@@ -20,7 +20,7 @@ from raw.openml import NUMBERS, SEVEN, SMALL, Table, draw, openml, put
 from sklearn.datasets import fetch_openml
 from sklearn.preprocessing import LabelEncoder, OneHotEncoder, StandardScaler
 
-from datasets_rl import OpenMLExperienceReplay, Selection, library, load
+from datasets_rl import OpenMLExperienceReplay, Selection, library, load, verification
 from datasets_rl.errors import ConversionFailed, FetchFailed, Offline, UnknownId
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers import SamplerWithoutReplacement
@@ -106,7 +106,7 @@ def test_samples_and_classes_are_to_the_last_bit_those_of_scikit_learn(convert, 
     assert np.array_equal(stored.column(("observation",)), samples)
     assert np.array_equal(stored.column(("action",)), classes)
     assert stored.column(("observation",)).dtype == np.float64
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 @pytest.mark.usefixtures("asked")
@@ -345,4 +345,4 @@ def test_a_deep_verification_takes_blanks_around_values_for_nothing(answers, con
 
     stored = convert(f"{SMALL.name}@{SMALL.version}")
 
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()

@@ -16,7 +16,7 @@ from raw.images import encoded, scene
 from servers import Status
 from upstreams import bucket, hub
 
-from datasets_rl import OpenXExperienceReplay, Selection, library
+from datasets_rl import OpenXExperienceReplay, Selection, library, verification
 from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, UnknownId
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -177,7 +177,7 @@ def test_an_episode_of_one_step_has_no_action_and_is_left_out(tmp_path, convert)
     stored = convert()
     assert stored.episodes["source"].tolist() == [1]
     assert decided(stored)["no-action"] == 2
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 # --- features
@@ -214,7 +214,7 @@ def test_a_set_is_read_by_its_own_features(tmp_path, convert):
 
     stored = convert("openx/a_set_of_mine")
 
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
     assert stored.column(("action",)).tolist() == [[0, 1], [2, 3]]
     assert stored.column(("done_",)).tolist() == [7, 8]
     assert np.array_equal(stored.column(("next", "observation", "wrist_cam"))[1], scene(40, 40, 3, 2))
@@ -243,7 +243,7 @@ def test_what_is_known_of_an_episode_takes_no_name_that_steps_or_the_table_have(
 
     stored = convert()
 
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
     assert [stored.texts(("text",))[code] for code in stored.column(("text",))] == ["a", "b"]
     assert [stored.texts(("text_",))[code] for code in stored.column(("text_",))] == ["whole"] * 2
     assert (stored.episodes["length_"].tolist(), stored.episodes["reward_"].tolist()) == ([7], [2.5])
@@ -270,7 +270,7 @@ def test_unsigned_integers_that_lie_as_bytes_are_verified(tmp_path, convert):
     stored = convert()
 
     assert stored.column(("observation",)).tolist() == [[1, 2], [3, 65_535]]
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 @pytest.mark.parametrize("keys", ["action.close", "episode_metadata"])
@@ -281,7 +281,7 @@ def test_without_observations_what_is_left_is_verified(tmp_path, convert, keys):
     stored = convert(keys=(keys,))
 
     assert stored.episodes.lengths.tolist() == [4, 2, 2, 5, 3]
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 @pytest.mark.parametrize(("dtype", "stored_as"), [("uint16", "int32"), ("uint32", "int64"), ("uint64", "int64")])
@@ -346,7 +346,7 @@ def test_what_keys_leave_out_is_not_read(tmp_path, convert, images):
     stored = convert(keys=("observation.state", "action"), images=images)
 
     assert [field.key for field in stored.schema if field.key[0] == "observation"] == [("observation", "state")]
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
     with pytest.raises(ConversionFailed, match=r"observation\.image"):
         convert(images=images)
 
@@ -391,7 +391,7 @@ def test_of_archives_no_more_come_than_the_episodes_need(both, tmp_path, setting
     # One archive may be on its way when the last episode has come.
     assert fetched <= {"00000.tar", "00001.tar", "00002.tar"}
     assert len(stored.manifest.raw) == 2
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 def test_episodes_of_archives_are_counted_without_those_that_have_no_action(tmp_path, convert):
@@ -402,7 +402,7 @@ def test_episodes_of_archives_are_counted_without_those_that_have_no_action(tmp_
     stored = convert(ARCHIVES, episodes="2")
 
     assert stored.episodes.lengths.tolist() == [5]
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 def test_episodes_of_a_single_step_are_verified_where_the_last_step_is_kept(tmp_path, convert):
@@ -411,7 +411,7 @@ def test_episodes_of_a_single_step_are_verified_where_the_last_step_is_kept(tmp_
     stored = convert(ARCHIVES, last_step="transition")
 
     assert stored.episodes.lengths.tolist() == [1, 3, 1]
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 def test_episodes_of_archives_are_counted_over_an_interruption(both, tmp_path, settings):
@@ -510,7 +510,7 @@ def test_a_last_step_that_has_an_observation_alone_counts_without_flags(tmp_path
     stored = convert(ARCHIVES, keys=keys)
 
     assert stored.episodes.lengths.tolist() == [4]
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 @pytest.mark.parametrize(
@@ -571,7 +571,7 @@ def test_verify_finds_an_episode_that_is_not_in_the_raw_files(tmp_path, convert)
     stored = convert()
     folder = tmp_path / "tree" / raw.NAME / raw.VERSION
     files = {str(path): path for path in folder.iterdir()}
-    column = library._with_texts(stored)
+    column = verification._with_texts(stored)
 
     assert openx.SOURCE.compare(raw.NAME, files, column, stored.episodes) == []
     moved = {**{name: stored.episodes[name] for name in ("final_known",)}, "source": stored.episodes["source"] + 5}

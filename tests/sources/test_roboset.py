@@ -14,7 +14,7 @@ import torch
 from raw.roboset import NAME, Trial, draw, write_file
 from upstreams import hub
 
-from datasets_rl import RobosetExperienceReplay, Selection, library
+from datasets_rl import RobosetExperienceReplay, Selection, library, verification
 from datasets_rl.errors import BadArgument, ConversionFailed, UnknownId
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -92,7 +92,7 @@ def test_an_end_mark_inside_a_trial_ends_the_trajectory(convert, by_state, final
     assert stored.column(("next", "terminated"))[:, 0].tolist() == [False, True, False, False]
     assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, False, False, True]
     assert check_rules(stored.schema, stored.episodes, stored.column).problems == []
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 def test_trials_come_file_by_file_in_the_order_of_their_numbers_with_unique_episodes(convert, dice):
@@ -199,7 +199,7 @@ def test_a_file_that_is_left_out_takes_no_other_with_it_and_seeds_keep_their_num
     stored = convert({0: draw(dice, 3)}, {0: draw(dice, 2)}, selection=Selection(exclude=("seed0.h5",)))
 
     assert stored.column(("seed",)).tolist() == [1, 1]
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 @pytest.mark.parametrize("shard_bytes", [1 << 26, 10])
@@ -223,7 +223,7 @@ def test_episodes_are_counted_over_all_files(convert, dice, monkeypatch, episode
     assert stored.episodes["seed"].tolist() == [seeds[number] for number in numbers]
     assert stored.episodes["trial"].tolist() == [trials[number] for number in numbers]
     assert stored.episodes.lengths.tolist() == [lengths[number] for number in numbers]
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 def test_episodes_can_be_chosen_of_the_files_that_are_left(convert, dice):
@@ -232,7 +232,7 @@ def test_episodes_can_be_chosen_of_the_files_that_are_left(convert, dice):
     stored = convert(*given, selection=Selection(episodes="2", exclude=("seed1.h5",)))
 
     assert (stored.episodes["seed"].tolist(), stored.episodes.lengths.tolist()) == ([2], [4])
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 def test_the_class_shows_the_same_episodes_of_what_is_stored_whole(convert, dice, tmp_path):
@@ -288,7 +288,7 @@ def test_fields_that_are_left_out_are_not_looked_at(convert, dice, tmp_path):
     stored = convert(selection=Selection(keys=("observation", "action")))
 
     assert ("info", "obs_dict", "qp") not in stored.schema
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 def test_the_class_has_the_keys_of_the_reference(convert, dice, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from raw.vd4rl import CASES, EPISODES_64, EPISODES_84, Rollout, as_npz, roll, write_npz, write_shards
 
-from datasets_rl import Selection, ToTensorImage, VD4RLExperienceReplay, library
+from datasets_rl import Selection, ToTensorImage, VD4RLExperienceReplay, library, verification
 from datasets_rl.errors import BadArgument, ConversionFailed, UnknownId
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -117,7 +117,7 @@ def test_a_reset_inside_a_file_begins_an_episode(place, convert, at):
     assert stored.episodes.lengths.tolist() == [*([at - 1] if at > 1 else []), 5]
     assert decided(stored)["reset-inside-file"] == 1
     assert decided(stored).get("row-without-step", 0) == (at == 1)
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 def _arrays(one):
@@ -209,7 +209,7 @@ def test_files_in_a_row_are_a_part_and_episodes_end_where_it_ends(rows, convert)
     assert stored.column(("is_init",)).tolist() == [False, False, True, False]
     assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, True, False, True]
     assert decided(stored)["end-without-flag"] == 1
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
     with pytest.raises(BadArgument, match=r"1\.hdf5 is left out, and an episode may go on in it"):
         convert(HDF5, exclude=("1.hdf5",))
 
@@ -221,7 +221,7 @@ def test_episodes_of_row_files_are_counted_over_all_files(rows, convert):
 
     assert stored.column(("pixels",))[:, 0, 0, 0].tolist() == [50, 51, 52, 53, 54, 55]
     assert stored.episodes["source"].tolist() == [1]
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
     with pytest.raises(BadArgument, match="count from the front"):
         convert(HDF5, episodes="-1:")
 
@@ -233,7 +233,7 @@ def test_a_file_that_is_left_out_takes_no_other_with_it(place, convert):
 
     assert stored.episodes["source"].tolist() == [0, 2]
     assert stored.column(("pixels",))[:, 0, 0, 0].tolist() == [0, 1, 2, 20, 21, 22]
-    assert library.verify(stored.folder, deep=True).problems == ()
+    assert verification.verify(stored.folder, deep=True).problems == ()
     with pytest.raises(BadArgument, match="no file is left of 3"):
         convert(episodes="1", exclude=(paths[1].name,))
 

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from stored_data import Trajectory, columns, trajectory, write_dataset
 
+from datasets_rl import library, verify
 from datasets_rl.errors import BadArgument
+from datasets_rl.preprocess import Recipe
+from datasets_rl.preprocess.run import preprocess
 from datasets_rl.rows import Column
 from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episode import Episode
@@ -182,6 +185,47 @@ def test_a_seam_inside_an_episode_is_remarked(tmp_path):
     assert "observation jumps more than 20 times the usual step inside an episode: row 19" in (
         check_rules(stored.schema, stored.episodes, stored.column).remarks
     )
+
+
+def seams_of(folder, walk):
+    one = trajectory(len(walk) - 1)
+    stored = write_dataset(folder, [Trajectory(one.steps, {("observation",): walk.astype(np.float32)})])
+    return check_rules(stored.schema, stored.episodes, stored.column).remarks
+
+
+def test_a_phase_of_long_steps_is_no_seam(tmp_path):
+    """A pendulum swings up within 30 steps and then stands nearly still for 170."""
+    angle = np.concatenate([np.linspace(0, 3, 31), 3 + np.linspace(0, 1e-3, 170)])
+    walk = np.stack([np.cos(angle), np.sin(angle), angle], axis=1)
+    usual = np.median(np.linalg.norm(np.diff(walk, axis=0), axis=1))
+    assert np.linalg.norm(walk[1] - walk[0]) > 1000 * usual
+
+    assert seams_of(tmp_path / "smooth", walk) == []
+    walk[100:] += 1
+    assert seams_of(tmp_path / "cut", walk) == [
+        "observation jumps more than 20 times the usual step inside an episode: row 99"
+    ]
+
+
+@pytest.mark.parametrize("row", [1, 2, 39])
+def test_a_seam_at_the_border_of_an_episode_is_remarked(tmp_path, row):
+    walk = 1 + np.arange(41.0)[:, None].repeat(3, 1)
+    walk[row:] += 1000
+
+    (remark,) = seams_of(tmp_path, walk)
+    assert remark.endswith(f"row {row - 1}")
+
+
+@pytest.mark.parametrize("percent", [10, 20, 50])
+def test_the_best_episodes_of_the_demo_have_no_false_seams(tmp_path, percent):
+    """Those that are upright hardly move, so that the usual step is tiny."""
+    folder = library.download("demo/pendulum", root=tmp_path / "demo")
+    preprocess(folder, Recipe.inline([f"keep_top_returns:{percent}", "normalise"]), dest=tmp_path / "best")
+
+    found = verify(tmp_path / "best", deep=True)
+
+    assert found.problems == ()
+    assert [one for one in found.remarks if "jumps" in one] == []
 
 
 def test_observations_that_are_all_nan_are_judged_without_a_warning(tmp_path):

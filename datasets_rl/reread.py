@@ -1,0 +1,354 @@
+"""The raw files of a stored dataset, read once more: what its episode table and its manifest should state.
+
+`Source.compare` checks the values of the steps with separate code. This module checks everything beside them with the
+reader that converted the dataset, one block of episodes at a time, and writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl import sources
+from datasets_rl.convert import merged, stated_specs, stated_value
+from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, UnknownKey
+from datasets_rl.fetch.asset import Asset, Folder
+from datasets_rl.fetch.upstream import Upstream
+from datasets_rl.format.npy import map_npy
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.manifest import Applied, Manifest
+from datasets_rl.progress import Report
+from datasets_rl.rows import Column, Field, shorten
+from datasets_rl.settings import Settings
+from datasets_rl.sources import Contents, Entry, Recording, Selection
+from datasets_rl.ted.episode import Encoded, Episode, Late, Texts, known_only
+from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
+from datasets_rl.ted.steps import split_states
+
+__all__ = ["ENTRY_FIELDS", "entry_differences", "reread"]
+
+ENTRY_FIELDS = ("licence", "citation", "homepage", "faults", "score", "time_limit")
+"""What a manifest takes from the description of the dataset, `Entry`."""
+_BATCH_EPISODES = 1024
+_BATCH_BYTES = 8 << 20
+_TABLE_FIELDS = frozenset({"start", "length", "return", "source", "final_known"})
+
+
+def entry_differences(manifest: Manifest, entry: Entry, names: Sequence[str] = ENTRY_FIELDS) -> Iterator[str]:
+    """Yield what a manifest states otherwise than the description of its dataset.
+
+    Args:
+        manifest: Of the dataset.
+        entry: The description.
+        names: Those of `ENTRY_FIELDS` that are compared.
+    """
+    described = {name: getattr(entry, name) for name in names}
+    if "score" in described:
+        described["score"] = {} if entry.score is None else asdict(entry.score)
+    for name, expected in described.items():
+        stated = getattr(manifest, name)
+        if stated != expected:
+            yield f"{name} is {shorten(stated)}; {entry.id} has {shorten(expected)}"
+
+
+def reread(stored: StoredDataset, files: Mapping[str, Path], report: Report) -> Iterator[str]:
+    """Read all raw files again, and yield what the episode table and the manifest state otherwise.
+
+    Compared are the description, schema, specs, metadata, decisions, and of every episode its length, whether its final
+    observation is known, its final states, and its metadata.
+
+    Args:
+        stored: The dataset; it holds the whole of its raw files, of which it may hold some fields only.
+        files: For each of its raw files where it lies.
+        report: Called with each number of further steps.
+
+    Raises:
+        FetchFailed, ConversionFailed: If the source needs a file that is not among the raw files.
+        MissingDependency: If an optional library of the reader is absent.
+    """
+    manifest = stored.manifest
+    head, name = sources.split_id(manifest.id)
+    origin = sources.source(head)
+    try:
+        selection = Selection.from_json(manifest.selection)
+        origin.check(selection)
+    except (BadArgument, TypeError, AttributeError) as error:
+        yield f"selection is {shorten(manifest.selection)}: {error}"
+        return
+    try:
+        with TemporaryDirectory(prefix="rlds-verify-") as aside:
+            contents = origin.resolve(name, selection, _AtHand(manifest, files, Path(aside))).narrowed(selection)
+    except (UnknownKey, BadArgument) as error:
+        yield f"selection is {shorten(manifest.selection)}: {error.message}"
+        return
+    try:
+        yield from entry_differences(manifest, contents.entry or origin.entry(name))
+        yield from _contents_differences(stored, contents, selection, files, report)
+    except (UnknownKey, BadArgument) as error:
+        yield f"selection is {shorten(manifest.selection)}: {error.message}"
+    except ConversionFailed as error:
+        yield from error.problems
+
+
+class _AtHand(Upstream):
+    """An upstream that consists of the available raw files. It never uses a network."""
+
+    def __init__(self, manifest: Manifest, files: Mapping[str, Path], aside: Path) -> None:
+        super().__init__(aside, aside / "upstream.json", settings=Settings(home=aside, offline=True, progress=False))
+        self._revision = manifest.revision
+        self._files = files
+
+    def folder(self, path: str, urls: Sequence[str]) -> Folder:
+        del urls
+        inside = sorted(one for one in self._files if not path or one.startswith(f"{path}/"))
+        if not inside:
+            raise FetchFailed(path, [], hint="keep all raw files: rlds download --keep-raw")
+        assets = (Asset((self._files[one].as_uri(),), one, self._files[one].stat().st_size) for one in inside)
+        return Folder("", self._revision, tuple(assets))
+
+    def sized(self, asset: Asset) -> Asset:
+        return replace(asset, size=self._at(asset.path).stat().st_size)
+
+    def text(self, asset: Asset) -> str:
+        try:
+            return self._at(asset.path).read_text("utf-8")
+        except UnicodeDecodeError as error:
+            raise ConversionFailed(asset.path, [f"it is not text: {error}"]) from error
+
+    def _at(self, path: str) -> Path:
+        if path not in self._files:
+            raise FetchFailed(path, [], hint="keep all raw files: rlds download --keep-raw")
+        return self._files[path]
+
+
+def _contents_differences(
+    stored: StoredDataset, contents: Contents, selection: Selection, files: Mapping[str, Path], report: Report
+) -> Iterator[str]:
+    manifest = stored.manifest
+    listed = {asset.path for asset in contents.assets}
+    if listed != files.keys():
+        yield f"raw is {shorten(sorted(files))}; the dataset consists of {shorten(sorted(listed))}"
+        return
+    head, name = sources.split_id(manifest.id)
+    decisions: list[Applied] = []
+    episodes = _EpisodeComparison(stored)
+    for number, shard in enumerate(contents.shards):
+        own = {path: files[path] for path in (*contents.common, *shard.paths)}
+        with sources.source(head).open(name, own, contents.facts) as recording:
+            if not number:
+                found = [*_schema_differences(manifest, recording, selection)]
+                yield from found
+                if found:
+                    return
+                yield from _metadata_differences(stored, recording)
+            for piece in recording.episodes(shard.part):
+                report(episodes.add(piece))
+            if not number:
+                yield from _spec_differences(manifest, recording)
+            decisions += (Applied(**asdict(one)) for one in recording.decisions)
+    yield from episodes.finish()
+    expected = merged(decisions)
+    stated = {one.rule: one for one in manifest.decisions}
+    for rule in [*stated, *(rule for rule in expected if rule not in stated)]:
+        if stated.get(rule) != expected.get(rule):
+            yield f"decisions: {rule} is {_shown(stated.get(rule))}; the raw files lead to {_shown(expected.get(rule))}"
+
+
+def _shown(applied: Applied | None) -> str:
+    return "missing" if applied is None else f"{applied.count:,} times {shorten(applied.text)}"
+
+
+def _schema_differences(manifest: Manifest, recording: Recording, selection: Selection) -> Iterator[str]:
+    kept = selection.kept_keys([column.key for column in recording.columns])
+    expected = {column.key: column for column in recording.columns if column.key in kept}
+    stated = {field.key: _column(field) for field in manifest.schema if field.key not in {NEXT_DONE, EPISODE}}
+    for key in [*stated, *(key for key in expected if key not in stated)]:
+        if stated.get(key) != expected.get(key):
+            yield f"schema: {'.'.join(key)} is {stated.get(key)}; the raw files have {expected.get(key)}"
+
+
+def _column(field: Field) -> Column:
+    return Column(**{one.name: getattr(field, one.name) for one in fields(Column)})
+
+
+def _spec_differences(manifest: Manifest, recording: Recording) -> Iterator[str]:
+    expected = stated_specs(manifest.schema, recording.specs())
+    for name, spec in expected.items():
+        if manifest.specs.get(name) != _as_json(spec):
+            yield f"specs.{name} is {shorten(manifest.specs.get(name))}; the raw files state {shorten(spec)}"
+
+
+def _metadata_differences(stored: StoredDataset, recording: Recording) -> Iterator[str]:
+    stated, expected = stored.manifest.metadata, recording.metadata
+    for name in sorted(stated.keys() | expected.keys()):
+        if name not in stated or name not in expected:
+            yield f"metadata.{name} is {'missing' if name not in stated else 'not in the raw files'}"
+            continue
+        value, entry = expected[name], stated[name]
+        if isinstance(value, np.ndarray) and value.ndim:
+            at = entry.get("file") if isinstance(entry, dict) else None
+            same = isinstance(at, str) and stored.manifest.file(at) and _equal(map_npy(stored.folder / at), value).all()
+        else:
+            same = entry == _as_json(stated_value(value.item() if isinstance(value, np.ndarray) else value))
+        if not same:
+            yield f"metadata.{name} is {shorten(entry)}; the raw files have {shorten(value)}"
+
+
+def _as_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def _equal(left: Any, right: Any) -> NDArray[np.bool_]:
+    """Return which of some values are equal, [...]; NaN equals NaN, and values of other shapes or kinds equal none."""
+    left, right = np.asarray(left), np.asarray(right)
+    if left.shape != right.shape:
+        return np.zeros(left.shape or (1,), np.bool_)
+    same = np.asarray(left == right)
+    if left.dtype.kind == "f" and right.dtype.kind == "f":
+        same |= np.isnan(left) & np.isnan(right)
+    return same
+
+
+class _EpisodeComparison:
+    """Compares the episodes of a dataset with those that a reader yields, in their order, a batch at a time."""
+
+    def __init__(self, stored: StoredDataset) -> None:
+        self._stored = stored
+        self._carried = [field for field in stored.schema if field.carried]
+        self._words = {field.key: np.array(stored.texts(field.key), object) for field in self._carried if field.text}
+        self._seen = 0
+        self._open = 0
+        self._bytes = 0
+        self._lengths: list[int] = []
+        self._known: list[bool] = []
+        self._metadata: list[Mapping[str, Any]] = []
+        self._finals: dict[Key, list[Any]] = {field.key: [] for field in self._carried}
+        self._names: set[str] = set()
+        self._first: dict[str, tuple[str, int]] = {}
+
+    def add(self, piece: Episode | Late | Episodes) -> int:
+        """Take what the reader yields next, and return how many steps that is."""
+        if isinstance(piece, Late):
+            return 0
+        if isinstance(piece, Episodes):
+            self._flush()
+            finals = {key: self._readable(piece, key) for key in self._finals}
+            self._compare(piece.lengths, piece.known, piece.facts, finals)
+            return piece.count
+        steps = len(piece)
+        self._open += steps
+        if not piece.continues:
+            self._lengths.append(self._open)
+            self._known.append(piece.final_known)
+            self._metadata.append(piece.facts)
+            for field in self._carried:
+                self._finals[field.key].append(_final(piece.states[field.key], steps, field))
+                self._bytes += 0 if field.encoded else field.step_bytes
+            self._open = 0
+        if len(self._lengths) == _BATCH_EPISODES or self._bytes > _BATCH_BYTES:
+            self._flush()
+        return steps
+
+    def finish(self) -> Iterator[str]:
+        """Yield what differs: each kind of difference once, with its first episode."""
+        self._flush()
+        table = self._stored.episodes
+        if self._seen != len(table) or self._open:
+            yield f"there are {len(table):,} episodes; the raw files have {self._seen:,}"
+        for name in sorted(self._names ^ (set(table.names) - _TABLE_FIELDS)):
+            yield f"{name} of the episodes is {'missing' if name in self._names else 'not in the raw files'}"
+        yield from (f"{text} ({count:,} such episodes)" for text, count in self._first.values())
+
+    def _readable(self, block: Episodes, key: Key) -> Any:
+        finals = known_only(block.finals[key], block.known)
+        if isinstance(finals, Encoded):
+            return list(finals.pictures)
+        return np.array(block.words[key], object)[finals] if key in block.words else finals
+
+    def _flush(self) -> None:
+        if not self._lengths:
+            return
+        names = dict.fromkeys(name for one in self._metadata for name in one)
+        metadata = {name: np.array([one.get(name, 0) for one in self._metadata]) for name in names}
+        finals: dict[Key, Any] = dict(self._finals)
+        for field in self._carried:
+            if field.text:
+                finals[field.key] = np.array(self._finals[field.key], object)
+            elif not field.encoded:
+                finals[field.key] = np.stack(self._finals[field.key])
+        self._compare(np.array(self._lengths), np.array(self._known), metadata, finals)
+        self._bytes = 0
+        self._lengths, self._known, self._metadata = [], [], []
+        self._finals = {field.key: [] for field in self._carried}
+
+    def _compare(
+        self,
+        lengths: NDArray[Any],
+        known: NDArray[Any],
+        metadata: Mapping[str, NDArray[Any]],
+        finals: Mapping[Key, Any],
+    ) -> None:
+        table = self._stored.episodes
+        first, stop = self._seen, min(self._seen + len(lengths), len(table))
+        self._seen += len(lengths)
+        count = stop - first
+        self._names |= metadata.keys() - _TABLE_FIELDS
+        expected = {"source": np.arange(self._seen - len(lengths), self._seen), **metadata}
+        expected |= {"length": lengths, "final_known": known}
+        for name, values in expected.items():
+            if name in table.names and count > 0:
+                got, wanted = table[name][first:stop], values[:count].astype(table[name].dtype)
+                self._note(f"{name} of the episodes", ~_equal(got, wanted), got, wanted, first)
+        for field in self._carried:
+            if count > 0:
+                got, wanted = self._stored_finals(field, first, stop), finals[field.key][:count]
+                wrong = _unequal_rows(got, wanted)
+                self._note(f"the final {field.name}", wrong, got, wanted, first)
+
+    def _stored_finals(self, field: Field, first: int, stop: int) -> Any:
+        if field.encoded:
+            ends = self._stored.map(field.final_ends_file)
+            data = self._stored.map(field.final_file)
+            starts = [int(ends[one - 1]) if one else 0 for one in range(first, stop)]
+            return [
+                data[start : int(ends[one])].tobytes() for start, one in zip(starts, range(first, stop), strict=True)
+            ]
+        values = np.asarray(self._stored.finals(field.key)[first:stop])
+        return self._words[field.key][values] if field.text else values
+
+    def _note(self, what: str, wrong: NDArray[np.bool_], got: Any, wanted: Any, first: int) -> None:
+        rows = np.flatnonzero(wrong)
+        if len(rows):
+            row = int(rows[0])
+            values = f"{shorten(_plain(got[row]))}; by the raw files {shorten(_plain(wanted[row]))}"
+            text, count = self._first.get(what, (f"{what}: episode {first + row:,} has {values}", 0))
+            self._first[what] = (text, count + len(rows))
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def _unequal_rows(got: Any, wanted: Any) -> NDArray[np.bool_]:
+    if isinstance(got, list):
+        return np.array([one != bytes(other) for one, other in zip(got, wanted, strict=True)], np.bool_)
+    same = _equal(got, wanted)
+    return np.asarray(~same.reshape(len(same), -1).all(axis=1))
+
+
+def _final(states: Any, steps: int, field: Field) -> Any:
+    """Return a final state as it reads in the dataset: what stands for an unknown one, where it is not there."""
+    if isinstance(states, Encoded):
+        return states.pictures[steps] if len(states) > steps else b""
+    if isinstance(states, Texts):
+        return states.words[int(states.codes[steps])] if len(states) > steps else ""
+    _, final = split_states(states, steps)
+    return np.zeros(field.shape, field.dtype) if final is None else final

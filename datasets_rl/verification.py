@@ -1,0 +1,255 @@
+"""Whether a stored dataset is what it should be: `verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datasets_rl import sources
+from datasets_rl.errors import (
+    BadArgument,
+    ConversionFailed,
+    FetchFailed,
+    ManifestInvalid,
+    MissingDependency,
+    UnknownId,
+    UnknownKey,
+)
+from datasets_rl.library import Place, locate
+from datasets_rl.progress import report
+from datasets_rl.settings import Settings
+
+if TYPE_CHECKING:
+    from datasets_rl.format.reader import StoredDataset
+    from datasets_rl.manifest import Manifest
+    from datasets_rl.ted.check import Findings
+    from datasets_rl.ted.keys import Key
+
+__all__ = ["Verification", "raw_files", "verify"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What `verify` found."""
+
+    id: str
+    folder: Path
+    problems: tuple[str, ...]
+    """Why the dataset must not be used; empty if it is intact."""
+    remarks: tuple[str, ...]
+    """What is allowed and worth knowing."""
+    checked: tuple[str, ...]
+    """What was looked at, a sentence each."""
+    files: int
+    bytes: int
+    preprocessed: bool = False
+    """Whether the dataset was made of another dataset, and not of raw files alone."""
+
+
+def verify(
+    dataset: str | Path, *, deep: bool = False, root: Path | str | None = None, settings: Settings | None = None
+) -> Verification:
+    """Check a finished dataset.
+
+    Args:
+        dataset: Its id, or its folder.
+        deep: Beside sizes and digests, check every rule of TED and every value against its spec, look for NaN, infinity
+            and seams, and recompute everything that the manifest states: from the dataset itself, from the catalog,
+            and from the raw files where they are available. Then compare every converted value with the raw files,
+            column by column.
+        root: The source's folder; by default ``<RLDS_HOME>/<source>``.
+        settings: By default those of the environment.
+
+    Raises:
+        UnknownId: If there is no such id, or nothing finished is there.
+        ManifestInvalid: If the manifest cannot be trusted.
+    """
+    from datasets_rl.format.verify import check_files, check_manifest
+    from datasets_rl.manifest import Manifest
+
+    settings = settings or Settings.from_env()
+    folder = locate(dataset, root=root, settings=settings)
+    manifest = Manifest.read(folder)
+    findings = check_manifest(folder)
+    checked = ["the digest of the manifest"] * (not findings.remarks)
+    with report(f"checking {manifest.id}", manifest.bytes, show=settings.progress) as advance:
+        broken = check_files(folder, advance)
+    findings.problems += broken
+    checked.append(f"size and sha256 of {len(manifest.files)} files")
+    if manifest.unverified:
+        findings.remarks.append(manifest.unverified)
+    if deep and not broken:
+        _check_deeply(folder, findings, checked, settings)
+    return Verification(
+        id=manifest.id,
+        folder=folder,
+        problems=tuple(findings.problems),
+        remarks=tuple(findings.remarks),
+        checked=tuple(checked),
+        files=len(manifest.files),
+        bytes=manifest.bytes,
+        preprocessed=bool(manifest.history),
+    )
+
+
+def _check_deeply(folder: Path, findings: Findings, checked: list[str], settings: Settings) -> None:
+    from datasets_rl.format.reader import StoredDataset
+    from datasets_rl.format.verify import check_content
+    from datasets_rl.specs.infer import from_manifest, misfits_of_columns
+    from datasets_rl.ted.check import check_rules
+
+    stored = StoredDataset(folder)
+    manifest = stored.manifest
+    found = check_rules(stored.schema, stored.episodes, stored.column)
+    findings.problems += found.problems
+    findings.remarks += found.remarks
+    checked.append(f"the rules of TED on {manifest.steps:,} steps of {manifest.episodes:,} episodes")
+    findings.problems += check_content(stored)
+    checked.append("statistics, counts and specs against the values")
+    try:
+        findings.problems += misfits_of_columns(from_manifest(manifest), stored.column, manifest.steps)
+        checked.append("every value against the specs")
+    except ManifestInvalid as error:
+        findings.problems += error.problems
+    _check_origin(stored, folder, findings, checked, settings)
+
+
+def _check_origin(
+    stored: StoredDataset, folder: Path, findings: Findings, checked: list[str], settings: Settings
+) -> None:
+    """Compare a dataset with the catalog, and with its raw files where they are available."""
+    from datasets_rl.manifest import converter_version
+    from datasets_rl.reread import ENTRY_FIELDS, entry_differences
+
+    manifest = stored.manifest
+    if manifest.history:
+        checked.append("not compared with raw files: it was preprocessed")
+        return
+    same_version = manifest.converter == converter_version()
+    try:
+        head, name = sources.split_id(manifest.id)
+        origin = sources.source(head)
+        entry = origin.entry(name)
+    except UnknownId as error:
+        if same_version:
+            findings.problems.append(f"id: {error.message}; this version of datasets-rl wrote the dataset")
+        checked.append(f"not compared with raw files: this version has no source for {manifest.id}")
+        return
+    if not same_version:
+        findings.remarks.append(
+            f"it was written by datasets-rl {manifest.converter or 'of an unknown version'}, and this is "
+            f"{converter_version()}: what the manifest states is not compared with what this version would state"
+        )
+    spot = Place(folder.parents[name.count("/")], name) if folder.as_posix().endswith(f"/{name}") else None
+    files = raw_files(manifest, spot)
+    changed = [] if files is None else [*_raw_differences(manifest, files)]
+    findings.problems += changed
+    usable = None if changed else files
+    if same_version and (usable is None or not _read_again(stored, usable, findings, checked, settings)):
+        names = [one for one in ENTRY_FIELDS if one not in origin.restated]
+        findings.problems += entry_differences(manifest, entry, names)
+        checked.append(f"{', '.join(names)} against the catalog")
+    if usable is not None:
+        _compare(stored, usable, findings, checked)
+    elif files is None:
+        checked.append("not compared with raw files: they are not at hand (rlds download --keep-raw keeps them)")
+
+
+def _compare(stored: StoredDataset, files: Mapping[str, Path], findings: Findings, checked: list[str]) -> None:
+    head, name = sources.split_id(stored.manifest.id)
+    column = _with_texts(stored)
+    try:
+        findings.problems += sources.source(head).compare(name, files, column, stored.episodes)
+    except UnknownKey:
+        checked.append("not compared with raw files: fields of theirs were left out")
+        return
+    except ConversionFailed as error:
+        findings.problems += error.problems
+        return
+    named = [file.name for file in files.values()]
+    more = f" and {len(named) - 3:,} more files" if len(named) > 3 else ""
+    checked.append(f"every converted value against {', '.join(named[:3])}{more}")
+
+
+def _read_again(
+    stored: StoredDataset, files: Mapping[str, Path], findings: Findings, checked: list[str], settings: Settings
+) -> bool:
+    """Compare a dataset with what its source reads from the raw files, and return whether that was possible."""
+    from datasets_rl.reread import reread
+
+    manifest = stored.manifest
+    # Where raw files or episodes were left out, the raw files do not determine the manifest.
+    if {"episodes", "include", "exclude", "max_size"} & manifest.selection.keys():
+        return False
+    label = f"reading the raw files of {manifest.id}"
+    try:
+        with report(label, manifest.steps, unit=" steps", show=settings.progress) as advance:
+            findings.problems += reread(stored, files, advance)
+    except (ConversionFailed, FetchFailed, MissingDependency) as error:
+        checked.append(f"raw files not read again: {error.message}")
+        return False
+    checked.append("description, metadata, decisions and the episode table against the raw files")
+    return True
+
+
+def _raw_differences(manifest: Manifest, files: Mapping[str, Path]) -> Iterator[str]:
+    """Yield the raw files that are not those the dataset was made of; the file or the manifest has changed."""
+    from datasets_rl.format.npy import file_sha256
+
+    for file in manifest.raw:
+        path = files[file.path]
+        size = path.stat().st_size
+        if size != file.bytes:
+            yield f"the raw file {path} is {size:,} bytes; the manifest states {file.bytes:,}"
+        elif (digest := file_sha256(path)) != file.sha256:
+            yield f"the raw file {path} has sha256 {digest[:12]}...; the manifest states {file.sha256[:12]}..."
+
+
+def _with_texts(stored_dataset: StoredDataset) -> Callable[[Key, int, int], Any]:
+    """Return what reads a field of some rows, with texts in the place of their numbers."""
+    import numpy as np
+
+    words: dict[Key, Any] = {}
+
+    def column(key: Key, start: int, stop: int) -> Any:
+        values = stored_dataset.column(key, start, stop)
+        field = key if key in stored_dataset.schema else key[1:]
+        if field not in stored_dataset.schema or not stored_dataset.schema[field].text:
+            return values
+        if field not in words:
+            words[field] = np.array(stored_dataset.texts(field), object)
+        return words[field][values]
+
+    return column
+
+
+def raw_files(manifest: Manifest, spot: Place | None) -> Mapping[str, Path] | None:
+    """Return where the raw files of a dataset lie, or None unless all of them are at hand.
+
+    They are when they were kept, or when the dataset was made of local files that are still in their place.
+    """
+    found: dict[str, Path] = {}
+    for file in manifest.raw:
+        kept = spot.raw / file.path if spot is not None else None
+        path = kept if kept is not None and kept.is_file() else _in_place(file.url)
+        if path is None or not path.is_file():
+            return None
+        found[file.path] = path
+    return found or None
+
+
+def _in_place(url: str) -> Path | None:
+    from datasets_rl.fetch.schemes import NotThere, scheme_of
+
+    try:
+        scheme = scheme_of(url)
+        found = scheme.resolve(url, _no_requests) if scheme.IN_PLACE else None
+    except (BadArgument, NotThere):
+        return None
+    return found if isinstance(found, Path) else None
+
+
+def _no_requests(url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+    raise BadArgument(f"{url} would need a request with {len(headers)} headers; local files need none")
