@@ -206,7 +206,7 @@ def test_a_dry_run_knows_what_is_there_already(rlds):
 def test_sizes_that_are_not_known_stay_unknown(rlds):
     ran = rlds("download", "d4rl/ant-random-expert-v0", "d4rl/hopper-medium-v2", "--dry-run")
 
-    assert "over the network   unknown" in ran.out
+    assert "over the network\tunknown" in ran.out
     assert "and 1 of unknown size" in ran.out
 
 

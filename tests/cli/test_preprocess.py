@@ -168,7 +168,7 @@ def test_ctrl_c_says_how_to_go_on_and_the_dataset_is_as_it_was(rlds, stored, tmp
     [
         ((), 2, "no dataset is named"),
         (("demo/pendulum",), 2, "no recipe and no step is named"),
-        (("demo/pendulum", "-r", "nope"), 2, "no recipe 'nope' among atari_dqn"),
+        (("demo/pendulum", "-r", "nope"), 2, "there is no recipe 'nope'\n  why: expected one of atari_dqn"),
         (("demo/pendulum", "-t", "rezise:3", "-t", "cast:a"), 2, "there is no step 'rezise'"),
         (("demo/pendulum", "-t", "cast:float16", "--max-ram", "lots"), 2, "'lots' is not a size"),
         (("demo/pendulum", "-t", "cast:float16", "--address", "auto"), 2, "--address auto is for a cluster"),

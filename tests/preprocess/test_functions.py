@@ -395,7 +395,7 @@ def test_numbers_that_numpy_and_python_draw_are_the_same_in_any_process(folder, 
 )
 def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, name):
     (tmp_path / name.partition(":")[0]).write_text(text, "utf-8", "surrogateescape")
-    with pytest.raises(BadArgument, match=r"own\.(py fails|toml is no TOML)"):
+    with pytest.raises(BadArgument, match=r"own\.(py fails|toml cannot be read as TOML)"):
         Recipe.of(str(tmp_path / name))
 
 

@@ -442,6 +442,11 @@ def test_arguments_that_make_no_sense_are_refused_before_anything_is_read(step, 
         Recipe.inline([step])
 
 
+def test_the_nearest_recipe_is_named():
+    with pytest.raises(BadArgument, match="did you mean iql_locomotion"):
+        Recipe.of("iql_locomtion")
+
+
 @pytest.mark.parametrize(
     ("step", "problem"),
     [

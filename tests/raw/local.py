@@ -301,7 +301,7 @@ def no_description(folder: Path) -> None:
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
 NPZ_FAULTS = {
     "no description": Fault(no_description, 'licence = ""'),
-    "a description that is no TOML": Fault(toml('by = "file"', "by = file"), "dataset.toml is no TOML"),
+    "a description that is no TOML": Fault(toml('by = "file"', "by = file"), "dataset.toml cannot be read as TOML"),
     "a misspelt word": Fault(toml("licence", "license"), "license is unknown; expected one of licence"),
     "an unknown way to tell episodes": Fault(toml('"file"', '"feeling"'), "expected one of file, flags, column"),
     "a way to tell episodes that lacks its array": Fault(toml('"file"', '"column"'), "expected also episodes.array"),
