@@ -161,6 +161,10 @@ class PrioritizedSampler(Sampler):
         rows, masses = self._tree.draw(self._points(batch_size))
         return torch.from_numpy(rows), {PRIORITY_WEIGHT: self._weights(torch.from_numpy(masses))}
 
+    def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
+        """Return weights of 1."""
+        return {**super().info_of(storage, rows), PRIORITY_WEIGHT: torch.ones(len(rows), dtype=self.dtype)}
+
     def _points(self, count: int) -> NDArray[np.float64]:
         points: NDArray[np.float64] = torch.rand(count, dtype=torch.float64, generator=self.generator).numpy()
         return points
