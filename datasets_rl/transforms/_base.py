@@ -33,6 +33,7 @@ __all__ = [
     "drop",
     "expand_right",
     "expect_callable",
+    "flat_key",
     "found_keys",
     "gathered",
     "listed",
@@ -442,11 +443,11 @@ def taken(batch: Any, key: NestedKey) -> Any:
     return need(batch.get(key, None), key, batch)
 
 
-def _flat(key: Any) -> NestedKey:
+def flat_key(key: Any) -> NestedKey:
     """Return a key without tuples in it; one name is no tuple."""
     if isinstance(key, str):
         return key
-    path = tuple(name for part in map(_flat, key) for name in ([part] if isinstance(part, str) else part))
+    path = tuple(name for part in map(flat_key, key) for name in ([part] if isinstance(part, str) else part))
     return path if len(path) > 1 else path[0]
 
 
@@ -466,7 +467,7 @@ def listed(keys: Keys | None) -> list[NestedKey]:
     """Return keys as a list; a string is one key."""
     if keys is None:
         return []
-    return [_flat(key) for key in ([keys] if isinstance(keys, str) else keys)]
+    return [flat_key(key) for key in ([keys] if isinstance(keys, str) else keys)]
 
 
 def expand_right(value: Tensor, shape: Sequence[int]) -> Tensor:
@@ -476,7 +477,7 @@ def expand_right(value: Tensor, shape: Sequence[int]) -> Tensor:
 
 def under_next(key: NestedKey) -> NestedKey:
     """Return where an entry stands for the next step."""
-    return _flat((NEXT, key))
+    return flat_key((NEXT, key))
 
 
 def any_like(value: Any) -> TensorSpec:

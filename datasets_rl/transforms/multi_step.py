@@ -44,11 +44,11 @@ class MultiStepTransform(OverTime):
     flags of the first step, and so bootstraps from a terminal state that lies within reach; it also transforms what is
     written, and so loses the last steps of every `extend`. Here the single steps are stored.
 
-    Written further: ``("next", "original_reward")``; and at the root ``"steps_to_next_obs"``, int64 [..., 1]; ``"gamma"``,
-    float [..., 1]; and ``"nonterminal"``, bool [..., 1]: whether the value of the next observation counts, that is,
+    Written further: ``("next", "original_reward")``; and at the root, in the shape of the batch as in TorchRL,
+    ``"steps_to_next_obs"``, int64 [...]; ``"gamma"``, float [...]; and ``"nonterminal"``, bool [...]: whether the value of the next observation counts, that is,
     whether the last step is not terminated.
 
-        target = next.reward + gamma * nonterminal * V(next.observation)
+        target = next.reward + (gamma * nonterminal).unsqueeze(-1) * V(next.observation)
 
     Args:
         n_steps: Steps that are looked ahead, at least 1; may be changed at any time.
@@ -132,6 +132,10 @@ class MultiStepTransform(OverTime):
         stopped = last.get("terminated", None)
         stopped = last.get(self.done_key or "done", None) if stopped is None else stopped
         batch.set("nonterminal", torch.ones_like(steps, dtype=torch.bool) if stopped is None else ~stopped)
+        for name in ("steps_to_next_obs", "gamma", "nonterminal"):
+            value = batch.get(name)
+            if value.shape == (*batch.shape, 1):
+                batch.set(name, value.squeeze(-1))
         return batch
 
     def respec(self, spec: CompositeSpec) -> None:
@@ -141,7 +145,7 @@ class MultiStepTransform(OverTime):
             rewards = spec[under_next(name)].zero()
             dtype = rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()
             spec.set(under_next(name), any_like(rewards.to(dtype)))
-        one = (*spec.shape, 1)
+        one = spec.shape
         spec.set("steps_to_next_obs", BoundedTensorSpec(1, self.n_steps, one, dtype=torch.int64))
         spec.set("gamma", any_like(torch.zeros(one)))
         spec.set("nonterminal", any_like(torch.zeros(one, dtype=torch.bool)))
@@ -151,7 +155,7 @@ class MultiStepTransform(OverTime):
 
 
 class MultiStep(MultiStepTransform):
-    """`MultiStepTransform`, by the order of arguments that TorchRL's collectors take.
+    """`MultiStepTransform`, by the order of arguments that TorchRL's collectors take; the mask is that of collectors too.
 
     Args:
         gamma: The discount factor.
@@ -159,7 +163,7 @@ class MultiStep(MultiStepTransform):
     """
 
     def __init__(self, gamma: float, n_steps: int) -> None:
-        super().__init__(n_steps, gamma)
+        super().__init__(n_steps, gamma, mask_key=("collector", "mask"))
 
 
 def _original(name: NestedKey) -> NestedKey:
