@@ -119,5 +119,8 @@ class Sampler(Stateful, ABC):
             self.generator = self.generator or Generator()
             self.generator.set_state(state_dict["generator"])
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__.copy()
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

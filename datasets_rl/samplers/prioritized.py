@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
+from datasets_rl.checkpoint import refuse_spawn
 from datasets_rl.errors import BadArgument
 from datasets_rl.samplers._base import Sampler
 
@@ -94,6 +95,14 @@ class PrioritizedSampler(Sampler):
         self._within = max_priority_within_buffer
         _refuse(self._mass_faults(self._alpha, self._eps, 1.0))
         self.empty()
+
+    def __getstate__(self) -> dict[str, Any]:
+        refuse_spawn(
+            self,
+            "the priorities",
+            "sample in one process, and give the others a buffer over the same storage with a sampler of their own",
+        )
+        return super().__getstate__()
 
     def empty(self) -> None:
         """Forget all priorities."""

@@ -369,7 +369,7 @@ class SliceSampler(Sampler):
 
     def __getstate__(self) -> dict[str, Any]:
         # Views of the storage would travel as copies.
-        return {**self.__dict__, "_view": None, "_columns": {}, "_whole": None, "_scanned": None}
+        return {**super().__getstate__(), "_view": None, "_columns": {}, "_whole": None, "_scanned": None}
 
     def __repr__(self) -> str:
         named = {
