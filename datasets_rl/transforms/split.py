@@ -113,7 +113,7 @@ def _ends(steps: Any, axis: TimeAxis, numbers: Tensor | None, done_key: NestedKe
         done = steps.get(under_next("done"), None)
     if numbers is None and done is None:
         raise BadArgument(
-            "there is no number of the trajectory and no flag, so nothing says where one ends",
+            "neither a number of the trajectory nor a flag exists, so nothing says where one ends",
             hint="name what does: trajectory_key=..., or done_key=...",
         )
     ends = axis.ends(done)

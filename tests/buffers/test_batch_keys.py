@@ -160,7 +160,7 @@ class TestNothingChangesByDeciding:
         Mixture(*members, batch_size=8)
 
         assert torch.equal(torch.get_rng_state(), state)
-        assert not torch.equal(before, state)  # the data of the buffers came from it
+        assert not torch.equal(before, state)  # the data of the buffers used it
 
     def test_a_sampler_goes_on_where_it_was(self):
         sampler = SliceSampler(slice_len=5)

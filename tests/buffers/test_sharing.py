@@ -318,9 +318,8 @@ class TestSpawnNeverCopiesInSilence:
         rb = ReplayBuffer(storage=ListStorage(5), sampler=PrioritizedSampler(5, 0.7, 0.9), batch_size=4)
         rb.extend([1, 2, 3])
 
-        again = pickle.loads(pickle.dumps(rb))  # noqa: S301 - made here
-        assert again[:] == [1, 2, 3]
-        assert copy.deepcopy(rb)[:] == [1, 2, 3]
+        assert pickle.loads(pickle.dumps(rb))[:].tolist() == [1, 2, 3]
+        assert copy.deepcopy(rb)[:].tolist() == [1, 2, 3]
 
 
 def test_a_checkpointer_is_refused_and_not_ignored():
