@@ -119,8 +119,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         )
         gates = [member._gate for member in rbs]  # noqa: SLF001 - a member is a buffer too
         self._gate = GateChain([gate for gate in gates if isinstance(gate, Gate)])
-        with self._gate:
-            self._decide_keys()
+        self._decide_keys()
 
     @property
     def _names(self) -> Sequence[str]:
@@ -144,6 +143,12 @@ class ReplayBufferEnsemble(ReplayBuffer):
         )
         if state == self._decided_for or self._free:
             return
+        with self._gate:
+            self._read_keys()
+        self._decided_for = state
+
+    def _read_keys(self) -> None:
+        members = self._members
         rows = {
             number: torch.arange(_multiple(self._trial_size(), member.sampler)) % len(member)
             for number, member in enumerate(members)
@@ -167,7 +172,6 @@ class ReplayBufferEnsemble(ReplayBuffer):
         )
         self._keys = BatchKeys(fields, self.missing)
         self._keys.check(self._names)
-        self._decided_for = state
 
     @property
     def _free(self) -> bool:
@@ -185,14 +189,13 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
     def _finished_part(self, number: int, part: Any, info: Mapping[Any, Tensor], steps: int) -> Any:
         """Return what a buffer makes of its part of a batch, with what the samplers report."""
-        info = {key: value for key, value in info.items() if key in self._reported}
+        info = {key: value for key, value in info.items() if self._free or key in self._reported}
         info |= {key: value.expand(steps).clone() for key, value in self._unreported.items() if key not in info}
         return self._members[number]._finish(part, info)  # noqa: SLF001 - a member is a buffer too
 
     def _draw(self, batch_size: int | None, *, ahead: bool = False) -> Drawn:
-        with self._gate:
-            self._decide_keys()
-            return super()._draw(batch_size, ahead=ahead)
+        self._decide_keys()
+        return super()._draw(batch_size, ahead=ahead)
 
     @property
     def sampler(self) -> SamplerEnsemble:

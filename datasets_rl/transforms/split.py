@@ -83,7 +83,7 @@ def split_trajectories(
         layout = as_nested if isinstance(as_nested, torch.layout) else torch.strided
 
         def nested(leaf: Tensor) -> Tensor:
-            parts = list(axis.flat(leaf)[real.to(leaf.device)].split(sizes))
+            parts = list(torch.split(axis.flat(leaf)[real.to(leaf.device)], sizes))
             return torch.nested.as_nested_tensor(parts, layout=layout)
 
         return result.apply(nested, batch_size=[count] if layout is torch.jagged else [count, -1])

@@ -185,6 +185,15 @@ def test_what_a_sampler_reports_without_announcing_it_stays_out_of_every_batch()
     assert "luck" not in next(iter(found))
 
 
+def test_a_collate_function_gets_the_parts_as_the_buffers_gave_them():
+    sampled = buffer(sampler=PrioritizedSampler(20, 1.0, 1.0), **action())
+    rb = ReplayBufferEnsemble(sampled, buffer(), sample_from_all=True, collate_fn=list, batch_size=8)
+
+    first, second = rb.sample()
+    assert {"action", "priority_weight"} <= set(first.keys())
+    assert "action" not in second
+
+
 def test_objects_that_are_neither_tensors_nor_text_cannot_be_filled():
     things = {"thing": NonTensorStack(*[frozenset((1,))] * 20)}
 
