@@ -21,6 +21,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from torch import Tensor
 from datasets_rl import disk
 from datasets_rl.errors import BadArgument, IntegrityFailed
 
-__all__ = ["STATE_FILE", "Stateful", "part_misfits", "pieces", "read", "refuse", "write"]
+__all__ = ["STATE_FILE", "Stateful", "part_misfits", "pieces", "read", "refuse", "refuse_spawn", "write"]
 
 STATE_FILE = "state.json"
 """The file that comes last: a folder without it holds no checkpoint."""
@@ -132,6 +133,24 @@ def refuse(reasons: list[str]) -> None:
     """Raise if there are reasons why a state cannot be taken over."""
     if reasons:
         raise BadArgument(f"the saved state does not fit: {'; '.join(reasons)}")
+
+
+def refuse_spawn(part: Any, what: str, hint: str) -> None:
+    """Raise if a part of a buffer is being pickled for a process that is started by spawn.
+
+    Args:
+        part: The part; each process would change a copy of its own.
+        what: What it holds.
+        hint: What to use in its place.
+
+    Raises:
+        BadArgument: If a process is being started.
+    """
+    if get_spawning_popen() is not None:
+        raise BadArgument(
+            f"a {type(part).__name__} cannot be shared between processes: each would change its own copy of {what}",
+            hint=hint,
+        )
 
 
 def write(path: Path | str, kind: str, state: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets_rl import sources
-from datasets_rl.buffers.ensemble import Missing
+from datasets_rl.buffers.keys import Missing
 from datasets_rl.buffers.mixture import Mixture
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.datasets import BaseDatasetExperienceReplay, dataset_class, open_dataset

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from datasets_rl.ted.keys import as_key, dotted
 
 if TYPE_CHECKING:
     from datasets_rl.buffers.replay import ReplayBuffer
+    from datasets_rl.storages._base import Storage
 
 __all__ = ["as_html", "as_text"]
 
@@ -25,11 +26,12 @@ def as_text(buffer: ReplayBuffer) -> str:
 
 def as_html(buffer: ReplayBuffer) -> str:
     """Write a buffer as a table: its parts, and the fields of a step."""
+    held = sum(map(len, _storages(buffer)))
     rows = "".join(
         f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(value)}</td></tr>"
         for name, value in (
             *_parts(buffer),
-            ("steps", f"{len(buffer):,} of {buffer.storage.max_size:,}"),
+            ("steps", f"{held:,} of {buffer.storage.max_size:,}"),
             *_fields(buffer),
         )
     )
@@ -45,9 +47,14 @@ def _parts(buffer: ReplayBuffer) -> Iterator[tuple[str, str]]:
     yield "batch_size", repr(buffer.batch_size)
 
 
+def _storages(buffer: ReplayBuffer) -> Sequence[Storage]:
+    storages: Sequence[Storage] = getattr(buffer.storage, "storages", (buffer.storage,))
+    return storages
+
+
 def _fields(buffer: ReplayBuffer) -> Iterator[tuple[str, str]]:
-    storages = getattr(buffer.storage, "storages", (buffer.storage,))
-    first: Any = storages[0].get(0) if len(storages[0]) else None
+    storage = _storages(buffer)[0]
+    first: Any = storage.get(0) if len(storage) else None
     if isinstance(first, TensorDictBase):
         for key, leaf in first.items(include_nested=True, leaves_only=True):
             dtype = str(getattr(leaf, "dtype", type(leaf).__name__)).removeprefix("torch.")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase, is_tensor_collection
@@ -14,17 +16,19 @@ from torch import Tensor
 from datasets_rl.buffers.arguments import transformed
 from datasets_rl.buffers.batch import pinned, stacked
 from datasets_rl.buffers.gate import Gate, GateChain
+from datasets_rl.buffers.keys import BatchKeys, Field, Missing, fields_of
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
+from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import BadArgument
-from datasets_rl.samplers.ensemble import SamplerEnsemble
+from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.ensemble import UNSAID, SamplerEnsemble
 from datasets_rl.storages.ensemble import StorageEnsemble, with_mask
-from datasets_rl.ted.keys import NEXT_FINAL_KNOWN, Key, as_key, dotted
+from datasets_rl.ted.keys import NEXT_FINAL_KNOWN, Key
 from datasets_rl.transforms._base import gathered
 from datasets_rl.writers.ensemble import WriterEnsemble
 
-__all__ = ["Missing", "ReplayBufferEnsemble", "alike"]
+__all__ = ["ReplayBufferEnsemble", "at"]
 
-Missing = Literal["refuse", "drop", "zero"]
 _SOURCE = "buffer_ids"
 _INDEX = "index"
 
@@ -53,12 +57,16 @@ class ReplayBufferEnsemble(ReplayBuffer):
             while one trains.
         sample_from_all: Whether every buffer gives one part; excludes `p`.
         num_buffer_sampled: Parts of a batch, n.
-        missing: What becomes of keys that only some of the parts have: "refuse" names them; "drop" leaves them out, as
-            TorchRL does without a word; "zero" fills them with zeros where they are missing.
+        missing: What happens to keys that only some of the buffers have: "refuse" raises an error that names them;
+            "drop" leaves them out of every batch; "zero" puts them into every batch, with zeros (or empty text) for the
+            steps of the other buffers. The keys are decided here, from the first steps of each buffer through its
+            transforms, so that no batch depends on which buffers it was drawn from. An empty buffer counts from its
+            first steps on. With a `collate_fn` the parts stay as the buffers gave them.
         **kwargs: Those of `ReplayBuffer` that are left.
 
     Raises:
-        BadArgument: If arguments exclude each other.
+        BadArgument: If arguments exclude each other, or the buffers do not fit together; with a table of all keys that
+            are not the same.
     """
 
     def __init__(
@@ -94,6 +102,12 @@ class ReplayBufferEnsemble(ReplayBuffer):
             rbs, storages, samplers, writers = _of_parts(storages, samplers, writers, collate_fns)
         self._members = rbs
         self.missing: Missing = missing
+        self._keys = BatchKeys((None,) * len(rbs), missing)
+        self._decided_for: tuple[Any, ...] = ()
+        self._reported: frozenset[Any] = frozenset()
+        """The keys of what the samplers of the buffers report of their choice."""
+        self._unreported: dict[Any, Tensor] = {}
+        """What holds of the steps of a buffer whose sampler does not report it."""
         super().__init__(
             storage=storages,
             sampler=samplers,
@@ -105,6 +119,83 @@ class ReplayBufferEnsemble(ReplayBuffer):
         )
         gates = [member._gate for member in rbs]  # noqa: SLF001 - a member is a buffer too
         self._gate = GateChain([gate for gate in gates if isinstance(gate, Gate)])
+        self._decide_keys()
+
+    @property
+    def _names(self) -> Sequence[str]:
+        return [f"buffer {number}" for number in range(len(self._members))]
+
+    def _trial_size(self) -> int:
+        """Return how many steps each buffer is asked for, to learn which keys it gives."""
+        parts = self.sampler.num_buffer_sampled
+        return self.batch_size // parts if self.batch_size is not None and self.batch_size % parts == 0 else 1
+
+    def _decide_keys(self) -> None:
+        """Decide which keys batches have, from the first steps of every buffer that is not empty.
+
+        Raises:
+            BadArgument: If the buffers do not fit together.
+        """
+        members = self._members
+        state = tuple(
+            (len(member) > 0, member._storage, member._sampler, *member._transforms)  # noqa: SLF001 - a member is a buffer too
+            for member in members
+        )
+        if state == self._decided_for or self._free:
+            return
+        with self._gate:
+            self._read_keys()
+        self._decided_for = state
+
+    def _read_keys(self) -> None:
+        members = self._members
+        rows = {
+            number: torch.arange(_multiple(self._trial_size(), member.sampler)) % len(member)
+            for number, member in enumerate(members)
+            if len(member)
+        }
+        infos = {
+            number: members[number].sampler.info_of(members[number].storage, some)
+            for number, some in rows.items()
+            if isinstance(members[number].sampler, Sampler)
+        }
+        self._reported = frozenset(key for info in infos.values() for key in info)
+        self._unreported = {
+            key: torch.tensor(UNSAID[key], dtype=value.dtype)
+            for info in infos.values()
+            for key, value in info.items()
+            if key in UNSAID
+        }
+        fields = tuple(
+            self._fields_of_member(number, rows[number], infos.get(number, {})) if number in rows else None
+            for number in range(len(members))
+        )
+        self._keys = BatchKeys(fields, self.missing)
+        self._keys.check(self._names)
+
+    @property
+    def _free(self) -> bool:
+        """Whether the parts go to a function of the user's as they are."""
+        return self._collate_fn is not None
+
+    def _fields_of_member(self, number: int, rows: Tensor, info: dict[Any, Tensor]) -> Mapping[Key, Field] | None:
+        """Return the fields of a batch of one buffer; the states of its transforms stay as they are."""
+        member = self._members[number]
+        storage: Any = self._storage
+        ((_, part),) = storage.get(((number,), (rows,)))
+        with _unchanged(member.transforms):
+            part = gathered(member.transforms, member.storage, rows, part)
+            return fields_of(self._finished_part(number, part, info, len(rows)))
+
+    def _finished_part(self, number: int, part: Any, info: Mapping[Any, Tensor], steps: int) -> Any:
+        """Return what a buffer makes of its part of a batch, with what the samplers report."""
+        info = {key: value for key, value in info.items() if self._free or key in self._reported}
+        info |= {key: value.expand(steps).clone() for key, value in self._unreported.items() if key not in info}
+        return self._members[number]._finish(part, info)  # noqa: SLF001 - a member is a buffer too
+
+    def _draw(self, batch_size: int | None, *, ahead: bool = False) -> Drawn:
+        self._decide_keys()
+        return super()._draw(batch_size, ahead=ahead)
 
     @property
     def sampler(self) -> SamplerEnsemble:
@@ -123,28 +214,30 @@ class ReplayBufferEnsemble(ReplayBuffer):
         ]
 
     def _finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
-        said = {key: value for key, value in info.items() if key not in {_INDEX, _SOURCE}}
-        parts = [
-            self._members[number]._finish(  # noqa: SLF001 - a member is a buffer too
-                part, {key: value[place] for key, value in said.items() if value[place] is not None}
-            )
-            for place, (number, part) in enumerate(data)
-        ]
+        steps = info[_INDEX][_INDEX].shape[1]
+        told = {key: value for key, value in info.items() if key not in {_INDEX, _SOURCE}}
+        parts = [self._finished_part(number, part, at(told, place), steps) for place, (number, part) in enumerate(data)]
         numbers = [number for number, _ in data]
-        batch = self._collate_fn(parts) if self._collate_fn is not None and collate else self._stacked(parts, numbers)
-        if isinstance(batch, TensorDictBase) and _INDEX in info:
+        batch = (
+            self._collate_fn(parts)
+            if self._collate_fn is not None and collate
+            else self._stacked(parts, numbers, self._keys)
+        )
+        if isinstance(batch, TensorDictBase):
             batch.set(_INDEX, _source_of(info[_INDEX], batch))
         batch = transformed(self._transforms, batch)
         return pinned(batch) if self._pin_memory else batch
 
-    def _stacked(self, parts: list[Any], numbers: list[int]) -> Any:
+    def _stacked(self, parts: list[Any], numbers: list[int], keys: BatchKeys) -> Any:
         if not all(isinstance(part, TensorDictBase) for part in parts):
             return stacked(parts)
         try:
-            return torch.stack(alike(parts, numbers, self.missing))
+            return torch.stack(
+                [keys.fit(part, self._names[number]) for part, number in zip(parts, numbers, strict=True)]
+            )
         except RuntimeError as error:
             raise BadArgument(
-                f"the parts of the batch cannot be stacked: {'; '.join(_unlike(parts, numbers)) or error}",
+                f"the parts of the batch cannot be stacked: {error}",
                 hint="give the buffers transforms that make them alike",
             ) from error
 
@@ -237,7 +330,9 @@ class ReplayBufferEnsemble(ReplayBuffer):
             if any(is_tensor_collection(part) and part.get(NEXT_FINAL_KNOWN, None) is not None for part in parts):
                 masked = [self._members[number].storage.masked for number in numbers]
                 parts = [part if known else with_mask(part) for part, known in zip(parts, masked, strict=True)]
-            return self._stacked(parts, numbers)
+            keys = BatchKeys(tuple(map(fields_of, parts)), self.missing)
+            keys.check([self._names[number] for number in numbers])
+            return self._stacked(parts, numbers, keys)
         if isinstance(index, str):
             raise BadArgument(f"rb[{index!r}] names no buffer", hint=f"ask for the field of some: rb[:, {index!r}]")
         numbers = self._numbers(index)
@@ -325,48 +420,32 @@ def _of_parts(
     return members, storages, samplers, writers
 
 
+@contextmanager
+def _unchanged(transforms: Sequence[Any]) -> Iterator[None]:
+    """Let transforms see steps without learning from them, and without taking numbers from torch's generator."""
+    states = [(one, copy.deepcopy(one.state_dict())) for one in transforms if isinstance(one, Stateful)]
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            for one, state in states:
+                if state:
+                    one.load_state_dict(state)
+
+
+def _multiple(steps: int, sampler: Any) -> int:
+    """Return the least number of steps, at least these, that a sampler gives in one batch."""
+    unit = sampler.unit if isinstance(sampler, Sampler) else 1
+    return math.ceil(steps / unit) * unit
+
+
+def at(info: Mapping[Any, Any], place: int) -> dict[Any, Tensor]:
+    """Return what was reported of one part of a batch."""
+    return {key: value[place] for key, value in info.items() if value[place] is not None}
+
+
 def _source_of(index: TensorDictBase, batch: TensorDictBase) -> TensorDict:
     """Return which buffer and which of its rows each step is from, [n, B / n]."""
     rows = index[_INDEX]
     numbers = index[_SOURCE].reshape(-1, *[1] * (rows.ndim - 1)).expand(rows.shape).clone()
     return TensorDict({_SOURCE: numbers, _INDEX: rows}, batch_size=batch.batch_size[: rows.ndim])
-
-
-def _keys(part: TensorDictBase) -> set[Key]:
-    return {as_key((key,) if isinstance(key, str) else key) for key in part.keys(include_nested=True, leaves_only=True)}
-
-
-def alike(parts: list[Any], numbers: list[int], missing: Missing) -> list[Any]:
-    """Return the parts with the same keys."""
-    keys = [_keys(part) for part in parts]
-    common, every = set.intersection(*keys), set.union(*keys)
-    if common == every:
-        return parts
-    if missing == "drop":
-        return [part.select(*common) for part in parts]
-    if missing == "refuse":
-        lacking = {number: sorted(every - have) for number, have in zip(numbers, keys, strict=True) if every != have}
-        raise BadArgument(
-            "; ".join(f"buffer {number} has no {', '.join(map(dotted, names))}" for number, names in lacking.items()),
-            hint="rename or select keys with transforms, or give missing='drop' or missing='zero'",
-        )
-    owners = {key: part.get(key) for part in parts for key in _keys(part)}
-    return [
-        part.clone(False).update({key: torch.zeros_like(owners[key]) for key in every - have})
-        for part, have in zip(parts, keys, strict=True)
-    ]
-
-
-def _unlike(parts: list[TensorDictBase], numbers: list[int]) -> list[str]:
-    """Say key by key where the shapes or dtypes of the parts differ."""
-    said = []
-    for key in sorted(_keys(parts[0])):
-        leaves = [part.get(key, None) for part in parts]
-        kinds = {
-            f"{list(leaf.shape)} {leaf.dtype} in buffer {number}"
-            for leaf, number in zip(leaves, numbers, strict=True)
-            if leaf is not None
-        }
-        if len({(leaf.shape, leaf.dtype) for leaf in leaves if leaf is not None}) > 1:
-            said.append(f"{dotted(key)} is {', '.join(sorted(kinds))}")
-    return said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,59 +12,14 @@ from torch import Tensor
 
 from datasets_rl.buffers.arguments import transformed
 from datasets_rl.buffers.batch import pinned
-from datasets_rl.buffers.ensemble import Missing, ReplayBufferEnsemble, alike
+from datasets_rl.buffers.ensemble import ReplayBufferEnsemble, at
+from datasets_rl.buffers.keys import KeyOfMembers, Missing
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
-from datasets_rl.errors import BadArgument
 from datasets_rl.samplers.mixture import MixtureSampler
-from datasets_rl.storages.ensemble import StorageEnsemble
-from datasets_rl.ted.keys import as_key, dotted
-from datasets_rl.transforms._base import gathered
 
-__all__ = ["KeyOfMembers", "Mixture", "compare"]
+__all__ = ["Mixture"]
 
 _INDEX = "index"
-
-
-@dataclass(frozen=True)
-class KeyOfMembers:
-    """One key of a mixture."""
-
-    key: str
-    """With dots."""
-    kinds: tuple[str | None, ...]
-    """Its dtype and shape in each member, as in "float32 [17]"; None where the member does not have it."""
-
-    @property
-    def alike(self) -> bool:
-        """Whether it is the same in all members that have it."""
-        return len({kind for kind in self.kinds if kind is not None}) == 1
-
-    @property
-    def everywhere(self) -> bool:
-        """Whether all members have it."""
-        return None not in self.kinds
-
-
-def compare(members: Sequence[ReplayBuffer], steps: int = 1) -> tuple[KeyOfMembers, ...]:
-    """Say what each key is in the batches of each member, from its first rows, through its transforms.
-
-    Args:
-        members: The buffers.
-        steps: How many rows their transforms need to see at once.
-    """
-    found: dict[str, list[str | None]] = {}
-    storages = StorageEnsemble(*(member.storage for member in members))
-    for number, member in enumerate(members):
-        rows = torch.arange(min(steps, len(member)))
-        # As batches are read: the mask of final observations that one member needs comes with all of them.
-        _, part = storages.get(([number], [rows]))[0]
-        batch = member._finish(gathered(member.transforms, member.storage, rows, part), {})  # noqa: SLF001 - a member is a buffer too
-        if not isinstance(batch, TensorDictBase):
-            raise BadArgument(f"member {number} gives a {type(batch).__name__}; expected TensorDicts")
-        for key, leaf in batch.items(include_nested=True, leaves_only=True):
-            kind = f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape[1:])}"
-            found.setdefault(dotted(as_key(key)), [None] * len(members))[number] = kind
-    return tuple(KeyOfMembers(key, tuple(kinds)) for key, kinds in sorted(found.items()))
 
 
 class Mixture(ReplayBufferEnsemble):
@@ -87,7 +41,8 @@ class Mixture(ReplayBufferEnsemble):
         anneal: Batches until they are there.
         unit: Steps that the buffers' samplers give in one piece: the length of slices.
         names: Those of the buffers, for messages; by default their numbers.
-        missing: What becomes of keys that only some buffers have: "refuse", "drop" or "zero".
+        missing: What happens to keys that only some buffers have, in every batch alike: "refuse", "drop" or "zero", see
+            `ReplayBufferEnsemble`.
         **kwargs: Those of `ReplayBuffer` that are left.
 
     Raises:
@@ -107,6 +62,8 @@ class Mixture(ReplayBufferEnsemble):
         missing: Missing = "refuse",
         **kwargs: Any,
     ) -> None:
+        self.names = tuple(names) if names is not None else tuple(f"buffer {number}" for number in range(len(rbs)))
+        self._unit = unit
         super().__init__(*rbs, missing=missing, **kwargs)
         self._sampler = MixtureSampler(
             *(rb.sampler for rb in rbs),
@@ -118,29 +75,28 @@ class Mixture(ReplayBufferEnsemble):
             generator=kwargs.get("generator"),
         )
         self._sampler.attach(self._storage)
-        self.names = tuple(names) if names is not None else tuple(f"buffer {number}" for number in range(len(rbs)))
-        self.keys_of_members = compare(rbs, unit)
-        """What each key is in each of the buffers."""
-        self._refuse_unlike()
+
+    @property
+    def keys_of_members(self) -> tuple[KeyOfMembers, ...]:
+        """What each key is in each of the buffers that are not empty."""
+        return self._keys.table
+
+    @property
+    def _names(self) -> Sequence[str]:
+        return self.names
+
+    def _trial_size(self) -> int:
+        return self._unit
+
+    @property
+    def _free(self) -> bool:
+        return False  # a function of the user's gets the parts with the same keys
 
     @property
     def sampler(self) -> MixtureSampler:
         """The samplers of the buffers, and their shares."""
         sampler: MixtureSampler = self._sampler  # type: ignore[assignment]  # the constructor takes no other
         return sampler
-
-    def _refuse_unlike(self) -> None:
-        lacking = () if self.missing != "refuse" else [one for one in self.keys_of_members if not one.everywhere]
-        unlike = [one for one in self.keys_of_members if not one.alike or one in lacking]
-        if unlike:
-            rows = [("key", *self.names), *((one.key, *(kind or "-" for kind in one.kinds)) for one in unlike)]
-            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-            lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-            raise BadArgument(
-                "the members do not fit together: " + "".join(f"\n  {line.rstrip()}" for line in lines),
-                hint="give members transforms that make them alike"
-                + (", or missing='drop' or 'zero' for keys that some lack" if lacking else ""),
-            )
 
     def _taken(self, drawn: Drawn) -> Any:
         numbers, counts = _runs(drawn.index)
@@ -149,17 +105,13 @@ class Mixture(ReplayBufferEnsemble):
 
     def _finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
         index = info.pop(_INDEX)
-        numbers, counts = _runs(index)
-        said = {key: value if isinstance(value, list) else value.split(counts) for key, value in info.items()}
+        _, counts = _runs(index)
+        told = {key: value if isinstance(value, list) else value.split(counts) for key, value in info.items()}
         info[_INDEX] = index
         parts = [
-            self._members[number]._finish(  # noqa: SLF001 - a member is a buffer too
-                part, {key: value[place] for key, value in said.items() if value[place] is not None}
-            )
-            for place, (number, part) in enumerate(data)
+            self._keys.fit(self._finished_part(number, part, at(told, place), steps), self.names[number])
+            for place, ((number, part), steps) in enumerate(zip(data, counts, strict=True))
         ]
-        if not all(one.everywhere for one in self.keys_of_members):
-            parts = alike(parts, numbers, self.missing)
         batch: Any = self._collate_fn(parts) if self._collate_fn is not None and collate else torch.cat(parts)
         batch.set(_INDEX, index)
         batch = transformed(self._transforms, batch)

@@ -28,6 +28,9 @@ class Sampler(Stateful, ABC):
     ran_out: bool = False
     """Whether an epoch has ended with the last batch; a sampler that never ends one leaves it."""
 
+    unit: int = 1
+    """Steps that come together: the size of a batch is a multiple of it."""
+
     @abstractmethod
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Choose a batch.
@@ -43,6 +46,19 @@ class Sampler(Stateful, ABC):
         Raises:
             BadArgument: If the storage holds nothing to choose from.
         """
+
+    def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
+        """Return the info that `sample` would return for some rows, without choosing any and without a change of state.
+
+        Several buffers that are sampled as one ask for it before the first batch, because it decides which keys batches
+        have. Whatever else a sampler returns does not get into their batches.
+
+        Args:
+            storage: Holds the steps.
+            rows: Rows of one trajectory, int64 [B].
+        """
+        del storage, rows
+        return {}
 
     def attach(self, storage: Storage) -> None:
         """Be told from which storage it will sample.
@@ -104,6 +120,9 @@ class Sampler(Stateful, ABC):
         if "generator" in state_dict:
             self.generator = self.generator or Generator()
             self.generator.set_state(state_dict["generator"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__.copy()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
+from datasets_rl.checkpoint import refuse_spawn
 from datasets_rl.errors import BadArgument
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.share import expect_valid
@@ -96,6 +97,14 @@ class PrioritizedSampler(Sampler):
         _refuse(self._mass_faults(self._alpha, self._eps, 1.0))
         self.empty()
 
+    def __getstate__(self) -> dict[str, Any]:
+        refuse_spawn(
+            self,
+            "the priorities",
+            "sample in one process, and give the others a buffer over the same storage with a sampler of their own",
+        )
+        return super().__getstate__()
+
     def empty(self) -> None:
         """Forget all priorities."""
         from datasets_rl.samplers.sum_tree import SumTree  # numba loads with it
@@ -162,6 +171,10 @@ class PrioritizedSampler(Sampler):
         self._follow(storage)
         rows, masses = self._tree.draw(self._points(batch_size))
         return torch.from_numpy(rows), {PRIORITY_WEIGHT: self._weights(torch.from_numpy(masses))}
+
+    def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
+        """Return weights of 1."""
+        return {**super().info_of(storage, rows), PRIORITY_WEIGHT: torch.ones(len(rows), dtype=self.dtype)}
 
     def _points(self, count: int) -> NDArray[np.float64]:
         points: NDArray[np.float64] = torch.rand(count, dtype=torch.float64, generator=self.generator).numpy()

@@ -172,6 +172,7 @@ class SliceSampler(Sampler):
             raise BadArgument("; ".join(faults))
         self.num_slices = num_slices
         self.slice_len = slice_len
+        self.unit = slice_len or num_slices or 1
         self.end_key = as_key(end_key) if end_key is not None else None
         self.end_keys = tuple(map(as_key, end_keys)) if end_keys is not None else None
         self.traj_key = as_key(traj_key) if traj_key is not None else None
@@ -290,16 +291,26 @@ class SliceSampler(Sampler):
         """Return the rows of slices that start at these places, and what the batch says of them."""
         rows = torch.from_numpy(slices.rows(starts, lengths, pad=self.pad_output))
         frame = self._frame(slices, len(starts), lengths)
-        info: dict[Any, Any] = {SLICE_ID: frame.numbers + self._drawn}
+        info = self._info(storage, slices.trajectories, rows, frame)
         self._drawn += len(starts)
+        return rows, info
+
+    def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
+        """Return the info of one slice of these rows."""
+        frame = _Frame.of(np.array([len(rows)]), len(rows) if self.pad_output else None)
+        trajectories = self._look(storage).trajectories
+        return {**super().info_of(storage, rows), **self._info(storage, trajectories, rows, frame)}
+
+    def _info(self, storage: Storage, trajectories: Trajectories, rows: Tensor, frame: _Frame) -> dict[Any, Any]:
+        info: dict[Any, Any] = {SLICE_ID: frame.numbers + self._drawn}
         if frame.mask is not None:
             info[MASK_KEY] = frame.mask.clone()
         if self._marks:
-            self._mark_ends(storage, slices, rows, frame, info)
+            self._mark_ends(storage, trajectories, rows, frame, info)
         if self.init_key is not None and (begun := self._read(storage, self.init_key, rows)) is not None:
             begun[frame.firsts] = True
             info[_name(self.init_key)] = begun
-        return rows, info
+        return info
 
     def _frame(self, slices: Slices, count: int, lengths: Index | None) -> _Frame:
         if lengths is not None:
@@ -309,10 +320,12 @@ class SliceSampler(Sampler):
             self._whole = (count, slices.length), frame
         return self._whole[1]
 
-    def _mark_ends(self, storage: Storage, slices: Slices, rows: Tensor, frame: _Frame, info: dict[Any, Any]) -> None:
+    def _mark_ends(
+        self, storage: Storage, trajectories: Trajectories, rows: Tensor, frame: _Frame, info: dict[Any, Any]
+    ) -> None:
         truncated, done, terminated = self._marks
         info[_name(truncated)] = frame.ends.clone()
-        if done in slices.trajectories.ended_by and not self.pad_output:
+        if done in trajectories.ended_by and not self.pad_output:
             info[_name(done)] = frame.ends.clone()
         else:
             flags = self._read(storage, done, rows)
@@ -358,7 +371,7 @@ class SliceSampler(Sampler):
 
     def __getstate__(self) -> dict[str, Any]:
         # Views of the storage would travel as copies.
-        return {**self.__dict__, "_view": None, "_columns": {}, "_whole": None, "_scanned": None}
+        return {**super().__getstate__(), "_view": None, "_columns": {}, "_whole": None, "_scanned": None}
 
     def __repr__(self) -> str:
         named = {

@@ -25,6 +25,19 @@ Child = TensorSpec | None
 _MISSING: Any = object()
 
 
+class _Keys(KeysView[Any]):
+    """Keys of a composite, in which a name and a tuple of it are the same."""
+
+    def __contains__(self, key: object) -> bool:
+        if isinstance(key, tuple) and key and _is_path(key):
+            path = _path(key)
+            key = path if len(path) > 1 else path[0]
+        return super().__contains__(key)
+
+    def __repr__(self) -> str:
+        return f"keys({list(self)})"
+
+
 class CompositeSpec(TensorSpec):
     """The set of TensorDicts whose entries are in the specs of their keys. Further entries do not matter.
 
@@ -149,6 +162,15 @@ class CompositeSpec(TensorSpec):
         moved: TensorSpec = spec.to(self.device)
         return moved
 
+    def _led_by(self, shape: torch.Size) -> Self:
+        """Return the composite with a longer batch size; what has these leading axes already keeps its shape."""
+        specs = {
+            name: spec if spec is None or spec.shape[: len(shape)] == shape else _led(spec, self.ndim, shape)
+            for name, spec in self._specs.items()
+        }
+        names = None if self._names is None else [*self._names, *[None] * (len(shape) - self.ndim)]
+        return self._changed(_shape=shape, _specs=specs, _names=names, _locked=False)
+
     def __setitem__(self, key: str | Sequence[Any], spec: Any) -> None:
         self.set(key, spec)
 
@@ -233,7 +255,7 @@ class CompositeSpec(TensorSpec):
             leaves_only: Whether composites are left out.
             is_leaf: Says of a type of spec whether it is a leaf; all but composites are by default.
         """
-        return self._tree(include_nested, leaves_only, is_leaf).keys()
+        return _Keys(self._tree(include_nested, leaves_only, is_leaf))
 
     def values(
         self,
@@ -525,7 +547,8 @@ class CompositeSpec(TensorSpec):
         return self._facts() == other._facts()  # of its own kind
 
     def _facts(self) -> tuple[Any, ...]:
-        return self.shape, self.device, self.data_cls, self.names, self._specs
+        """Return what counts for equality; the names of the axes do not, as in TorchRL."""
+        return self.shape, self.device, self.data_cls, self._specs
 
     __hash__ = TensorSpec.__hash__
 
@@ -544,12 +567,24 @@ def _with_lead(name: str, spec: Child, shape: torch.Size) -> Child:
     if spec is None or spec.shape[: len(shape)] == shape:
         return spec
     if isinstance(spec, (CompositeSpec, NonTensorSpec)) and spec.shape == shape[: spec.ndim]:
-        count, further = spec.ndim, shape[spec.ndim :]
-        return spec.reshape((*spec.shape, *(1,) * len(further))).expand(*spec.shape[:count], *further)
+        return spec._led_by(shape) if type(spec) is CompositeSpec else _expanded(spec, spec.ndim, shape)  # noqa: SLF001  # of its own kind
     raise BadArgument(
         f"{name} has shape {list(spec.shape)}; expected the leading axes {list(shape)} of the composite",
         hint="`expand` it",
     )
+
+
+def _led(spec: TensorSpec, count: int, shape: torch.Size) -> TensorSpec:
+    if type(spec) is CompositeSpec and spec.shape == shape[: spec.ndim]:
+        return spec._led_by(shape)  # noqa: SLF001  # of its own kind
+    return _expanded(spec, count, shape)
+
+
+def _expanded(spec: TensorSpec, count: int, shape: torch.Size) -> TensorSpec:
+    """Return a spec that has the first `count` of some leading axes with all of them."""
+    ones = (1,) * (len(shape) - count)
+    wide: TensorSpec = spec.reshape((*spec.shape[:count], *ones, *spec.shape[count:]))
+    return wide.expand(*shape, *spec.shape[count:])
 
 
 def _path(key: Any) -> Key:

@@ -415,6 +415,10 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
     def shape(self, shape: Sequence[int]) -> None:
         raise BadArgument(f"the batch size of a stack cannot be set to {list(shape)}", hint="`expand` it")
 
+    def __len__(self) -> int:
+        """Return the first axis of the batch size, as in TorchRL; a plain composite returns the number of its keys."""
+        return self.shape[0]
+
     def _gathered(self, drawn: list[Any], lead: torch.Size) -> Any:
         return LazyStackedTensorDict.maybe_dense_stack(drawn, len(lead) + self.dim)
 

@@ -59,6 +59,18 @@ class Storage(Stateful, ABC):
         """Slots held, written, rewritten and torn; memory of a `Ledger` where processes share it."""
 
     @property
+    def checkpointer(self) -> None:
+        """None: `dumps` has one format, and TorchRL's checkpointers do not apply."""
+
+    @checkpointer.setter
+    def checkpointer(self, checkpointer: Any) -> None:
+        if checkpointer is not None:
+            raise BadArgument(
+                f"checkpointer is {type(checkpointer).__name__}; expected None: dumps writes .npy files and JSON",
+                hint="leave it out, or export what rb[:] returns",
+            )
+
+    @property
     def lanes(self) -> int:
         """Steps of one slot: 1, or the product of the sizes of the axes after the first; 1 while nothing is known."""
         return 1

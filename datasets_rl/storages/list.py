@@ -10,7 +10,7 @@ import torch
 from tensordict import MemoryMappedTensor, NonTensorData, TensorDict, TensorDictBase, is_tensor_collection
 from torch import Tensor
 
-from datasets_rl.checkpoint import refuse
+from datasets_rl.checkpoint import refuse, refuse_spawn
 from datasets_rl.errors import BadArgument
 from datasets_rl.storages._base import Storage, device_of
 from datasets_rl.storages.positions import Run, names_one, outcome, positions, target
@@ -41,6 +41,10 @@ class ListStorage(Storage):
         super().__init__(sys.maxsize if max_size is None else max_size)
         self.device = None if device is None else device_of(device)
         self._items: list[Any] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        refuse_spawn(self, "the elements", "hold tensors or TensorDicts in a LazyMemmapStorage")
+        return self.__dict__.copy()
 
     def get(self, index: Any) -> Any:
         """Return the object at a whole number, or a list of them.

@@ -33,6 +33,7 @@ __all__ = [
     "drop",
     "expand_right",
     "expect_callable",
+    "flat_key",
     "found_keys",
     "gathered",
     "listed",
@@ -58,6 +59,16 @@ class Transform(Stateful):
 
     A transform changes neither the TensorDict that it is given nor the memory of its tensors: it returns another one,
     which shares what has not changed.
+
+    A transform of one's own overrides the hooks that TorchRL documents: `_apply_transform` and `_inv_apply_transform` for
+    one entry, `_call` and `_inv_call` for the TensorDict, or `forward` and `inv`. The TensorDict may be changed; the
+    memory of its tensors may not. `_inv_call` is called for everything that is written, with and without `in_keys_inv`.
+    `_call` is called for every batch, unless there are `in_keys` and an `_apply_transform` for them; TorchRL leaves it
+    out on reads.
+
+        class Double(Transform):
+            def _apply_transform(self, obs):
+                return 2 * obs
 
     Args:
         in_keys: Entries that are read; one key or a sequence.
@@ -100,19 +111,47 @@ class Transform(Stateful):
         Raises:
             UnknownKey: If one of `in_keys` is not there.
         """
-        return self.apply(self.own(data))
+        return self.on_own(self.own(data))
+
+    def on_own(self, batch: Any) -> Any:
+        """Transform a TensorDict whose entries, but not their memory, may be changed."""
+        return self._call(batch) if self._calls else self.apply(batch)
+
+    @property
+    def _calls(self) -> bool:
+        """Whether a subclass wants the whole TensorDict, and not one entry after the other."""
+        return self._overrides("_call") and not (self.in_keys and self._overrides("_apply_transform"))
+
+    def _overrides(self, hook: str) -> bool:
+        return getattr(type(self), hook) is not getattr(Transform, hook)
+
+    def _call(self, next_tensordict: Any) -> Any:
+        """Transform a TensorDict whose entries may be changed, see `Transform`."""
+        return self.apply(next_tensordict)
+
+    def _apply_transform(self, obs: Any) -> Any:
+        """Transform one entry, see `Transform`."""
+        return self.each(obs)
+
+    def _inv_call(self, tensordict: Any) -> Any:
+        """Transform a TensorDict that is going to be written and whose entries may be changed, see `Transform`."""
+        return self.apply_inv(tensordict)
+
+    def _inv_apply_transform(self, state: Any) -> Any:
+        """Transform one entry that is going to be written, see `Transform`."""
+        return self.each_inv(state)
 
     def inv(self, data: Any) -> Any:
-        """Transform what is going to be written the other way round; without `in_keys_inv`, nothing happens.
+        """Transform what is going to be written the other way round; without `in_keys_inv` and `_inv_call`, nothing happens.
 
         Raises:
             UnknownKey: If one of `out_keys_inv` is not there.
         """
-        if not self.in_keys_inv:
+        if not self.in_keys_inv and not self._overrides("_inv_call"):
             return data
         if isinstance(data, list) and data and is_tensor_collection(data[0]):
             data = torch.stack(data)
-        return self.apply_inv(self.own(data))
+        return self._inv_call(self.own(data))
 
     def own(self, data: Any) -> Any:
         """Return a TensorDict of its own over the same tensors."""
@@ -126,18 +165,22 @@ class Transform(Stateful):
     def apply(self, batch: Any) -> Any:
         """Transform a TensorDict whose entries, but not their memory, may be changed."""
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            batch.set(out_key, self.each(taken(batch, in_key)))
+            batch.set(out_key, self._apply_transform(taken(batch, in_key)))
         return batch
 
     def apply_inv(self, batch: Any) -> Any:
         """Do the inverse of `apply`."""
         for in_key, out_key in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
-            batch.set(in_key, self.each_inv(taken(batch, out_key)))
+            batch.set(in_key, self._inv_apply_transform(taken(batch, out_key)))
         return batch
 
     def each(self, value: Any) -> Any:
         """Transform one entry."""
-        raise NotImplementedError
+        del value
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say how to transform an entry of {self.in_keys}: "
+            "override _apply_transform, _call or forward"
+        )
 
     def each_inv(self, value: Any) -> Any:
         """Do the inverse of `each`."""
@@ -156,12 +199,15 @@ class Transform(Stateful):
 
     def respec(self, spec: CompositeSpec) -> None:
         """Change a spec as `apply` changes its data."""
+        if self._calls:
+            _respec_by_trial(self.on_own, spec)
+            return
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
             spec.set(out_key, self.spec_of(spec[in_key]))
 
     def spec_of(self, spec: TensorSpec) -> TensorSpec:
         """Return the spec of one entry after `each`; by default, any values in its shape and dtype."""
-        return any_like(self.each(spec.zero()))
+        return any_like(self._apply_transform(spec.zero()))
 
     def eval(self) -> Self:
         """Return the transform: one that learns from its batches stops doing so."""
@@ -235,7 +281,8 @@ class Compose(Transform):
         """Transform a batch whose entries, but not their memory, may be changed."""
         for one in self.transforms:
             # What is no TensorDict goes to functions, and is refused by transforms.
-            batch = one.apply(batch) if isinstance(one, Transform) and is_tensor_collection(batch) else one(batch)
+            plain = isinstance(one, Transform) and type(one).forward in {Transform.forward, Compose.forward}
+            batch = one.on_own(batch) if plain and is_tensor_collection(batch) else one(batch)
         return batch
 
     def inv(self, data: Any) -> Any:
@@ -446,11 +493,11 @@ def taken(batch: Any, key: NestedKey) -> Any:
     return need(batch.get(key, None), key, batch)
 
 
-def _flat(key: Any) -> NestedKey:
+def flat_key(key: Any) -> NestedKey:
     """Return a key without tuples in it; one name is no tuple."""
     if isinstance(key, str):
         return key
-    path = tuple(name for part in map(_flat, key) for name in ([part] if isinstance(part, str) else part))
+    path = tuple(name for part in map(flat_key, key) for name in ([part] if isinstance(part, str) else part))
     return path if len(path) > 1 else path[0]
 
 
@@ -470,7 +517,7 @@ def listed(keys: Keys | None) -> list[NestedKey]:
     """Return keys as a list; a string is one key."""
     if keys is None:
         return []
-    return [_flat(key) for key in ([keys] if isinstance(keys, str) else keys)]
+    return [flat_key(key) for key in ([keys] if isinstance(keys, str) else keys)]
 
 
 def expand_right(value: Tensor, shape: Sequence[int]) -> Tensor:
@@ -480,7 +527,7 @@ def expand_right(value: Tensor, shape: Sequence[int]) -> Tensor:
 
 def under_next(key: NestedKey) -> NestedKey:
     """Return where an entry stands for the next step."""
-    return _flat((NEXT, key))
+    return flat_key((NEXT, key))
 
 
 def any_like(value: Any) -> TensorSpec:

@@ -56,11 +56,11 @@ class MultiStepTransform(OverTime):
     flags of the first step, and so bootstraps from a terminal state that lies within reach; it also transforms what is
     written, and so loses the last steps of every `extend`. Here the single steps are stored.
 
-    Written further: ``("next", "original_reward")``; and at the root ``"steps_to_next_obs"``, int64 [..., 1]; ``"gamma"``,
-    float [..., 1]; and ``"nonterminal"``, bool [..., 1]: whether the value of the next observation counts, that is,
-    whether the last step is not terminated and the observation after it is known.
+    Written further: ``("next", "original_reward")``; and at the root, in the shape of the batch as in TorchRL,
+    ``"steps_to_next_obs"``, int64 [...]; ``"gamma"``, float [...]; and ``"nonterminal"``, bool [...]: whether the value of
+    the next observation counts, that is, whether the last step is not terminated and the observation after it is known.
 
-        target = next.reward + gamma * nonterminal * V(next.observation)
+        target = next.reward + (gamma * nonterminal).unsqueeze(-1) * V(next.observation)
 
     Args:
         n_steps: Steps that are looked ahead, at least 1; may be changed at any time.
@@ -171,6 +171,10 @@ class MultiStepTransform(OverTime):
         counts = torch.ones_like(steps, dtype=torch.bool) if stopped is None else ~stopped
         usable = found.get("usable")
         batch.set("nonterminal", counts if usable is None else counts & usable.to(counts.device))
+        for name in ("steps_to_next_obs", "gamma", "nonterminal"):
+            value = batch.get(name)
+            if value.shape == (*batch.shape, 1):
+                batch.set(name, value.squeeze(-1))
         return batch
 
     def respec(self, spec: CompositeSpec) -> None:
@@ -180,7 +184,7 @@ class MultiStepTransform(OverTime):
             rewards = spec[under_next(name)].zero()
             dtype = rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()
             spec.set(under_next(name), any_like(rewards.to(dtype)))
-        one = (*spec.shape, 1)
+        one = spec.shape
         spec.set("steps_to_next_obs", BoundedTensorSpec(1, self.n_steps, one, dtype=torch.int64))
         spec.set("gamma", any_like(torch.zeros(one)))
         spec.set("nonterminal", any_like(torch.zeros(one, dtype=torch.bool)))
@@ -190,7 +194,7 @@ class MultiStepTransform(OverTime):
 
 
 class MultiStep(MultiStepTransform):
-    """`MultiStepTransform`, by the order of arguments that TorchRL's collectors take.
+    """`MultiStepTransform`, by the order of arguments that TorchRL's collectors take; the mask is that of collectors too.
 
     Args:
         gamma: The discount factor.
@@ -198,7 +202,7 @@ class MultiStep(MultiStepTransform):
     """
 
     def __init__(self, gamma: float, n_steps: int) -> None:
-        super().__init__(n_steps, gamma)
+        super().__init__(n_steps, gamma, mask_key=("collector", "mask"))
 
 
 def _usable(known: Tensor, terminated: Tensor | None) -> Tensor:

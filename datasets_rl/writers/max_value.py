@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tensordict import is_tensor_collection, lazy_stack
 from torch import Tensor
 
+from datasets_rl.checkpoint import refuse_spawn
 from datasets_rl.errors import BadArgument, UnknownKey
 from datasets_rl.ted.keys import NEXT_REWARD, Key, as_key, dotted
 from datasets_rl.writers._base import Writer
@@ -61,6 +62,10 @@ class TensorDictMaxValueWriter(Writer):
         self.reduction = reduction
         self.spec = spec
         self.empty()
+
+    def __getstate__(self) -> dict[str, Any]:
+        refuse_spawn(self, "the ranks", "write from one process, or with a RoundRobinWriter")
+        return self.__dict__.copy()
 
     def register_storage(self, storage: Storage) -> None:
         """Be told where to write.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 import time
 
@@ -16,9 +18,12 @@ from datasets_rl import (
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
+    PrioritizedSampler,
+    PrioritizedSliceSampler,
     ReplayBuffer,
     SampledBatches,
     SamplerWithoutReplacement,
+    TensorDictMaxValueWriter,
     TensorDictReplayBuffer,
 )
 
@@ -281,3 +286,46 @@ class TestLoader:
     def test_a_batch_size_is_needed(self):
         with pytest.raises(BadArgument, match="no batch size"):
             SampledBatches(ReplayBuffer())
+
+
+def _nothing(_buffer):
+    """Do nothing, in another process."""
+
+
+class TestSpawnNeverCopiesInSilence:
+    """What one process writes, ranks or weighs would be lost in its own copy; TorchRL refuses these too."""
+
+    @pytest.mark.parametrize(
+        ("parts", "named"),
+        [
+            ({"storage": lambda: ListStorage(20)}, "ListStorage"),
+            ({"writer": TensorDictMaxValueWriter}, "TensorDictMaxValueWriter"),
+            ({"sampler": lambda: PrioritizedSampler(20, 0.7, 0.9)}, "PrioritizedSampler"),
+            ({"sampler": lambda: PrioritizedSliceSampler(20, 0.7, 0.9, slice_len=2)}, "PrioritizedSliceSampler"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_parts_that_cannot_be_shared_are_refused(self, parts, named):
+        made = {name: make() for name, make in parts.items()}
+        rb = TensorDictReplayBuffer(**{"storage": LazyMemmapStorage(20), **made}, batch_size=4)
+        process = mp.get_context("spawn").Process(target=_nothing, args=(rb,))
+
+        with pytest.raises(BadArgument, match=f"a {named} cannot be shared between processes") as raised:
+            process.start()
+        assert raised.value.hint
+
+    def test_copies_within_a_process_are_fine(self):
+        rb = ReplayBuffer(storage=ListStorage(5), sampler=PrioritizedSampler(5, 0.7, 0.9), batch_size=4)
+        rb.extend([1, 2, 3])
+
+        assert pickle.loads(pickle.dumps(rb))[:].tolist() == [1, 2, 3]
+        assert copy.deepcopy(rb)[:].tolist() == [1, 2, 3]
+
+
+def test_a_checkpointer_is_refused_and_not_ignored():
+    storage = LazyTensorStorage(4)
+
+    with pytest.raises(BadArgument, match="checkpointer is object; expected None"):
+        storage.checkpointer = object()
+    storage.checkpointer = None
+    assert storage.checkpointer is None

@@ -409,7 +409,7 @@ class TestBinary(TestDiscrete):
 class TestMultiDiscrete(TestDiscrete):
     spec = specs(
         MultiDiscreteTensorSpec((3, 2, 4)),
-        MultiDiscreteTensorSpec(3),
+        MultiDiscreteTensorSpec(3, remove_singleton=False),
         MultiDiscreteTensorSpec((3, 2), (2, 2), dtype=torch.int32),
         MultiDiscreteTensorSpec((3, 2), (5, 2), mask=mask("01110")),
         MultiDiscreteTensorSpec((3, 2), (2, 2), mask=mask("01110 10001")),

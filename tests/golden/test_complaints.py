@@ -455,9 +455,9 @@ class TestTimeAndStacks:
             batch = rb.sample(32)
             episode = batch["episode"].unsqueeze(-1)
             assert torch.equal(batch["next", "observation"] // 100, episode.float())
-            ahead = batch["steps_to_next_obs"]
+            ahead = batch["steps_to_next_obs"].unsqueeze(-1)
             assert torch.equal(batch["next", "observation"] - batch["observation"], ahead.float())
-            assert torch.allclose(batch["gamma"], 0.5**ahead)
+            assert torch.allclose(batch["gamma"].unsqueeze(-1), 0.5**ahead)
             assert torch.allclose(batch["next", "reward"], (1 - 0.5**ahead) / 0.5)
 
     def test_the_first_step_of_an_episode_is_not_dropped(self):  # pytorch/rl#3036

@@ -587,7 +587,7 @@ class TestTrajectories:
         assert made.shape == (2, 3)
         assert made["x"].tolist() == [[1, 2, 3], [4, 5, 0]]
         assert made["mask"].tolist() == [[True] * 3, [True, True, False]]
-        assert made["traj_ids"].tolist() == [[0, 0, 0], [1, 1, 1]]
+        assert made["traj_ids"].tolist() == [[0, 0, 0], [1, 1, 0]]
 
     def test_by_numbers(self, flat):
         numbered = flat.exclude("next").set("episode", torch.tensor([4, 4, 9, 9, 9]))

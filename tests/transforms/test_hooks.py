@@ -1,0 +1,162 @@
+"""Transforms that were written for TorchRL, by its hooks, on reads and on writes."""
+
+from __future__ import annotations
+
+import importlib.util
+import types
+import warnings
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+import datasets_rl
+from datasets_rl import UnknownKey
+from datasets_rl.errors import BadArgument
+
+HAS_TORCHRL = importlib.util.find_spec("torchrl") is not None
+
+
+def torchrl_names() -> types.SimpleNamespace:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torchrl import data, envs
+    names = {**vars(data), **vars(envs)}
+    return types.SimpleNamespace(**{name: value for name, value in names.items() if name[0].isupper()})
+
+
+@pytest.fixture(
+    params=[
+        "datasets_rl",
+        pytest.param("torchrl", marks=pytest.mark.skipif(not HAS_TORCHRL, reason="torchrl is not installed")),
+    ]
+)
+def lib(request):
+    """The names of this library, and of the one whose behavior is expected."""
+    return datasets_rl if request.param == "datasets_rl" else torchrl_names()
+
+
+def steps(count=8):
+    obs = torch.arange(count, dtype=torch.float32).unsqueeze(-1)
+    return TensorDict({"obs": obs, "next": {"reward": torch.ones(count, 1)}}, [count])
+
+
+def buffer(lib, transform):
+    rb = lib.TensorDictReplayBuffer(storage=lib.LazyTensorStorage(20), batch_size=4, transform=transform)
+    rb.extend(steps())
+    return rb
+
+
+def doubled(lib, **keys):
+    class Double(lib.Transform):
+        def _apply_transform(self, obs):
+            return obs * 2
+
+        def _inv_apply_transform(self, state):
+            return state + 100
+
+    return Double(**keys)
+
+
+def test_apply_transform_is_called_for_every_in_key(lib):
+    batch = buffer(lib, doubled(lib, in_keys=["obs"], out_keys=["twice"])).sample()
+
+    assert torch.equal(batch["twice"], 2 * batch["obs"])
+
+
+def test_inv_apply_transform_is_called_for_every_in_key_inv(lib):
+    rb = buffer(lib, doubled(lib, in_keys_inv=["stored"], out_keys_inv=["obs"]))
+
+    batch = rb.sample()
+    assert torch.equal(batch["stored"], batch["obs"] + 100)
+
+
+def test_inv_call_is_called_without_any_keys(lib):
+    class Mark(lib.Transform):
+        def forward(self, tensordict):
+            return tensordict
+
+        def _inv_call(self, tensordict):
+            return tensordict.set("written", torch.ones(tensordict.shape))
+
+    rb = buffer(lib, Mark())
+    rb.extend(steps(2))
+    assert (rb.sample()["written"] == 1).all()
+
+
+def test_forward_may_change_its_input_also_inside_of_compose(lib):
+    class Count(lib.Transform):
+        def forward(self, tensordict):
+            tensordict["size"] = torch.full(tensordict.shape, tensordict.numel())
+            return tensordict
+
+    assert (buffer(lib, lib.Compose(Count())).sample()["size"] == 4).all()
+    assert (buffer(lib, Count()).sample()["size"] == 4).all()
+
+
+def test_a_subclass_of_a_transform_changes_what_it_does(lib):
+    class Shifted(lib.RewardScaling):
+        def _apply_transform(self, reward):
+            return super()._apply_transform(reward) + 10
+
+    batch = buffer(lib, Shifted(0.0, 3.0, in_keys=[("next", "reward")])).sample()
+    assert (batch["next", "reward"] == 13).all()
+
+
+def test_apply_transform_goes_before_call_where_both_are_there(lib):
+    class Both(lib.Transform):
+        def _apply_transform(self, obs):
+            return obs * 2
+
+        def _call(self, next_tensordict):
+            return next_tensordict.set("called", torch.ones(next_tensordict.shape))
+
+    batch = buffer(lib, Both(in_keys=["obs"], out_keys=["twice"])).sample()
+    assert "twice" in batch
+    assert "called" not in batch
+
+
+class TestHereOnly:
+    """TorchRL leaves `_call` out when a buffer is read; without `forward` such a transform does nothing or fails."""
+
+    def test_call_is_honored_on_reads(self):
+        class Add(datasets_rl.Transform):
+            def _call(self, next_tensordict):
+                return next_tensordict.set("sum", next_tensordict["obs"] + 1)
+
+        batch = buffer(datasets_rl, datasets_rl.Compose(Add())).sample()
+        assert torch.equal(batch["sum"], batch["obs"] + 1)
+        spec = datasets_rl.Composite(obs=datasets_rl.Unbounded((1,)))
+        assert Add().transform_spec(spec)["sum"].shape == (1,)
+
+    def test_call_may_go_on_with_the_entries(self):
+        class Add(datasets_rl.Transform):
+            def each(self, value):
+                return value * 3
+
+            def _call(self, next_tensordict):
+                return super()._call(next_tensordict).set("more", torch.zeros(next_tensordict.shape))
+
+        batch = buffer(datasets_rl, Add(in_keys=["obs"], out_keys=["three"])).sample()
+        assert torch.equal(batch["three"], batch["obs"] * 3)
+        assert "more" in batch
+
+    def test_what_is_written_stays_as_the_caller_has_it(self):
+        class Mark(datasets_rl.Transform):
+            def _inv_call(self, tensordict):
+                return tensordict.set("written", torch.ones(tensordict.shape))
+
+        given = steps()
+        rb = datasets_rl.TensorDictReplayBuffer(storage=datasets_rl.LazyTensorStorage(20), transform=Mark())
+        rb.extend(given)
+        rb.add(given[0])
+        assert "written" not in given
+        assert len(rb) == 9
+
+    def test_a_transform_without_hooks_says_what_to_override(self):
+        with pytest.raises(NotImplementedError, match="override _apply_transform, _call or forward"):
+            datasets_rl.Transform(in_keys=["obs"])(steps())
+        with pytest.raises(BadArgument, match="has no inverse"):
+            datasets_rl.Transform(in_keys_inv=["obs"]).inv(steps())
+        with pytest.raises(UnknownKey):
+            doubled(datasets_rl, in_keys=["nothing"])(steps())

@@ -1,0 +1,230 @@
+"""Slices and rollouts as padded trajectories: the shape, the mask, and what a Decision Transformer makes of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from stored_data import trajectory, write_dataset
+from tensordict import TensorDict
+
+from datasets_rl import (
+    BadArgument,
+    LazyTensorStorage,
+    MultiStep,
+    MultiStepTransform,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+    StepCounter,
+    TensorDictReplayBuffer,
+    open_dataset,
+    split_trajectories,
+)
+from datasets_rl.preprocess import Recipe
+
+NEEDS_TORCHRL = pytest.mark.skipif(importlib.util.find_spec("torchrl") is None, reason="torchrl is not installed")
+SAMPLERS = [SliceSampler, SliceSamplerWithoutReplacement]
+
+
+def episodes(*lengths):
+    steps = torch.cat([torch.arange(length) for length in lengths])
+    done = torch.cat([torch.arange(length) == length - 1 for length in lengths]).unsqueeze(-1)
+    numbers = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    fields = {"observation": 1.0 + steps.unsqueeze(-1), "step": steps, "episode": numbers}
+    return TensorDict({**fields, "next": {"done": done, "reward": done.float()}}, [sum(lengths)])
+
+
+def buffer(sampler, *lengths, batch_size=64):
+    rb = TensorDictReplayBuffer(storage=LazyTensorStorage(1000), sampler=sampler, batch_size=batch_size)
+    rb.extend(episodes(*lengths))
+    return rb
+
+
+def check(batch, count, longest):
+    """Compare the padded form of a batch of slices with a loop over its steps."""
+    mask = batch.get(("collector", "mask"), torch.ones(len(batch), dtype=torch.bool))
+    slices = [batch[batch["slice_id"] == number] for number in dict.fromkeys(batch["slice_id"].tolist())]
+    real = [int(mask[batch["slice_id"] == int(one["slice_id"][0])].sum()) for one in slices]
+    longest = max(map(len, slices)) if longest is None else longest
+
+    out = split_trajectories(batch)
+
+    assert out.shape == (count, longest)
+    where = ("collector", "mask") if "collector" in batch else "mask"
+    for number, (one, length) in enumerate(zip(slices, real, strict=True)):
+        assert out[where][number].tolist() == [True] * length + [False] * (longest - length)
+        assert torch.equal(out["observation"][number, :length], one["observation"][:length])
+        assert not out["observation"][number, length:].any()
+        assert not out["next", "done"][number, length:].any()
+        assert (one["episode"] == one["episode"][0]).all()
+
+
+class TestPaddedSlices:
+    def test_episodes_shorter_than_the_slice_give_the_whole_shape(self):
+        sampler = SliceSampler(slice_len=16, strict_length=False, pad_output=True)
+        out = split_trajectories(buffer(sampler, 10, 10, 10).sample())
+
+        assert out.shape == (4, 16)
+        assert out["collector", "mask"].tolist() == [[True] * 10 + [False] * 6] * 4
+        assert out["step"].tolist() == [[*range(10), *[0] * 6]] * 4
+
+    @pytest.mark.parametrize("span", [False, True, 3, (False, True), (True, False), (2, 5)])
+    @pytest.mark.parametrize(("strict", "pad"), [(True, False), (False, False), (False, True)])
+    def test_every_kind_of_slice_is_split_into_itself(self, span, strict, pad):
+        for seed in range(5):
+            torch.manual_seed(seed)
+            sampler = SliceSampler(slice_len=16, strict_length=strict, pad_output=pad, span=span)
+            batch = buffer(sampler, 3, 20, 10, 1, 40).sample()
+            check(batch, 4, 16 if pad or (not span and strict) else None)
+
+    @pytest.mark.parametrize("strict", [True, False])
+    @pytest.mark.parametrize("pad", [True, False])
+    def test_slices_without_replacement_too(self, strict, pad):
+        if strict and pad:
+            with pytest.raises(BadArgument, match="pad_output"):
+                SliceSamplerWithoutReplacement(slice_len=16, strict_length=strict, pad_output=pad)
+            return
+        sampler = SliceSamplerWithoutReplacement(slice_len=16, strict_length=strict, pad_output=pad)
+        batch = buffer(sampler, 20, 30, 10, 5, 40, 16).sample()
+        check(batch, 4, 16 if pad or strict else None)
+
+    def test_numbers_named_by_the_user_keep_the_padding_with_its_slice(self):
+        sampler = SliceSampler(slice_len=16, strict_length=False, pad_output=True)
+        batch = buffer(sampler, 10).sample()
+
+        out = split_trajectories(batch, trajectory_key="slice_id")
+        assert out.shape == (4, 16)
+        assert out["mask"].sum(-1).tolist() == [10] * 4
+        assert split_trajectories(batch.exclude("slice_id", "episode")).shape == (4, 16)
+
+    @pytest.mark.parametrize("span", [True, 3, (False, True)])
+    def test_with_strict_length_span_does_not_bring_short_episodes_back(self, span):
+        sampler = SliceSampler(slice_len=16, strict_length=True, span=span)
+
+        assert set(buffer(sampler, 10, 20, batch_size=16 * 200).sample()["episode"].tolist()) == {1}
+
+
+def rollout():
+    """Six steps of two trajectories, as a collector gives them."""
+    collector = {"traj_ids": torch.tensor([0, 0, 0, 0, 1, 1])}
+    done = torch.zeros(6, 1, dtype=torch.bool)
+    return TensorDict({"obs": torch.arange(6.0), "collector": collector, "next": {"done": done}}, [6])
+
+
+class TestLikeTorchRL:
+    """The expected values are what TorchRL 0.14.1 gives."""
+
+    def test_the_mask_is_next_to_the_numbers(self):
+        out = split_trajectories(rollout())
+
+        assert out["collector", "mask"].tolist() == [[True] * 4, [True, True, False, False]]
+        assert "mask" not in out.keys()  # noqa: SIM118 - a TensorDict iterates over its steps
+        assert out["obs"].tolist() == [[0, 1, 2, 3], [4, 5, 0, 0]]
+        assert out["collector", "traj_ids"].tolist() == [[0, 0, 0, 0], [1, 1, 0, 0]]
+
+    def test_a_prefix_says_where_numbers_and_mask_are(self):
+        named = rollout().rename_key_("collector", "worker")
+        out = split_trajectories(named, prefix="worker")
+        assert out["worker", "mask"].tolist() == [[True] * 4, [True, True, False, False]]
+
+        flags = rollout().exclude("collector")
+        flags["next", "done"][2] = True
+        out = split_trajectories(flags, prefix="worker")
+        assert out["worker", "traj_ids"].tolist() == [[0, 0, 0], [1, 1, 1]]
+        assert out["obs"].tolist() == [[0, 1, 2], [3, 4, 5]]
+        out = split_trajectories(flags)
+        assert out["traj_ids"].tolist() == [[0, 0, 0], [1, 1, 1]]
+        assert out["mask"].all()
+
+    def test_numbers_supersede_flags(self):
+        steps = rollout()
+        steps["next", "done"][1] = True
+
+        assert split_trajectories(steps).shape == (2, 4)
+        assert split_trajectories(steps, trajectory_key=("collector", "traj_ids")).shape == (2, 4)
+
+    @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+    @pytest.mark.parametrize("layout", [True, torch.strided, torch.jagged])
+    def test_nested_tensors_hold_the_same_without_padding(self, layout):
+        nested = split_trajectories(rollout(), as_nested=layout)
+
+        assert nested["obs"].is_nested
+        assert [part.tolist() for part in nested["obs"].unbind()] == [[0, 1, 2, 3], [4, 5]]
+        padded = torch.nested.to_padded_tensor(nested["obs"], 0.0)
+        assert torch.equal(padded, split_trajectories(rollout())["obs"])
+
+    @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+    def test_nested_slices_have_no_padding(self):
+        sampler = SliceSampler(slice_len=16, strict_length=False, pad_output=True)
+        torch.manual_seed(0)
+        nested = split_trajectories(buffer(sampler, 10, 12).sample(), as_nested=True)
+
+        assert {len(part) for part in nested["step"].unbind()} == {10, 12}
+
+    @NEEDS_TORCHRL
+    @pytest.mark.parametrize("options", [{}, {"prefix": "collector"}, {"trajectory_key": ("collector", "traj_ids")}])
+    def test_torchrl_gives_the_same(self, options):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from torchrl.collectors.utils import split_trajectories as theirs
+
+            expected = theirs(rollout(), **options)
+        out = split_trajectories(rollout(), **options)
+
+        assert set(out.keys(True)) == set(expected.keys(True))
+        assert (out == expected).all()
+
+
+@pytest.mark.parametrize("transform", [MultiStep(0.9, 3), MultiStepTransform(3, 0.9)])
+def test_what_several_steps_are_worth_has_the_shape_of_the_batch(transform):
+    flags = torch.zeros(5, 11, 1, dtype=torch.bool)
+    obs = torch.randn(5, 11, 1)
+    out = transform(
+        TensorDict({"obs": obs, "done": flags, "next": {"obs": obs, "done": flags, "reward": obs}}, [5, 11])
+    )
+
+    assert {out[name].shape for name in ("gamma", "nonterminal", "steps_to_next_obs")} == {(5, 11)}
+    torch.testing.assert_close(out["gamma"][0, -3:], torch.tensor([0.9**3, 0.9**2, 0.9]))
+
+
+def test_several_steps_from_a_storage_have_the_shape_of_the_batch():
+    rb = buffer(None, 10, 10)
+    rb.append_transform(MultiStepTransform(3, 0.9))
+    batch = rb.sample(32)
+
+    assert {batch[name].shape for name in ("gamma", "nonterminal", "steps_to_next_obs")} == {(32,)}
+
+
+def test_a_decision_transformer_gets_windows_with_returns_timesteps_and_mask(tmp_path):
+    """From a stored dataset to [B, K] windows, compared with a plain loop over the episodes."""
+    given = [trajectory(length, terminated=length % 2 == 0) for length in (5, 12, 30, 9)]
+    write_dataset(tmp_path / "plain", given)
+    open_dataset(tmp_path / "plain").preprocess(Recipe.inline(["returns_to_go"]), dest=tmp_path / "ready")
+    sampler = SliceSampler(slice_len=10, strict_length=False, pad_output=True)
+    dataset = open_dataset(tmp_path / "ready", sampler=sampler, transform=StepCounter(), batch_size=80)
+
+    starts = [0, 5, 17, 47]
+    rewards = [one.steps["next", "reward"][:, 0].astype(np.float64) for one in given]
+    for seed in range(3):
+        torch.manual_seed(seed)
+        out = split_trajectories(dataset.sample())
+
+        assert out.shape == (8, 10)
+        mask = out["collector", "mask"]
+        for row in range(8):
+            episode, first = int(out["episode"][row, 0]), int(out["index"][row, 0])
+            first -= starts[episode]
+            length = min(10, len(rewards[episode]))
+            assert mask[row].tolist() == [True] * length + [False] * (10 - length)
+            for step in range(length):
+                at = first + step
+                assert int(out["step_count"][row, step]) == at
+                assert float(out["returns_to_go"][row, step].squeeze()) == pytest.approx(
+                    sum(rewards[episode][at:]), rel=1e-5, abs=1e-5
+                )
+                state = given[episode].states["observation",][at]
+                assert torch.equal(out["observation"][row, step], torch.from_numpy(state))
+            assert not out["returns_to_go"][row, length:].any()
