@@ -264,6 +264,8 @@ def _tarred(archive: _Watched, limits: Limits, stop: int | None = None) -> Itera
             yield Member(name, size, content)
         content.skip(padding)
     if stop is not None:
+        # A block may end exactly here, and its checksum stands after its last byte.
+        fill(archive.inflated, memoryview(bytearray(1)))
         return
     # Whatever follows, checksums of the compressed stream stand behind it.
     scratch = bytearray(_PIECE)

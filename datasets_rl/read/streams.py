@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import io
+import lzma
+import struct
+import tarfile
+import zipfile
+import zlib
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["AGAIN", "Joined", "Readable", "Span", "fill", "unlike"]
+__all__ = ["AGAIN", "DAMAGED", "Joined", "Readable", "Span", "fill", "unlike"]
 
 _LFS = b"version https://git-lfs"
 AGAIN = "the file is damaged or was cut: download it again with --force"
+DAMAGED = (
+    OSError,
+    RuntimeError,
+    KeyError,
+    ValueError,
+    TypeError,
+    EOFError,
+    struct.error,
+    zlib.error,
+    lzma.LZMAError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+)
+"""What numpy, h5py and the standard library raise while they read a damaged file."""
 
 
 class Readable(Protocol):

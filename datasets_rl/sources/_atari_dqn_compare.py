@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from datasets_rl.errors import ConversionFailed, UnknownKey
+from datasets_rl.read.streams import DAMAGED
 from datasets_rl.read.tfrecord import example, records
 from datasets_rl.ted.keys import Key, dotted
 from datasets_rl.ted.table import EpisodeTable
@@ -99,7 +100,7 @@ def compare_logs(files: Mapping[int, Mapping[str, Path]], column: _Column, episo
                     differences.check(name, at, values[kept])
                 at += int(kept.sum())
             before = (number, added, flat) if cursor == capacity - 1 else None
-    except (OSError, EOFError, ValueError) as error:
+    except DAMAGED as error:
         raise ConversionFailed("the raw files", [f"they cannot be read: {error}"]) from error
     return differences.told(at, episodes)
 

@@ -188,7 +188,6 @@ class LogsRecording(Recording):
             for start in range(log.cursor, log.capacity - 1, _BLOCK):
                 file.read_into(frames[: log.capacity - 1 - start])
             file.read_into(frames[:1])
-            file.finish()
         if rows.late and not rows.blank[0]:
             yield Late({OBSERVATION: frames[:1]}, rows.given)
         elif rows.late and frames[0].any():

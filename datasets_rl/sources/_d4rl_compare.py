@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed
+from datasets_rl.read.streams import DAMAGED
 from datasets_rl.ted.keys import dotted
 
 __all__ = ["compare"]
@@ -41,7 +42,7 @@ def compare(path: Path, column: _Column, *, time_limit: int | None) -> list[str]
     """
     try:
         return _differences(path, column, time_limit)
-    except OSError as error:
+    except DAMAGED as error:
         raise ConversionFailed(path.name, [f"HDF5 says: {error}"]) from error
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed, UnknownKey
+from datasets_rl.read.streams import AGAIN, DAMAGED
 from datasets_rl.sources._local_description import Description, Field
 from datasets_rl.ted.keys import NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted
 from datasets_rl.ted.table import EpisodeTable
@@ -21,7 +22,6 @@ __all__ = ["compare"]
 _Column = Callable[[Key, int, int], Any]
 _Array = NDArray[Any]
 _Read = Callable[[], _Array]
-_ERRORS = (OSError, ValueError, KeyError)
 
 
 def compare(
@@ -52,8 +52,8 @@ def compare(
         try:
             with _opened(path, form) as arrays:
                 found += [f"{name}: {one}" for one in _differences(arrays, said, column, start, lengths)]
-        except _ERRORS as error:
-            raise ConversionFailed(name, [f"it cannot be read: {error}"]) from error
+        except DAMAGED as error:
+            raise ConversionFailed(name, [f"it cannot be read: {error}"], hint=AGAIN) from error
     return found
 
 

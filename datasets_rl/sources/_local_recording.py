@@ -151,6 +151,7 @@ class LocalRecording(Recording):
                 self._found["not-finite"] += sum(_not_finite(one) for one in chain(steps.values(), states.values()))
                 yield Episode(steps, states, last < length, facts)
             start += length
+        reading.finish()
 
     def _count(self, made: Plan, where: Bounds) -> None:
         observed = [part.array for part in made.parts if part.column.key[0] == OBSERVATION[0]]
@@ -191,6 +192,15 @@ class _Reading:
                 values = self._read(part, rows, episode * self._where.extra + self._where.lead, 0)
                 steps[key] = values.reshape(-1, 1) if key == NEXT_REWARD else values
         return steps, states
+
+    def finish(self) -> None:
+        """Read every array to its end, where formats with a checksum compare it.
+
+        Raises:
+            ConversionFailed: If an array is cut or damaged.
+        """
+        for rows in chain(self._rows.values(), self._after.values()):
+            rows.finish()
 
     def _read(self, part: Part, rows: slice, shift: int, more: int) -> Any:
         values = self._rows[part.array].read(rows.start + shift, rows.stop + shift + more)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed, UnknownKey
+from datasets_rl.read.streams import DAMAGED
 from datasets_rl.ted.keys import Key, dotted
 from datasets_rl.ted.table import EpisodeTable
 
@@ -52,7 +53,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                             found.setdefault("trial", (text, 1))
                         else:
                             _compare_rows(found, group, column, start, stop, int(episodes.starts[row]))
-    except (OSError, KeyError, ValueError) as error:
+    except DAMAGED as error:
         raise ConversionFailed("the raw files", [f"they cannot be read: {error}"]) from error
     if rows:
         found["source"] = (f"there is no episode {min(rows)} in the files", len(rows))

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed, UnknownKey
+from datasets_rl.read.streams import DAMAGED
 from datasets_rl.ted.keys import Key, dotted
 from datasets_rl.ted.table import EpisodeTable
 
@@ -63,7 +64,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                 before = {name: one[-1:] for name, one in rows.items()}
             if path.endswith(".npz"):
                 before = {}
-    except (OSError, ValueError, KeyError) as error:
+    except DAMAGED as error:
         raise ConversionFailed("the raw files", [f"they cannot be read: {error}"]) from error
     found = [*differences.values()]
     if done != episodes.steps:

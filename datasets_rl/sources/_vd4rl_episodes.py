@@ -137,4 +137,3 @@ def _pictures(file: NpzFile, rows: int) -> Iterator[tuple[int, NDArray[np.uint8]
         reader.read_into(pictures[len(before) :])
         yield start - len(before), pictures
         before = pictures[-1:]
-    reader.finish()

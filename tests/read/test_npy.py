@@ -81,11 +81,27 @@ class TestNpy:
         source = reader(npy(ARRAY))
         source.read_into(out[10:50])
         source.read_into(out[50:110])
-        source.finish()
 
         np.testing.assert_array_equal(out[10:110], ARRAY)
         assert not out[:10].any()
         assert not out[110:].any()
+
+    def test_the_last_row_is_given_only_once_the_checksum_was_compared(self, tmp_path):
+        with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_STORED) as file:
+            file.writestr("x.npy", npy(ARRAY))
+        with zipfile.ZipFile(tmp_path / "x.npz") as file:
+            crc = file.getinfo("x.npy").CRC.to_bytes(4, "little")
+        (tmp_path / "x.npz").write_bytes((tmp_path / "x.npz").read_bytes().replace(crc, bytes(4)))
+
+        with NpzFile(tmp_path / "x.npz") as file:
+            rows = file.open("x")
+            out = np.empty((50, 7, 3), np.uint8)
+            rows.read_into(out)
+            np.testing.assert_array_equal(out, ARRAY[:50])
+            with pytest.raises(ConversionFailed, match="checksum is wrong"):
+                rows.read_into(out)
+            with pytest.raises(ConversionFailed, match="checksum is wrong"):
+                next(file.blocks("x", 1000))
 
     def test_more_rows_than_there_are_are_refused(self):
         with pytest.raises(ConversionFailed, match="it has 100 rows; expected 101"):
@@ -217,8 +233,7 @@ class TestGzip:
         tracemalloc.start()
         with GzipNpy(path) as source:
             source.read_into(out)
-            source.finish()
-        peak = tracemalloc.get_traced_memory()[1]
+            peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
 
         np.testing.assert_array_equal(out, array)

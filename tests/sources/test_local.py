@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import zipfile
 from pathlib import Path
 
 import h5py
@@ -286,3 +287,36 @@ def test_names_that_lead_elsewhere_are_none(name):
 
 def test_any_other_name_is_an_id():
     assert find("local/lab/gripper-2.1").id == "local/lab/gripper-2.1"
+
+
+def flipped(path, at):
+    """Flip one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 16
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("write", [np.savez, np.savez_compressed], ids=["stored", "deflated"])
+@pytest.mark.parametrize("alignment", ["same-row", "one-more", "action-before"])
+def test_a_flipped_bit_in_any_array_of_an_npz_is_an_error_and_never_another_value(folder, convert, write, alignment):
+    place = folder / "a.npz"
+    write(place, **one(40, obs=np.arange(40, dtype=np.float32)[:, None]))
+    with zipfile.ZipFile(place) as archive:
+        members = archive.infolist()
+
+    for member in members:
+        end = member.header_offset + 30 + len(member.filename) + 20 + member.compress_size
+        flipped(place, end - 2)
+        with pytest.raises(ConversionFailed, match="checksum is wrong|gzip stream") as caught:
+            convert(f'alignment = "{alignment}"\n[episodes]\nby = "file"', home=member.filename)
+        assert member.filename in str(caught.value)
+        flipped(place, end - 2)
+
+
+def test_verify_reports_a_raw_npz_that_was_damaged_after_the_conversion(folder, convert, tmp_path):
+    np.savez(folder / "a.npz", **one(40))
+    made = convert().folder
+    flipped(folder / "a.npz", 300)
+
+    with pytest.raises(ConversionFailed, match=r"a\.npz cannot be converted: it cannot be read: Bad CRC-32"):
+        library.verify(made, deep=True, settings=Settings(home=tmp_path / "home", progress=False))
