@@ -15,7 +15,7 @@ from datasets_rl.errors import ConversionFailed
 from datasets_rl.read.streams import DAMAGED
 from datasets_rl.ted.keys import dotted
 
-__all__ = ["compare"]
+__all__ = ["compare", "datasets"]
 
 _BLOCK_BYTES = 32 << 20
 _ROOTS = {"observations": ("observation",), "actions": ("action",), "infos": ("info",)}
@@ -49,8 +49,7 @@ def compare(path: Path, column: _Column, *, time_limit: int | None) -> list[str]
 def _differences(path: Path, column: _Column, limit: int | None) -> list[str]:
     with h5py.File(path, "r", locking=False) as file:
         rows = len(file["terminals"])
-        raw: dict[str, h5py.Dataset] = {}
-        file.visititems(lambda name, item: raw.update({name: item}) if isinstance(item, h5py.Dataset) else None)
+        raw = dict(datasets(file, "", ()))
         found: list[str] = []
         for name, dataset in raw.items():
             per_step = dataset.shape and len(dataset) == rows and dataset.dtype.kind in "biuf"
@@ -59,6 +58,15 @@ def _differences(path: Path, column: _Column, limit: int | None) -> list[str]:
         found.extend(_inside(raw, column, rows))
         found.extend(_flags(raw, column, rows, limit))
     return found
+
+
+def datasets(group: h5py.Group, prefix: str, above: tuple[h5py.Group, ...]) -> Iterator[tuple[str, h5py.Dataset]]:
+    """Yield the datasets below a group under every name that they have; `visititems` gives one and follows no links."""
+    for name, item in group.items():
+        if isinstance(item, h5py.Dataset):
+            yield f"{prefix}{name}", item
+        elif item not in (*above, group):
+            yield from datasets(item, f"{prefix}{name}/", (*above, group))
 
 
 def _key(name: str) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ _TEXTS = {
     "final-observation-unknown": "the file does not hold the state after the last step of a trajectory",
     "final-info-unknown": "the file does not hold the info after the last step of a trajectory",
     "both-flags": "rows that are terminated and truncated keep both flags",
+    "unwritten-chunks": "chunks that the file never wrote have the fill value of their array",
     "zero-observation": "rows whose observation is all zeros were kept",
     "not-finite": "values that are NaN or infinite were kept",
 }
@@ -230,6 +231,7 @@ class D4RLRecording(Recording):
         found["flags-cast"] = self._layout.rows * len(cast)
         found["no-timeouts-column"] = int("timeouts" not in self._layout.flags)
         found["continuing-stream"] = int(continuing)
+        found["unwritten-chunks"] = self._file.unwritten
         found["not-per-step"] = sum(not name.startswith("metadata/") for name in self._layout.metadata)
         if self._rows_disagree():
             found["next-observation-explicit"] = self._layout.rows

@@ -132,15 +132,10 @@ def _opened(path: Path, form: str) -> Iterator[Mapping[str, _Read]]:
     elif form == "hdf5":
         import h5py
 
+        from datasets_rl.sources._d4rl_compare import datasets
+
         with h5py.File(path, "r", locking=False) as file:
-            found: dict[str, _Read] = {}
-
-            def visit(name: str, item: Any) -> None:
-                if isinstance(item, h5py.Dataset):
-                    found[name] = partial(item.__getitem__, ())
-
-            file.visititems(visit)
-            yield found
+            yield {name: partial(item.__getitem__, ()) for name, item in datasets(file, "", ())}
     else:
         from pyarrow import parquet
 

@@ -50,6 +50,8 @@ class ArrayFile(ABC):
 
     name: str
     arrays: Mapping[str, Array]
+    unwritten: int = 0
+    """Chunks that the file does not store, and that read as fill values."""
 
     @abstractmethod
     def blocks(self, name: str, rows: int) -> Iterator[_Values]:
@@ -137,6 +139,7 @@ class _Hdf5(ArrayFile):
 
         self.name = name
         self._file = Hdf5File(path)
+        self.unwritten = self._file.unwritten
         self.arrays = {
             array: Array(one.shape[0], one.shape[1:], one.dtype)
             for array, one in self._file.arrays.items()

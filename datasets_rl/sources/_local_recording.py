@@ -40,6 +40,7 @@ _TEXTS = {
     "turned": "the axes of pictures were turned as the description says",
     "final-observation-kept": "the observation after the last step of an episode was taken from the files",
     "final-observation-unknown": "the files do not hold the observation after the last step of an episode",
+    "unwritten-chunks": "chunks that the file never wrote have the fill value of their array",
     "not-finite": "values that are NaN or infinite were kept",
     "left-out": "arrays that are no field of the description, and have none of the usual names, were left out",
 }
@@ -137,6 +138,7 @@ class LocalRecording(Recording):
         block = max(1, _BLOCK_BYTES // max(row_bytes, 1))
         reading = _Reading(file, parts, after, where, block)
         self._found += where.found
+        self._found["unwritten-chunks"] += file.unwritten
         self._count(made, where)
         start = 0
         for episode, length in enumerate(where.lengths.tolist()):

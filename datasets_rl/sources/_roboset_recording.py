@@ -67,6 +67,7 @@ _TEXTS = {
     "rows-are-steps": "trials end with an action: their rows are steps, and the state after the last one is not known",
     "end-without-flag": "trials end without an end mark: their last step was marked truncated",
     "flag-inside-trial": "steps inside a trial have an end mark: the trajectory ends there and goes on as another",
+    "unwritten-chunks": "chunks that the file never wrote have the fill value of their array",
     "widened": "trials have numbers of 16 bits, or unsigned ones, which were widened without loss",
     "flags-cast": "trials store their end marks as numbers, 0 or 1, which were turned into booleans",
 }
@@ -126,6 +127,7 @@ class RoboSetRecording(Recording):
         faults: list[str] = []
         for path in sorted(self._files) if part is None else part:
             with Hdf5File(self._files[path]) as file:
+                self._found["unwritten-chunks"] += file.unwritten
                 for trial in _trials(file, path):
                     try:
                         yield from self._pieces(trial, self._seeds[path])

@@ -52,6 +52,7 @@ _TEXTS = {
     "reward are zeros, stands inside: they were cut there",
     "row-without-step": "rows stand alone between two cuts: no transition can be made of them",
     "terminal-from-discount": "files have no is_terminal: an episode is terminated if its last discount is 0",
+    "unwritten-chunks": "chunks that the file never wrote have the fill value of their array",
     "not-finite": "values that are NaN or infinite were kept",
     "rounded": "values of 64 bits changed when they were stored with 32",
 }

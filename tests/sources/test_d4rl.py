@@ -6,11 +6,15 @@ import re
 from pathlib import Path
 
 import d4rl_files
+import h5py
 import numpy as np
 import pytest
 from d4rl_files import pieces
 
 import datasets_rl.demo
+from datasets_rl import library
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.settings import Settings
 from datasets_rl.sources import source
 from datasets_rl.sources.d4rl import SOURCE
 
@@ -522,3 +526,26 @@ def following(episode, key):
 def converted(episodes):
     columns = joined(episodes)
     return lambda key, start, stop: columns[key][start:stop]
+
+
+def test_rare_but_valid_hdf5_is_read_and_what_was_never_written_is_counted(tmp_path):
+    """A user block as MATLAB writes it, soft links within the file, and chunks that stand for the fill value."""
+    columns = dict(d4rl_files.mujoco_columns(d4rl_files.rollout()))
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w", userblock_size=512) as file:
+        for name in ("observations", "next_observations", "actions", "terminals", "timeouts"):
+            file[f"run/{name}"] = columns[name]
+            file[name] = h5py.SoftLink(f"/run/{name}")
+        rewards = file.create_dataset("rewards", (300,), "f4", chunks=(10,), compression="gzip", fillvalue=-1)
+        rewards[:100] = columns["rewards"][:100]
+        del file["run/terminals"], file["terminals"]
+        file["terminals"] = columns["terminals"]
+    settings = Settings(home=tmp_path / "home", progress=False)
+
+    made = library.download("d4rl/halfcheetah-medium-v2", from_local=path, hash_check=False, settings=settings)
+    assert library.verify(made, deep=True, settings=settings).problems == ()
+    stored = StoredDataset(made)
+    np.testing.assert_array_equal(stored.column(OBSERVATION), columns["observations"])
+    np.testing.assert_array_equal(stored.column(REWARD)[:100, 0], columns["rewards"][:100])
+    assert (stored.column(REWARD)[100:] == -1).all()
+    assert {one.rule: one.count for one in stored.manifest.decisions}["unwritten-chunks"] == 20

@@ -307,7 +307,7 @@ def test_a_flipped_bit_in_any_array_of_an_npz_is_an_error_and_never_another_valu
     for member in members:
         end = member.header_offset + 30 + len(member.filename) + 20 + member.compress_size
         flipped(place, end - 2)
-        with pytest.raises(ConversionFailed, match="checksum is wrong|gzip stream") as caught:
+        with pytest.raises(ConversionFailed, match=r"checksum is wrong|gzip stream") as caught:
             convert(f'alignment = "{alignment}"\n[episodes]\nby = "file"', home=member.filename)
         assert member.filename in str(caught.value)
         flipped(place, end - 2)
