@@ -37,7 +37,7 @@ from datasets_rl.read.streams import AGAIN, unlike
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["LIBRARY_ERRORS", "MAGIC", "Block", "Hdf5Array", "Hdf5File", "chunk_issues", "library_errors"]
+__all__ = ["CHUNK_GRACE", "LIBRARY_ERRORS", "MAGIC", "Block", "Hdf5Array", "Hdf5File", "chunk_issues", "library_errors"]
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 _DEFLATE_MOST = 1100  # deflate cannot shrink anything more than 1032-fold: what claims more was never written
@@ -46,9 +46,10 @@ _THREADS_MOST = 8
 _DEPTH_MOST = 16
 _SHOWN_MOST = 20
 _NAMES_MOST = 100_000  # groups that hold each other several times have names without end
-_CHUNK_GRACE = 64 << 20  # a chunk of this size fits into memory, however few rows the dataset has
 _BAND_MOST = 1 << 30
 _UNWRITTEN_MOST = 64 << 20  # bytes of fill values that a file can declare without storing anything
+CHUNK_GRACE = 64 << 20
+"""Bytes of a chunk that fit into memory, however few rows the dataset has."""
 LIBRARY_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 """What h5py raises for a damaged file."""
 
@@ -471,7 +472,7 @@ def chunk_issues(name: str, shape: Sequence[int], chunks: Sequence[int] | None, 
     size = item * math.prod(chunks)
     held = item * math.prod(min(pair) for pair in zip(shape, chunks, strict=True))
     band = item * min(shape[0], chunks[0]) * math.prod(shape[1:])
-    if size > max(held, _CHUNK_GRACE):
+    if size > max(held, CHUNK_GRACE):
         yield f"{name} has chunks of {list(chunks)}, {size:,} bytes, for {list(shape)}, of which one holds {held:,} bytes"
     elif band > _BAND_MOST:
         problem = f"{name} has chunks of {list(chunks)} in {list(shape)}: one row of chunks has {band:,} bytes"

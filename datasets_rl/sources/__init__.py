@@ -38,6 +38,9 @@ __all__ = [
     "split_id",
 ]
 
+_NAME_BYTES = 200
+"""The longest part of an id: it names folders, and lock files whose names are longer."""
+
 
 @cache
 def names() -> tuple[str, ...]:
@@ -70,6 +73,8 @@ def split_id(dataset_id: str) -> tuple[str, str]:
     if not mark or not name:
         raise _unknown(dataset_id)
     source(head)
+    if any(len(part.encode("utf-8", "surrogatepass")) > _NAME_BYTES for part in name.split("/")):
+        raise UnknownId(f"{dataset_id[:40]}...", known=f"ids whose parts have {_NAME_BYTES} bytes at most")
     return head, name.strip("/")
 
 

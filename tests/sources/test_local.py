@@ -285,6 +285,12 @@ def test_names_that_lead_elsewhere_are_none(name):
         local.SOURCE.entry(name)
 
 
+@pytest.mark.parametrize("source", ["local", "minari", "d4rl"])
+def test_an_id_that_no_folder_can_have_is_none(source):
+    with pytest.raises(UnknownId, match="ids whose parts have 200 bytes at most"):
+        find(f"{source}/{'k' * 300}-v0")
+
+
 def test_any_other_name_is_an_id():
     assert find("local/lab/gripper-2.1").id == "local/lab/gripper-2.1"
 
