@@ -92,7 +92,7 @@ def compare_logs(files: Mapping[int, Mapping[str, Path]], column: _Column, episo
                 continue
             joined = before is not None and before[0] == number - 1 and _follows(before, added, flat)
             if not joined:
-                owed = _known_owed(flat) if number else _BLANKS
+                owed = _known_owed(flat, places) if number or added >= capacity else _BLANKS
             for block in _blocks(places, flat, cursor, joined=joined):
                 zero = np.logical_and.reduce([_zero(one) for one in block.values()])
                 kept, owed = _kept(zero, block["terminal"], owed)
@@ -113,11 +113,16 @@ def _follows(before: tuple[int, int, Mapping[str, NDArray[Any]]], added: int, fl
     return all(before[2][name][added:-1].tobytes() == flat[name][added:-1].tobytes() for name in _SMALL)
 
 
-def _known_owed(flat: Mapping[str, NDArray[Any]]) -> int:
+def _known_owed(flat: Mapping[str, NDArray[Any]], places: Mapping[str, Path]) -> int:
     """Return how many blank rows may follow the last row, the only one that is known of those before."""
     if flat["terminal"][-1]:
         return _BLANKS
-    return 0 if flat["action"][-1] or flat["reward"][-1] else _BLANKS - 1
+    if flat["action"][-1] or flat["reward"][-1]:
+        return 0
+    shown = False
+    for _, frames in _frames(places):
+        shown = bool(frames[-1].any())
+    return 0 if shown else _BLANKS - 1
 
 
 def _zero(values: NDArray[Any]) -> NDArray[np.bool_]:

@@ -103,6 +103,15 @@ class TestNpy:
             with pytest.raises(ConversionFailed, match="checksum is wrong"):
                 next(file.blocks("x", 1000))
 
+    def test_a_flipped_bit_in_the_name_of_a_member_is_refused(self, tmp_path):
+        np.savez(tmp_path / "x.npz", rewards=ARRAY)
+        data = (tmp_path / "x.npz").read_bytes()
+        first, last = data.index(b"rewards.npy"), data.rindex(b"rewards.npy")
+        for at in (first, last):
+            (tmp_path / "x.npz").write_bytes(data[:at] + b"s" + data[at + 1 :])
+            with pytest.raises(ConversionFailed, match="its data has the name"):
+                NpzFile(tmp_path / "x.npz")
+
     def test_more_rows_than_there_are_are_refused(self):
         with pytest.raises(ConversionFailed, match="it has 100 rows; expected 101"):
             reader(npy(ARRAY)).read_into(np.empty((101, 7, 3), np.uint8))
