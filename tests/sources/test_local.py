@@ -295,6 +295,24 @@ def test_any_other_name_is_an_id():
     assert find("local/lab/gripper-2.1").id == "local/lab/gripper-2.1"
 
 
+def test_next_observations_may_differ_from_the_next_row_by_rounding(folder, convert):
+    state = np.linspace(0, 9, 40, dtype=np.float32)[:, None]
+    after = np.roll(state, -1, axis=0)
+    after[-1] = 7
+    after[3:30] += np.float32(1e-6)
+    np.savez(folder / "a.npz", **one(40, obs=state, next_obs=after))
+
+    stored = convert()
+    assert stored.episodes.lengths.tolist() == [40]
+    assert stored.column(("next", "observation"))[:, 0].tolist() == [*state[1:, 0].tolist(), 7]
+    assert rules(stored)["next-observation-rounded"] == int((after[:-1] != state[1:]).sum())
+
+    after[20] += np.float32(1e-3)
+    np.savez(folder / "a.npz", **one(40, obs=state, next_obs=after))
+    with pytest.raises(ConversionFailed, match=r"next\.observation at row 20 is not observation of row 21"):
+        convert(home="other")
+
+
 def flipped(path, at):
     """Flip one bit of a file."""
     data = bytearray(path.read_bytes())
