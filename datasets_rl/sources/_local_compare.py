@@ -44,25 +44,65 @@ def compare(
         ConversionFailed: If a file is damaged.
     """
     found: list[str] = []
-    numbers = np.unique(episodes["file"])
-    if len(numbers) != len(data):
-        return [f"the episodes are of {len(numbers):,} files; there are {len(data):,}"]
-    for number, (name, path) in zip(numbers, data, strict=True):
-        own = episodes["file"] == number
-        start, lengths = int(episodes.starts[own][0]), episodes.lengths[own]
+    numbers = np.unique(episodes["file"]).tolist()
+    met = 0
+    for name, path in data:
         try:
             with _opened(path, form) as arrays:
-                found += [f"{name}: {one}" for one in _differences(arrays, said, column, start, lengths)]
+                if not _has_steps(arrays, said):
+                    continue
+                met += 1
+                if met <= len(numbers):
+                    own = episodes["file"] == numbers[met - 1]
+                    start, lengths = int(episodes.starts[own][0]), episodes.lengths[own]
+                    found += [f"{name}: {one}" for one in _differences(arrays, said, column, start, lengths)]
         except DAMAGED as error:
             raise ConversionFailed(name, [f"it cannot be read: {error}"], hint=AGAIN) from error
+    if met != len(numbers):
+        found.append(f"the episodes are of {len(numbers):,} files; {met:,} files have steps")
     return found
+
+
+def _held(arrays: Mapping[str, _Read], said: Description) -> _Array | None:
+    """Return how many rows or steps a file says that each episode has; None where rows of its own do not say it."""
+    by, marks = said.told(arrays, said.of(arrays))
+    if by not in {"column", "lengths", "ends"}:
+        return None
+    values = arrays[marks]().reshape(-1)
+    if by == "column":
+        return np.diff(np.flatnonzero(np.append(True, values[1:] != values[:-1])), append=len(values))
+    return np.diff(values, prepend=0) if by == "ends" else values
+
+
+def _has_steps(arrays: Mapping[str, _Read], said: Description) -> bool:
+    counts: dict[bool, int] = {}
+    for one in said.of(arrays):
+        if one.array:
+            counts.setdefault(one.key[0] in {OBSERVATION[0], "info"}, len(arrays[one.array]()))
+    steps, states = counts.get(False, 0), counts.get(True, 0)
+    shared = said.alignment in {"one-more", "action-before"} and steps == states
+    held = _held(arrays, said) if shared and steps else None
+    count = 1 if held is None else int((held > 0).sum())
+    return steps > (count if shared and (held is None or held.sum() == steps) else 0)
+
+
+def _extra_rows(arrays: Mapping[str, _Read], said: Description, lengths: _Array) -> tuple[_Array, int]:
+    """Return how many rows beyond the steps stand before each episode, [E], and in all: empty episodes have one too."""
+    held = _held(arrays, said)
+    if held is None:
+        return np.arange(len(lengths)), len(lengths)
+    if held.sum() == lengths.sum():
+        return np.flatnonzero(held > 0), len(held)
+    held = held[held > 0]
+    return np.flatnonzero(held > 1), len(held)
 
 
 def _differences(
     arrays: Mapping[str, _Read], said: Description, column: _Column, start: int, lengths: _Array
 ) -> Iterator[str]:
     fields = said.of(arrays)
-    steps, count = int(lengths.sum()), len(lengths)
+    steps = int(lengths.sum())
+    before, count = _extra_rows(arrays, said, lengths)
     ends = np.cumsum(lengths) - 1
     for one in fields:
         if not one.array:
@@ -72,15 +112,16 @@ def _differences(
         if len(raw) != steps + extra * count:
             yield f"{one.array} has {len(raw):,} rows; {steps:,} steps are stored of it"
         elif raw.dtype.kind in "biuf":
-            yield from _of_field(one, _turned(one, raw), extra, said, column, start, ends)
+            yield from _of_field(one, _turned(one, raw), extra * before, said, column, start, ends)
 
 
 def _of_field(
-    one: Field, raw: _Array, extra: int, said: Description, column: _Column, start: int, ends: _Array
+    one: Field, raw: _Array, before: _Array, said: Description, column: _Column, start: int, ends: _Array
 ) -> Iterator[str]:
     steps, state = int(ends[-1]) + 1, one.key[0] in {OBSERVATION[0], "info"}
     # The row of step i is i, and one more for each episode before it that has a row beyond its steps.
-    rows = np.arange(steps) + extra * np.searchsorted(ends, np.arange(steps))
+    rows = np.arange(steps) + before[np.searchsorted(ends, np.arange(steps))]
+    extra = len(raw) > steps
     lead = int(extra and not state and said.alignment == "action-before")
     wanted = raw[rows + lead]
     if one.key == NEXT_TRUNCATED:

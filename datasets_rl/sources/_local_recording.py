@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed
-from datasets_rl.sources._base import Decision, Recording
-from datasets_rl.sources._local_description import FILE, Description, Field
+from datasets_rl.rows import Column
+from datasets_rl.sources._base import NO_TRANSITION, Decision, Recording
+from datasets_rl.sources._local_description import FILE, Description, Field, no_choice
 from datasets_rl.sources._local_files import ArrayFile, Rows, open_arrays
-from datasets_rl.sources._local_layout import Bounds, Part, Plan, bounds, plan
+from datasets_rl.sources._local_layout import Bounds, Part, Plan, bounds, is_empty, plan
 from datasets_rl.sources._seams import differences
 from datasets_rl.sources._selection import Selection
 from datasets_rl.ted.episode import Episode, Texts
@@ -40,6 +41,7 @@ _TEXTS = {
     "end-without-flag": "episodes end without a flag: their last step was marked truncated",
     "widened": "unsigned integers of 16 and 32 bits became signed ones of 32 and 64 bits, which torch can gather",
     "constant-reward": "the files have no rewards: every reward is the number that the description gives",
+    **NO_TRANSITION,
     "turned": "the axes of pictures were turned as the description says",
     "final-observation-kept": "the observation after the last step of an episode was taken from the files",
     "final-observation-unknown": "the files do not hold the observation after the last step of an episode",
@@ -59,9 +61,11 @@ class LocalRecording(Recording):
         places: Where files lie, by name.
         first: The one that says what the columns are.
         keys: The fields that are wanted; all by default.
+        chosen: Whether episodes were chosen by their numbers, which are those of the files.
 
     Raises:
-        ConversionFailed: If the first file is damaged, or has not what the description says.
+        BadArgument: If episodes were chosen and a file is not one episode.
+        ConversionFailed: If the first file with a row is damaged, or has not what the description says.
     """
 
     def __init__(
@@ -72,13 +76,16 @@ class LocalRecording(Recording):
         places: Mapping[str, Path],
         first: str,
         keys: Sequence[str] = (),
+        *,
+        chosen: bool = False,
     ) -> None:
         self._what = what
+        self._chosen = chosen
+        self.columns: Sequence[Column] = ()
         self._said = said
         self._form = form
         self._places = places
-        with self._open(first) as file:
-            self._plan = plan(file, said)
+        self._plan = self._first_plan([first, *(name for name in places if name not in {first, FILE})])
         self.columns = self._plan.columns
         self._kept = Selection(keys=tuple(keys)).kept_keys([column.key for column in self.columns])
         self.steps = None
@@ -112,7 +119,10 @@ class LocalRecording(Recording):
         for place, (name, number) in enumerate(files):
             try:
                 with self._open(name) as file:
-                    made = plan(file, self._said, self.columns)
+                    if is_empty(file, self._said):
+                        self._found["no-transition"] += 1
+                        continue
+                    made = self._planned(file)
                     yield from self._of(file, made, bounds(file, made), number)
             except ConversionFailed as error:
                 problems = [*_named(error), *self._faults(files[place + 1 :])]
@@ -122,6 +132,20 @@ class LocalRecording(Recording):
         texts = {**_TEXTS, "left-out": f"{_TEXTS['left-out']}: {', '.join(self._plan.left_out)}"}
         self.decisions = [Decision(rule, text, self._found[rule]) for rule, text in texts.items() if self._found[rule]]
 
+    def _first_plan(self, names: Sequence[str]) -> Plan:
+        """Return what the arrays of the first file become that has a row: an empty one does not tell its types."""
+        for name in names:
+            with self._open(name) as file:
+                if not is_empty(file, self._said):
+                    return self._planned(file)
+        raise ConversionFailed(self._what, [f"none of {len(names):,} files has a step: {', '.join(names[:3])}"])
+
+    def _planned(self, file: ArrayFile) -> Plan:
+        made = plan(file, self._said, self.columns)
+        if self._chosen and made.by != "file":
+            raise no_choice(made.by)
+        return made
+
     def _open(self, name: str) -> ArrayFile:
         return open_arrays(self._places[name], self._form, name)
 
@@ -129,7 +153,8 @@ class LocalRecording(Recording):
         for name, _ in files:
             try:
                 with self._open(name) as file:
-                    bounds(file, plan(file, self._said, self.columns))
+                    if not is_empty(file, self._said):
+                        bounds(file, self._planned(file))
             except ConversionFailed as error:
                 yield from _named(error)
 
@@ -162,7 +187,7 @@ class LocalRecording(Recording):
     def _count(self, made: Plan, where: Bounds) -> None:
         observed = [part.array for part in made.parts if part.column.key[0] == OBSERVATION[0]]
         known = bool(made.following) or all(where.extras[name] for name in observed)
-        self._found[f"final-observation-{'kept' if known else 'unknown'}"] += len(where.lengths)
+        self._found[f"final-observation-{'kept' if known else 'unknown'}"] += int((where.lengths > 0).sum())
         self._found["turned"] += sum(bool(part.turn) for part in made.parts)
         self._found["constant-reward"] += len(where.terminated) * any(part.constant is not None for part in made.parts)
 

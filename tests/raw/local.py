@@ -361,9 +361,6 @@ TABLE_FAULTS = {
     "an episode in two pieces": Fault(
         lambda folder: _rewritten(folder, "episode_index", [10, 11, 10, 10]), "in 2 places that do not touch"
     ),
-    "an episode without a step": Fault(
-        lambda folder: _rewritten(folder, "episode_index", [10, 10, 10, 11]), "has no step"
-    ),
     "empty cells": Fault(lambda folder: _rewritten(folder, "note", ["a", None, "b", "c"]), "cells are empty"),
     "lists of unequal lengths": Fault(
         lambda folder: _rewritten(folder, "observation.state", [[1.0], [1.0, 2.0], [1.0], [1.0]]), "observation"

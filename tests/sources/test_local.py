@@ -265,8 +265,11 @@ def test_files_that_are_episodes_can_be_chosen(folder, convert):
     stored = convert('[episodes]\nby = "file"', selection=Selection(episodes="1:"))
     assert stored.episodes.lengths.tolist() == [9, 10]
     assert stored.episodes["source"].tolist() == [1, 2]
-    with pytest.raises(BadArgument, match="can be chosen where a file is an episode"):
-        convert("", home="other", selection=Selection(episodes="1:"))
+    assert convert("", home="by default", selection=Selection(episodes="1:")).episodes.lengths.tolist() == [9, 10]
+    np.savez(folder / "2.npz", **one(2, dones=[0, 1]))
+    for text in ("", '[episodes]\nby = "flags"'):
+        with pytest.raises(BadArgument, match="can be chosen where a file is an episode; here flags tell them apart"):
+            convert(text, home=f"other{len(text)}", selection=Selection(episodes="0:1"))
 
 
 def test_the_class_needs_its_folder_once(folder, tmp_path):
@@ -311,6 +314,64 @@ def test_next_observations_may_differ_from_the_next_row_by_rounding(folder, conv
     np.savez(folder / "a.npz", **one(40, obs=state, next_obs=after))
     with pytest.raises(ConversionFailed, match=r"next\.observation at row 20 is not observation of row 21"):
         convert(home="other")
+
+
+NO_STEP = {"action": np.array([]), "reward": np.array([])}
+
+
+@pytest.mark.parametrize("empty", [["a"], ["b"], ["a", "c"]], ids=str)
+@pytest.mark.parametrize("states", [0, 1])
+def test_files_without_a_step_are_left_out_and_counted(folder, convert, empty, states):
+    for name, steps in {"a": 4, "b": 2, "c": 3}.items():
+        made = {"obs": np.zeros((states, 1), np.float32), **NO_STEP} if name in empty else one(steps, more=1)
+        np.savez(folder / f"{name}.npz", **made)
+
+    stored = convert()
+    kept = [number for number, name in enumerate("abc") if name not in empty]
+    assert stored.episodes["source"].tolist() == kept
+    assert stored.episodes.lengths.tolist() == [(4, 2, 3)[number] for number in kept]
+    assert rules(stored)["no-transition"] == len(empty)
+
+
+def test_an_empty_table_is_left_out_and_counted(folder, convert):
+    table = pa.table({name: values.reshape(4) for name, values in one().items()})
+    for name, rows in {"a": table.slice(0, 0), "b": table}.items():
+        parquet.write_table(rows, folder / f"{name}.parquet")
+
+    assert rules(convert())["no-transition"] == 1
+
+
+@pytest.mark.parametrize("by", ["lengths", "ends"])
+@pytest.mark.parametrize("more", [0, 1])
+def test_episodes_of_no_step_within_a_file_are_left_out_and_counted(folder, convert, by, more):
+    """Each has an observation where episodes have one more than steps; the numbers of the others stay."""
+    lengths = np.array([0, 2, 0, 0, 3, 0])
+    arrays = one(5, obs=np.arange(5 + 6 * more, dtype=np.float32)[:, None])
+    np.savez(folder / "a.npz", **arrays, marks=lengths if by == "lengths" else np.cumsum(lengths))
+
+    stored = convert(f'[episodes]\nby = "{by}"\narray = "marks"')
+    assert stored.episodes.lengths.tolist() == [2, 3]
+    assert stored.episodes["source"].tolist() == [1, 4]
+    assert stored.column(("observation",))[:, 0].tolist() == ([1, 2, 6, 7, 8] if more else [0, 1, 2, 3, 4])
+    assert stored.column(("action",)).tolist() == [10, 11, 12, 13, 14]
+    assert rules(stored)["no-transition"] == 4
+
+
+@pytest.mark.parametrize("alignment", ["one-more", "action-before"])
+def test_episodes_of_one_row_that_is_no_step_are_left_out_and_counted(folder, convert, alignment):
+    np.savez(folder / "a.npz", **one(6), episode_index=np.array([3, 4, 4, 4, 5, 5]))
+
+    stored = convert(f'alignment = "{alignment}"')
+    assert stored.episodes["source"].tolist() == [4, 5]
+    assert stored.column(("observation",))[:, 0].tolist() == [1, 2, 4]
+    assert rules(stored)["no-transition"] == 1
+
+
+def test_nothing_but_empty_files_is_an_error(folder, convert):
+    np.savez(folder / "a.npz", obs=np.zeros((1, 1), np.float32), **NO_STEP)
+
+    with pytest.raises(ConversionFailed, match=r"none of 1 files has a step: a\.npz"):
+        convert()
 
 
 def flipped(path, at):
