@@ -184,7 +184,7 @@ def compare_episodes(files: Mapping[str, Path], column: _Column, episodes: Episo
             for payload in records(stream, path):
                 raw: Mapping[str, Any] = example(payload, path)
                 steps = len(raw["steps/action"]) - 1
-                if not steps:
+                if steps < 1:
                     continue
                 images = [np.asarray(Image.open(io.BytesIO(one))) for one in raw["steps/observation"]]
                 frames = np.stack(images).reshape(steps + 1, 84, 84)

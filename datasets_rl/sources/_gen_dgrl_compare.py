@@ -76,6 +76,8 @@ def _files(place: Path, others: Collection[str]) -> Iterator[tuple[str, Mapping[
             *folders, name = member.name.split("/")
             if not member.isfile() or name.startswith(".") or set(folders) & set(others):
                 continue
+            if name.split("_")[2:3] == ["0"]:  # an episode without a step
+                continue
             stream = archive.extractfile(member)
             data = stream.read() if stream is not None else b""
             if data.startswith(b"PK"):

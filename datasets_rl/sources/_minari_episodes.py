@@ -241,6 +241,8 @@ class _Hdf5Column(Stored):
             self.kind, self.shape, self.dtype = "text", (), np.dtype(np.int32)
             if len(shape) != 1:
                 raise Faults(f"{name} holds texts in {list(shape)}; expected one a step")
+        elif not self.length:
+            pass  # no first value tells whether it is an image
         elif objects or (kind.dtype == np.uint8 and len(shape) == 2 and self._may_be_jpeg(leaf)):
             if objects and kind.vlen != np.uint8:
                 raise Faults(f"{name} holds objects; expected numbers, texts or JPEG images")

@@ -62,7 +62,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
 
 def _late(group: h5py.Group) -> int:
     """Return 1 if reward and end mark of a step stand one row later."""
-    return int(np.isnan(np.asarray(group["actions"][-1], np.float64)).all())
+    return int(len(group["actions"]) and np.isnan(np.asarray(group["actions"][-1], np.float64)).all())
 
 
 def _cut(group: h5py.Group) -> list[tuple[int, int]]:
@@ -70,7 +70,7 @@ def _cut(group: h5py.Group) -> list[tuple[int, int]]:
     late = _late(group)
     steps = len(group["actions"]) - late
     marks = group["done"][late:].reshape(-1) == 1 if "done" in group else np.zeros(steps, bool)
-    stops = sorted({*(np.flatnonzero(marks) + 1).tolist(), steps})
+    stops = sorted({*(np.flatnonzero(marks) + 1).tolist(), steps} - {0})
     return [*zip([0, *stops], stops, strict=False)]
 
 

@@ -80,7 +80,8 @@ def _blocks(path: Path) -> Iterator[dict[str, NDArray[Any]]]:
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as file:
             rows = {name: file[name] for name in file.files}
-        yield {name: one[: len(rows["image"])] for name, one in rows.items()}
+        if len(rows["image"]):
+            yield {name: one[: len(rows["image"])] for name, one in rows.items()}
         return
     with h5py.File(path, "r", locking=False) as file:
         for start in range(0, len(file["step_type"]), _BLOCK):

@@ -72,6 +72,18 @@ def test_an_archive_of_the_current_folder_is_the_same_dataset(convert):
     assert library.verify(stored.folder, deep=True).problems == ()
 
 
+def test_a_file_without_a_step_is_left_out_and_counted(convert):
+    files = written(game([3, 5]), "bigfish")
+    first = next(iter(files))
+    parts = first.split("_")
+    parts[-3] = "0"
+
+    stored = convert(lzma.compress(tarred({"_".join(parts): b"", **files})))
+    assert stored.episodes.lengths.tolist() == [3, 5]
+    assert decided(stored)["no-transition"] == 1
+    assert library.verify(stored.folder, deep=True).problems == ()
+
+
 def test_the_frame_of_the_next_level_is_no_state_of_this_one(convert):
     levels = game([3, 5])
 
