@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed
-from datasets_rl.read.streams import AGAIN, unlike
+from datasets_rl.read.streams import AGAIN, shown, unlike
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,7 +44,6 @@ _DEFLATE_MOST = 1100  # deflate cannot shrink anything more than 1032-fold: what
 _JOB_BYTES = 1 << 20  # less, and the threads wait for each other; more, and the last one works alone
 _THREADS_MOST = 8
 _DEPTH_MOST = 16
-_SHOWN_MOST = 20
 _NAMES_MOST = 100_000  # groups that hold each other several times have names without end
 _BAND_MOST = 1 << 30
 _UNWRITTEN_MOST = 64 << 20  # bytes of fill values that a file can declare without storing anything
@@ -250,7 +249,7 @@ class Hdf5File:
         if next(budget, None) is None:
             problems.append(f"it has {_NAMES_MOST:,} names of groups and datasets or more; expected fewer")
         if problems:
-            raise ConversionFailed(self.path.name, _shown(problems), hint=AGAIN)
+            raise ConversionFailed(self.path.name, shown(problems), hint=AGAIN)
         return arrays
 
     def _submit(self, jobs: Iterator[_Job]) -> list[Future[None]]:
@@ -265,7 +264,7 @@ class Hdf5File:
             elif error is not None:
                 raise error
         if problems:
-            raise ConversionFailed(self.path.name, _shown(problems), hint=AGAIN)
+            raise ConversionFailed(self.path.name, shown(problems), hint=AGAIN)
 
 
 class _Cursor:
@@ -514,11 +513,6 @@ def library_errors(name: str, place: str = "HDF5 says: ") -> Iterator[None]:
         yield
     except LIBRARY_ERRORS as error:
         raise ConversionFailed(name, [f"{place}{_reason(error)}"], hint=AGAIN) from error
-
-
-def _shown(problems: Sequence[str]) -> list[str]:
-    more = len(problems) - _SHOWN_MOST
-    return [*problems[:_SHOWN_MOST], *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def _plain(raw: Any, *, text: bool) -> NDArray[np.generic] | str | float | bool:

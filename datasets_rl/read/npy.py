@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from tokenize import TokenError
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -31,6 +32,14 @@ _HEADER_ERRORS = (
     MemoryError,
     RecursionError,
 )
+
+
+@lru_cache(maxsize=256)
+def _parsed(
+    read: Callable[[BinaryIO], tuple[tuple[int, ...], bool, np.dtype[Any]]], header: bytes
+) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    # numpy compiles the header as Python, which costs more than to read the array of a short episode.
+    return read(io.BytesIO(header))
 
 
 class NpyReader:
@@ -153,7 +162,7 @@ class NpyReader:
         text = bytearray(rest)
         got = fill(self._stream, memoryview(text))
         try:
-            found = read(cast("BinaryIO", io.BytesIO(head[8:] + text[:got])))
+            found = _parsed(read, bytes(head[8:] + text[:got]))
         except _HEADER_ERRORS as error:
             raise ConversionFailed(self.name, [f"its header is damaged or cut: {error}"], hint=AGAIN) from error
         return found

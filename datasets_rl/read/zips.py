@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from datasets_rl.errors import ConversionFailed
 from datasets_rl.read.gz import Gunzip
-from datasets_rl.read.streams import AGAIN, Joined, Span, unlike
+from datasets_rl.read.streams import AGAIN, Joined, Span, shown, unlike
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -134,7 +134,7 @@ class ZipReader:
                 entry.filename, *sizes, deflated, entry.CRC, entry.header_offset, raw_name
             )
         if problems:
-            raise ConversionFailed(self.name, problems, hint=AGAIN)
+            raise ConversionFailed(self.name, shown(problems), hint=AGAIN)
         return found
 
 

@@ -189,7 +189,7 @@ def _same(left: _Array, right: _Array) -> NDArray[np.bool_]:
     return np.asarray(same.reshape(len(left), math.prod(left.shape[1:])).all(axis=1))
 
 
-def near(left: _Array, right: _Array) -> NDArray[np.bool_]:
+def near(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     """Say which rows are one state but for rounding, [T]: see docs/sources/d4rl.md for the limit."""
     if left.dtype.kind != "f" or right.dtype.kind != "f":
         return _same(left, right)

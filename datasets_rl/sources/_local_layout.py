@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed
+from datasets_rl.read.streams import listed
 from datasets_rl.rows import Column
 from datasets_rl.sources._local_description import Description, Field
 from datasets_rl.sources._local_files import Array, ArrayFile
@@ -159,7 +160,7 @@ _AFTER = (NEXT, *OBSERVATION)
 
 
 def _lacking(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]:
-    there = ", ".join(f"{name} {array}" for name, array in file.arrays.items()) or "none"
+    there = listed([f"{name} {array}" for name, array in file.arrays.items()]) or "none"
     for one in fields:
         if one.array and one.array not in file.arrays:
             yield f"it has no array {one.array}, which is {dotted(one.key)}; it has {there}"

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed
+from datasets_rl.read.streams import listed
 from datasets_rl.rows import Column
 from datasets_rl.sources._base import NO_TRANSITION, Decision, Recording
 from datasets_rl.sources._local_description import FILE, Description, Field, no_choice
@@ -129,7 +130,7 @@ class LocalRecording(Recording):
                 if (rest := len(problems) - _FAULTS_MOST) > 0:
                     problems = [*problems[:_FAULTS_MOST], f"and {rest:,} more"]
                 raise ConversionFailed(self._what, problems, hint=error.hint or f"mend the files, or {FILE}") from error
-        texts = {**_TEXTS, "left-out": f"{_TEXTS['left-out']}: {', '.join(self._plan.left_out)}"}
+        texts = {**_TEXTS, "left-out": f"{_TEXTS['left-out']}: {listed(self._plan.left_out)}"}
         self.decisions = [Decision(rule, text, self._found[rule]) for rule, text in texts.items() if self._found[rule]]
 
     def _first_plan(self, names: Sequence[str]) -> Plan:

@@ -54,4 +54,5 @@ def _close(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     left, right = left.astype(np.float64), right.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         distance = np.abs(left - right)
-        return np.isfinite(distance) & (distance <= limit * (1 + np.minimum(np.abs(left), np.abs(right))))
+        close: NDArray[np.bool_] = distance <= limit * (1 + np.minimum(np.abs(left), np.abs(right)))
+    return close & np.isfinite(distance)

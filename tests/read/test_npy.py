@@ -103,6 +103,21 @@ class TestNpy:
             with pytest.raises(ConversionFailed, match="checksum is wrong"):
                 next(file.blocks("x", 1000))
 
+    def test_an_error_about_thousands_of_members_names_a_few_and_counts_the_others(self, tmp_path):
+        for name, content in {"good": npy(ARRAY[0]), "bad": b"nonsense"}.items():
+            with zipfile.ZipFile(tmp_path / name, "w") as file:
+                for number in range(3000):
+                    file.writestr(f"{number}.npy", content)
+
+        with NpzFile(tmp_path / "good") as file, pytest.raises(ConversionFailed) as caught:
+            file.require(["rewards"])
+        assert str(caught.value).startswith("good cannot be converted: it has no array rewards; it has 0, 1, 2, ")
+        assert "19 and 2,980 more" in str(caught.value)
+        with pytest.raises(ConversionFailed) as caught:
+            NpzFile(tmp_path / "bad")
+        assert len(caught.value.problems) == 21
+        assert caught.value.problems[-1] == "and 2,980 more"
+
     def test_a_flipped_bit_in_the_name_of_a_member_is_refused(self, tmp_path):
         np.savez(tmp_path / "x.npz", rewards=ARRAY)
         data = (tmp_path / "x.npz").read_bytes()
