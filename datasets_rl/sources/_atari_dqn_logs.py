@@ -200,6 +200,7 @@ class LogsRecording(Recording):
 
     def _last_frame(self, number: int) -> NDArray[np.uint8]:
         """Read the frame at the end of a file, [84, 84], for which all frames before it are inflated."""
+        last: NDArray[np.uint8] = np.zeros(FRAME, np.uint8)
         with GzipNpy(self._files[number]["observation"]) as file:
             for frames in file.blocks(_BLOCK):
                 last = frames[-1]

@@ -55,4 +55,4 @@ def _close(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     with np.errstate(invalid="ignore", over="ignore"):
         distance = np.abs(left - right)
         close: NDArray[np.bool_] = distance <= limit * (1 + np.minimum(np.abs(left), np.abs(right)))
-    return close & np.isfinite(distance)
+    return np.asarray(close & np.isfinite(distance))
