@@ -370,7 +370,9 @@ TABLE_FAULTS = {
 }
 DREAMER_FAULTS = {
     "lengths that do not add up": Fault(arrays("run/0.npz", sizes=np.array([5, 4])), "tells of 9 rows; there are 8"),
-    "an episode of no rows": Fault(arrays("run/0.npz", sizes=np.array([0, 8])), "gives episode 0 of it 0 rows"),
+    "an episode of fewer than no rows": Fault(
+        arrays("run/0.npz", sizes=np.array([-1, 9])), "gives episode 0 of it -1 rows"
+    ),
     "lengths that are no whole numbers": Fault(
         arrays("run/0.npz", sizes=np.array([5.0, 3.0])), "expected whole numbers"
     ),
