@@ -27,7 +27,7 @@ from datasets_rl.format.part import room_for_parts
 from datasets_rl.format.writer import Commit, DatasetWriter, Written
 from datasets_rl.manifest import Applied, Manifest, RawFile, StoredFile, converter_version
 from datasets_rl.progress import Report
-from datasets_rl.rows import Column, Schema
+from datasets_rl.rows import NAME_BYTES, Column, Schema
 from datasets_rl.shards import Get, Opening, Part, Parts, Reading, Ready, in_order, write
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection
 from datasets_rl.sources._selection import Numbers
@@ -223,6 +223,9 @@ def _writer(
     except BadArgument as error:
         # The columns are those of the upstream's files, and no argument of the caller makes them right.
         raise ConversionFailed(work.entry.id, [error.message], hint="leave the field out with --keys") from error
+    for name, value in recording.metadata.items():
+        if isinstance(value, np.ndarray):
+            _file_name(name)  # before hours of work, not after them
     steps = _steps(work, recording)
     if steps is not None:
         there = commits[-1]["steps"] if commits else 0
@@ -336,4 +339,7 @@ def _file_name(name: str) -> str:
     parts = [re.sub(r"[^A-Za-z0-9_.-]", "_", part) for part in name.split("/")]
     if any(part.strip(".") == "" for part in parts):
         raise ConversionFailed(name, [f"metadata name {name!r} is not a file name"])
+    if (size := len("/".join(parts))) > NAME_BYTES:
+        problem = f"a name of {size:,} characters cannot be that of a file; expected {NAME_BYTES} at most"
+        raise ConversionFailed(f"{name[:40]}...", [problem])
     return "/".join(parts)

@@ -28,12 +28,12 @@ import numpy as np
 from datasets_rl.errors import BadArgument
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted
 
-__all__ = ["ROWS_FILE", "WIDE_BYTES", "Column", "Field", "Schema"]
+__all__ = ["NAME_BYTES", "ROWS_FILE", "WIDE_BYTES", "Column", "Field", "Schema"]
 
 ROWS_FILE = "rows.npy"
-_FILE_KEY_MAX = 200
-"""Bytes of a key that names files: most file systems store names of 255 bytes, and these get endings."""
 WIDE_BYTES = 4096  # measured: format/FORMAT.md, "Where wide fields begin"
+NAME_BYTES = 240
+"""The longest dotted key: file names have 255 bytes, and those of a field add up to 15."""
 _RECORD_ALIGN = 8
 _END_BYTES = 8  # an int64 a picture
 _PICTURE_AXES = 3
@@ -332,8 +332,6 @@ def _faults(fields: tuple[Field, ...]) -> Iterator[str]:
         if field.key in groups or field.key in following:
             yield f"{field.name} stands where other fields or a carried one stand"
         yield from _field_faults(field)
-        if (field.wide or field.text) and (size := len(field.name.encode())) > _FILE_KEY_MAX:
-            yield f"the key {field.name[:40]}... has {size} bytes; expected at most {_FILE_KEY_MAX}, as it names a file"
         if not field.wide:
             taken.append((field.offset, field.offset + field.step_bytes, field.name))
     for (_, end, left), (start, _, right) in pairwise(sorted(taken)):
@@ -354,8 +352,14 @@ def _field_faults(field: Field) -> Iterator[str]:
         yield f"{field.name} has shape {list(field.shape)}; expected sizes above 0"
     if field.offset < 0 or field.offset % max(field.dtype.itemsize, 1):
         yield f"{field.name} has offset {field.offset}; expected a multiple of {field.dtype.itemsize}"
+    yield from _name_faults(field)
+
+
+def _name_faults(field: Field) -> Iterator[str]:
     if any(set(name) & set("/\\\0.") or not name for name in field.key):
         yield f"{field.name!r} has a name that is empty or holds a dot, a slash or a NUL"
+    if (size := len(field.name.encode("utf-8", "surrogatepass"))) > NAME_BYTES:
+        yield f"{field.name[:40]}... has a name of {size:,} bytes; expected {NAME_BYTES} at most"
     if field.key[0] in _OWN_FILES or field.key in {*ROOT_FLAGS, NEXT_FINAL_KNOWN}:
         yield f"{field.name} has a name that the format uses itself"
     if field.carried and field.key[0] == NEXT:

@@ -60,7 +60,9 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         from_env: True shows the whole file with info and metadata, as `env.get_dataset()` does. False shows the
             transitions that `d4rl.qlearning_dataset` yields: float32, without info, without the last step of every
             episode that timed out (unless `terminate_on_end`), and without the last row of the file. An episode that
-            loses its last step ends, truncated, one step earlier, with the true observation after it.
+            loses its last step ends, truncated, one step earlier, with the true observation after it. In files without
+            time-outs D4RL's rule also leaves rows out inside of trajectories: each piece is an episode of its own in
+            ``episode``, in `episodes`, by its flags and for the samplers.
         use_truncated_as_done: False leaves time-outs out of ``("next", "done")``, which then is ``("next",
             "terminated")``; episodes end where they end all the same.
         root: The source's folder; by default ``<RLDS_HOME>/d4rl``.

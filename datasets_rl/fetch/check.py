@@ -51,7 +51,8 @@ def look(asset: Asset, head: bytes) -> str | None:
         asset: The file wanted.
         head: The first `HEAD` bytes, or all of them if there are fewer.
     """
-    if asset.magic and head.startswith(asset.magic):
+    # HDF5 allows a user block before its signature; MATLAB writes one of 512 bytes.
+    if asset.magic and any(head.startswith(asset.magic, at) for at in ((0, 512) if asset.kind == "HDF5" else (0,))):
         return None
     kind = _kind(asset)
     if head.startswith(_LFS):

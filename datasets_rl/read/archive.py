@@ -254,16 +254,20 @@ def _tarred(archive: _Watched, limits: Limits, stop: int | None = None) -> Itera
             continue
         name, size = said.get("path") or _name(header), _declared(archive, said, size)
         said = {}
-        _refuse(archive.name, _foul(name, _KINDS.get(kind, ""), seen))
-        content = _Content(archive, 0 if kind == b"5" else size)
+        folder = kind == b"5"
+        _refuse(archive.name, _foul(name, _KINDS.get(kind, ""), seen, folder=folder))
+        name = str(PurePosixPath(name))
+        content = _Content(archive, 0 if folder else size)
         padding = -content.left % _BLOCK
-        if kind != b"5":
+        if not folder:
             seen.add(name)
             total += size
             _refuse(archive.name, _excess(total, len(seen), limits))
             yield Member(name, size, content)
         content.skip(padding)
     if stop is not None:
+        # A block may end exactly here, and its checksum stands after its last byte.
+        fill(archive.inflated, memoryview(bytearray(1)))
         return
     # Whatever follows, checksums of the compressed stream stand behind it.
     scratch = bytearray(_PIECE)
@@ -332,13 +336,14 @@ def _zipped(source: BinaryIO, name: str, limits: Limits) -> Iterator[Member]:
         files = []
         problems: list[str] = []
         for member in sorted(archive.members.values(), key=lambda member: member.offset):
-            problems.extend(_foul(member.name, "", seen))
+            problems.extend(_foul(member.name, "", seen, folder=member.name.endswith("/")))
             if not member.name.endswith("/"):
+                seen.add(str(PurePosixPath(member.name)))
                 files.append(member)
         problems.extend(_excess(sum(member.size for member in files), len(files), limits))
         _refuse(name, problems)
         for member in files:
-            yield Member(member.name, member.size, archive.open(member.name))
+            yield Member(str(PurePosixPath(member.name)), member.size, archive.open(member.name))
 
 
 def _refuse(name: str, problems: Iterator[str] | list[str]) -> None:
@@ -346,13 +351,15 @@ def _refuse(name: str, problems: Iterator[str] | list[str]) -> None:
         raise ConversionFailed(name, found)
 
 
-def _foul(name: str, kind: str, seen: set[str]) -> Iterator[str]:
+def _foul(name: str, kind: str, seen: set[str], *, folder: bool) -> Iterator[str]:
     if kind:
         yield f"{name} is {kind}; expected a plain file"
     path = PurePosixPath(name.replace("\\", "/"))
-    if not path.parts or path.is_absolute() or ".." in path.parts or ":" in path.parts[0] or "\0" in name:
+    if path.is_absolute() or ".." in path.parts or ":" in "".join(path.parts[:1]) or "\0" in name:
         yield f"{name!r} leads out of the archive"
-    if name in seen:
+    elif not path.parts and not (folder and name):  # tar packs "." as a folder that is the archive's own root
+        yield f"{name!r} is no name of a file"
+    if str(PurePosixPath(name)) in seen:
         yield f"{name} is there twice"
 
 

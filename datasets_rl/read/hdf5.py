@@ -22,6 +22,7 @@ import os
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,20 +32,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed
+from datasets_rl.read.streams import AGAIN, shown, unlike
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MAGIC", "Block", "Hdf5Array", "Hdf5File"]
+__all__ = ["CHUNK_GRACE", "LIBRARY_ERRORS", "MAGIC", "Block", "Hdf5Array", "Hdf5File", "chunk_issues", "library_errors"]
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
-_AGAIN = "the file is damaged or was cut: download it again with --force"
 _DEFLATE_MOST = 1100  # deflate cannot shrink anything more than 1032-fold: what claims more was never written
 _JOB_BYTES = 1 << 20  # less, and the threads wait for each other; more, and the last one works alone
 _THREADS_MOST = 8
 _DEPTH_MOST = 16
-_SHOWN_MOST = 20
-_LIBRARY_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)  # what h5py raises for a damaged file
+_NAMES_MOST = 100_000  # groups that hold each other several times have names without end
+_BAND_MOST = 1 << 30
+_UNWRITTEN_MOST = 64 << 20  # bytes of fill values that a file can declare without storing anything
+CHUNK_GRACE = 64 << 20
+"""Bytes of a chunk that fit into memory, however few rows the dataset has."""
+LIBRARY_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
+"""What h5py raises for a damaged file."""
 
 _Job = Callable[[], None]
 
@@ -78,6 +84,10 @@ class Hdf5Array:
         self.filters = _filters(dataset)
         """The numbers of the filters in the order in which they were applied, if all can be undone here."""
         self.dataset = dataset
+        self.unwritten = _unwritten(self)
+        """Chunks that the file does not store; every value in them is the fill value. A dataset without chunks is one."""
+        if self.unwritten:
+            self.filters = None  # only the library knows the fill value
 
     @property
     def numeric(self) -> bool:
@@ -104,22 +114,26 @@ class Hdf5Array:
 
     def _storage_faults(self) -> Iterator[str]:
         stored = self.dataset.id.get_storage_size()
-        declared = int(self.dataset.id.get_type().get_size()) * math.prod(self.shape)
-        factor = _DEFLATE_MOST if self.chunks else 1
-        if stored * factor < declared:
+        item = int(self.dataset.id.get_type().get_size())
+        declared = item * math.prod(self.shape)
+        most = stored * (_DEFLATE_MOST if self.chunks else 1)
+        if declared > (max(most, _UNWRITTEN_MOST) if self.unwritten else most):
             yield f"{self.name} declares {list(self.shape)}, {declared:,} bytes, but stores {stored:,}"
-        elif self.chunks:
-            wanted = math.prod(-(-size // step) for size, step in zip(self.shape, self.chunks, strict=True))
-            found = self.dataset.id.get_num_chunks()
-            if found != wanted:
-                yield f"{self.name} declares {list(self.shape)}, {wanted:,} chunks, but stores {found:,}"
+        elif self.unwritten < 0:
+            yield f"{self.name} declares {list(self.shape)} and stores {-self.unwritten:,} chunks more than that has"
+        elif (
+            self.unwritten and self.dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED
+        ):
+            yield f"{self.name} leaves {self.unwritten:,} chunks unwritten, and has no fill value that stands for them"
+        yield from chunk_issues(self.name, self.shape, self.chunks, item)
 
 
 class Hdf5File:
     """An open HDF5 file. A context manager.
 
     Only data that lies in the file itself is read: links to other files, data in other files, and Python objects are
-    refused.
+    refused. A soft link within the file names its target a second time. Chunks that were never written have the fill
+    value, as HDF5 defines it.
 
     Args:
         path: The file.
@@ -132,11 +146,9 @@ class Hdf5File:
     def __init__(self, path: Path | str, *, threads: int | None = None) -> None:
         self.path = Path(path)
         _check_magic(self.path)
-        try:
+        with library_errors(self.path.name):
             # Nobody writes to a raw file any more, and network file systems often have no locks.
             self._file = h5py.File(self.path, "r", rdcc_nbytes=0, locking=False)
-        except _LIBRARY_ERRORS as error:
-            raise ConversionFailed(self.path.name, [f"HDF5 says: {_reason(error)}"], hint=_AGAIN) from error
         self._pool = ThreadPoolExecutor(threads or min(_cores(), _THREADS_MOST), thread_name_prefix="inflate")
         try:
             self.arrays: Mapping[str, Hdf5Array] = self._open()
@@ -154,6 +166,11 @@ class Hdf5File:
         """Stop the threads, then close the file."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._file.close()
+
+    @property
+    def unwritten(self) -> int:
+        """Chunks of all datasets that the file does not store, and that read as fill values."""
+        return sum(array.unwritten for array in self.arrays.values())
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.generic]:
         """Read the rows [start, stop) of a numeric dataset.
@@ -216,23 +233,23 @@ class Hdf5File:
         array = self.arrays[name]
         if not (array.text or array.numeric or array.dtype.kind == "U"):
             raise ConversionFailed(self.path.name, [f"{name} has dtype {array.dtype}; expected numbers or text"])
-        try:
-            raw = array.dataset[()]
-        except _LIBRARY_ERRORS as error:
-            raise ConversionFailed(self.path.name, [f"{name}: {_reason(error)}"], hint=_AGAIN) from error
-        return _plain(raw, text=array.text)
+        with library_errors(self.path.name, f"{name}: "):
+            return _plain(array.dataset[()], text=array.text)
 
     def _open(self) -> dict[str, Hdf5Array]:
         problems: list[str] = []
         arrays: dict[str, Hdf5Array] = {}
+        budget = iter(range(_NAMES_MOST))
         try:
-            for name, dataset in _walk(self._file, "", set(), problems):
+            for name, dataset in _walk(self._file, "", (), budget, problems):
                 arrays[name] = Hdf5Array(name, dataset)
                 problems.extend(arrays[name].faults())
-        except _LIBRARY_ERRORS as error:
+        except LIBRARY_ERRORS as error:
             problems.append(f"HDF5 says: {_reason(error)}")
+        if next(budget, None) is None:
+            problems.append(f"it has {_NAMES_MOST:,} names of groups and datasets or more; expected fewer")
         if problems:
-            raise ConversionFailed(self.path.name, problems, hint=_AGAIN)
+            raise ConversionFailed(self.path.name, shown(problems), hint=AGAIN)
         return arrays
 
     def _submit(self, jobs: Iterator[_Job]) -> list[Future[None]]:
@@ -247,8 +264,7 @@ class Hdf5File:
             elif error is not None:
                 raise error
         if problems:
-            more = [f"and {len(problems) - _SHOWN_MOST:,} more places"] if len(problems) > _SHOWN_MOST else []
-            raise ConversionFailed(self.path.name, [*problems[:_SHOWN_MOST], *more], hint=_AGAIN)
+            raise ConversionFailed(self.path.name, shown(problems), hint=AGAIN)
 
 
 class _Cursor:
@@ -316,7 +332,7 @@ class _LibraryJob:
         try:
             if self.out.size:
                 self.array.dataset.read_direct(self.out, np.s_[self.row : stop])
-        except _LIBRARY_ERRORS as error:
+        except LIBRARY_ERRORS as error:
             raise _Damaged(f"{self.array.name} rows {self.row:,} to {stop - 1:,}: {_reason(error)}") from error
 
 
@@ -343,7 +359,7 @@ class _ChunkJob:
         try:
             skipped, stored = array.dataset.id.read_direct_chunk(place)
             chunk = _decode(stored, array.stored, chunks, self.filters, skipped)
-        except (*_LIBRARY_ERRORS, zlib.error) as error:
+        except (*LIBRARY_ERRORS, zlib.error) as error:
             stop = min(place[0] + chunks[0], array.shape[0])
             return f"{array.name} rows {place[0]:,} to {stop - 1:,}: {_reason(error)}"
         sizes = [min(width, size - at) for width, size, at in zip(chunks, array.shape, place, strict=True)]
@@ -396,38 +412,107 @@ def _inflate(data: bytes, size: int) -> bytes:
 
 
 def _walk(
-    group: h5py.Group, prefix: str, seen: set[Any], problems: list[str], depth: int = 0
+    group: h5py.Group, prefix: str, above: tuple[Any, ...], budget: Iterator[int], problems: list[str]
 ) -> Iterator[tuple[str, h5py.Dataset]]:
-    """Yield the datasets below a group by name; note links that lead out of it."""
-    seen.add(group.id)
+    """Yield the datasets below a group by name; note links that lead out of the file or nowhere.
+
+    Args:
+        group: The group.
+        prefix: What the names begin with.
+        above: The groups that it lies in: one that holds itself is not entered again.
+        budget: Has an element for each name that the file may have, however its groups hold each other.
+        problems: Gets what is wrong.
+    """
+    above = (*above, group.id)
     for name in group:
+        if next(budget, None) is None:
+            return
         full = f"{prefix}{name}"
-        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-            problems.append(f"{full} is a link to another place; expected the data itself")
-            continue
-        child = group[name]
-        if isinstance(child, h5py.Dataset):
+        child = _target(group, name)
+        if child is None:
+            problems.append(f"{full} is a link to another place; expected the data itself, or a link within the file")
+        elif isinstance(child, h5py.Dataset):
             yield full, child
-        elif isinstance(child, h5py.Group) and child.id not in seen:
-            if depth == _DEPTH_MOST:
-                problems.append(f"{full} lies {depth + 1} groups deep; expected at most {_DEPTH_MOST}")
+        elif isinstance(child, h5py.Group) and child.id not in above:
+            if len(above) > _DEPTH_MOST:
+                problems.append(f"{full} lies {len(above)} groups deep; expected at most {_DEPTH_MOST}")
             else:
-                yield from _walk(child, f"{full}/", seen, problems, depth + 1)
+                yield from _walk(child, f"{full}/", above, budget, problems)
+
+
+def _target(group: h5py.Group, path: str, links: int = 0) -> Any:
+    """Return what lies at a path, by way of soft links; None where that leads out of the file or nowhere.
+
+    The library would open another file without asking where an external link stands on the way.
+    """
+    node: Any = group.file if path.startswith("/") else group
+    for name in filter(lambda part: part not in {"", "."}, path.split("/")):
+        link = node.get(name, getlink=True) if isinstance(node, h5py.Group) else None
+        if isinstance(link, h5py.SoftLink) and links < _DEPTH_MOST:
+            node = _target(node, link.path, links + 1)
+        elif isinstance(link, h5py.HardLink):
+            node = node[name]
+        else:
+            return None
+    return node
+
+
+def chunk_issues(name: str, shape: Sequence[int], chunks: Sequence[int] | None, item: int) -> Iterator[str]:
+    """Yield why chunks take more memory than the data in them: a chunk is inflated as a whole.
+
+    Args:
+        name: The dataset.
+        shape: Its shape.
+        chunks: The shape of its chunks; None where it has none.
+        item: Bytes of a value.
+    """
+    if chunks is None:
+        return
+    size = item * math.prod(chunks)
+    held = item * math.prod(min(pair) for pair in zip(shape, chunks, strict=True))
+    band = item * min(shape[0], chunks[0]) * math.prod(shape[1:])
+    if size > max(held, CHUNK_GRACE):
+        yield f"{name} has chunks of {list(chunks)}, {size:,} bytes, for {list(shape)}, of which one holds {held:,} bytes"
+    elif band > _BAND_MOST:
+        problem = f"{name} has chunks of {list(chunks)} in {list(shape)}: one row of chunks has {band:,} bytes"
+        yield f"{problem}; expected {_BAND_MOST:,} at most (h5repack writes it with other chunks)"
+
+
+def _unwritten(array: Hdf5Array) -> int:
+    if not array.shape or 0 in array.shape or array.dataset.is_virtual or array.dataset.external:
+        return 0
+    if array.chunks is None:
+        return int(array.dataset.id.get_storage_size() == 0)
+    wanted = math.prod(-(-size // step) for size, step in zip(array.shape, array.chunks, strict=True))
+    return wanted - int(array.dataset.id.get_num_chunks())
 
 
 def _check_magic(path: Path) -> None:
+    """Look for the signature where HDF5 allows it: at byte 0, or after a user block of 512, 1,024, 2,048, ... bytes."""
     with path.open("rb") as stream:
         head = stream.read(64)
-    if head.startswith(MAGIC):
-        return
-    kind = "is not HDF5"
-    if not head:
-        kind = "is empty"
-    elif head.lstrip()[:1] == b"<":
-        kind = "is a web page or an XML error"
-    elif head.startswith(b"version https://git-lfs"):
-        kind = "is a git-LFS pointer, not the file that it points to"
-    raise ConversionFailed(path.name, [f"it {kind}: it begins with {head[:16]!r}, expected {MAGIC!r}"], hint=_AGAIN)
+        at = 0
+        size = stream.seek(0, os.SEEK_END)
+        while at < size:
+            stream.seek(at)
+            if stream.read(len(MAGIC)) == MAGIC:
+                return
+            at = at * 2 or 512
+    raise ConversionFailed(path.name, [unlike(head, "HDF5")], hint=AGAIN)
+
+
+@contextmanager
+def library_errors(name: str, place: str = "HDF5 says: ") -> Iterator[None]:
+    """Report what h5py raises for a damaged file as ConversionFailed.
+
+    Args:
+        name: The file.
+        place: What stands before the library's own words.
+    """
+    try:
+        yield
+    except LIBRARY_ERRORS as error:
+        raise ConversionFailed(name, [f"{place}{_reason(error)}"], hint=AGAIN) from error
 
 
 def _plain(raw: Any, *, text: bool) -> NDArray[np.generic] | str | float | bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from tokenize import TokenError
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -31,6 +32,14 @@ _HEADER_ERRORS = (
     MemoryError,
     RecursionError,
 )
+
+
+@lru_cache(maxsize=256)
+def _parsed(
+    read: Callable[[BinaryIO], tuple[tuple[int, ...], bool, np.dtype[Any]]], header: bytes
+) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    # numpy compiles the header as Python, which costs more than to read the array of a short episode.
+    return read(io.BytesIO(header))
 
 
 class NpyReader:
@@ -80,18 +89,19 @@ class NpyReader:
         shape = self.shape[::-1] if self.fortran else self.shape
         out: NDArray[Any] = np.empty(shape, self.dtype)
         self._fill(out)
-        self.finish()
+        self._finish()
         whole = out.T if self.fortran else out
         return whole.astype(self.dtype.newbyteorder("="), copy=False)
 
     def read_into(self, out: NDArray[Any]) -> None:
-        """Read the next rows into the caller's memory.
+        """Read the next rows into the caller's memory, and with the last row the end of the file, where checksums stand.
 
         Args:
             out: [rows, ...], contiguous, of the array's dtype: the bytes are put there as they come.
 
         Raises:
-            ConversionFailed: If the file is cut, has fewer rows, keeps its columns together, or holds Python objects.
+            ConversionFailed: If the file is cut, has fewer rows, keeps its columns together, holds Python objects, or
+                has a wrong checksum.
             ValueError: If `out` does not fit.
         """
         self._refuse_objects()
@@ -105,9 +115,13 @@ class NpyReader:
             raise ConversionFailed(self.name, [f"it has {rows:,} rows; expected {self._row + len(out):,}"])
         self._fill(out)
         self._row += len(out)
+        if self._row == self.shape[0]:
+            self._finish()
 
     def blocks(self, rows: int) -> Iterator[NDArray[Any]]:
-        """Yield the array in blocks of that many rows, in this machine's byte order, and read the end of the file.
+        """Yield the array in blocks of that many rows, in this machine's byte order.
+
+        The end of the file, where checksums stand, is read before the last block is yielded.
 
         Raises:
             ConversionFailed: As `read` does.
@@ -117,18 +131,15 @@ class NpyReader:
             whole = self.read()
             yield from (whole[start : start + rows] for start in range(0, len(whole), rows)) if self.shape else [whole]
             return
+        if not self.shape[0]:
+            self._finish()
         while self._row < self.shape[0]:
             block: NDArray[Any] = np.empty((min(rows, self.shape[0] - self._row), *self.shape[1:]), self.dtype)
             self.read_into(block)
             yield block.astype(self.dtype.newbyteorder("="), copy=False)
-        self.finish()
 
-    def finish(self) -> None:
-        """Read the end of the file, where checksums stand; call it after the last row.
-
-        Raises:
-            ConversionFailed: If something follows the array, or a checksum is wrong.
-        """
+    def _finish(self) -> None:
+        """Read the end of the file: nothing may follow the array, and streams compare their checksum there."""
         if fill(self._stream, memoryview(bytearray(1))):
             raise ConversionFailed(self.name, ["more bytes follow its array"], hint=AGAIN)
 
@@ -151,7 +162,7 @@ class NpyReader:
         text = bytearray(rest)
         got = fill(self._stream, memoryview(text))
         try:
-            found = read(cast("BinaryIO", io.BytesIO(head[8:] + text[:got])))
+            found = _parsed(read, bytes(head[8:] + text[:got]))
         except _HEADER_ERRORS as error:
             raise ConversionFailed(self.name, [f"its header is damaged or cut: {error}"], hint=AGAIN) from error
         return found

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed
 from datasets_rl.read.npy import NpyReader
+from datasets_rl.read.streams import listed, shown
 from datasets_rl.read.zips import ZipReader
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class NpzFile:
     def require(self, names: Iterable[str]) -> None:
         """Raise ConversionFailed with all the names that the file does not have."""
         if missing := [name for name in names if name not in self.arrays]:
-            there = ", ".join(self.arrays) or "none"
-            raise ConversionFailed(self.name, [f"it has no array {', '.join(missing)}; it has {there}"])
+            there = listed([*self.arrays]) or "none"
+            raise ConversionFailed(self.name, [f"it has no array {listed(missing)}; it has {there}"])
 
     def read(self, name: str) -> NDArray[Any]:
         """Read an array.
@@ -89,5 +90,5 @@ class NpzFile:
             except ConversionFailed as error:
                 problems.extend(f"{member}: {problem}" for problem in error.problems)
         if problems:
-            raise ConversionFailed(self.name, problems)
+            raise ConversionFailed(self.name, shown(problems))
         return found

@@ -98,7 +98,7 @@ class TableFile:
             return pa.ipc.open_file(pa.memory_map(str(self.path)))
         from pyarrow import parquet
 
-        return parquet.ParquetFile(self.path)
+        return parquet.ParquetFile(self.path, page_checksum_verification=True)
 
     def _count(self) -> int:
         if self._parquet:

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import io
+import lzma
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["AGAIN", "Joined", "Readable", "Span", "fill", "unlike"]
+__all__ = ["AGAIN", "DAMAGED", "Joined", "Readable", "Span", "fill", "listed", "shown", "unlike"]
 
+_SHOWN_MOST = 20
 _LFS = b"version https://git-lfs"
 AGAIN = "the file is damaged or was cut: download it again with --force"
+DAMAGED = (
+    OSError,
+    RuntimeError,
+    KeyError,
+    ValueError,
+    TypeError,
+    EOFError,
+    struct.error,
+    zlib.error,
+    lzma.LZMAError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+)
+"""What numpy, h5py and the standard library raise while they read a damaged file."""
 
 
 class Readable(Protocol):
@@ -74,6 +95,18 @@ class Joined(io.RawIOBase):
                 return got
             del self._streams[0]
         return 0
+
+
+def shown(problems: Sequence[str]) -> list[str]:
+    """Return the first of many problems, and how many more there are."""
+    more = len(problems) - _SHOWN_MOST
+    return [*problems[:_SHOWN_MOST], *([f"and {more:,} more"] if more > 0 else [])]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names for a message, which stays readable however many they are."""
+    more = len(names) - _SHOWN_MOST
+    return ", ".join(names[:_SHOWN_MOST]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def unlike(head: bytes, wanted: str) -> str:

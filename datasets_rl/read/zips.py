@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from datasets_rl.errors import ConversionFailed
 from datasets_rl.read.gz import Gunzip
-from datasets_rl.read.streams import AGAIN, Joined, Span, unlike
+from datasets_rl.read.streams import AGAIN, Joined, Span, shown, unlike
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -29,6 +29,7 @@ MAGIC = b"PK\x03\x04"
 _EMPTY = b"PK\x05\x06"
 _DEFLATE_MOST = 1100  # deflate cannot shrink anything more than 1032-fold
 _GZIP_HEAD = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+_UTF8 = 0x800
 _LOCAL = struct.Struct("<4s2xH18xHH")
 # What the standard library was seen to raise on damaged directories.
 _ZIP_ERRORS = (
@@ -54,6 +55,8 @@ class ZipMember:
     deflated: bool
     crc: int
     offset: int
+    raw_name: bytes
+    """The name as it stands in the file: in the directory and in front of the data."""
 
 
 class ZipReader:
@@ -102,14 +105,17 @@ class ZipReader:
         """Open a member as a stream; its checksum is checked where it ends.
 
         Raises:
-            ConversionFailed: If its local header is not where the directory says.
+            ConversionFailed: If its local header is not where the directory says, or has another name.
         """
         member = self.members[name]
         where = f"{self.name}: {name}"
-        local = Span(self._file, member.offset, _LOCAL.size).read() or b""
-        mark, _, *sizes = _LOCAL.unpack(local.ljust(_LOCAL.size, b"\0"))
+        head = (Span(self._file, member.offset, _LOCAL.size + len(member.raw_name)).read() or b"").ljust(_LOCAL.size)
+        mark, _, *sizes = _LOCAL.unpack_from(head)
         if mark != MAGIC:
             raise ConversionFailed(where, ["it does not lie where the directory says"], hint=AGAIN)
+        # No checksum covers names: that each stands there twice is all that shows a flipped bit.
+        if head[_LOCAL.size :] != member.raw_name or sizes[0] != len(member.raw_name):
+            raise ConversionFailed(where, [f"its data has the name {head[_LOCAL.size :]!r}"], hint=AGAIN)
         span = Span(self._file, member.offset + _LOCAL.size + sum(sizes), member.stored)
         if not member.deflated:
             return _Stored(span, member, where)
@@ -123,9 +129,12 @@ class ZipReader:
             problems.extend(f"{entry.filename} {fault}" for fault in _faults(entry, found))
             deflated = entry.compress_type == zipfile.ZIP_DEFLATED
             sizes = entry.file_size, entry.compress_size
-            found[entry.filename] = ZipMember(entry.filename, *sizes, deflated, entry.CRC, entry.header_offset)
+            raw_name = entry.orig_filename.encode("utf-8" if entry.flag_bits & _UTF8 else "cp437")
+            found[entry.filename] = ZipMember(
+                entry.filename, *sizes, deflated, entry.CRC, entry.header_offset, raw_name
+            )
         if problems:
-            raise ConversionFailed(self.name, problems, hint=AGAIN)
+            raise ConversionFailed(self.name, shown(problems), hint=AGAIN)
         return found
 
 

@@ -75,7 +75,7 @@ def split_id(dataset_id: str) -> tuple[str, str]:
     Raises:
         UnknownId: If no source is named, none of that name exists, or the id is too long for the name of a file.
     """
-    if (size := len(dataset_id.encode())) > ID_MAX:
+    if (size := len(dataset_id.encode("utf-8", "surrogatepass"))) > ID_MAX:
         raise UnknownId(f"{dataset_id[:40]}...", known=f"ids of at most {ID_MAX} bytes; this one has {size:,}")
     head, mark, name = dataset_id.replace(":", "/", 1).partition("/")
     if not mark or not name:

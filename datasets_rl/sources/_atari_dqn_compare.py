@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from datasets_rl.errors import ConversionFailed, UnknownKey
+from datasets_rl.read.streams import DAMAGED
 from datasets_rl.read.tfrecord import example, records
 from datasets_rl.ted.keys import Key, dotted
 from datasets_rl.ted.table import EpisodeTable
@@ -91,7 +92,7 @@ def compare_logs(files: Mapping[int, Mapping[str, Path]], column: _Column, episo
                 continue
             joined = before is not None and before[0] == number - 1 and _follows(before, added, flat)
             if not joined:
-                owed = _known_owed(flat) if number else _BLANKS
+                owed = _known_owed(flat, places) if number or added >= capacity else _BLANKS
             for block in _blocks(places, flat, cursor, joined=joined):
                 zero = np.logical_and.reduce([_zero(one) for one in block.values()])
                 kept, owed = _kept(zero, block["terminal"], owed)
@@ -99,7 +100,7 @@ def compare_logs(files: Mapping[int, Mapping[str, Path]], column: _Column, episo
                     differences.check(name, at, values[kept])
                 at += int(kept.sum())
             before = (number, added, flat) if cursor == capacity - 1 else None
-    except (OSError, EOFError, ValueError) as error:
+    except DAMAGED as error:
         raise ConversionFailed("the raw files", [f"they cannot be read: {error}"]) from error
     return differences.told(at, episodes)
 
@@ -112,11 +113,16 @@ def _follows(before: tuple[int, int, Mapping[str, NDArray[Any]]], added: int, fl
     return all(before[2][name][added:-1].tobytes() == flat[name][added:-1].tobytes() for name in _SMALL)
 
 
-def _known_owed(flat: Mapping[str, NDArray[Any]]) -> int:
+def _known_owed(flat: Mapping[str, NDArray[Any]], places: Mapping[str, Path]) -> int:
     """Return how many blank rows may follow the last row, the only one that is known of those before."""
     if flat["terminal"][-1]:
         return _BLANKS
-    return 0 if flat["action"][-1] or flat["reward"][-1] else _BLANKS - 1
+    if flat["action"][-1] or flat["reward"][-1]:
+        return 0
+    shown = False
+    for _, frames in _frames(places):
+        shown = bool(frames[-1].any())
+    return 0 if shown else _BLANKS - 1
 
 
 def _zero(values: NDArray[Any]) -> NDArray[np.bool_]:
@@ -178,7 +184,7 @@ def compare_episodes(files: Mapping[str, Path], column: _Column, episodes: Episo
             for payload in records(stream, path):
                 raw: Mapping[str, Any] = example(payload, path)
                 steps = len(raw["steps/action"]) - 1
-                if not steps:
+                if steps < 1:
                     continue
                 images = [np.asarray(Image.open(io.BytesIO(one))) for one in raw["steps/observation"]]
                 frames = np.stack(images).reshape(steps + 1, 84, 84)

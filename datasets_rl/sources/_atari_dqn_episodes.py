@@ -22,7 +22,7 @@ from datasets_rl.read.images import decode
 from datasets_rl.read.tfds import Leaf, Schema
 from datasets_rl.read.tfrecord import records
 from datasets_rl.sources._atari_dqn_logs import ACTION, ACTIONS, COLUMNS, FRAME
-from datasets_rl.sources._base import Decision, Recording
+from datasets_rl.sources._base import NO_TRANSITION, Decision, Recording
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
 
@@ -43,7 +43,7 @@ _KINDS = {
 _CHECKPOINT_MOST = 1 << 31
 _TEXTS = {
     "last-step-without-action": "the last step of an episode holds its final observation; its action is none",
-    "no-transition": "episodes of a single step, which have no action, were left out",
+    **NO_TRANSITION,
     "end-without-terminal": "episodes that end without the end of the game were marked truncated",
 }
 
@@ -103,10 +103,12 @@ class EpisodesRecording(Recording):
         faults = list(_contradictions(raw))
         if faults:
             raise ConversionFailed(name, faults)
-        steps = len(raw["action"]) - 1
+        steps = max(0, len(raw["action"]) - 1)
         found["last-step-without-action" if steps else "no-transition"] += 1
+        if not steps:
+            return
         over = bool(raw["is_terminal"][-1])
-        found["end-without-terminal"] += int(not over and steps > 0)
+        found["end-without-terminal"] += int(not over)
         action = raw["action"].astype(np.int32)
         facts: dict[str, Any] = {"checkpoint": np.int32(checkpoint)}
         for start in range(0, steps, _BLOCK):
@@ -139,7 +141,6 @@ def _unlike(name: str, leaf: Leaf | None) -> str:
 def _contradictions(raw: Mapping[str, Any]) -> Iterator[str]:
     last, terminal, reward, action = (raw[name] for name in ("is_last", "is_terminal", "reward", "action"))
     if not len(action):
-        yield "it has no step"
         return
     if last[:-1].any() or not last[-1]:
         yield f"is_last is True at {np.flatnonzero(last).tolist()[:5]}; expected {len(last) - 1} alone, the last step"

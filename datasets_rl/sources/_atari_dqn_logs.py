@@ -73,6 +73,8 @@ _TEXTS = {
     "blank-rows": "rows of zeros that the buffer puts before each episode were dropped",
     "row-never-written": "the last place of the first checkpoint was never written to; it was dropped",
     "rows-behind-the-cursor": "rows of the last checkpoint that earlier ones have were dropped",
+    "rows-of-a-missing-checkpoint": "rows of the last checkpoint that only the checkpoint before has in their order, "
+    "which is not here, were dropped",
     "row-between-checkpoints": "the last row of a checkpoint was added before all its others; it was put before them",
     "row-of-another-part": "the last row of a checkpoint follows the checkpoint before, which is not here; it was dropped",
     "episode-over-checkpoints": "episodes that go on in the next checkpoint were joined",
@@ -165,6 +167,8 @@ class LogsRecording(Recording):
             before = before if before is not None and before.goes_on_with(log) else None
             goes_on = part["after"] and log.goes_on_with(self._read(number + 1, _FIELDS[1:5])[0])
             rows = _Rows.of(log, before, number, goes_on=goes_on, found=found)
+            if self._frames and rows.unsure and self._last_frame(number).any():
+                rows.begin_with_a_step()
             yield from self._pieces(rows, log, number)
             self.steps = rows.given
         self.decisions = [Decision(rule, text, found[rule]) for rule, text in _TEXTS.items() if found[rule]]
@@ -188,12 +192,19 @@ class LogsRecording(Recording):
             for start in range(log.cursor, log.capacity - 1, _BLOCK):
                 file.read_into(frames[: log.capacity - 1 - start])
             file.read_into(frames[:1])
-            file.finish()
         if rows.late and not rows.blank[0]:
             yield Late({OBSERVATION: frames[:1]}, rows.given)
         elif rows.late and frames[0].any():
             row = f"row {log.capacity - 1:,} stands where a blank row must, and has a frame"
             raise ConversionFailed(place.name, [row])
+
+    def _last_frame(self, number: int) -> NDArray[np.uint8]:
+        """Read the frame at the end of a file, [84, 84], for which all frames before it are inflated."""
+        last: NDArray[np.uint8] = np.zeros(FRAME, np.uint8)
+        with GzipNpy(self._files[number]["observation"]) as file:
+            for frames in file.blocks(_BLOCK):
+                last = frames[-1]
+        return last
 
     def _log(self, number: int, *, last: bool) -> _Log:
         """Read a checkpoint without its frames, and hold it against itself.
@@ -282,6 +293,8 @@ class _Rows:
     """Whether the first one is the last of the file."""
     checkpoint: int
     found: Counter[str]
+    unsure: bool = False
+    """Whether the first rows are blank only if the frame of the row before them, the last one of the file, is zeros."""
     given: int = 0
     """How many were given so far."""
 
@@ -297,15 +310,23 @@ class _Rows:
             found["row-of-another-part"] = 1
         else:
             found["row-never-written"] = 1
-        found["rows-behind-the-cursor"] = log.capacity - 1 - log.cursor
+        found[f"rows-{'of-a-missing-checkpoint' if cut else 'behind-the-cursor'}"] = log.capacity - 1 - log.cursor
         action, reward, terminated = log.action[order], log.reward[order], log.terminal[order] == 1
         owed = _owed(log, before) if cut or late else _BLANKS
         blank = _blank(terminated, ~terminated & (action == 0) & (reward == 0), owed)
+        unsure = cut and 0 < owed < _BLANKS and bool(blank[:1].any())
         truncated = np.zeros(len(order), np.bool_)
         truncated[-1:] = ~terminated[-1:] & (not goes_on)
         if len(order) and cut and not blank[0]:
             found["begin-missing"] = 1
-        return cls(action, reward, terminated, truncated, blank, np.flatnonzero(terminated), late, number, found)
+        return cls(
+            action, reward, terminated, truncated, blank, np.flatnonzero(terminated), late, number, found, unsure
+        )
+
+    def begin_with_a_step(self) -> None:
+        """Take the first rows for steps: the row before them is one."""
+        self.blank[: int(self.blank.argmin()) or None] = False
+        self.found["begin-missing"] = 1
 
     def pieces(self, start: int, stop: int, frames: NDArray[np.uint8] | None) -> Iterator[Episode]:
         """Yield the rows from start to stop, with their frames [stop - start, 84, 84], cut where episodes end."""
@@ -315,7 +336,7 @@ class _Rows:
                 continue
             if frames is None or not frames[row - start].any():
                 dropped.add(row)
-            else:  # it is a step, and so are the rows behind it
+            else:  # it is a step, and so are the rows after it
                 rest = self.blank[row:]
                 rest[: int(rest.argmin()) or None] = False
         self.found["blank-rows"] += len(dropped)

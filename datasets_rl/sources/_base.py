@@ -33,7 +33,21 @@ if TYPE_CHECKING:
     from datasets_rl.ted.episodes import Episodes
     from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["Contents", "Decision", "Entry", "Option", "Recording", "Score", "Selection", "Shard", "Source"]
+__all__ = [
+    "NO_TRANSITION",
+    "Contents",
+    "Decision",
+    "Entry",
+    "Option",
+    "Recording",
+    "Score",
+    "Selection",
+    "Shard",
+    "Source",
+]
+
+NO_TRANSITION = {"no-transition": "episodes without a transition, and files without a row, were left out"}
+"""The rule and the text of the decision that every source takes on what is empty; nothing but that is an error."""
 
 
 @dataclass(frozen=True, slots=True)

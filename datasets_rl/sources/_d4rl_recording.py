@@ -28,6 +28,7 @@ from datasets_rl.read.hdf5 import Block, Hdf5File
 from datasets_rl.rows import Column
 from datasets_rl.sources._base import Decision, Recording
 from datasets_rl.sources._d4rl_layout import FLAGS, WIDENED, Part, explicit, layout
+from datasets_rl.sources._seams import differences
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
@@ -59,12 +60,15 @@ _TEXTS = {
     "end-without-flag": "the data ends within an episode: its last row was marked truncated",
     "seam-without-flag": "next_observations is not the observation of the next row, and no flag stands between them: "
     "two trajectories meet there, and the row was marked truncated",
+    "next-observation-rounded": "next_observations differs from the observation of the next row by rounding alone "
+    "(docs/sources/d4rl.md says how much): the observation of the next row was stored for both",
     "next-observation-explicit": "next_observations so often is not the observation of the next row that the rows are "
     "no trajectories: it was stored as a column of its own",
     "final-observation-kept": "the state after the last step of each trajectory was taken from next_observations",
     "final-observation-unknown": "the file does not hold the state after the last step of a trajectory",
     "final-info-unknown": "the file does not hold the info after the last step of a trajectory",
     "both-flags": "rows that are terminated and truncated keep both flags",
+    "unwritten-chunks": "chunks that the file never wrote have the fill value of their array",
     "zero-observation": "rows whose observation is all zeros were kept",
     "not-finite": "values that are NaN or infinite were kept",
 }
@@ -131,9 +135,10 @@ class D4RLRecording(Recording):
     def _ends(self, block: Block, run: int, found: Counter[str]) -> tuple[_Flags, _Flags]:
         """Find the last rows of trajectories in a block; `run` rows of the one that is open came before it."""
         terminated, truncated = (flags[block.start : block.stop] for flags in self._flags)
-        seams = _seams(block, self._layout.parts, terminated | truncated)
+        seams, rounded = _seams(block, self._layout.parts, terminated | truncated)
         truncated = truncated | seams
         found["seam-without-flag"] += int(seams.sum())
+        found["next-observation-rounded"] += int(rounded.sum())
         if self._limit is not None:
             cuts = _limit_cuts(np.flatnonzero(terminated | truncated), len(truncated), run, self._limit)
             truncated[cuts] = True
@@ -230,6 +235,7 @@ class D4RLRecording(Recording):
         found["flags-cast"] = self._layout.rows * len(cast)
         found["no-timeouts-column"] = int("timeouts" not in self._layout.flags)
         found["continuing-stream"] = int(continuing)
+        found["unwritten-chunks"] = self._file.unwritten
         found["not-per-step"] = sum(not name.startswith("metadata/") for name in self._layout.metadata)
         if self._rows_disagree():
             found["next-observation-explicit"] = self._layout.rows
@@ -255,26 +261,23 @@ class D4RLRecording(Recording):
                 part.following: self._file.read(part.following, start, stop) for part in parts if part.following
             }
             ends = self._flags[0][start:stop] | self._flags[1][start:stop]
-            wrong += int(_seams(Block(start, stop, columns), parts, ends).sum())
+            wrong += int(_seams(Block(start, stop, columns), parts, ends)[0].sum())
             flagged += int(ends.sum())
             looked += stop - start
         return wrong > _SEAMS_MOST * looked and wrong > flagged
 
 
-def _seams(block: Block, parts: Sequence[Part], flagged: _Flags) -> _Flags:
-    """Mark the rows whose next observation is not the observation of the next row, and that have no flag, [T]."""
-    seams = np.zeros(len(flagged), bool)
+def _seams(block: Block, parts: Sequence[Part], flagged: _Flags) -> tuple[_Flags, _Flags]:
+    """Mark the rows without a flag whose next observation is another state than the next row's, [T], or rounded, [T]."""
+    seams, rounded = np.zeros(len(flagged), bool), np.zeros(len(flagged), bool)
     for part in parts:
         if not part.following:
             continue
-        ahead = block.columns[part.name][1:]
-        follows = block.columns[part.following][: len(ahead)]
-        differ = ahead != follows
-        if ahead.dtype.kind == "f" and differ.any():
-            differ &= ~(np.isnan(ahead) & np.isnan(follows))
-        # Few differ, so that searching the flat array is several times quicker than any() over the last axis.
-        seams[np.flatnonzero(differ) // max(differ[0].size if len(differ) else 1, 1)] = True
-    return seams & ~flagged
+        begun = block.columns[part.name][1:]
+        found = differences(block.columns[part.following][: len(begun)], begun)
+        for marks, more in zip((seams, rounded), found, strict=True):
+            marks[: len(more)] |= more
+    return seams & ~flagged, rounded & ~seams & ~flagged
 
 
 def _limit_cuts(ends: NDArray[np.intp], rows: int, run: int, limit: int) -> NDArray[np.intp]:

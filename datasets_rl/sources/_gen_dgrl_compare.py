@@ -6,9 +6,7 @@ Pickles are read by the allow-list machine all the same: nothing else may open t
 from __future__ import annotations
 
 import io
-import lzma
 import tarfile
-import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import numpy as np
 
 from datasets_rl.errors import ConversionFailed, UnknownKey
 from datasets_rl.read.pickles import load_npy
+from datasets_rl.read.streams import DAMAGED
 from datasets_rl.ted.keys import OBSERVATION, Key, dotted
 from datasets_rl.ted.table import EpisodeTable
 
@@ -63,7 +62,7 @@ def compare(place: Path, others: Collection[str], column: _Column, episodes: Epi
             _one(differences, column, arrays, int(episodes.starts[row]), int(episodes.lengths[row]))
             if seen == len(rows):
                 break
-    except (OSError, EOFError, ValueError, KeyError, tarfile.TarError, lzma.LZMAError, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
         raise ConversionFailed(place.name, [f"it cannot be read: {error}"]) from error
     found = [*differences.values()]
     if len(rows) != len(episodes):
@@ -89,6 +88,8 @@ def _files(place: Path, others: Collection[str]) -> Iterator[tuple[str, Mapping[
         for member in archive:
             *folders, name = member.name.split("/")
             if not member.isfile() or name.startswith(".") or set(folders) & set(others):
+                continue
+            if name.split("_")[2:3] == ["0"]:  # an episode without a step
                 continue
             stream = archive.extractfile(member)
             data = stream.read() if stream is not None else b""

@@ -29,7 +29,7 @@ from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.pickles import load_npy
 from datasets_rl.read.streams import AGAIN, Joined, fill, unlike
 from datasets_rl.rows import Column
-from datasets_rl.sources._base import Decision, Recording, Selection
+from datasets_rl.sources._base import NO_TRANSITION, Decision, Recording, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
 
@@ -65,6 +65,7 @@ _TEXTS = {
     "after the last step is not known",
     "terminated": "episodes end with a flag that does not tell a time limit from another end: they were marked terminated",
     "frames-cast": "frames are stored as floats with whole values: they became bytes",
+    **NO_TRANSITION,
     "flags-cast": "files store flags as numbers, 0 or 1; they were turned into booleans",
 }
 
@@ -123,6 +124,9 @@ class GenDGRLRecording(Recording):
         if said is None:
             raise self._failed(name, ["it is not named <time>_<episode>_<length>_<level seed>_<return>.npy"])
         date, time, number, length, seed, total = said.groups()
+        if not int(length):
+            self._found["no-transition"] += 1
+            return
         try:
             file = _opened(name, member)
             if faults := [*_misplaced(file, int(length))]:

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import BadArgument, ConversionFailed
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
-__all__ = ["ALIGNMENTS", "ENDINGS", "FILE", "WAYS", "Description", "Field", "usual"]
+__all__ = ["ALIGNMENTS", "ENDINGS", "FILE", "WAYS", "Description", "Field", "no_choice", "usual"]
 
 FILE = "dataset.toml"
 ENDINGS: Mapping[str, tuple[str, ...]] = {"hdf5": (".hdf5", ".h5"), "npz": (".npz",), "parquet": (".parquet",)}
@@ -164,6 +164,14 @@ class Description:
             return "column", marks
         flags = {NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE}
         return ("flags", "") if flags & {one.key for one in fields} else ("file", "")
+
+
+def no_choice(by: str) -> BadArgument:
+    """Make the error for episodes that are chosen by number where a file is not one episode."""
+    return BadArgument(
+        f"episodes can be chosen where a file is an episode; here {by} tell them apart",
+        hint=f'put [episodes] by = "file" into {FILE}, or choose files with --include',
+    )
 
 
 def usual(arrays: Iterable[str]) -> dict[str, Key]:

@@ -50,6 +50,8 @@ class ArrayFile(ABC):
 
     name: str
     arrays: Mapping[str, Array]
+    unwritten: int = 0
+    """Chunks that the file does not store, and that read as fill values."""
 
     @abstractmethod
     def blocks(self, name: str, rows: int) -> Iterator[_Values]:
@@ -74,10 +76,10 @@ class ArrayFile(ABC):
 
 
 class Rows:
-    """The rows of an array in ascending order, as much of them at a time as is asked for.
+    """The rows of an array in ascending order, as many at a time as the caller asks for.
 
     block     |         |         |
-    asked       [------) [------)         the second one is put together from two blocks
+    asked       [------) [------)         the second range is assembled from two blocks
     """
 
     def __init__(self, file: ArrayFile, name: str, rows: int) -> None:
@@ -104,6 +106,15 @@ class Rows:
             return whole
         return [text for part in parts for text in part] if isinstance(parts[0], list) else np.concatenate(parts)
 
+    def finish(self) -> None:
+        """Read the rows that no step uses: formats with a checksum compare it at the last row.
+
+        Raises:
+            ConversionFailed: If the rest of the array is cut or damaged.
+        """
+        for _ in self._blocks:
+            pass
+
 
 def open_arrays(path: Path, form: str, name: str) -> ArrayFile:
     """Open a file.
@@ -128,6 +139,7 @@ class _Hdf5(ArrayFile):
 
         self.name = name
         self._file = Hdf5File(path)
+        self.unwritten = self._file.unwritten
         self.arrays = {
             array: Array(one.shape[0], one.shape[1:], one.dtype)
             for array, one in self._file.arrays.items()

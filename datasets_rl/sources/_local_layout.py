@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed
+from datasets_rl.read.streams import listed
 from datasets_rl.rows import Column
 from datasets_rl.sources._local_description import Description, Field
 from datasets_rl.sources._local_files import Array, ArrayFile
@@ -33,7 +34,7 @@ from datasets_rl.ted.keys import (
     dotted,
 )
 
-__all__ = ["Bounds", "Part", "Plan", "bounds", "plan"]
+__all__ = ["Bounds", "Part", "Plan", "bounds", "is_empty", "plan"]
 
 _WIDENED: Mapping[np.dtype[Any], np.dtype[Any]] = {
     np.dtype(np.uint16): np.dtype(np.int32),
@@ -91,7 +92,7 @@ class Bounds:
     """Where the E episodes of a file lie in its arrays."""
 
     lengths: _Index
-    """Steps of each, [E], adding up to N."""
+    """Steps of each, [E], adding up to N; 0 where an episode has a state and no step."""
     numbers: _Index
     """The upstream's own number of each, [E]."""
     lead: int
@@ -105,6 +106,14 @@ class Bounds:
     """[N]; the last step of every episode has one of the two."""
     found: Counter[str]
     """How often each rule was applied."""
+
+
+def is_empty(file: ArrayFile, said: Description) -> bool:
+    """Say whether a file has no step at all: arrays of steps without a row, and at most the state before the first."""
+    rows = {one.key: file.arrays[one.array].rows for one in said.of(file.arrays) if one.array in file.arrays}
+    states = [count for key, count in rows.items() if key[0] in _STATES]
+    steps = [count for key, count in rows.items() if key[0] not in _STATES]
+    return bool(rows) and not any(steps) and max(states, default=0) <= (1 if steps else 0)
 
 
 def plan(file: ArrayFile, said: Description, known: Sequence[Column] | None = None) -> Plan:
@@ -151,7 +160,7 @@ _AFTER = (NEXT, *OBSERVATION)
 
 
 def _lacking(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]:
-    there = ", ".join(f"{name} {array}" for name, array in file.arrays.items()) or "none"
+    there = listed([f"{name} {array}" for name, array in file.arrays.items()]) or "none"
     for one in fields:
         if one.array and one.array not in file.arrays:
             yield f"it has no array {one.array}, which is {dotted(one.key)}; it has {there}"
@@ -252,15 +261,17 @@ def bounds(file: ArrayFile, made: Plan) -> Bounds:
     if made.following and alignment == "action-before":
         problem = f"{', '.join(made.following.values())}: what a row led to is the observation of the row itself"
         raise ConversionFailed(file.name, [problem], hint="leave next.observation out, or the alignment")
+    rowless = extra * int((held == 0).sum())
+    if rowless:  # without a row there is none beyond the steps either
+        held, numbers = held[held > 0], numbers[held > 0]
     lengths = held - extra
-    if (lengths < 1).any():
-        raise ConversionFailed(file.name, [f"episode {int(np.argmax(lengths < 1))} of it has no step"])
     extras = _extras(file, made, lengths, extra)
     lead = int(alignment == "action-before")
     kept = np.ones(rows, np.bool_)
     if extra:
         kept[np.cumsum(held) - (held if lead else 1)] = False
     found = Counter({alignment: rows, "widened": made.widened, "left-out": len(made.left_out)})
+    found["no-transition"] = rowless + int((lengths == 0).sum())
     terminated, truncated = _ends(file, made, {key: one[kept] for key, one in flags.items()}, lengths, found)
     return Bounds(lengths, numbers, lead, extra, extras, terminated, truncated, found)
 
@@ -313,8 +324,8 @@ def _held(file: ArrayFile, made: Plan, rows: int, flags: Mapping[Key, _Flags]) -
             raise ConversionFailed(file.name, [f"{made.marks} is {file.arrays[made.marks]}; expected whole numbers"])
         stops = raw.astype(np.int64) if made.by == "ends" else np.cumsum(raw, dtype=np.int64)
     held = np.diff(stops, prepend=0)
-    if (held < 1).any():
-        wrong = int(np.argmax(held < 1))
+    if (held < 0).any():
+        wrong = int(np.argmax(held < 0))
         raise ConversionFailed(file.name, [f"{made.marks} gives episode {wrong} of it {held[wrong]:,} rows"])
     return held, np.arange(len(held), dtype=np.int64)
 
@@ -355,7 +366,7 @@ def _ends(
     """Return terminated and truncated, [N]."""
     never = np.zeros(int(lengths.sum()), np.bool_)
     last = never.copy()
-    last[np.cumsum(lengths) - 1] = True
+    last[np.cumsum(lengths[lengths > 0]) - 1] = True
     terminated = flags.get(NEXT_TERMINATED, flags.get(NEXT_DONE, never))
     truncated = flags.get(NEXT_TRUNCATED, never).copy()
     wrong = np.flatnonzero((terminated | truncated) & ~last)

@@ -12,10 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed
-from datasets_rl.sources._base import Decision, Recording
-from datasets_rl.sources._local_description import FILE, Description, Field
+from datasets_rl.read.streams import listed
+from datasets_rl.rows import Column
+from datasets_rl.sources._base import NO_TRANSITION, Decision, Recording
+from datasets_rl.sources._local_description import FILE, Description, Field, no_choice
 from datasets_rl.sources._local_files import ArrayFile, Rows, open_arrays
-from datasets_rl.sources._local_layout import Bounds, Part, Plan, bounds, plan
+from datasets_rl.sources._local_layout import Bounds, Part, Plan, bounds, is_empty, plan
+from datasets_rl.sources._seams import differences
 from datasets_rl.sources._selection import Selection
 from datasets_rl.ted.episode import Episode, Texts
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted
@@ -31,15 +34,19 @@ _TEXTS = {
     "same-row": "row i has the observation, the action taken in it, and the reward and flags of that action",
     "one-more": "an episode has an observation more than actions: the last one is that after the last action",
     "action-before": "row i has the observation and what led to it: actions, rewards and flags were moved a row up",
+    "next-observation-rounded": "next observations differ from the observation of the next row by rounding alone "
+    "(docs/sources/d4rl.md says how much): the observation of the next row was stored for both",
     "no-terminated": "files say of no step that the task ended with it: nothing is marked terminated",
     "done-as-terminated": "the files do not tell terminations from time-outs: every end is marked terminated",
     "both-flags": "steps that are terminated and truncated keep both flags",
     "end-without-flag": "episodes end without a flag: their last step was marked truncated",
     "widened": "unsigned integers of 16 and 32 bits became signed ones of 32 and 64 bits, which torch can gather",
     "constant-reward": "the files have no rewards: every reward is the number that the description gives",
+    **NO_TRANSITION,
     "turned": "the axes of pictures were turned as the description says",
     "final-observation-kept": "the observation after the last step of an episode was taken from the files",
     "final-observation-unknown": "the files do not hold the observation after the last step of an episode",
+    "unwritten-chunks": "chunks that the file never wrote have the fill value of their array",
     "not-finite": "values that are NaN or infinite were kept",
     "left-out": "arrays that are no field of the description, and have none of the usual names, were left out",
 }
@@ -55,9 +62,11 @@ class LocalRecording(Recording):
         places: Where files lie, by name.
         first: The one that says what the columns are.
         keys: The fields that are wanted; all by default.
+        chosen: Whether episodes were chosen by their numbers, which are those of the files.
 
     Raises:
-        ConversionFailed: If the first file is damaged, or has not what the description says.
+        BadArgument: If episodes were chosen and a file is not one episode.
+        ConversionFailed: If the first file with a row is damaged, or has not what the description says.
     """
 
     def __init__(
@@ -68,13 +77,16 @@ class LocalRecording(Recording):
         places: Mapping[str, Path],
         first: str,
         keys: Sequence[str] = (),
+        *,
+        chosen: bool = False,
     ) -> None:
         self._what = what
+        self._chosen = chosen
+        self.columns: Sequence[Column] = ()
         self._said = said
         self._form = form
         self._places = places
-        with self._open(first) as file:
-            self._plan = plan(file, said)
+        self._plan = self._first_plan([first, *(name for name in places if name not in {first, FILE})])
         self.columns = self._plan.columns
         self._kept = Selection(keys=tuple(keys)).kept_keys([column.key for column in self.columns])
         self.steps = None
@@ -108,15 +120,32 @@ class LocalRecording(Recording):
         for place, (name, number) in enumerate(files):
             try:
                 with self._open(name) as file:
-                    made = plan(file, self._said, self.columns)
+                    if is_empty(file, self._said):
+                        self._found["no-transition"] += 1
+                        continue
+                    made = self._planned(file)
                     yield from self._of(file, made, bounds(file, made), number)
             except ConversionFailed as error:
                 problems = [*_named(error), *self._faults(files[place + 1 :])]
                 if (rest := len(problems) - _FAULTS_MOST) > 0:
                     problems = [*problems[:_FAULTS_MOST], f"and {rest:,} more"]
                 raise ConversionFailed(self._what, problems, hint=error.hint or f"mend the files, or {FILE}") from error
-        texts = {**_TEXTS, "left-out": f"{_TEXTS['left-out']}: {', '.join(self._plan.left_out)}"}
+        texts = {**_TEXTS, "left-out": f"{_TEXTS['left-out']}: {listed(self._plan.left_out)}"}
         self.decisions = [Decision(rule, text, self._found[rule]) for rule, text in texts.items() if self._found[rule]]
+
+    def _first_plan(self, names: Sequence[str]) -> Plan:
+        """Return what the arrays of the first file become that has a row: an empty one does not tell its types."""
+        for name in names:
+            with self._open(name) as file:
+                if not is_empty(file, self._said):
+                    return self._planned(file)
+        raise ConversionFailed(self._what, [f"none of {len(names):,} files has a step: {', '.join(names[:3])}"])
+
+    def _planned(self, file: ArrayFile) -> Plan:
+        made = plan(file, self._said, self.columns)
+        if self._chosen and made.by != "file":
+            raise no_choice(made.by)
+        return made
 
     def _open(self, name: str) -> ArrayFile:
         return open_arrays(self._places[name], self._form, name)
@@ -125,7 +154,8 @@ class LocalRecording(Recording):
         for name, _ in files:
             try:
                 with self._open(name) as file:
-                    bounds(file, plan(file, self._said, self.columns))
+                    if not is_empty(file, self._said):
+                        bounds(file, self._planned(file))
             except ConversionFailed as error:
                 yield from _named(error)
 
@@ -137,6 +167,7 @@ class LocalRecording(Recording):
         block = max(1, _BLOCK_BYTES // max(row_bytes, 1))
         reading = _Reading(file, parts, after, where, block)
         self._found += where.found
+        self._found["unwritten-chunks"] += file.unwritten
         self._count(made, where)
         start = 0
         for episode, length in enumerate(where.lengths.tolist()):
@@ -151,11 +182,13 @@ class LocalRecording(Recording):
                 self._found["not-finite"] += sum(_not_finite(one) for one in chain(steps.values(), states.values()))
                 yield Episode(steps, states, last < length, facts)
             start += length
+        reading.finish()
+        self._found["next-observation-rounded"] += int(reading.rounded.sum())
 
     def _count(self, made: Plan, where: Bounds) -> None:
         observed = [part.array for part in made.parts if part.column.key[0] == OBSERVATION[0]]
         known = bool(made.following) or all(where.extras[name] for name in observed)
-        self._found[f"final-observation-{'kept' if known else 'unknown'}"] += len(where.lengths)
+        self._found[f"final-observation-{'kept' if known else 'unknown'}"] += int((where.lengths > 0).sum())
         self._found["turned"] += sum(bool(part.turn) for part in made.parts)
         self._found["constant-reward"] += len(where.terminated) * any(part.constant is not None for part in made.parts)
 
@@ -172,6 +205,8 @@ class _Reading:
         self._rows = {part.array: Rows(file, part.array, block) for part in parts if part.array}
         self._after = {key: Rows(file, name, block) for key, name in after.items()}
         self._reached: dict[Key, Any] = {}
+        self.rounded = np.zeros(len(where.terminated), np.bool_)
+        """Rows whose observation differs by rounding from the next observation of the row before, [N]."""
 
     def piece(self, episode: int, rows: slice, *, ends: bool) -> tuple[dict[Key, Any], dict[Key, Any]]:
         """Read the steps `rows`, which are of one episode, and the states around them."""
@@ -192,6 +227,15 @@ class _Reading:
                 steps[key] = values.reshape(-1, 1) if key == NEXT_REWARD else values
         return steps, states
 
+    def finish(self) -> None:
+        """Read every array to its end, where formats with a checksum compare it.
+
+        Raises:
+            ConversionFailed: If an array is cut or damaged.
+        """
+        for rows in chain(self._rows.values(), self._after.values()):
+            rows.finish()
+
     def _read(self, part: Part, rows: slice, shift: int, more: int) -> Any:
         values = self._rows[part.array].read(rows.start + shift, rows.stop + shift + more)
         if isinstance(values, list):
@@ -208,7 +252,9 @@ class _Reading:
         key = part.column.key
         after = self._turned(part, self._after[key].read(rows.start + shift, rows.stop + shift))
         before = self._reached.pop(key, values[:1])
-        wrong = np.flatnonzero(~_same(values[: len(after)], np.concatenate([before, after[:-1]])))
+        jumps, rounded = differences(np.concatenate([before, after[:-1]]), values[: len(after)])
+        self.rounded[rows] |= rounded
+        wrong = np.flatnonzero(jumps)
         if len(wrong):
             row = rows.start + int(wrong[0]) - 1
             problem = f"next.{dotted(key)} at row {row:,} is not {dotted(key)} of row {row + 1:,}, within an episode"
@@ -228,13 +274,6 @@ class _Reading:
 
 def _named(error: ConversionFailed) -> list[str]:
     return [f"{error.what}: {one}" for one in error.problems]
-
-
-def _same(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
-    same = left == right
-    if left.dtype.kind == "f":
-        same |= np.isnan(left) & np.isnan(right)
-    return np.asarray(same.reshape(len(left), -1).all(axis=1))
 
 
 def _not_finite(values: Any) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed, UnknownKey
+from datasets_rl.read.streams import DAMAGED
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted
 from datasets_rl.ted.table import EpisodeTable
 
@@ -82,7 +83,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                 done[number] = skip + length
                 if (row == len(episodes) - 1 or episodes["source"][row + 1] != number) and done[number] != steps:
                     differences["episode",] = (f"episode {number} has {done[number]} rows, in the file {steps}", 1)
-    except OSError as error:
+    except DAMAGED as error:
         raise ConversionFailed("the raw files", [f"they cannot be read: {error}"]) from error
     return [f"{text} ({count:,} such rows)" for text, count in differences.values()]
 

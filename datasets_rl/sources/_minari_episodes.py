@@ -23,8 +23,9 @@ import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed, MissingDependency
+from datasets_rl.errors import MissingDependency
 from datasets_rl.read import images
+from datasets_rl.read.hdf5 import CHUNK_GRACE, LIBRARY_ERRORS, chunk_issues, library_errors
 from datasets_rl.sources._minari_spaces import Leaf
 from datasets_rl.ted.episode import Texts
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
@@ -42,7 +43,6 @@ _ROOTS: Mapping[str, Key] = {
 _JPEG = b"\xff\xd8\xff"
 _DEEPEST = 16
 _SHRUNK_MOST = 1100  # deflate cannot shrink anything more than 1032-fold
-_LIBRARY_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 
 
 class Faults(Exception):
@@ -105,10 +105,9 @@ class Hdf5Episodes:
 
     def __init__(self, path: Path, leaves: Mapping[Key, Leaf]) -> None:
         self.leaves = leaves
-        try:
+        self._name = path.name
+        with library_errors(path.name):
             self._file = h5py.File(path, "r", locking=False)
-        except OSError as error:
-            raise ConversionFailed(path.name, [f"HDF5 says: {error}"]) from error
         self._columns: dict[Key, bytes] = {}
         self._groups: dict[bytes, int] = {}
 
@@ -119,8 +118,10 @@ class Hdf5Episodes:
     @property
     def attributes(self) -> Mapping[str, Any]:
         """The metadata that versions before 0.5 keep in the file itself."""
+        with library_errors(self._name):
+            raw = dict(self._file.attrs)
         found = {}
-        for name, value in self._file.attrs.items():
+        for name, value in raw.items():
             plain = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
             found[name] = plain.item() if isinstance(plain, np.generic) else plain
         return found
@@ -128,7 +129,8 @@ class Hdf5Episodes:
     @cached_property
     def numbers(self) -> list[int]:
         """The numbers of the episodes, ascending: by name, episode_10 would come before episode_2."""
-        names = [name for name in self._file if name.startswith("episode_")]
+        with library_errors(self._name):
+            names = [name for name in self._file if name.startswith("episode_")]
         return sorted(int(name[8:]) for name in names if name[8:].isdecimal())
 
     def read(self, number: int) -> RawEpisode:
@@ -150,7 +152,7 @@ class Hdf5Episodes:
                     )
             columns = {key: self._column(group, path, key) for key, path in self._columns.items()}
             return RawEpisode(number, columns, _attribute(group, b"total_steps"), _attribute(group, b"seed"))
-        except _LIBRARY_ERRORS as error:
+        except LIBRARY_ERRORS as error:
             raise Faults(f"HDF5 says: {error}") from error
 
     def _find(self, group: Any, path: bytes, names: tuple[str, ...]) -> None:
@@ -225,6 +227,11 @@ class _Hdf5Column(Stored):
         # Data in other files, or that was never written, takes no room here either.
         if stored * _SHRUNK_MOST < declared:
             raise Faults(f"{name} declares {list(shape)}, {declared:,} bytes, but stores {stored:,}")
+        # To ask for the chunks costs more than to open the dataset, and few bytes never inflate to a large one.
+        if stored * _SHRUNK_MOST > CHUNK_GRACE and (
+            faults := [*chunk_issues(name, shape, _chunks(dataset), kind.size)]
+        ):
+            raise Faults(*faults)
         self._name = name
         self._dataset = dataset
         self._memory = kind.memory
@@ -234,6 +241,8 @@ class _Hdf5Column(Stored):
             self.kind, self.shape, self.dtype = "text", (), np.dtype(np.int32)
             if len(shape) != 1:
                 raise Faults(f"{name} holds texts in {list(shape)}; expected one a step")
+        elif not self.length:
+            pass  # no first value tells whether it is an image
         elif objects or (kind.dtype == np.uint8 and len(shape) == 2 and self._may_be_jpeg(leaf)):
             if objects and kind.vlen != np.uint8:
                 raise Faults(f"{name} holds objects; expected numbers, texts or JPEG images")
@@ -250,16 +259,22 @@ class _Hdf5Column(Stored):
         return bytes(h5py.Dataset(self._dataset)[row])
 
     def read(self, start: int, stop: int) -> NDArray[Any] | Texts:
-        if self.kind == "numbers" and (start, stop) == (0, self.length):
-            whole: NDArray[Any] = np.empty((self.length, *self.shape), self.dtype)
-            self._dataset.read(h5s.ALL, h5s.ALL, whole, self._memory)
-            return whole
-        rows = h5py.Dataset(self._dataset)[start:stop]
+        with library_errors(self._name, f"rows {start:,} to {stop - 1:,}: "):
+            if self.kind == "numbers" and (start, stop) == (0, self.length):
+                whole: NDArray[Any] = np.empty((self.length, *self.shape), self.dtype)
+                self._dataset.read(h5s.ALL, h5s.ALL, whole, self._memory)
+                return whole
+            rows = h5py.Dataset(self._dataset)[start:stop]
         if self.kind == "numbers":
             return np.asarray(rows, self.dtype)
         if self.kind == "text":
             return Texts.of([_text(one, self._name) for one in rows.tolist()])
         return _decoded([bytes(one) for one in rows], self.shape, self._name)
+
+
+def _chunks(dataset: Any) -> tuple[int, ...] | None:
+    layout = dataset.get_create_plist()
+    return layout.get_chunk() if layout.get_layout() == h5d.CHUNKED else None
 
 
 def _attribute(group: Any, name: bytes) -> int | None:

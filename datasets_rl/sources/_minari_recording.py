@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed
 from datasets_rl.rows import Column
-from datasets_rl.sources._base import Decision, Recording, Selection
+from datasets_rl.sources._base import NO_TRANSITION, Decision, Recording, Selection
 from datasets_rl.sources._minari_episodes import (
     Faults,
     Hdf5Episodes,
@@ -66,6 +66,7 @@ _METADATA = (
 )
 _TEXTS = {
     "minari-n-plus-one": "an episode has one observation more than actions: that after the last step",
+    **NO_TRANSITION,
     "info-without-reset": "episodes whose infos have no row for the reset: those of their first state are zeros",
     "end-without-flag": "episodes end without a flag: their last row was marked truncated",
     "flag-inside-episode": "rows inside an episode have an end flag: the trajectory ends there and goes on as another",
@@ -102,7 +103,7 @@ class MinariRecording(Recording):
         try:
             self.steps = self._steps(facts)
             self.metadata = {name: _plain(self._metadata[name]) for name in _METADATA if name in self._metadata}
-            first = self._read(self._episodes.numbers[0])
+            first = self._first()
             self._refuse_lacking(first)
             steps = first.columns[NEXT_TERMINATED].length
             self.columns = [_column(key, stored, steps) for key, stored in first.columns.items()]
@@ -189,6 +190,12 @@ class MinariRecording(Recording):
         self._found["space-missing"] += len(self._spaceless)
         self.decisions = [Decision(rule, text, self._found[rule]) for rule, text in _TEXTS.items() if self._found[rule]]
 
+    def _first(self) -> RawEpisode:
+        """Return the first episode that has a step, and else the first one: one without a step may not tell its types."""
+        numbers = self._episodes.numbers
+        opened = (self._read(number) for number in numbers)
+        return next((raw for raw in opened if not _is_empty(raw)), None) or self._read(numbers[0])
+
     def _rows(self, total: int) -> list[int]:
         return read_numbers(self._selection.episodes, total)
 
@@ -210,6 +217,9 @@ class MinariRecording(Recording):
         return ConversionFailed(self._what, [one if one.startswith(start) else start + one for one in problems])
 
     def _pieces(self, raw: RawEpisode) -> Iterator[Episode]:
+        if _is_empty(raw):
+            self._found["no-transition"] += 1
+            return
         steps = self._checked(raw)
         columns = {key: stored for key, stored in raw.columns.items() if key in self._wanted}
         flags = [self._flag(columns[key], key) for key in _FLAGS]
@@ -304,7 +314,7 @@ class MinariRecording(Recording):
             faults = [f"it has no {name}, as the first episode has" for name in lacking]
             raise Faults(*faults, *(f"it has {name}, which the first episode has not" for name in more))
         steps = raw.columns[NEXT_TERMINATED].length
-        faults = [] if steps else ["it has no step"]
+        faults = []
         if raw.steps is not None and raw.steps != steps:
             faults.append(f"it has {steps:,} steps; its metadata says {raw.steps:,}")
         for key, stored in raw.columns.items():
@@ -319,6 +329,12 @@ class MinariRecording(Recording):
         if faults:
             raise Faults(*faults)
         return steps
+
+
+def _is_empty(raw: RawEpisode) -> bool:
+    """Say whether an episode has no step, by its flags and by what its metadata says, if they do."""
+    flags = raw.columns.get(NEXT_TERMINATED)
+    return flags is not None and not flags.length and not raw.steps
 
 
 def _fits(key: Key, shape: tuple[int, ...], dtype: np.dtype[Any], wanted: Column) -> bool:

@@ -89,6 +89,8 @@ def _pickled(files: Mapping[str, Path], least: int) -> Iterator[tuple[int, _Raw]
     for path, place in sorted(files.items()):
         for member in archive.members(place, path):
             steps = pickles.load(member.read(), member.name)["steps"]
+            if not steps:
+                continue
             raw = {name: [_at(step, name) for step in steps] for name in _named(steps[0], "")}
             if len(steps) >= least or not steps[-1].get("is_last", True):
                 yield number, raw

@@ -123,7 +123,7 @@ class Records:
         counted = found[self._counted]
         steps = len(counted.lengths if isinstance(counted, Ragged) else counted)
         if not steps:
-            raise ConversionFailed(where, ["it has no step"])
+            return RawEpisode(where, 0, number, columns, whole)
         for name in (name for name in found if name in leaves):
             values = _values(self._schema.leaves[name], found[name], where)
             if name.startswith(f"{_STEPS}/"):
@@ -228,8 +228,10 @@ class Archives:
 
 def _unpickled(found: Any, where: str, wanted: Collection[Key] | None) -> RawEpisode:
     steps = found.get(_STEPS) if isinstance(found, dict) else None
-    if not isinstance(steps, Sequence) or not steps or not all(isinstance(step, dict) for step in steps):
+    if not isinstance(steps, Sequence) or isinstance(steps, str) or not all(isinstance(step, dict) for step in steps):
         raise ConversionFailed(where, [f"it has no {_STEPS}: a list of dicts, one for each step"])
+    if not steps:
+        return RawEpisode(where, 0, None, {}, {})
     flat = [dict(_leaves(step, ())) for step in steps]
     problems = [
         f"step {at} of {len(flat)} {'lacks' if key in flat[0] else 'has'} {dotted(key)}, as the first does not"

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionFailed
 from datasets_rl.read import images
 from datasets_rl.rows import Column
-from datasets_rl.sources._base import Decision, Recording, Selection
+from datasets_rl.sources._base import NO_TRANSITION, Decision, Recording, Selection
 from datasets_rl.sources._openx_episodes import Archives, Pictures, RawEpisode, Records
 from datasets_rl.sources._openx_episodes import Values as RawValues
 from datasets_rl.ted.episode import Encoded, Episode, Texts, Values
@@ -54,7 +54,7 @@ _TEXTS = {
     "last-step-kept": "the last step of an episode was kept as a transition: what follows it is not known",
     "end-without-flag": "records end without is_last: their last row was marked truncated, and what follows is not known",
     "flag-inside-episode": "steps inside a record have is_last or is_terminal: the record is the episode, and goes on",
-    "no-action": "episodes of a single step, which have no action, were left out",
+    **NO_TRANSITION,
     "reward-missing": "episodes have no reward: it is 0",
     "not-finite": "values that are NaN or infinite were kept",
     "widened": "unsigned integers became wider signed ones, which torch can gather, and whole rewards floats",
@@ -95,7 +95,7 @@ class OpenXRecording(Recording):
         self.metadata = dict(facts.get("metadata", {}))
         everything: dict[str, Any] = {"first": 0, "count": None, "rows": None, "most": None}
         self._whole = [{"path": path, **everything} for path in sorted(files) if not path.endswith(".json")]
-        first = next(iter(self._raw.episodes(self._whole, None)), None)
+        first = next((raw for raw in self._raw.episodes(self._whole, None) if raw.steps), None)
         if first is None:
             raise ConversionFailed(what, [f"there is no episode in {', '.join(sorted(files))}"])
         self._fields = self._fields_of(first)
@@ -186,13 +186,16 @@ class OpenXRecording(Recording):
 
     def _pieces(self, raw: RawEpisode) -> Iterator[Episode]:
         columns, steps = raw.columns, raw.steps
+        if not steps:
+            self._found["no-transition"] += 1
+            return
         marked = bool(self._flag(columns, _LAST, steps)[-1]) if _LAST in columns else True
         void = marked and not self._keeps_last
         rows = steps - void
         self._refuse_unlike(raw, columns, steps, rows)
         self._count(raw, columns, steps, marked=marked)
         if not rows:
-            self._found["no-action"] += 1
+            self._found["no-transition"] += 1
             return
         terminated = np.zeros((rows, 1), np.bool_)
         terminated[-1] = self._flag(columns, _TERMINAL, steps)[-1] if _TERMINAL in columns else False

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed, UnknownKey
+from datasets_rl.read.streams import DAMAGED
 from datasets_rl.ted.keys import Key, dotted
 from datasets_rl.ted.table import EpisodeTable
 
@@ -52,7 +53,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                             found.setdefault("trial", (text, 1))
                         else:
                             _compare_rows(found, group, column, start, stop, int(episodes.starts[row]))
-    except (OSError, KeyError, ValueError) as error:
+    except DAMAGED as error:
         raise ConversionFailed("the raw files", [f"they cannot be read: {error}"]) from error
     if rows:
         found["source"] = (f"there is no episode {min(rows)} in the files", len(rows))
@@ -61,7 +62,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
 
 def _late(group: h5py.Group) -> int:
     """Return 1 if reward and end mark of a step stand one row later."""
-    return int(np.isnan(np.asarray(group["actions"][-1], np.float64)).all())
+    return int(len(group["actions"]) and np.isnan(np.asarray(group["actions"][-1], np.float64)).all())
 
 
 def _cut(group: h5py.Group) -> list[tuple[int, int]]:
@@ -69,7 +70,7 @@ def _cut(group: h5py.Group) -> list[tuple[int, int]]:
     late = _late(group)
     steps = len(group["actions"]) - late
     marks = group["done"][late:].reshape(-1) == 1 if "done" in group else np.zeros(steps, bool)
-    stops = sorted({*(np.flatnonzero(marks) + 1).tolist(), steps})
+    stops = sorted({*(np.flatnonzero(marks) + 1).tolist(), steps} - {0})
     return [*zip([0, *stops], stops, strict=False)]
 
 

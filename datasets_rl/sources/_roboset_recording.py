@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionFailed
 from datasets_rl.read.hdf5 import Block, Hdf5Array, Hdf5File
 from datasets_rl.rows import Column
-from datasets_rl.sources._base import Decision, Recording, Selection
+from datasets_rl.sources._base import NO_TRANSITION, Decision, Recording, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, EPISODE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted
 
@@ -67,6 +67,8 @@ _TEXTS = {
     "rows-are-steps": "trials end with an action: their rows are steps, and the state after the last one is not known",
     "end-without-flag": "trials end without an end mark: their last step was marked truncated",
     "flag-inside-trial": "steps inside a trial have an end mark: the trajectory ends there and goes on as another",
+    "unwritten-chunks": "chunks that the file never wrote have the fill value of their array",
+    **NO_TRANSITION,
     "widened": "trials have numbers of 16 bits, or unsigned ones, which were widened without loss",
     "flags-cast": "trials store their end marks as numbers, 0 or 1, which were turned into booleans",
 }
@@ -84,6 +86,11 @@ class _Trial:
     number: int
     arrays: Mapping[Key, Hdf5Array]
     """What lies below its group, by key."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has; 0 where it has no action."""
+        return self.arrays[ACTION].shape[0] if ACTION in self.arrays else 0
 
 
 class RoboSetRecording(Recording):
@@ -110,7 +117,7 @@ class RoboSetRecording(Recording):
         first = min(files, key=self._seeds.__getitem__)
         with Hdf5File(files[first], threads=1) as file:
             trials = _trials(file, first)
-            self.columns = _columns(trials[0], f"{what}: {first}")
+            self.columns = _columns(next((one for one in trials if one.rows), trials[0]), f"{what}: {first}")
         self._by_key = {column.key: column for column in self.columns}
         self._wanted = Selection(keys=tuple(facts.get("keys", ()))).kept_keys([*self._by_key])
 
@@ -126,6 +133,7 @@ class RoboSetRecording(Recording):
         faults: list[str] = []
         for path in sorted(self._files) if part is None else part:
             with Hdf5File(self._files[path]) as file:
+                self._found["unwritten-chunks"] += file.unwritten
                 for trial in _trials(file, path):
                     try:
                         yield from self._pieces(trial, self._seeds[path])
@@ -147,7 +155,8 @@ class RoboSetRecording(Recording):
         by_state = rows > 0 and bool(np.isnan(last_action.astype(np.float64)).all())
         steps = rows - by_state
         if not steps:
-            raise _Faults("it has no step")
+            self._found["no-transition"] += 1
+            return
         ends = self._ends(trial, rows)[by_state:]
         self._found["rows-are-states" if by_state else "rows-are-steps"] += 1
         self._found["flag-inside-trial"] += int(ends[:-1].sum())

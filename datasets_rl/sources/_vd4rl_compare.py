@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed, UnknownKey
+from datasets_rl.read.streams import DAMAGED
 from datasets_rl.ted.keys import Key, dotted
 from datasets_rl.ted.table import EpisodeTable
 
@@ -63,7 +64,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                 before = {name: one[-1:] for name, one in rows.items()}
             if path.endswith(".npz"):
                 before = {}
-    except (OSError, ValueError, KeyError) as error:
+    except DAMAGED as error:
         raise ConversionFailed("the raw files", [f"they cannot be read: {error}"]) from error
     found = [*differences.values()]
     if done != episodes.steps:
@@ -79,7 +80,8 @@ def _blocks(path: Path) -> Iterator[dict[str, NDArray[Any]]]:
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as file:
             rows = {name: file[name] for name in file.files}
-        yield {name: one[: len(rows["image"])] for name, one in rows.items()}
+        if len(rows["image"]):
+            yield {name: one[: len(rows["image"])] for name, one in rows.items()}
         return
     with h5py.File(path, "r", locking=False) as file:
         for start in range(0, len(file["step_type"]), _BLOCK):

@@ -33,7 +33,10 @@ class EpisodeFiles(RowRecording):
         """Yield the episodes of these files."""
         for number, path in part or enumerate(sorted(self._files)):
             with NpzFile(self._files[path], path.rpartition("/")[2]) as file:
-                yield from self._episode(number, path, file)
+                if _is_empty(file):
+                    self.found["no-transition"] += 1
+                else:
+                    yield from self._episode(number, path, file)
 
     def _described(self, path: str, file: NpzFile) -> dict[str, Column]:
         """Return the columns of a file by their names in it, once it has what it must have."""
@@ -111,6 +114,12 @@ class EpisodeFiles(RowRecording):
         return Marks(first, ends, marks.terminal)
 
 
+def _is_empty(file: NpzFile) -> bool:
+    """Say whether a file has a reset alone, or nothing: no transition can be made of it."""
+    arrays = [one for name, one in file.arrays.items() if name not in _MARKS]
+    return bool(arrays) and all(len(one.shape) > 0 and one.shape[0] < 2 for one in arrays)
+
+
 def _misplaced(path: str, file: NpzFile, rows: int) -> Iterator[str]:
     """Yield where a file contradicts itself, or its name."""
     for name, one in file.arrays.items():
@@ -119,8 +128,6 @@ def _misplaced(path: str, file: NpzFile, rows: int) -> Iterator[str]:
     words = Path(path).stem.split("-")
     if len(words) == 3 and words[2] != str(rows):
         yield f"it has {rows:,} rows; its name says {words[2]}"
-    if rows < 2:
-        yield f"it has {rows} rows; expected a reset and a step at least"
     declared = sum(one.dtype.itemsize * prod(one.shape) for name, one in file.arrays.items() if name != "image")
     if declared > _SMALL_BYTES:
         yield f"its arrays beside the pictures declare {declared:,} bytes; expected {_SMALL_BYTES:,} at most"
@@ -137,4 +144,3 @@ def _pictures(file: NpzFile, rows: int) -> Iterator[tuple[int, NDArray[np.uint8]
         reader.read_into(pictures[len(before) :])
         yield start - len(before), pictures
         before = pictures[-1:]
-    reader.finish()

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionFailed
 from datasets_rl.rows import Column
-from datasets_rl.sources._base import Decision, Recording, Selection
+from datasets_rl.sources._base import NO_TRANSITION, Decision, Recording, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted
 
@@ -52,6 +52,8 @@ _TEXTS = {
     "reward are zeros, stands inside: they were cut there",
     "row-without-step": "rows stand alone between two cuts: no transition can be made of them",
     "terminal-from-discount": "files have no is_terminal: an episode is terminated if its last discount is 0",
+    "unwritten-chunks": "chunks that the file never wrote have the fill value of their array",
+    **NO_TRANSITION,
     "not-finite": "values that are NaN or infinite were kept",
     "rounded": "values of 64 bits changed when they were stored with 32",
 }

@@ -49,6 +49,7 @@ class RowFiles(RowRecording):
             names = self._names(part["file"], file)
             marks = self._marks(part["file"], file)
             piece, pieces = part["cut"]
+            self.found["unwritten-chunks"] += file.unwritten if piece == 0 else 0
             if not piece and part["before"] is not None:
                 before = closing.enter_context(Hdf5File(self._files[part["before"]]))
                 self._names(part["before"], before)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, UnknownId
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
-from datasets_rl.sources._local_description import ENDINGS, FILE, Description
+from datasets_rl.sources._local_description import ENDINGS, FILE, Description, no_choice
 from datasets_rl.sources._selection import read_numbers
 
 if TYPE_CHECKING:
@@ -87,7 +87,13 @@ class Local(Source):
             (inside[FILE], *(asset for _, asset in data.values())),
             tuple(_grouped(data)),
             common=(inside[FILE].path, inside[first].path),
-            facts={"document": document, "format": form, "first": first, "keys": list(selection.keys)},
+            facts={
+                "document": document,
+                "format": form,
+                "first": first,
+                "keys": list(selection.keys),
+                "chosen": bool(selection.episodes),
+            },
             entry=described,
             revision=folder.revision,
         )
@@ -104,6 +110,7 @@ class Local(Source):
             {path.removeprefix(f"{name}/"): Path(place) for path, place in files.items()},
             known["first"],
             known["keys"],
+            chosen=known.get("chosen", False),
         )
 
     def compare(
@@ -132,11 +139,9 @@ def _parsed(text: str, what: str) -> dict[str, Any]:
 
 def _chosen(selection: Selection, said: Description, total: int) -> list[int]:
     """Return the numbers of the files that have the episodes that are wanted."""
-    if selection.episodes and said.by != "file":
-        raise BadArgument(
-            "episodes can be chosen where a file is an episode; here they are told by what is in the files",
-            hint=f'say [episodes] by = "file" in {FILE}, or choose files with --include',
-        )
+    # Where the description leaves it out, the first file tells whether a file is an episode.
+    if selection.episodes and said.by not in {"file", ""}:
+        raise no_choice(said.by)
     return read_numbers(selection.episodes, total)
 
 

@@ -15,7 +15,7 @@ from datasets_rl.errors import BadArgument, UnknownKey
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import nest
-from datasets_rl.ted.keys import NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TRUNCATED, Key, dotted
+from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TRUNCATED, Key, dotted
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = ["SelectedRows"]
@@ -24,12 +24,13 @@ __all__ = ["SelectedRows"]
 class SelectedRows(EpisodicStorage):
     """The rows of a dataset that are named, in their order.
 
-    Where the row below one is left out and belongs to the same episode, the episode ends there, truncated, with the
-    true observation after it; its number stays, and stands for all of its pieces if it has lost rows in the middle. In
+    Where the next row is left out and belongs to the same episode, the episode ends there, truncated, with the true
+    observation after it; the rows that follow are another episode. ``episode`` is the number of each in `episodes`. In
     the shapes, M is the number of rows named.
 
         dataset    0  1  2  3 |  4  5  6  7     row 3 and row 7 end episodes
         named      0  1  2       4     6  7     rows 2 and 4 end them here too
+        episode    0  0  0       1     2  2
 
     Args:
         dataset: All rows.
@@ -52,6 +53,7 @@ class SelectedRows(EpisodicStorage):
         self._rows = torch.from_numpy(np.ascontiguousarray(rows, np.int64))
         self._episodes, cut = _cut_table(dataset, rows)
         self._cut = torch.from_numpy(cut)
+        self._numbers = torch.from_numpy(np.repeat(np.arange(len(self._episodes)), self._episodes.lengths))
         self._cut_keys = (NEXT_TRUNCATED, NEXT_DONE) if dataset.truncated_as_done else (NEXT_TRUNCATED,)
         self.fields = dict.fromkeys(dataset.keys()) if fields is None else dict(fields)
         self.fields.pop(NEXT_FINAL_KNOWN, None)
@@ -84,6 +86,7 @@ class SelectedRows(EpisodicStorage):
         cut = self._cut[at].unsqueeze(-1)
         for key in self._cut_keys:
             data[key].logical_or_(cut)
+        data[EPISODE] = self._numbers[at]
         if self._unchanged:
             if self.dataset.masked and not self.masked:
                 data[NEXT].del_("final_known")
@@ -95,6 +98,8 @@ class SelectedRows(EpisodicStorage):
         """Return one field of all M rows, [M, ...], a copy."""
         if key not in self.fields:
             raise UnknownKey(dotted(key), [dotted(one) for one in self.fields])
+        if key == EPISODE:
+            return self._numbers.clone()
         values = _read_as(self.dataset.column(key)[self._rows], self.fields[key])
         return values | self._cut.unsqueeze(-1) if key in self._cut_keys else values
 
@@ -102,6 +107,8 @@ class SelectedRows(EpisodicStorage):
         """Return one field of some rows, [B, ...]."""
         if key not in self.fields:
             raise UnknownKey(dotted(key), [dotted(one) for one in self.fields])
+        if key == EPISODE:
+            return self._numbers[rows]
         values = _read_as(self.dataset.pick(key, self._rows[rows]), self.fields[key])
         return values | self._cut[rows].unsqueeze(-1) if key in self._cut_keys else values
 

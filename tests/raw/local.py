@@ -361,9 +361,6 @@ TABLE_FAULTS = {
     "an episode in two pieces": Fault(
         lambda folder: _rewritten(folder, "episode_index", [10, 11, 10, 10]), "in 2 places that do not touch"
     ),
-    "an episode without a step": Fault(
-        lambda folder: _rewritten(folder, "episode_index", [10, 10, 10, 11]), "has no step"
-    ),
     "empty cells": Fault(lambda folder: _rewritten(folder, "note", ["a", None, "b", "c"]), "cells are empty"),
     "lists of unequal lengths": Fault(
         lambda folder: _rewritten(folder, "observation.state", [[1.0], [1.0, 2.0], [1.0], [1.0]]), "observation"
@@ -373,7 +370,9 @@ TABLE_FAULTS = {
 }
 DREAMER_FAULTS = {
     "lengths that do not add up": Fault(arrays("run/0.npz", sizes=np.array([5, 4])), "tells of 9 rows; there are 8"),
-    "an episode of no rows": Fault(arrays("run/0.npz", sizes=np.array([0, 8])), "gives episode 0 of it 0 rows"),
+    "an episode of fewer than no rows": Fault(
+        arrays("run/0.npz", sizes=np.array([-1, 9])), "gives episode 0 of it -1 rows"
+    ),
     "lengths that are no whole numbers": Fault(
         arrays("run/0.npz", sizes=np.array([5.0, 3.0])), "expected whole numbers"
     ),

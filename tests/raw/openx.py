@@ -493,7 +493,6 @@ ARCHIVE_FAULTS = {
     ),
     "a web page lies in the place of an archive": Fault(lambda root: archive_file(root).write_bytes(HTML), "web page"),
     "an episode has no steps": Fault(partial(spoil_archive, pickle.dumps({"frames": []})), "it has no steps"),
-    "an episode has an empty list of steps": Fault(partial(spoil_archive, pickle.dumps({"steps": []})), "no steps"),
     "a step has a field more": Fault(
         partial(spoil_steps, lambda steps: steps[2].__setitem__("force", 1.0)), "step 2 of 6 has force"
     ),

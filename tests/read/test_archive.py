@@ -137,6 +137,30 @@ def test_names_that_lead_out_are_refused(name):
     assert "leads out of the archive" in faults(zipped({name: b""}))[0]
 
 
+@pytest.mark.parametrize("squeeze", SQUEEZE.values(), ids=SQUEEZE)
+def test_an_archive_of_the_current_folder_is_read(tmp_path, squeeze):
+    """What ``tar -cJf x.tar.xz .`` packs: the folder ``./`` first, and ``./`` before every name."""
+    for name, content in {"maze/a.npy": b"1", "b.npy": b"22"}.items():
+        (tmp_path / "folder" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "folder" / name).write_bytes(content)
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        tar.add(tmp_path / "folder", "./")
+        assert tar.getnames()[0] == "./"
+
+    assert read(squeeze(out.getvalue())) == {"maze/a.npy": b"1", "b.npy": b"22"}
+
+
+@pytest.mark.parametrize("name", [".", "", "./.", "./../b", "/."])
+def test_a_file_without_a_name_or_outside_is_refused(name):
+    assert len(faults(tarred({name: b""}))) == 1
+
+
+def test_one_name_written_in_two_ways_is_there_twice():
+    assert faults(tarred({"./a": b"1", "a": b"2"})) == ("a is there twice",)
+    assert faults(zipped({"./a": b"1", "a": b"2"})) == ("a is there twice",)
+
+
 def test_all_foul_names_of_a_zip_are_named_at_once():
     assert len(faults(zipped(dict.fromkeys(FOUL_NAMES, b"") | {"good": b""}))) == len(FOUL_NAMES)
 

@@ -163,6 +163,47 @@ def test_closing_stops_the_threads(tmp_path):
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("inflate")]
 
 
+class TestRareButValid:
+    """What HDF5 allows and few writers use is read as h5py reads it."""
+
+    @pytest.mark.parametrize("fill", [0, 7])
+    @pytest.mark.parametrize("options", [{"compression": "gzip", "chunks": (10, 5)}, {"chunks": (10, 17)}, {}], ids=str)
+    def test_what_was_never_written_is_the_fill_value(self, tmp_path, options, fill):
+        path = tmp_path / "x.h5"
+        with h5py.File(path, "w") as file:
+            dataset = file.create_dataset("x", (100, 17), "f4", fillvalue=fill, **options)
+            if options:
+                dataset[30:50] = np.random.default_rng(0).normal(size=(20, 17))
+
+        with Hdf5File(path) as file, h5py.File(path, locking=False) as plain:
+            np.testing.assert_array_equal(file.read("x"), plain["x"][:])
+            np.testing.assert_array_equal(joined(file, rows=7)["x"], plain["x"][:])
+            assert file.read("x")[60, 3] == fill
+            assert file.arrays["x"].unwritten == {(): 1, ("chunks",): 8, ("compression", "chunks"): 32}[tuple(options)]
+
+    @pytest.mark.parametrize("size", [512, 1024, 1 << 16])
+    def test_a_user_block_may_come_before_the_signature(self, tmp_path, size):
+        path = tmp_path / "x.h5"
+        with h5py.File(path, "w", userblock_size=size) as file:
+            file.create_dataset("x", data=ARRAY, compression="gzip", chunks=(100, 7))
+        path.write_bytes(b"MATLAB 7.3 MAT-file" + path.read_bytes()[19:])
+
+        with Hdf5File(path) as file:
+            np.testing.assert_array_equal(file.read("x"), ARRAY)
+
+    def test_soft_links_within_the_file_name_their_target_again(self, tmp_path):
+        path = tmp_path / "x.h5"
+        with h5py.File(path, "w") as file:
+            file["run/3/x"] = ARRAY
+            file["latest"] = h5py.SoftLink("/run/3")
+            file["run/y"] = h5py.SoftLink("3/x")
+            file["z"] = h5py.SoftLink("latest/./x")
+
+        with Hdf5File(path) as file:
+            assert list(file.arrays) == ["latest/x", "run/3/x", "run/y", "z"]
+            np.testing.assert_array_equal(file.read("run/y"), ARRAY)
+
+
 class TestDamage:
     """Every fault is a ConversionFailed that says what is wrong and where."""
 
@@ -327,11 +368,44 @@ class TestHostile:
             file.create_dataset("x", (10**10,), "S1000")
         self.refused(tmp_path / "x.h5", r"x declares \[10000000000\]")
 
-    def test_rows_that_were_never_written_are_refused(self, tmp_path):
+    def test_a_chunk_that_is_much_larger_than_the_dataset_is_refused_without_memory_for_it(self, tmp_path):
         with h5py.File(tmp_path / "x.h5", "w") as file:
-            dataset = file.create_dataset("x", (100, 17), "f4", chunks=(10, 17), compression="gzip")
-            dataset[:50] = np.random.default_rng(0).normal(size=(50, 17))
-        self.refused(tmp_path / "x.h5", "10 chunks, but stores 5")
+            file.create_dataset("x", (200, 11), "f4", chunks=(4_000_000, 11), maxshape=(None, 11), compression="gzip")
+            file["x"].id.write_direct_chunk((0, 0), zlib.compress(bytes(4_000_000 * 44), 1))
+        tracemalloc.start()
+        self.refused(tmp_path / "x.h5", r"x has chunks of \[4000000, 11\], 176,000,000 bytes, for \[200, 11\]")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+
+        assert peak < 5_000_000
+
+    def test_a_row_of_chunks_that_needs_more_than_a_gigabyte_is_refused(self, tmp_path):
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            file.create_dataset("x", (40_000_000, 11), "f4", chunks=(40_000_000, 11), compression="gzip")
+            file["x"].id.write_direct_chunk((0, 0), bytes(2_000_000))
+        self.refused(tmp_path / "x.h5", "one row of chunks has 1,760,000,000 bytes; expected 1,073,741,824 at most")
+
+    def test_groups_that_hold_each_other_many_times_end(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(hdf5, "_NAMES_MOST", 500)
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            for level in range(10):
+                for name in "abcd":
+                    file[f"{level}/{name}"] = file.require_group(str(level + 1))
+        self.refused(tmp_path / "x.h5", "it has 500 names of groups and datasets or more")
+
+    def test_a_soft_link_by_way_of_another_file_is_refused_and_that_file_is_not_opened(self, tmp_path):
+        one(tmp_path / "secret.h5")
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            file["a"] = h5py.ExternalLink("secret.h5", "/")
+            file["b"] = h5py.SoftLink("/a/x")
+        with pytest.raises(ConversionFailed) as caught:
+            Hdf5File(tmp_path / "x.h5")
+        assert [problem.partition(" ")[0] for problem in caught.value.problems] == ["a", "b"]
+
+    def test_soft_links_that_lead_to_each_other_are_refused(self, tmp_path):
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            file["a"], file["b"] = h5py.SoftLink("/b"), h5py.SoftLink("a")
+        self.refused(tmp_path / "x.h5", "a is a link to another place")
 
     def test_a_group_that_holds_itself_is_listed_once(self, tmp_path):
         with h5py.File(tmp_path / "x.h5", "w") as file:

@@ -81,11 +81,51 @@ class TestNpy:
         source = reader(npy(ARRAY))
         source.read_into(out[10:50])
         source.read_into(out[50:110])
-        source.finish()
 
         np.testing.assert_array_equal(out[10:110], ARRAY)
         assert not out[:10].any()
         assert not out[110:].any()
+
+    def test_the_last_row_is_given_only_once_the_checksum_was_compared(self, tmp_path):
+        with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_STORED) as file:
+            file.writestr("x.npy", npy(ARRAY))
+        with zipfile.ZipFile(tmp_path / "x.npz") as file:
+            crc = file.getinfo("x.npy").CRC.to_bytes(4, "little")
+        (tmp_path / "x.npz").write_bytes((tmp_path / "x.npz").read_bytes().replace(crc, bytes(4)))
+
+        with NpzFile(tmp_path / "x.npz") as file:
+            rows = file.open("x")
+            out = np.empty((50, 7, 3), np.uint8)
+            rows.read_into(out)
+            np.testing.assert_array_equal(out, ARRAY[:50])
+            with pytest.raises(ConversionFailed, match="checksum is wrong"):
+                rows.read_into(out)
+            with pytest.raises(ConversionFailed, match="checksum is wrong"):
+                next(file.blocks("x", 1000))
+
+    def test_an_error_about_thousands_of_members_names_a_few_and_counts_the_others(self, tmp_path):
+        for name, content in {"good": npy(ARRAY[0]), "bad": b"nonsense"}.items():
+            with zipfile.ZipFile(tmp_path / name, "w") as file:
+                for number in range(3000):
+                    file.writestr(f"{number}.npy", content)
+
+        with NpzFile(tmp_path / "good") as file, pytest.raises(ConversionFailed) as caught:
+            file.require(["rewards"])
+        assert str(caught.value).startswith("good cannot be converted: it has no array rewards; it has 0, 1, 2, ")
+        assert "19 and 2,980 more" in str(caught.value)
+        with pytest.raises(ConversionFailed) as caught:
+            NpzFile(tmp_path / "bad")
+        assert len(caught.value.problems) == 21
+        assert caught.value.problems[-1] == "and 2,980 more"
+
+    def test_a_flipped_bit_in_the_name_of_a_member_is_refused(self, tmp_path):
+        np.savez(tmp_path / "x.npz", rewards=ARRAY)
+        data = (tmp_path / "x.npz").read_bytes()
+        first, last = data.index(b"rewards.npy"), data.rindex(b"rewards.npy")
+        for at in (first, last):
+            (tmp_path / "x.npz").write_bytes(data[:at] + b"s" + data[at + 1 :])
+            with pytest.raises(ConversionFailed, match="its data has the name"):
+                NpzFile(tmp_path / "x.npz")
 
     def test_more_rows_than_there_are_are_refused(self):
         with pytest.raises(ConversionFailed, match="it has 100 rows; expected 101"):
@@ -217,8 +257,7 @@ class TestGzip:
         tracemalloc.start()
         with GzipNpy(path) as source:
             source.read_into(out)
-            source.finish()
-        peak = tracemalloc.get_traced_memory()[1]
+            peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
 
         np.testing.assert_array_equal(out, array)

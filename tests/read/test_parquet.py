@@ -161,6 +161,18 @@ def test_a_cut_file_is_refused(tmp_path, kind):
             TableFile(tmp_path / "cut")
 
 
+def test_a_page_with_a_checksum_is_compared_with_it(tmp_path):
+    values = np.arange(1000, dtype=np.int64)
+    options = {"write_page_checksum": True, "compression": "none", "use_dictionary": False}
+    parquet.write_table(pa.table({"a": values}), tmp_path / "x", **options)
+    data = bytearray((tmp_path / "x").read_bytes())
+    data[data.index(values.tobytes()) + 4001] ^= 1
+    (tmp_path / "x").write_bytes(data)
+
+    with pytest.raises(ConversionFailed, match="CRC"), TableFile(tmp_path / "x") as file:
+        list(file.blocks(["a"], rows=300))
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.sampled_from(["parquet", "arrow"]))
 def test_damage_never_fails_in_another_way(tmp_path, data, kind):

@@ -268,6 +268,66 @@ def test_a_checkpoint_that_is_missing_cuts_the_episode_before_and_the_one_after(
     assert rules(stored)["end-without-flag"] == 2
 
 
+def noop(buffer, shade, *, action=0):
+    """Add a step without a reward whose frame has one shade."""
+    buffer.add(np.full((84, 84), shade, np.uint8), np.int32(action), np.float32(0), 0)
+
+
+@pytest.mark.parametrize(
+    ("shade", "action", "terminal", "dropped"),
+    [(9, 0, 0, 0), (0, 0, 0, 2), (9, 3, 0, 0), (0, 3, 0, 0), (9, 0, 1, 3)],
+    ids=["frame", "nothing", "frame and action", "action", "end"],
+)
+def test_black_rows_that_begin_a_log_are_blank_only_if_the_row_before_may_be(
+    buffer, convert, shade, action, terminal, dropped
+):
+    """Of what comes before a log whose predecessor is not here, its own last place is all that is known.
+
+    added   19                   20 21 22                         23 ... 38
+            the last place       no action, no reward, black      steps
+    """
+    for _ in range(16):
+        noop(buffer, 50, action=1)
+    buffer.add(np.full((84, 84), shade, np.uint8), np.int32(action), np.float32(0), terminal)
+    for _ in range(0 if terminal else 3):
+        noop(buffer, 0)
+    for row in range(16):
+        noop(buffer, 100 + row, action=2)
+
+    stored = convert(checkpoints="1")
+
+    assert stored.column(("action",)).tolist() == [0] * (3 - dropped) + [2] * 16
+    assert stored.column(("observation",))[:, 0, 0].tolist() == [0] * (3 - dropped) + list(range(100, 116))
+    assert rules(stored).get("blank-rows", 0) == dropped
+    assert rules(stored)["row-of-another-part"] == 1
+
+
+def test_a_run_whose_first_log_is_not_the_first_one_begins_with_steps_that_are_kept(buffer, tree, convert):
+    """Black frames without action and reward are blank rows at the beginning of the training, and not of this log."""
+    for _ in range(16):
+        noop(buffer, 50, action=1)
+    noop(buffer, 9, action=3)
+    for _ in range(3):
+        noop(buffer, 0)
+    for row in range(16):
+        noop(buffer, 100 + row, action=2)
+    for path in (tree / LOGS).glob("*_ckpt.0.gz"):
+        path.unlink()
+    for path in (tree / LOGS).glob("*_ckpt.1.gz"):
+        path.rename(path.with_name(path.name.replace(".1.", ".0.")))
+
+    assert convert().column(("action",)).tolist() == [0] * 3 + [2] * 16
+
+
+def test_rows_that_only_a_missing_checkpoint_has_in_order_are_not_called_those_of_earlier_ones(tree, convert):
+    write_logs(tree)
+
+    alone, together = rules(convert(checkpoints="4")), rules(convert())
+    assert alone["rows-of-a-missing-checkpoint"] == together["rows-behind-the-cursor"] > 0
+    assert "rows-behind-the-cursor" not in alone
+    assert "rows-of-a-missing-checkpoint" not in together
+
+
 def test_a_log_that_was_never_written_shows_in_the_counts(buffer, convert):
     """The cursor passes the last place among rows of zeros: the buffer is not logged, and 20 rows are lost.
 

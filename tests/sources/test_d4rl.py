@@ -6,11 +6,15 @@ import re
 from pathlib import Path
 
 import d4rl_files
+import h5py
 import numpy as np
 import pytest
 from d4rl_files import pieces
 
 import datasets_rl.demo
+from datasets_rl import library, verification
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.settings import Settings
 from datasets_rl.sources import source
 from datasets_rl.sources.d4rl import SOURCE
 
@@ -522,3 +526,76 @@ def following(episode, key):
 def converted(episodes):
     columns = joined(episodes)
     return lambda key, start, stop: columns[key][start:stop]
+
+
+def test_rare_but_valid_hdf5_is_read_and_what_was_never_written_is_counted(tmp_path):
+    """A user block as MATLAB writes it, soft links within the file, and chunks that stand for the fill value."""
+    columns = dict(d4rl_files.mujoco_columns(d4rl_files.rollout()))
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w", userblock_size=512) as file:
+        for name in ("observations", "next_observations", "actions", "terminals", "timeouts"):
+            file[f"run/{name}"] = columns[name]
+            file[name] = h5py.SoftLink(f"/run/{name}")
+        rewards = file.create_dataset("rewards", (300,), "f4", chunks=(10,), compression="gzip", fillvalue=-1)
+        rewards[:100] = columns["rewards"][:100]
+        del file["run/terminals"], file["terminals"]
+        file["terminals"] = columns["terminals"]
+    settings = Settings(home=tmp_path / "home", progress=False)
+
+    made = library.download("d4rl/halfcheetah-medium-v2", from_local=path, hash_check=False, settings=settings)
+    assert verification.verify(made, deep=True, settings=settings).problems == ()
+    stored = StoredDataset(made)
+    np.testing.assert_array_equal(stored.column(OBSERVATION), columns["observations"])
+    np.testing.assert_array_equal(stored.column(REWARD)[:100, 0], columns["rewards"][:100])
+    assert (stored.column(REWARD)[100:] == -1).all()
+    assert {one.rule: one.count for one in stored.manifest.decisions}["unwritten-chunks"] == 20
+
+
+def downloaded(tmp_path, columns, name="halfcheetah-medium-v2"):
+    """Convert a file of these columns, and compare what is stored with it."""
+    tmp_path.mkdir(exist_ok=True)
+    d4rl_files.write(tmp_path / "x.hdf5", columns)
+    settings = Settings(home=tmp_path / "home", progress=False)
+    made = library.download(f"d4rl/{name}", from_local=tmp_path / "x.hdf5", hash_check=False, settings=settings)
+    assert verification.verify(made, deep=True, settings=settings).problems == ()
+    return StoredDataset(made)
+
+
+@pytest.mark.parametrize(("dtype", "noise"), [("f8", 1e-6), ("f4", 1e-6), ("f2", 2e-3)])
+def test_rounding_between_the_two_observations_cuts_no_episode(tmp_path, dtype, noise):
+    """The observation of the next row is stored, and the last one of an episode comes from next_observations."""
+    columns = dict(d4rl_files.mujoco_columns(d4rl_files.rollout()))
+    for name in ("observations", "next_observations"):
+        columns[name] = columns[name].astype(dtype)
+    dice = np.random.default_rng(0)
+    rows = dice.choice(300, 60, replace=False)
+    whole = [len(one) for one in downloaded(tmp_path / "exact", columns).episodes]
+    exact = columns["next_observations"].copy()
+    columns["next_observations"][rows] += (dice.uniform(-noise, noise, (60, 17)) * (1 + np.abs(exact[rows]))).astype(
+        dtype
+    )
+    changed = (columns["next_observations"] != exact).any(axis=1)
+
+    stored = downloaded(tmp_path / "noisy", columns)
+    ends = np.asarray(stored.episodes.stops) - 1
+    within = np.setdiff1d(np.arange(300), ends)
+    assert [len(one) for one in stored.episodes] == whole
+    assert "seam-without-flag" not in {one.rule for one in stored.manifest.decisions}
+    assert {one.rule: one.count for one in stored.manifest.decisions}["next-observation-rounded"] == changed[
+        within
+    ].sum()
+    following = stored.column(("next", "observation"))
+    np.testing.assert_array_equal(following[within], stored.column(OBSERVATION)[within + 1])
+    np.testing.assert_array_equal(following[ends], columns["next_observations"][ends])
+
+
+@pytest.mark.parametrize("jump", [1e-3, 1.0, np.inf, np.nan])
+def test_a_jump_of_one_number_is_a_seam_however_much_the_others_are_rounded(tmp_path, jump):
+    columns = dict(d4rl_files.mujoco_columns(d4rl_files.rollout()))
+    columns["next_observations"] = columns["next_observations"] + np.float32(5e-7)
+    columns["next_observations"][42, 3] += jump
+
+    stored = downloaded(tmp_path, columns)
+    assert 43 in stored.episodes.stops.tolist()
+    assert {one.rule: one.count for one in stored.manifest.decisions}["seam-without-flag"] == 1
+    np.testing.assert_array_equal(stored.column(("next", "observation"))[42], columns["next_observations"][42])

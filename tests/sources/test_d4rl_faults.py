@@ -7,7 +7,9 @@ import h5py
 import numpy as np
 import pytest
 
+from datasets_rl import library
 from datasets_rl.errors import ConversionFailed
+from datasets_rl.settings import Settings
 from datasets_rl.sources.d4rl import SOURCE
 
 NAME = "halfcheetah-medium-v2"
@@ -193,3 +195,14 @@ def test_a_refused_file_is_closed(tmp_path, columns):
 
     with h5py.File(tmp_path / "x.h5", "a"):
         pass
+
+
+@pytest.mark.parametrize("name", ["infos/{}", "metadata/{}", "{}"])
+def test_a_name_that_no_file_can_have_is_refused_before_anything_is_written(tmp_path, columns, name):
+    columns[name.format("k" * 300)] = np.zeros((300, 2), np.float32)
+    d4rl_files.write(tmp_path / "x.hdf5", columns)
+    settings = Settings(home=tmp_path / "home", progress=False)
+
+    with pytest.raises(ConversionFailed, match=r"kkk\.\.\..* expected 240 at most"):
+        library.download(f"d4rl/{NAME}", from_local=tmp_path / "x.hdf5", hash_check=False, settings=settings)
+    assert not [*(tmp_path / "home").rglob("*.npy")]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import lzma
+import tarfile
 from dataclasses import replace
 
 import numpy as np
@@ -53,6 +55,33 @@ def packed(levels, suffix="npy", folder="bigfish"):
 
 def decided(stored):
     return {one.rule: one.count for one in stored.manifest.decisions}
+
+
+def test_an_archive_of_the_current_folder_is_the_same_dataset(convert):
+    """``tar -cJf bigfish.tar.xz .`` packs the folder ``./`` first, and ``./`` before every name."""
+    levels = game([3, 5])
+    root = tarfile.TarInfo("./")
+    root.type = tarfile.DIRTYPE
+    files = tarred({f"./{name}": data for name, data in written(levels, "bigfish").items()})
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        tar.addfile(root)
+
+    stored = convert(lzma.compress(out.getvalue()[:512] + files))
+    assert stored.episodes.lengths.tolist() == [3, 5]
+    assert verification.verify(stored.folder, deep=True).problems == ()
+
+
+def test_a_file_without_a_step_is_left_out_and_counted(convert):
+    files = written(game([3, 5]), "bigfish")
+    first = next(iter(files))
+    parts = first.split("_")
+    parts[-3] = "0"
+
+    stored = convert(lzma.compress(tarred({"_".join(parts): b"", **files})))
+    assert stored.episodes.lengths.tolist() == [3, 5]
+    assert decided(stored)["no-transition"] == 1
+    assert verification.verify(stored.folder, deep=True).problems == ()
 
 
 def test_the_frame_of_the_next_level_is_no_state_of_this_one(convert):

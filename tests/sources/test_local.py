@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import zipfile
 from pathlib import Path
 
 import h5py
@@ -264,8 +265,11 @@ def test_files_that_are_episodes_can_be_chosen(folder, convert):
     stored = convert('[episodes]\nby = "file"', selection=Selection(episodes="1:"))
     assert stored.episodes.lengths.tolist() == [9, 10]
     assert stored.episodes["source"].tolist() == [1, 2]
-    with pytest.raises(BadArgument, match="can be chosen where a file is an episode"):
-        convert("", home="other", selection=Selection(episodes="1:"))
+    assert convert("", home="by default", selection=Selection(episodes="1:")).episodes.lengths.tolist() == [9, 10]
+    np.savez(folder / "2.npz", **one(2, dones=[0, 1]))
+    for text in ("", '[episodes]\nby = "flags"'):
+        with pytest.raises(BadArgument, match="can be chosen where a file is an episode; here flags tell them apart"):
+            convert(text, home=f"other{len(text)}", selection=Selection(episodes="0:1"))
 
 
 def test_the_class_needs_its_folder_once(folder, tmp_path):
@@ -284,5 +288,120 @@ def test_names_that_lead_elsewhere_are_none(name):
         local.SOURCE.entry(name)
 
 
+@pytest.mark.parametrize("source", ["local", "minari", "d4rl"])
+def test_an_id_that_no_folder_can_have_is_none(source):
+    with pytest.raises(UnknownId, match="ids whose parts have 200 bytes at most"):
+        find(f"{source}/{'k' * 300}-v0")
+
+
 def test_any_other_name_is_an_id():
     assert find("local/lab/gripper-2.1").id == "local/lab/gripper-2.1"
+
+
+def test_next_observations_may_differ_from_the_next_row_by_rounding(folder, convert):
+    state = np.linspace(0, 9, 40, dtype=np.float32)[:, None]
+    after = np.roll(state, -1, axis=0)
+    after[-1] = 7
+    after[3:30] += np.float32(1e-6)
+    np.savez(folder / "a.npz", **one(40, obs=state, next_obs=after))
+
+    stored = convert()
+    assert stored.episodes.lengths.tolist() == [40]
+    assert stored.column(("next", "observation"))[:, 0].tolist() == [*state[1:, 0].tolist(), 7]
+    assert rules(stored)["next-observation-rounded"] == int((after[:-1] != state[1:]).sum())
+
+    after[20] += np.float32(1e-3)
+    np.savez(folder / "a.npz", **one(40, obs=state, next_obs=after))
+    with pytest.raises(ConversionFailed, match=r"next\.observation at row 20 is not observation of row 21"):
+        convert(home="other")
+
+
+NO_STEP = {"action": np.array([]), "reward": np.array([])}
+
+
+@pytest.mark.parametrize("empty", [["a"], ["b"], ["a", "c"]], ids=str)
+@pytest.mark.parametrize("states", [0, 1])
+def test_files_without_a_step_are_left_out_and_counted(folder, convert, empty, states):
+    for name, steps in {"a": 4, "b": 2, "c": 3}.items():
+        made = {"obs": np.zeros((states, 1), np.float32), **NO_STEP} if name in empty else one(steps, more=1)
+        np.savez(folder / f"{name}.npz", **made)
+
+    stored = convert()
+    kept = [number for number, name in enumerate("abc") if name not in empty]
+    assert stored.episodes["source"].tolist() == kept
+    assert stored.episodes.lengths.tolist() == [(4, 2, 3)[number] for number in kept]
+    assert rules(stored)["no-transition"] == len(empty)
+
+
+def test_an_empty_table_is_left_out_and_counted(folder, convert):
+    table = pa.table({name: values.reshape(4) for name, values in one().items()})
+    for name, rows in {"a": table.slice(0, 0), "b": table}.items():
+        parquet.write_table(rows, folder / f"{name}.parquet")
+
+    assert rules(convert())["no-transition"] == 1
+
+
+@pytest.mark.parametrize("by", ["lengths", "ends"])
+@pytest.mark.parametrize("more", [0, 1])
+def test_episodes_of_no_step_within_a_file_are_left_out_and_counted(folder, convert, by, more):
+    """Each has an observation where episodes have one more than steps; the numbers of the others stay."""
+    lengths = np.array([0, 2, 0, 0, 3, 0])
+    arrays = one(5, obs=np.arange(5 + 6 * more, dtype=np.float32)[:, None])
+    np.savez(folder / "a.npz", **arrays, marks=lengths if by == "lengths" else np.cumsum(lengths))
+
+    stored = convert(f'[episodes]\nby = "{by}"\narray = "marks"')
+    assert stored.episodes.lengths.tolist() == [2, 3]
+    assert stored.episodes["source"].tolist() == [1, 4]
+    assert stored.column(("observation",))[:, 0].tolist() == ([1, 2, 6, 7, 8] if more else [0, 1, 2, 3, 4])
+    assert stored.column(("action",)).tolist() == [10, 11, 12, 13, 14]
+    assert rules(stored)["no-transition"] == 4
+
+
+@pytest.mark.parametrize("alignment", ["one-more", "action-before"])
+def test_episodes_of_one_row_that_is_no_step_are_left_out_and_counted(folder, convert, alignment):
+    np.savez(folder / "a.npz", **one(6), episode_index=np.array([3, 4, 4, 4, 5, 5]))
+
+    stored = convert(f'alignment = "{alignment}"')
+    assert stored.episodes["source"].tolist() == [4, 5]
+    assert stored.column(("observation",))[:, 0].tolist() == [1, 2, 4]
+    assert rules(stored)["no-transition"] == 1
+
+
+def test_nothing_but_empty_files_is_an_error(folder, convert):
+    np.savez(folder / "a.npz", obs=np.zeros((1, 1), np.float32), **NO_STEP)
+
+    with pytest.raises(ConversionFailed, match=r"none of 1 files has a step: a\.npz"):
+        convert()
+
+
+def flipped(path, at):
+    """Flip one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 16
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("write", [np.savez, np.savez_compressed], ids=["stored", "deflated"])
+@pytest.mark.parametrize("alignment", ["same-row", "one-more", "action-before"])
+def test_a_flipped_bit_in_any_array_of_an_npz_is_an_error_and_never_another_value(folder, convert, write, alignment):
+    place = folder / "a.npz"
+    write(place, **one(40, obs=np.arange(40, dtype=np.float32)[:, None]))
+    with zipfile.ZipFile(place) as archive:
+        members = archive.infolist()
+
+    for member in members:
+        end = member.header_offset + 30 + len(member.filename) + 20 + member.compress_size
+        flipped(place, end - 2)
+        with pytest.raises(ConversionFailed, match=r"checksum is wrong|gzip stream") as caught:
+            convert(f'alignment = "{alignment}"\n[episodes]\nby = "file"', home=member.filename)
+        assert member.filename in str(caught.value)
+        flipped(place, end - 2)
+
+
+def test_verify_reports_a_raw_npz_that_was_damaged_after_the_conversion(folder, convert, tmp_path):
+    np.savez(folder / "a.npz", **one(40))
+    made = convert().folder
+    flipped(folder / "a.npz", 300)
+
+    with pytest.raises(ConversionFailed, match=r"a\.npz cannot be converted: it cannot be read: Bad CRC-32"):
+        verification.verify(made, deep=True, settings=Settings(home=tmp_path / "home", progress=False))

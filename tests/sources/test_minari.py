@@ -342,6 +342,33 @@ def _replace(file, name, data):
     file.create_dataset(name, data=data)
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_episode_without_a_step_is_left_out_and_counted(put, convert, number):
+    """Its reset stands alone."""
+    given = episodes(SPACES["box"], lengths=(3, 3, 2))
+    folder = put(given)
+
+    def empty(file):
+        group = file[f"episode_{number}"]
+        for name in ("actions", "rewards", "terminations", "truncations"):
+            _replace(group, name, group[name][:0])
+        _replace(group, "observations", group["observations"][:1])
+        group.attrs["total_steps"] = 0
+        if "infos" in group:
+            del group["infos"]
+
+    broken(folder, empty)
+    known = json.loads((folder / "data" / "metadata.json").read_text())
+    known["total_steps"] -= 3
+    (folder / "data" / "metadata.json").write_text(json.dumps(known))
+
+    stored = convert()
+    assert stored.episodes["source"].tolist() == [one for one in range(3) if one != number]
+    assert stored.episodes.lengths.tolist() == [3, 2]
+    assert {one.rule: one.count for one in stored.manifest.decisions}["no-transition"] == 1
+    assert verification.verify(stored.folder, deep=True).problems == ()
+
+
 def _objects(file, name, items):
     del file[name]
     dataset = file.create_dataset(name, len(items), h5py.vlen_dtype(items[0].dtype))

@@ -176,7 +176,7 @@ def test_an_episode_of_one_step_has_no_action_and_is_left_out(tmp_path, convert)
 
     stored = convert()
     assert stored.episodes["source"].tolist() == [1]
-    assert decided(stored)["no-action"] == 2
+    assert decided(stored)["no-transition"] == 2
     assert verification.verify(stored.folder, deep=True).problems == ()
 
 
@@ -251,14 +251,17 @@ def test_what_is_known_of_an_episode_takes_no_name_that_steps_or_the_table_have(
     assert stored.column(("next", "reward")).tolist() == [[0], [0]]
 
 
-def test_a_record_without_a_step_is_refused(tmp_path, convert):
+@pytest.mark.parametrize("first", [False, True])
+def test_a_record_without_a_step_is_left_out_and_counted(tmp_path, convert, first):
     features = {"steps/observation": [1, 2], "steps/is_first": [1, 0], "steps/is_last": [0, 1]}
     empty = dict.fromkeys(features, ())
     made = document(observation=raw.tensor("int32"), **FLAGS)
-    raw.write_records(tmp_path / "tree", [[features, empty]], document=made)
+    raw.write_records(tmp_path / "tree", [[empty, features] if first else [features, empty]], document=made)
 
-    with pytest.raises(ConversionFailed, match="record 1 cannot be converted: it has no step"):
-        convert()
+    stored = convert()
+    assert verification.verify(stored.folder, deep=True).problems == ()
+    assert stored.episodes["source"].tolist() == [int(first)]
+    assert decided(stored)["no-transition"] == 1
 
 
 def test_unsigned_integers_that_lie_as_bytes_are_verified(tmp_path, convert):

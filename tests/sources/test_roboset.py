@@ -62,6 +62,30 @@ def test_where_the_last_action_is_nan_reward_and_mark_belong_to_the_action_of_th
     assert [one.rule for one in stored.manifest.decisions] == ["rows-are-states"]
 
 
+@pytest.mark.parametrize("rows", [0, 1])
+@pytest.mark.parametrize("at", [0, 1])
+def test_trials_without_a_step_are_left_out_and_counted(tmp_path, rows, at):
+    """One row that is a state, or no row at all."""
+    path = tmp_path / "tree" / NAME / "seed0.h5"
+    write_file(
+        path, {at: counting(1, by_state=True), 1 - at: counting(3, by_state=True), 2: counting(2, by_state=False)}
+    )
+    with h5py.File(path, "r+") as file:
+        names: list[str] = []
+        file[f"Trial{at}"].visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+        for name in names:
+            kept = file[f"Trial{at}/{name}"][2 - rows :]
+            del file[f"Trial{at}/{name}"]
+            file[f"Trial{at}/{name}"] = kept
+
+    settings = Settings(home=tmp_path / "home", progress=False, retries=0)
+    stored = StoredDataset(library.download(ID, from_local=tmp_path / "tree", settings=settings))
+    assert stored.episodes["trial"].tolist() == [1 - at, 2]
+    assert stored.episodes.lengths.tolist() == [3, 2]
+    assert {one.rule: one.count for one in stored.manifest.decisions}["no-transition"] == 1
+    assert verification.verify(stored.folder, deep=True).problems == ()
+
+
 def test_where_the_last_action_is_a_number_reward_and_mark_belong_to_the_action_of_the_same_row(convert):
     stored = convert({0: counting(3, by_state=False)})
 

@@ -64,6 +64,21 @@ def decided(stored):
     return {one.rule: one.count for one in stored.manifest.decisions}
 
 
+@pytest.mark.parametrize("rows", [0, 1])
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_file_without_a_transition_is_left_out_and_counted(place, convert, rows, at):
+    """A reset alone, or nothing."""
+    arrays = as_npz(counted(5))
+    write_npz(place, {name: values[:rows] for name, values in arrays.items()}, at)
+    write_npz(place, arrays, 1 - at)
+
+    stored = convert()
+    assert stored.episodes["source"].tolist() == [1 - at]
+    assert pictures(stored) == [0, 1, 2, 3]
+    assert decided(stored)["no-transition"] == 1
+    assert verification.verify(stored.folder, deep=True).problems == ()
+
+
 def test_every_action_stands_beside_the_picture_that_it_was_taken_in(place, convert):
     write_npz(place, as_npz(counted(5)))
 
