@@ -39,12 +39,13 @@ __all__ = [
     "download",
     "listed",
     "locate",
+    "missing_part",
     "place",
     "plan",
     "raw_files",
     "refuse_foreign_files",
-    "refuse_other_part",
     "remove",
+    "require_part",
     "stored",
     "verify",
 ]
@@ -257,16 +258,16 @@ def plan(
     Raises:
         UnknownId: If there is no such id.
         FetchFailed: If the upstream had to be asked, and did not answer.
-        BadArgument: If there is no such part of the dataset, or another part of it is stored.
+        BadArgument: As `download` does.
     """
     from datasets_rl.fetch import remaining_bytes
 
     settings = settings or Settings.from_env()
-    selection = selection or Selection()
     spot = place(dataset_id, root=root, settings=settings)
     entry = _checked(dataset_id, selection)
-    if spot.exists and not force and not raw_only:
-        refuse_other_part(spot.folder, selection)
+    replaced = force or raw_only or not spot.exists
+    growing = None if replaced else missing_part(spot.folder, selection)
+    selection = growing or selection or Selection()
     options = Options(force, from_local, tuple(mirrors), keep_raw=keep_raw)
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
         contents = _resolve(dataset_id, spot, settings, options, selection, aside=Path(aside))
@@ -280,7 +281,7 @@ def plan(
         id=entry.id,
         folder=spot.folder,
         assets=contents.assets,
-        present=spot.exists and not force,
+        present=spot.exists and not force and growing is None,
         wire_bytes=wire,
         stored_bytes=stored_bytes,
         peak_bytes=None if wire is None else _peak(contents, wire, stored_bytes or 0, spot, options, settings),
@@ -350,8 +351,9 @@ def download(
         keep_raw: Keep the raw files beside the dataset.
         raw_only: Fetch and check the raw files, and convert nothing.
         limit_rate: Bytes a second over all connections.
-        selection: The part of the dataset that is wanted; all of it by default. What is stored must cover it, or
-            `force` replaces what is stored.
+        selection: The part that is wanted; `Selection()` is the whole dataset. A stored part that lacks some of it
+            grows: its place is taken in one step by a dataset that has both. None asks for what is stored, and for the
+            whole dataset where nothing is.
         engine: Converts the files of a dataset that has several, `RayEngine()` on a cluster that shares `root`; by default
             processes of this machine do. What is written is the same.
         wait: Seconds to wait for another process that makes the same dataset.
@@ -365,18 +367,17 @@ def download(
         FetchFailed: If no address gave a file.
         IntegrityFailed: If a file is not the one expected.
         ConversionFailed: If a file breaks its own format.
-        BadArgument: If there is no such part of the dataset, or another part of it is stored.
+        BadArgument: If there is no such part of the dataset; or if a choice contradicts what is stored, or what is stored
+            was preprocessed and lacks what is asked for, without `force`.
         DiskFull: If there is no room.
         Locked: If another process did not finish in time.
     """
     from datasets_rl.fetch.parallel import Limiter
 
     settings = settings or Settings.from_env()
-    selection = selection or Selection()
     spot = place(dataset_id, root=root, settings=settings)
     _checked(dataset_id, selection)
-    if spot.exists and not force and not raw_only:
-        refuse_other_part(spot.folder, selection)
+    if spot.exists and not force and not raw_only and missing_part(spot.folder, selection) is None:
         return spot.folder
     _refuse_foreign(spot)
     if spot.exists and not raw_only:
@@ -384,8 +385,10 @@ def download(
     with disk.lock(spot.lock, dataset_id, wait=wait, waiting=lambda owner: _say(f"waiting for {owner}")):
         disk.recover_folder(spot.folder, aside=spot.aside)
         if spot.exists and not force and not raw_only:
-            refuse_other_part(spot.folder, selection)
-            return spot.folder
+            if (selection := missing_part(spot.folder, selection)) is None:
+                return spot.folder
+            keep_raw = keep_raw or _keeps_raw(spot)
+        selection = selection or Selection()
         options = Options(force, from_local, tuple(mirrors), hash_check, Limiter(limit_rate), keep_raw)
         if not spot.build.exists():
             # What was learned and journalled belongs to a dataset that is finished, or was not begun.
@@ -449,28 +452,83 @@ def _refuse_foreign(spot: Place) -> None:
         )
 
 
-def _checked(dataset_id: str, selection: Selection) -> Entry:
+def _checked(dataset_id: str, selection: Selection | None) -> Entry:
     head, name = sources.split_id(dataset_id)
     origin = sources.source(head)
     entry = origin.entry(name)
-    origin.check(selection)
+    origin.check(selection or Selection())
     return entry
 
 
-def refuse_other_part(folder: Path, selection: Selection) -> None:
-    """Check that what is stored has all that is asked for.
+def missing_part(folder: Path, selection: Selection | None) -> Selection | None:
+    """Return the part to which a stored dataset must grow for a request, or None if it has all that is asked for.
+
+    Args:
+        folder: The dataset's folder.
+        selection: The part that is asked for; None asks for what is stored.
+
+    Raises:
+        BadArgument: If no growth can give both parts: a choice contradicts what is stored, the dataset was preprocessed,
+            or the two count episodes over other files. The error names both.
+    """
+    from datasets_rl.manifest import Manifest
+
+    if selection is None:
+        return None
+    manifest = Manifest.read(folder)
+    part = Selection.from_json(manifest.selection)
+    options = _options_of(manifest.id)
+    anew = "replace it with --force, or use another place with --root"
+    if contradicted := part.contradicts(selection, options):
+        here, there = (
+            ", ".join(f"--{name} {one.choice(name, options) or 'left open'}" for name in contradicted)
+            for one in (part, selection)
+        )
+        raise BadArgument(f"{folder} was made with {here}; {there} was asked for", hint=anew)
+    if part.covers(selection, options):
+        return None
+    both = f"{folder} holds {part}; {selection} was asked for"
+    if manifest.history:
+        raise BadArgument(f"{both}, and a preprocessed dataset does not grow", hint=anew)
+    if part.episodes and selection.episodes and not part.counts_as(selection, options):
+        raise BadArgument(f"{both}, which counts its episodes over other files", hint=anew)
+    return part.joined(selection, options)
+
+
+def require_part(folder: Path, selection: Selection | None) -> None:
+    """Check that a stored dataset has all that is asked for.
+
+    Args:
+        folder: The dataset's folder.
+        selection: The part that is asked for; None asks for what is stored.
 
     Raises:
         BadArgument: If it has not; the error names both.
     """
     from datasets_rl.manifest import Manifest
 
-    stored_part = Selection.from_json(Manifest.read(folder).selection)
-    if not stored_part.covers(selection):
+    if missing_part(folder, selection) is not None:
+        manifest = Manifest.read(folder)
+        words = "" if selection == Selection() else f" {selection}"
         raise BadArgument(
-            f"{folder} holds {stored_part}; {selection} was asked for",
-            hint="replace it with --force, or use another place with --root",
+            f"{folder} holds {Selection.from_json(manifest.selection)}; {selection} was asked for",
+            hint=f"`rlds download {shlex.quote(manifest.id)}{words}` adds what is missing; without a selection, what is "
+            "stored opens",
         )
+
+
+def _options_of(dataset_id: str) -> Sequence[sources.Option]:
+    try:
+        return sources.source(sources.split_id(dataset_id)[0]).options
+    except UnknownId:  # a dataset of one's own, or of a newer version
+        return ()
+
+
+def _keeps_raw(spot: Place) -> bool:
+    """Return whether the raw files of a stored dataset were kept beside it."""
+    from datasets_rl.manifest import Manifest
+
+    return all((spot.raw / file.path).is_file() for file in Manifest.read(spot.folder).raw)
 
 
 def _resolve(

@@ -127,13 +127,13 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
             return
         self.dataset_id = dataset_id
         self.split_trajs = False
-        self.selection = _kept_encoded(selection or Selection())
+        self._asked = _kept_encoded(selection or Selection())
         settings = Settings.from_env()
         place = Path(root or settings.home / self.source).expanduser().absolute()
         self.stream = Stream(
             f"{self.source}/{dataset_id}",
             root=place,
-            selection=self.selection,
+            selection=self._asked,
             room=cache_size,
             shuffle=shuffle,
             pad=self.pad,
@@ -236,6 +236,11 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         if (wanted := as_key(key)) not in self.stream.words:
             raise UnknownKey(dotted(wanted), [dotted(one) for one in self.stream.words])
         return [*self.stream.words[wanted]]
+
+    @property
+    def selection(self) -> Selection:
+        """The part of the dataset that the buffer shows; of a stream, with images as they come."""
+        return self._asked or Selection() if self.streaming else super().selection
 
     @property
     def data_path(self) -> Path:
