@@ -46,10 +46,13 @@ __all__ = [
     "refuse_foreign_files",
     "remove",
     "require_part",
+    "resolve",
     "stored",
     "verify",
 ]
 
+WHOLE = Selection()
+"""All of a dataset, whatever it has."""
 _SIZE_GUESS = 1.2  # converted bytes per raw byte, before the raw file can be opened; exact afterwards
 _WORTH_PROCESSES = 64 << 20
 """Bytes of raw files from which on shards are read by several processes."""
@@ -188,6 +191,24 @@ def place(dataset_id: str, *, root: Path | str | None = None, settings: Settings
     return Place(Path(root).expanduser().absolute(), entry.name)
 
 
+def resolve(dataset: str | Path) -> str | Path:
+    """Distinguish the folder of a dataset, or another path, from an id.
+
+    Args:
+        dataset: An id or a path. A folder of the working directory never hides a known id.
+
+    Returns:
+        The id as it is, or a path.
+    """
+    path = Path(dataset).expanduser()
+    if isinstance(dataset, Path) or path.is_absolute() or dataset.startswith((".", "~")):
+        return path
+    with suppress(UnknownId):
+        sources.find(dataset)
+        return dataset
+    return path if dataset and path.exists() else dataset
+
+
 def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None) -> Path:
     """Return the folder of a finished dataset, given by its id or by its folder.
 
@@ -197,7 +218,7 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
     as_path = Path(dataset).expanduser()
     if isinstance(dataset, Path) or (root is None and (as_path / MANIFEST_FILE).is_file()):
         if not (as_path / MANIFEST_FILE).is_file():
-            raise NotADataset(as_path)
+            raise NotADataset(as_path, *(() if as_path.exists() else ("it does not exist",)))
         return as_path.absolute()
     spot = place(dataset, root=root, settings=settings)
     if not spot.exists:
@@ -248,7 +269,7 @@ def plan(
     mirrors: Sequence[str] = (),
     raw_only: bool = False,
     keep_raw: bool = False,
-    selection: Selection | None = None,
+    selection: Selection | None = WHOLE,
     settings: Settings | None = None,
 ) -> Plan:
     """Say what `download` with the same options would do, without writing anything.
@@ -267,7 +288,7 @@ def plan(
     entry = _checked(dataset_id, selection)
     replaced = force or raw_only or not spot.exists
     growing = None if replaced else missing_part(spot.folder, selection)
-    selection = growing or selection or Selection()
+    selection = growing or selection or WHOLE
     options = Options(force, from_local, tuple(mirrors), keep_raw=keep_raw)
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
         contents = _resolve(dataset_id, spot, settings, options, selection, aside=Path(aside))
@@ -329,7 +350,7 @@ def download(
     keep_raw: bool = False,
     raw_only: bool = False,
     limit_rate: int | None = None,
-    selection: Selection | None = None,
+    selection: Selection | None = WHOLE,
     engine: Engine | None = None,
     wait: float = 3600.0,
     settings: Settings | None = None,
@@ -351,9 +372,9 @@ def download(
         keep_raw: Keep the raw files beside the dataset.
         raw_only: Fetch and check the raw files, and convert nothing.
         limit_rate: Bytes a second over all connections.
-        selection: The part that is wanted; `Selection()` is the whole dataset. A stored part that lacks some of it
-            grows: its place is taken in one step by a dataset that has both. None asks for what is stored, and for the
-            whole dataset where nothing is.
+        selection: The part that is wanted; by default the whole dataset. A stored part that lacks some of it grows: a
+            dataset that has both parts replaces it in one step. None asks for what is stored, and for the whole dataset
+            if nothing is.
         engine: Converts the files of a dataset that has several, `RayEngine()` on a cluster that shares `root`; by default
             processes of this machine do. What is written is the same.
         wait: Seconds to wait for another process that makes the same dataset.
@@ -388,7 +409,7 @@ def download(
             if (selection := missing_part(spot.folder, selection)) is None:
                 return spot.folder
             keep_raw = keep_raw or _keeps_raw(spot)
-        selection = selection or Selection()
+        selection = selection or WHOLE
         options = Options(force, from_local, tuple(mirrors), hash_check, Limiter(limit_rate), keep_raw)
         if not spot.build.exists():
             # What was learned and journalled belongs to a dataset that is finished, or was not begun.
@@ -456,7 +477,7 @@ def _checked(dataset_id: str, selection: Selection | None) -> Entry:
     head, name = sources.split_id(dataset_id)
     origin = sources.source(head)
     entry = origin.entry(name)
-    origin.check(selection or Selection())
+    origin.check(selection or WHOLE)
     return entry
 
 
@@ -509,7 +530,7 @@ def require_part(folder: Path, selection: Selection | None) -> None:
 
     if missing_part(folder, selection) is not None:
         manifest = Manifest.read(folder)
-        words = "" if selection == Selection() else f" {selection}"
+        words = "" if selection == WHOLE else f" {selection}"
         raise BadArgument(
             f"{folder} holds {Selection.from_json(manifest.selection)}; {selection} was asked for",
             hint=f"`rlds download {shlex.quote(manifest.id)}{words}` adds what is missing; without a selection, what is "
