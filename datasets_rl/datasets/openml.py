@@ -47,11 +47,11 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
         prefetch: Batches made ahead of time by as many threads.
         transform: Applied to every batch.
         download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
-        selection: The part that is wanted; all by default.
+        selection: The part that is wanted; by default what is stored, or the whole dataset if nothing is.
 
     Raises:
         UnknownId: If it is no name of a dataset.
-        BadArgument: If what is stored does not cover the selection.
+        BadArgument: If the selection contradicts what is stored, or asks for more and `download` is False.
         FetchFailed: If OpenML does not give it.
     """
 

@@ -64,12 +64,13 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`; not of a stream.
         strict_length: Whether trajectories that are too short for a slice are left out (of a stream: are an error), or
             are taken whole.
-        selection: The part that is wanted; all by default.
+        selection: The part that is wanted; by default what is stored, or the whole dataset if nothing is.
         cache_size: Of a stream: bytes of shards that stay on the disk for the next round, beside those at hand.
 
     Raises:
         UnknownId: If it can be no id.
-        BadArgument: If arguments exclude each other, all faults at once; or what is stored does not cover the selection.
+        BadArgument: If arguments exclude each other, all faults at once; or if the selection contradicts what is
+            stored.
         FetchFailed: If no upstream has it.
     """
 

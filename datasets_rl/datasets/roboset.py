@@ -35,11 +35,12 @@ class RobosetExperienceReplay(BaseDatasetExperienceReplay):
         prefetch: Batches made ahead of time by as many threads.
         transform: Applied to every batch.
         split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
-        selection: The part that is wanted; all by default. Episodes are counted over all files.
+        selection: The part that is wanted; by default what is stored, or the whole dataset if nothing is.
+            Episodes are counted over all files.
 
     Raises:
         UnknownId: If there is no such id.
-        BadArgument: If what is stored does not cover the selection.
+        BadArgument: If the selection contradicts what is stored, or asks for more and `download` is False.
         FetchFailed: If the hub does not give the files.
     """
 
