@@ -51,8 +51,6 @@ __all__ = [
     "verify",
 ]
 
-WHOLE = Selection()
-"""All of a dataset, whatever it has."""
 _SIZE_GUESS = 1.2  # converted bytes per raw byte, before the raw file can be opened; exact afterwards
 _WORTH_PROCESSES = 64 << 20
 """Bytes of raw files from which on shards are read by several processes."""
@@ -269,7 +267,7 @@ def plan(
     mirrors: Sequence[str] = (),
     raw_only: bool = False,
     keep_raw: bool = False,
-    selection: Selection | None = WHOLE,
+    selection: Selection | None = None,
     settings: Settings | None = None,
 ) -> Plan:
     """Say what `download` with the same options would do, without writing anything.
@@ -284,11 +282,12 @@ def plan(
     from datasets_rl.fetch import remaining_bytes
 
     settings = settings or Settings.from_env()
+    selection = selection or Selection()
     spot = place(dataset_id, root=root, settings=settings)
     entry = _checked(dataset_id, selection)
     replaced = force or raw_only or not spot.exists
     growing = None if replaced else missing_part(spot.folder, selection)
-    selection = growing or selection or WHOLE
+    selection = growing or selection
     options = Options(force, from_local, tuple(mirrors), keep_raw=keep_raw)
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
         contents = _resolve(dataset_id, spot, settings, options, selection, aside=Path(aside))
@@ -350,7 +349,8 @@ def download(
     keep_raw: bool = False,
     raw_only: bool = False,
     limit_rate: int | None = None,
-    selection: Selection | None = WHOLE,
+    selection: Selection | None = None,
+    as_stored: bool = False,
     engine: Engine | None = None,
     wait: float = 3600.0,
     settings: Settings | None = None,
@@ -373,8 +373,8 @@ def download(
         raw_only: Fetch and check the raw files, and convert nothing.
         limit_rate: Bytes a second over all connections.
         selection: The part that is wanted; by default the whole dataset. A stored part that lacks some of it grows: a
-            dataset that has both parts replaces it in one step. None asks for what is stored, and for the whole dataset
-            if nothing is.
+            dataset that has both parts replaces it in one step.
+        as_stored: Whether everything that the selection leaves open is as in the stored part, if there is one.
         engine: Converts the files of a dataset that has several, `RayEngine()` on a cluster that shares `root`; by default
             processes of this machine do. What is written is the same.
         wait: Seconds to wait for another process that makes the same dataset.
@@ -388,17 +388,18 @@ def download(
         FetchFailed: If no address gave a file.
         IntegrityFailed: If a file is not the one expected.
         ConversionFailed: If a file breaks its own format.
-        BadArgument: If there is no such part of the dataset; or if a choice contradicts what is stored, or what is stored
-            was preprocessed and lacks what is asked for, without `force`.
+        BadArgument: If there is no such part of the dataset; or, without `force`, if a choice contradicts the stored one,
+            or the stored dataset was preprocessed and lacks a part of the selection.
         DiskFull: If there is no room.
         Locked: If another process did not finish in time.
     """
     from datasets_rl.fetch.parallel import Limiter
 
     settings = settings or Settings.from_env()
+    selection = selection or Selection()
     spot = place(dataset_id, root=root, settings=settings)
     _checked(dataset_id, selection)
-    if spot.exists and not force and not raw_only and missing_part(spot.folder, selection) is None:
+    if spot.exists and not force and not raw_only and missing_part(spot.folder, selection, as_stored=as_stored) is None:
         return spot.folder
     _refuse_foreign(spot)
     if spot.exists and not raw_only:
@@ -406,10 +407,9 @@ def download(
     with disk.lock(spot.lock, dataset_id, wait=wait, waiting=lambda owner: _say(f"waiting for {owner}")):
         disk.recover_folder(spot.folder, aside=spot.aside)
         if spot.exists and not force and not raw_only:
-            if (selection := missing_part(spot.folder, selection)) is None:
+            if (larger := missing_part(spot.folder, selection, as_stored=as_stored)) is None:
                 return spot.folder
-            keep_raw = keep_raw or _keeps_raw(spot)
-        selection = selection or WHOLE
+            selection, keep_raw = larger, keep_raw or _keeps_raw(spot)
         options = Options(force, from_local, tuple(mirrors), hash_check, Limiter(limit_rate), keep_raw)
         if not spot.build.exists():
             # What was learned and journalled belongs to a dataset that is finished, or was not begun.
@@ -473,20 +473,21 @@ def _refuse_foreign(spot: Place) -> None:
         )
 
 
-def _checked(dataset_id: str, selection: Selection | None) -> Entry:
+def _checked(dataset_id: str, selection: Selection) -> Entry:
     head, name = sources.split_id(dataset_id)
     origin = sources.source(head)
     entry = origin.entry(name)
-    origin.check(selection or WHOLE)
+    origin.check(selection)
     return entry
 
 
-def missing_part(folder: Path, selection: Selection | None) -> Selection | None:
-    """Return the part to which a stored dataset must grow for a request, or None if it has all that is asked for.
+def missing_part(folder: Path, selection: Selection, *, as_stored: bool = False) -> Selection | None:
+    """Return the part to which a stored dataset must grow for a request, or None if it lacks nothing.
 
     Args:
         folder: The dataset's folder.
-        selection: The part that is asked for; None asks for what is stored.
+        selection: The part that is asked for.
+        as_stored: Whether everything that the selection leaves open is as in the stored part.
 
     Raises:
         BadArgument: If no growth can give both parts: a choice contradicts what is stored, the dataset was preprocessed,
@@ -494,8 +495,6 @@ def missing_part(folder: Path, selection: Selection | None) -> Selection | None:
     """
     from datasets_rl.manifest import Manifest
 
-    if selection is None:
-        return None
     manifest = Manifest.read(folder)
     part = Selection.from_json(manifest.selection)
     options = _options_of(manifest.id)
@@ -506,6 +505,8 @@ def missing_part(folder: Path, selection: Selection | None) -> Selection | None:
             for one in (part, selection)
         )
         raise BadArgument(f"{folder} was made with {here}; {there} was asked for", hint=anew)
+    if as_stored:
+        selection = selection.within(part)
     if part.covers(selection, options):
         return None
     both = f"{folder} holds {part}; {selection} was asked for"
@@ -516,32 +517,32 @@ def missing_part(folder: Path, selection: Selection | None) -> Selection | None:
     return part.joined(selection, options)
 
 
-def require_part(folder: Path, selection: Selection | None) -> None:
-    """Check that a stored dataset has all that is asked for.
+def require_part(folder: Path, selection: Selection) -> None:
+    """Check that a stored dataset has everything a request asks for.
 
     Args:
         folder: The dataset's folder.
-        selection: The part that is asked for; None asks for what is stored.
+        selection: The part that is asked for; everything that it leaves open is as in the stored part.
 
     Raises:
         BadArgument: If it has not; the error names both.
     """
     from datasets_rl.manifest import Manifest
 
-    if missing_part(folder, selection) is not None:
+    if missing_part(folder, selection, as_stored=True) is not None:
         manifest = Manifest.read(folder)
-        words = "" if selection == WHOLE else f" {selection}"
+        part = Selection.from_json(manifest.selection)
         raise BadArgument(
-            f"{folder} holds {Selection.from_json(manifest.selection)}; {selection} was asked for",
-            hint=f"`rlds download {shlex.quote(manifest.id)}{words}` adds what is missing; without a selection, what is "
-            "stored opens",
+            f"{folder} holds {part}; {selection} was asked for",
+            hint=f"`rlds download {shlex.quote(manifest.id)} {selection.within(part)}` adds the rest; without a "
+            "selection, the stored part opens",
         )
 
 
 def _options_of(dataset_id: str) -> Sequence[sources.Option]:
     try:
         return sources.source(sources.split_id(dataset_id)[0]).options
-    except UnknownId:  # a dataset of one's own, or of a newer version
+    except UnknownId:  # the user's own dataset, or one of a newer version
         return ()
 
 

@@ -56,15 +56,15 @@ def load(
         root: The source's folder; by default ``<RLDS_HOME>/<source>``.
         download: True downloads what is not stored; False never downloads; "force" downloads and converts the dataset
             again. By default True, but a dataset of openx that is not stored is streamed.
-        selection: The part that is wanted, `Selection(episodes="0:100")`, `Selection()` for the whole dataset. By
-            default the dataset opens as it is stored, whatever part that is, and the whole is downloaded where nothing
-            is stored. A smaller stored part grows by a download.
+        selection: The part that is wanted, `Selection(episodes="0:100")`. Everything that it leaves open is as in the
+            stored part; without it, the stored dataset opens, whatever part it is. A larger stored part shows the
+            selection, and a smaller one grows by a download.
         **options: Further arguments of the source's class in `datasets_rl.datasets`, as `from_env` of d4rl.
 
     Raises:
         UnknownId: If there is no such id; `NotADataset` if the folder holds no dataset.
         BadArgument: If an argument is unknown to the source's class, the error names the nearest one; if a choice of the
-            selection contradicts what is stored; or if `dataset_id` is the file of a mixture.
+            selection contradicts the stored one; or if `dataset_id` is the file of a mixture.
         FetchFailed: If no address gives a file.
     """
     found = library.resolve(dataset_id)

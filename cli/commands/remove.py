@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from datasets_rl.errors import BadArgument, ManifestInvalid, NeedsYes, UnknownId
+from datasets_rl.errors import BadArgument, ManifestInvalid, NeedsYes, NotADataset, UnknownId
 
 from ..errors import code_of
 from ..options import Ids, Outcome, Shell, each, exit_code, target
@@ -76,12 +77,11 @@ def _how(shell: Shell, folder: Path) -> str:
 
     try:
         dataset_id = Manifest.read(folder).id
+    except (ManifestInvalid, NotADataset, OSError):
+        return "`rlds list --downloaded` shows the ids"
+    with suppress(UnknownId):
         if library.place(dataset_id, settings=shell.settings).folder.resolve() == folder.resolve():
             return f"rlds remove {shlex.quote(dataset_id)}"
-    except UnknownId:
-        pass  # a dataset of the user's own
-    except (ManifestInvalid, OSError):
-        return "`rlds list --downloaded` shows the ids"
     return f"it is a dataset of your own, which rm -r {shlex.quote(str(folder))} deletes"
 
 

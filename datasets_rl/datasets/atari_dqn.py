@@ -50,11 +50,11 @@ class AtariDQNExperienceReplay(BaseDatasetExperienceReplay):
         pin_memory: Whether batches are copied to page-locked memory.
         prefetch: Batches made ahead of time by as many threads.
         split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
-        selection: The part that is wanted; by default what is stored, or the whole dataset if nothing is.
+        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
 
     Raises:
         UnknownId: If there is no such run, or it is not there and `download` is False.
-        BadArgument: If the selection contradicts what is stored, or asks for more and `download` is False.
+        BadArgument: If the selection contradicts the stored one, or asks for more and `download` is False.
         FetchFailed: If no upstream has it; the error names the ways that are left.
     """
 

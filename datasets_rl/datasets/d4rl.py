@@ -69,8 +69,8 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         direct_download: As in TorchRL, True shows the whole file, whatever `from_env` says. The file is read directly,
             without the d4rl package, in any case.
         name: Another name of `dataset_id`, that of TorchRL's first release.
-        selection: The part that is wanted, `Selection(keys=("observation", "action"))`; by default what is stored, or
-            the whole dataset where nothing is.
+        selection: The part that is wanted, `Selection(keys=("observation", "action"))`; by default any stored part,
+            or the whole dataset if there is none.
 
     Raises:
         UnknownId: If there is no such id.

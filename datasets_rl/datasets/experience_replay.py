@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -71,15 +72,15 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
         root: The source's folder; by default ``<RLDS_HOME>/<source>``.
         download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
-        selection: The part that is wanted, `Selection(episodes="0:100")`, `Selection()` for the whole dataset. By
-            default the dataset opens as it is stored, whatever part that is, and the whole is downloaded where nothing
-            is stored. Of a larger stored part, the buffer shows the episodes and the fields that the selection names; a
-            smaller one grows by a download.
+        selection: The part that is wanted, `Selection(episodes="0:100")`. Everything that it leaves open is as in the
+            stored part; without it, the stored dataset opens, whatever part it is. Of a larger stored part, the buffer
+            shows the episodes and the fields that the selection names; a smaller one grows by a download. Where nothing is
+            stored, everything left open is downloaded.
 
     Raises:
         UnknownId: If there is no such id, or it is not there and `download` is False.
-        BadArgument: If a choice contradicts what is stored; or `download` is False and what is stored lacks a part of the
-            selection.
+        BadArgument: If a choice contradicts the stored one; or `download` is False and the stored dataset lacks a part of
+            the selection.
     """
 
     source: ClassVar[str]
@@ -104,7 +105,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     ) -> None:
         self.dataset_id = dataset_id
         self.split_trajs = split_trajs
-        self._asked = selection
+        self._asked = selection or Selection()
         self._path = self._folder(dataset_id, root, download)
         self.stored = StoredDataset(self._path)
         steps = self._steps()
@@ -130,6 +131,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 root=root,
                 force=download == "force",
                 selection=self._asked,
+                as_stored=True,
                 from_local=self._local_copy(),
                 settings=settings,
             )
@@ -148,8 +150,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     @property
     def selection(self) -> Selection:
         """The part of the dataset that the buffer shows; an empty selection for the whole."""
-        part = Selection.from_json(self.stored.manifest.selection)
-        return part if self._asked is None else self._asked.within(part)
+        part, asked = Selection.from_json(self.stored.manifest.selection), self._asked
+        return replace(part, episodes=asked.episodes or part.episodes, keys=asked.keys or part.keys)
 
     def _steps(self) -> DatasetStorage | SelectedRows | Renamed:
         """Choose what this replay buffer shows: what is asked for of what is stored, unless a source adds to it."""

@@ -36,11 +36,11 @@ class GenDGRLExperienceReplay(BaseDatasetExperienceReplay):
         prefetch: Batches made ahead of time by as many threads.
         transform: Applied to every batch.
         split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
-        selection: The part that is wanted; by default what is stored, or the whole dataset if nothing is.
+        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
 
     Raises:
         UnknownId: If there is no such id.
-        BadArgument: If the selection contradicts what is stored, or asks for more and `download` is False.
+        BadArgument: If the selection contradicts the stored one, or asks for more and `download` is False.
         FetchFailed: If no address gives the archive.
     """
 

@@ -39,11 +39,11 @@ class MinariExperienceReplay(BaseDatasetExperienceReplay):
         split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
         load_from_local_minari: Read the files that lie in Minari's own cache (MINARI_DATASETS_PATH, or
             ``~/.minari/datasets``), in their place, and not those of the remote.
-        selection: The part that is wanted; by default what is stored, or the whole dataset if nothing is.
+        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
 
     Raises:
         UnknownId: If it is no id of Minari's.
-        BadArgument: If the selection contradicts what is stored, or asks for more and `download` is False.
+        BadArgument: If the selection contradicts the stored one, or asks for more and `download` is False.
         FetchFailed: If no remote has it.
     """
 

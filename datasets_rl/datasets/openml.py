@@ -47,11 +47,11 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
         prefetch: Batches made ahead of time by as many threads.
         transform: Applied to every batch.
         download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
-        selection: The part that is wanted; by default what is stored, or the whole dataset if nothing is.
+        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
 
     Raises:
         UnknownId: If it is no name of a dataset.
-        BadArgument: If the selection contradicts what is stored, or asks for more and `download` is False.
+        BadArgument: If the selection contradicts the stored one, or asks for more and `download` is False.
         FetchFailed: If OpenML does not give it.
     """
 

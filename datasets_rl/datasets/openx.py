@@ -64,13 +64,13 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`; not of a stream.
         strict_length: Whether trajectories that are too short for a slice are left out (of a stream: are an error), or
             are taken whole.
-        selection: The part that is wanted; by default what is stored, or the whole dataset if nothing is.
+        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
         cache_size: Of a stream: bytes of shards that stay on the disk for the next round, beside those at hand.
 
     Raises:
         UnknownId: If it can be no id.
-        BadArgument: If arguments exclude each other, all faults at once; or if the selection contradicts what is
-            stored.
+        BadArgument: If arguments exclude each other, all faults at once; or if the selection contradicts the
+            stored one.
         FetchFailed: If no upstream has it.
     """
 
@@ -241,7 +241,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
     @property
     def selection(self) -> Selection:
         """The part of the dataset that the buffer shows; of a stream, with images as they come."""
-        return self._asked or Selection() if self.streaming else super().selection
+        return self._asked if self.streaming else super().selection
 
     @property
     def data_path(self) -> Path:

@@ -43,11 +43,11 @@ class VD4RLExperienceReplay(BaseDatasetExperienceReplay):
         totensor: Whether a `ToTensorImage` follows, unless `transform` has one.
         image_size: The height and width to which pictures are scaled, or a pair of both.
         num_workers: Taken for the sake of TorchRL's signature: several files come at once anyway.
-        selection: The part that is wanted; by default what is stored, or the whole dataset if nothing is.
+        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
 
     Raises:
         UnknownId: If there is no such id.
-        BadArgument: If the selection contradicts what is stored, or asks for more and `download` is False.
+        BadArgument: If the selection contradicts the stored one, or asks for more and `download` is False.
         FetchFailed: If the hub does not give it.
     """
 

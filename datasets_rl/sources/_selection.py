@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -58,9 +58,17 @@ class Selection:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Selection:
-        """Read back what `to_json` wrote."""
-        fields: dict[str, Any] = {name: tuple(one) if name in _LISTS else one for name, one in value.items()}
-        return cls(**fields)
+        """Read back what `to_json` wrote.
+
+        Raises:
+            BadArgument: If it is another document.
+        """
+        kinds: dict[str, type] = dict.fromkeys(_LISTS, list) | {"episodes": str, "max_size": int, "options": dict}
+        wrong = sorted(f"{name} = {one!r}" for name, one in value.items() if not isinstance(one, kinds.get(name, ())))
+        if wrong:
+            raise BadArgument(f"a selection has {', '.join(wrong)}; expected {', '.join(kinds)}, each of its type")
+        given: dict[str, Any] = {name: tuple(one) if name in _LISTS else one for name, one in value.items()}
+        return cls(**given)
 
     def __str__(self) -> str:
         """Write the selection as one types it."""
@@ -128,8 +136,9 @@ class Selection:
         return here == there
 
     def within(self, part: Selection) -> Selection:
-        """Return what this selection shows of a stored part that covers it."""
-        return replace(part, episodes=self.episodes or part.episodes, keys=self.keys or part.keys)
+        """Return this selection with everything that it leaves open taken from a stored part."""
+        given = {one.name: getattr(self, one.name) or getattr(part, one.name) for one in fields(self)}
+        return Selection(**{**given, "options": {**part.options, **self.options}})
 
     def keeps_file(self, path: str) -> bool:
         """Return whether the globs let a file of this path, or of this name, in."""
@@ -230,7 +239,7 @@ def _join_numbers(left: str, right: str) -> str:
     pieces = list(dict.fromkeys(piece.strip() for piece in f"{left},{right}".split(",")))
     spans: list[tuple[int, int]] = []
     other: dict[str, range | None] = {}
-    """Ranges with gaps; None for numbers from the end, of which nobody knows here where they lie."""
+    """Ranges with gaps; None for numbers from the end, whose place is unknown without the total."""
     for piece in pieces:
         (part,) = _parts(piece, "episodes")
         chosen = range(part, part + 1) if isinstance(part, int) else range(sys.maxsize)[part]

@@ -576,9 +576,11 @@ def test_a_part_shows_less_and_refuses_another_choice(made, home):
             asked = Selection(options={"images": made.case.options.get("images", "decoded")})
             with pytest.raises(BadArgument, match=r"was made with --images .*; --images .* was asked for"):
                 kind(made.name, root=root, selection=asked)
-        elif not selection.covers(made.selection, sources.source(made.place.root.name).options):
-            with pytest.raises(BadArgument, match=r"holds .*; .* was asked for"):
-                kind(made.name, root=root, selection=made.selection, **made.closed)
+            continue
+        more = {"keys": ("no_such_field",), "episodes": ":", "exclude": ("nothing",), "options": {"checkpoints": "0:9"}}
+        ((name, _),) = part.items()
+        with pytest.raises(BadArgument, match=r"holds .*; .* was asked for"):
+            kind(made.name, root=root, selection=Selection(**{name: more[name]}), **made.closed)
 
 
 def test_a_part_grows_to_the_whole_by_a_download_without_options(made, home, rlds, monkeypatch):

@@ -712,7 +712,7 @@ def test_some_episodes_are_a_dataset_of_their_own(put, convert, data_format):
     meets(stored, given[1:3])
     assert stored.episodes["source"].tolist() == [1, 2]
     assert stored.manifest.selection == {"episodes": "1:3"}
-    assert len(convert(selection=None)) == len(convert(selection=Selection(episodes="1:3"))) == 8
+    assert len(convert(as_stored=True)) == len(convert(selection=Selection(episodes="1:3"))) == 8
     assert convert(selection=Selection(episodes="3")).episodes["source"].tolist() == [1, 2, 3]
     assert len(convert()) == 14
 

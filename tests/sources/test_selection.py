@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -162,6 +163,21 @@ def test_a_selection_survives_the_manifest_and_reads_as_it_is_typed():
         "--episodes 0:5 --max-size 99 --keys a,b --include *.x --exclude y --exclude z --images encoded"
     )
     assert (Selection().to_json(), str(Selection())) == ({}, "the whole dataset")
+
+
+@pytest.mark.parametrize("document", [{"episodes": 3}, {"keys": "a"}, {"steps": "0:3"}, {"options": []}])
+def test_a_document_that_is_no_selection_is_refused_by_name(document):
+    (name,) = document
+    with pytest.raises(BadArgument, match=f"a selection has {name} = "):
+        Selection.from_json(document)
+
+
+def test_a_selection_leaves_open_what_a_stored_part_decides():
+    part = Selection("0:3", ("a",), include=("x",), options={"images": "encoded"})
+
+    assert Selection(keys=("b",)).within(part) == replace(part, keys=("b",))
+    assert Selection(options={"split": "test"}).within(part).options == {"images": "encoded", "split": "test"}
+    assert Selection().within(part) == part
 
 
 def test_a_source_refuses_what_it_cannot_give_all_at_once():
