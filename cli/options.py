@@ -238,10 +238,9 @@ def target(text: str) -> str | Path:
     """
     if not text.strip():
         raise BadArgument("an empty word is no dataset; expected SOURCE/NAME, or a dataset's folder")
-    path = Path(text).expanduser()
-    if path.is_absolute() or text.startswith((".", "~")) or (not known(text) and _exists(path) and path.is_dir()):
-        return path
-    return text
+    from datasets_rl import library
+
+    return library.resolve(text)
 
 
 def aim(shell: Shell, text: str) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets_rl import disk, sources
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.errors import BadArgument, ConversionFailed, ManifestInvalid, UnknownKey
+from datasets_rl.errors import BadArgument, ConversionFailed, ManifestInvalid, UnknownId, UnknownKey
 from datasets_rl.progress import Counted, report
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED, Selection
@@ -44,10 +45,12 @@ __all__ = [
     "download",
     "listed",
     "locate",
+    "missing_part",
     "place",
     "plan",
-    "refuse_other_part",
     "remove",
+    "require_part",
+    "resolve",
     "stored",
 ]
 
@@ -90,6 +93,25 @@ class Plan:
     """The same as `stored_bytes` for each choice that changes it, as one types it; that taken first."""
 
 
+def resolve(dataset: str | Path) -> str | Path:
+    """Distinguish the folder of a dataset, or another path, from an id.
+
+    Args:
+        dataset: An id or a path. A folder of the working directory never hides a known id.
+
+    Returns:
+        The id as it is, or a path.
+    """
+    path = Path(dataset).expanduser()
+    if isinstance(dataset, Path) or path.is_absolute() or dataset.startswith((".", "~")):
+        return path
+    with suppress(UnknownId):
+        sources.find(dataset)
+        return dataset
+    # Unlike the method of Path, this is False for a name that is too long for the file system.
+    return path if dataset and os.path.exists(path) else dataset  # noqa: PTH110 - see above
+
+
 def listed(source: str, *, settings: Settings | None = None) -> Sequence[str]:
     """Return every id that the upstream of a source has today, by asking it; nothing is kept.
 
@@ -127,7 +149,7 @@ def plan(
     Raises:
         UnknownId: If there is no such id.
         FetchFailed: If the upstream had to be asked, and did not answer.
-        BadArgument: If there is no such part of the dataset, or another part of it is stored.
+        BadArgument: As `download` does.
     """
     from datasets_rl.fetch import remaining_bytes
 
@@ -135,8 +157,9 @@ def plan(
     selection = selection or Selection()
     spot = place(dataset_id, root=root, settings=settings)
     entry = _checked(dataset_id, selection)
-    if spot.exists and not force and not raw_only:
-        refuse_other_part(spot.folder, selection)
+    replaced = force or raw_only or not spot.exists
+    growing = None if replaced else missing_part(spot.folder, selection)
+    selection = growing or selection
     options = Options(force, from_local, tuple(mirrors), keep_raw=keep_raw)
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
         contents = _resolve(dataset_id, spot, settings, options, selection, aside=Path(aside))
@@ -150,7 +173,7 @@ def plan(
         id=entry.id,
         folder=spot.folder,
         assets=contents.assets,
-        present=spot.exists and not force,
+        present=spot.exists and not force and growing is None,
         wire_bytes=wire,
         stored_bytes=stored_bytes,
         peak_bytes=None if wire is None else _peak(contents, wire, stored_bytes or 0, spot, options, settings),
@@ -199,6 +222,7 @@ def download(
     raw_only: bool = False,
     limit_rate: int | None = None,
     selection: Selection | None = None,
+    as_stored: bool = False,
     engine: Engine | None = None,
     wait: float = 3600.0,
     settings: Settings | None = None,
@@ -220,8 +244,9 @@ def download(
         keep_raw: Keep the raw files beside the dataset.
         raw_only: Fetch and check the raw files, and convert nothing.
         limit_rate: Bytes a second over all connections.
-        selection: The part of the dataset that is wanted; all of it by default. What is stored must cover it, or
-            `force` replaces what is stored.
+        selection: The part that is wanted; by default the whole dataset. A stored part that lacks some of it grows: a
+            dataset that has both parts replaces it in one step.
+        as_stored: Whether everything that the selection leaves open is as in the stored part, if there is one.
         engine: Converts the files of a dataset that has several, `RayEngine()` on a cluster that shares `root`; by default
             processes of this machine do. What is written is the same.
         wait: Seconds to wait for another process that makes the same dataset.
@@ -235,7 +260,8 @@ def download(
         FetchFailed: If no address gave a file.
         IntegrityFailed: If a file is not the one expected.
         ConversionFailed: If a file breaks its own format.
-        BadArgument: If there is no such part of the dataset, or another part of it is stored.
+        BadArgument: If there is no such part of the dataset; or, without `force`, if a choice contradicts the stored one,
+            or the stored dataset was preprocessed and lacks a part of the selection.
         DiskFull: If there is no room.
         Locked: If another process did not finish in time.
     """
@@ -245,21 +271,24 @@ def download(
     selection = selection or Selection()
     spot = place(dataset_id, root=root, settings=settings)
     if DERIVED in dataset_id:
-        return locate(dataset_id, root=root, settings=settings)
+        folder = locate(dataset_id, root=root, settings=settings)
+        require_part(folder, selection)
+        return folder
     _checked(dataset_id, selection)
-    if spot.exists and not force and not raw_only and not unfinished(spot):
-        refuse_other_part(spot.folder, selection)
+    there = spot.exists and not force and not raw_only and not unfinished(spot)
+    if there and missing_part(spot.folder, selection, as_stored=as_stored) is None:
         return spot.folder
     _refuse_foreign(spot)
     if spot.exists and not raw_only:
         check_own_files(spot.folder)
-    request = ["download", dataset_id, selection.to_json(), force, hash_check, keep_raw, raw_only]
+    request = ["download", dataset_id, selection.to_json(), as_stored, force, hash_check, keep_raw, raw_only]
     with transaction(
         spot, dataset_id, request, wait=wait, waiting=lambda owner: _say(f"waiting for {owner}")
     ) as change:
         if spot.exists and not raw_only and (change.finished or not force):
-            refuse_other_part(spot.folder, selection)
-            return spot.folder
+            if (larger := missing_part(spot.folder, selection, as_stored=as_stored)) is None:
+                return spot.folder
+            selection, keep_raw = larger, keep_raw or _keeps_raw(spot)
         options = Options(force, from_local, tuple(mirrors), hash_check, Limiter(limit_rate), keep_raw)
         if not spot.build.exists():
             # What was learned and journalled belongs to a dataset that is finished, or was not begun.
@@ -309,20 +338,76 @@ def _checked(dataset_id: str, selection: Selection) -> Entry:
     return entry
 
 
-def refuse_other_part(folder: Path, selection: Selection) -> None:
-    """Check that what is stored has all that is asked for.
+def missing_part(folder: Path, selection: Selection, *, as_stored: bool = False) -> Selection | None:
+    """Return the part to which a stored dataset must grow for a request, or None if it lacks nothing.
+
+    Args:
+        folder: The dataset's folder.
+        selection: The part that is asked for.
+        as_stored: Whether everything that the selection leaves open is as in the stored part.
+
+    Raises:
+        BadArgument: If no growth can give both parts: a choice contradicts what is stored, the dataset was preprocessed,
+            or the two count episodes over other files. The error names both.
+    """
+    from datasets_rl.manifest import Manifest
+
+    manifest = Manifest.read(folder)
+    part = Selection.from_json(manifest.selection)
+    options = _options_of(manifest.id)
+    anew = "replace it with --force, or use another place with --root"
+    if contradicted := part.contradicts(selection, options):
+        here, there = (
+            ", ".join(f"--{name} {one.choice(name, options) or 'left open'}" for name in contradicted)
+            for one in (part, selection)
+        )
+        raise BadArgument(f"{folder} was made with {here}; {there} was asked for", hint=anew)
+    if as_stored:
+        selection = selection.within(part)
+    if part.covers(selection, options):
+        return None
+    both = f"{folder} holds {part}; {selection} was asked for"
+    if manifest.history:
+        raise BadArgument(f"{both}, and a preprocessed dataset does not grow", hint=anew)
+    if part.episodes and selection.episodes and not part.counts_as(selection, options):
+        raise BadArgument(f"{both}, which counts its episodes over other files", hint=anew)
+    return part.joined(selection, options)
+
+
+def require_part(folder: Path, selection: Selection) -> None:
+    """Check that a stored dataset has everything a request asks for.
+
+    Args:
+        folder: The dataset's folder.
+        selection: The part that is asked for; everything that it leaves open is as in the stored part.
 
     Raises:
         BadArgument: If it has not; the error names both.
     """
     from datasets_rl.manifest import Manifest
 
-    stored_part = Selection.from_json(Manifest.read(folder).selection)
-    if not stored_part.covers(selection):
+    if missing_part(folder, selection, as_stored=True) is not None:
+        manifest = Manifest.read(folder)
+        part = Selection.from_json(manifest.selection)
         raise BadArgument(
-            f"{folder} holds {stored_part}; {selection} was asked for",
-            hint="replace it with --force, or use another place with --root",
+            f"{folder} holds {part}; {selection} was asked for",
+            hint=f"`rlds download {shlex.quote(manifest.id)} {selection.within(part)}` adds the rest; without a "
+            "selection, the stored part opens",
         )
+
+
+def _options_of(dataset_id: str) -> Sequence[sources.Option]:
+    try:
+        return sources.source(sources.split_id(dataset_id)[0]).options
+    except UnknownId:  # the user's own dataset, or one of a newer version
+        return ()
+
+
+def _keeps_raw(spot: Place) -> bool:
+    """Return whether the raw files of a stored dataset were kept beside it."""
+    from datasets_rl.manifest import Manifest
+
+    return all((spot.raw / file.path).is_file() for file in Manifest.read(spot.folder).raw)
 
 
 def _resolve(

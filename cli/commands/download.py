@@ -93,6 +93,8 @@ def run(
 ) -> Result:
     """Fetch datasets, convert and check them; run it again to resume. Prints their folders.
 
+    Without --episodes, --keys and the like, the whole dataset. A stored part grows by what is asked for beyond it.
+
     \b
     Examples:
       rlds download d4rl/hopper-medium-v2
@@ -170,8 +172,10 @@ def _get(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Got:
     from datasets_rl import library
     from datasets_rl.manifest import Manifest
 
-    before = library.place(dataset_id, settings=options["settings"]).exists
+    place = library.place(dataset_id, settings=options["settings"])
     try:
+        anew = options["force"] or options["raw_only"] or not place.exists
+        present = not anew and library.missing_part(place.folder, options["selection"]) is None
         folder = library.download(dataset_id, **options)
     except IntegrityFailed as error:
         if options["from_local"] is not None:
@@ -180,7 +184,7 @@ def _get(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Got:
         raise
     if options["raw_only"]:
         return _Got(folder, present=False, manifest=None)
-    got = _Got(folder, present=before and not options["force"], manifest=Manifest.read(folder))
+    got = _Got(folder, present=present, manifest=Manifest.read(folder))
     _tell(shell, dataset_id, got)
     return got
 

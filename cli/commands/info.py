@@ -94,6 +94,7 @@ def _catalog_json(entry: Entry) -> dict[str, Any]:
 def _stored_json(manifest: Manifest, folder: Path | None) -> dict[str, Any]:
     return {
         "folder": str(folder),
+        "selection": dict(manifest.selection),
         "steps": manifest.steps,
         "episodes": manifest.episodes,
         "final_unknown": manifest.final_unknown,
@@ -205,8 +206,11 @@ def _known(known: Entry | Manifest, entry: Entry | None) -> tuple[tuple[str, str
 
 
 def _stored(manifest: Manifest, folder: Path | None) -> tuple[tuple[str, str], ...]:
+    from datasets_rl.sources import Selection
+
     return (
         ("folder", str(folder)),
+        ("part", str(Selection.from_json(manifest.selection))),
         ("steps", f"{manifest.steps:,}"),
         ("episodes", f"{manifest.episodes:,}"),
         ("on disk", size_text(manifest.bytes)),

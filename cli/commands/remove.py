@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from datasets_rl.errors import NeedsYes
+from datasets_rl.errors import BadArgument, ManifestInvalid, NeedsYes, NotADataset, UnknownId
 
 from ..errors import code_of
-from ..options import Ids, Outcome, Shell, each, exit_code
+from ..options import Ids, Outcome, Shell, each, exit_code, target
 from ..output import Lines, Result, size_text
 
 REFUSED = code_of(NeedsYes(""))
@@ -61,10 +64,27 @@ def run(
 def _look(shell: Shell, dataset_id: str) -> _There:
     from datasets_rl import disk, store
 
+    if isinstance(folder := target(dataset_id), Path):
+        raise BadArgument(f"{folder} is a path; expected the id of a dataset, SOURCE/NAME", hint=_how(shell, folder))
     spot = store.place(dataset_id, settings=shell.settings)
     if not spot.trees:  # a command that was killed may have removed it, and not known that it had
         store.sweep(spot.root)
     return _There(str(spot.folder), sum(map(disk.tree_bytes, spot.trees)))
+
+
+def _how(shell: Shell, folder: Path) -> str:
+    """Return how a folder is removed: by its id if it lies where that id is stored."""
+    from datasets_rl import library
+    from datasets_rl.manifest import Manifest
+
+    try:
+        dataset_id = Manifest.read(folder).id
+    except (ManifestInvalid, NotADataset, OSError):
+        return "`rlds list --downloaded` shows the ids"
+    with suppress(UnknownId):
+        if library.place(dataset_id, settings=shell.settings).folder.resolve() == folder.resolve():
+            return f"rlds remove {shlex.quote(dataset_id)}"
+    return f"it is a dataset of your own, which rm -r {shlex.quote(str(folder))} deletes"
 
 
 def _named(found: list[Outcome[_There]]) -> list[str]:

@@ -24,12 +24,13 @@ def as_text(buffer: ReplayBuffer) -> str:
     return f"{type(buffer).__name__}(\n{indent(parts, '    ')})"
 
 
-def as_html(buffer: ReplayBuffer) -> str:
-    """Write a buffer as a table: its parts, and the fields of a step."""
+def as_html(buffer: ReplayBuffer, *facts: tuple[str, str]) -> str:
+    """Write a buffer as a table: facts of its kind, its parts, and the fields of a step."""
     held = sum(map(len, _storages(buffer)))
     rows = "".join(
         f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(value)}</td></tr>"
         for name, value in (
+            *facts,
             *_parts(buffer),
             ("steps", f"{held:,} of {buffer.storage.max_size:,}"),
             *_fields(buffer),

@@ -51,12 +51,12 @@ class AtariDQNExperienceReplay(BaseDatasetExperienceReplay):
         pin_memory: Whether batches are copied to page-locked memory.
         prefetch: Batches made ahead of time by as many threads.
         split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
-        selection: The part that is wanted; all by default.
+        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
         final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
         UnknownId: If there is no such run, or it is not there and `download` is False.
-        BadArgument: If what is stored does not cover the selection.
+        BadArgument: If the selection contradicts the stored one, or asks for more and `download` is False.
         FetchFailed: If no upstream has it; the error names the ways that are left.
     """
 

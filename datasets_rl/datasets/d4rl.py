@@ -14,9 +14,9 @@ from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, 
 from datasets_rl.errors import BadArgument
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers._base import Sampler
+from datasets_rl.sources import Selection
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.finals import FinalUnknown
-from datasets_rl.storages.selection import SelectedRows
 from datasets_rl.ted.keys import (
     ACTION,
     EPISODE,
@@ -72,11 +72,13 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         direct_download: As in TorchRL, True shows the whole file, whatever `from_env` says. The file is read directly,
             without the d4rl package, in any case.
         name: Another name of `dataset_id`, that of TorchRL's first release.
+        selection: The part that is wanted, `Selection(keys=("observation", "action"))`; by default any stored part,
+            or the whole dataset if there is none.
         final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
         UnknownId: If there is no such id.
-        BadArgument: If arguments exclude each other.
+        BadArgument: If arguments exclude each other; or as `BaseDatasetExperienceReplay` does.
     """
 
     source = "d4rl"
@@ -101,6 +103,7 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         *,
         name: str | None = None,
         final_unknown: FinalUnknown | None = None,
+        selection: Selection | None = None,
     ) -> None:
         # In TorchRL a direct download is the whole file, whatever `from_env` says.
         from_env = from_env or bool(direct_download)
@@ -128,16 +131,19 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
             root=root,
             download=download,
             final_unknown=final_unknown,
+            selection=selection,
         )
 
-    def _steps(self) -> DatasetStorage | SelectedRows:
-        dataset = DatasetStorage(self.stored, truncated_as_done=self.use_truncated_as_done)
+    def _whole(self) -> DatasetStorage:
+        return DatasetStorage(self.stored, truncated_as_done=self.use_truncated_as_done)
+
+    def _shown(self, whole: DatasetStorage) -> tuple[NDArray[np.int64], dict[Key, torch.dtype | None]]:
+        rows, fields = super()._shown(whole)
         if self.from_env:
-            return dataset
-        known = dataset.keys()
-        fields: dict[Key, torch.dtype | None] = dict.fromkeys(_AS_THEY_ARE)
-        fields |= dict.fromkeys([key for key in _CAST if key in known], torch.float32)
-        return SelectedRows(dataset, qlearning_rows(self.stored, terminate_on_end=self.terminate_on_end), fields)
+            return rows, fields
+        rows = np.intersect1d(rows, qlearning_rows(self.stored, terminate_on_end=self.terminate_on_end))
+        casts: dict[Key, torch.dtype | None] = dict.fromkeys(_AS_THEY_ARE) | dict.fromkeys(_CAST, torch.float32)
+        return rows, {key: dtype for key, dtype in casts.items() if key in fields}
 
 
 def qlearning_rows(stored: StoredDataset, *, terminate_on_end: bool) -> NDArray[np.int64]:

@@ -6,15 +6,18 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from datasets_rl import library, sources
+from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.errors import BadArgument, ManifestInvalid, UnknownFinalWarning
 from datasets_rl.format.npy import map_npy
@@ -88,8 +91,10 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
         root: The source's folder; by default ``<RLDS_HOME>/<source>``.
         download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
-        selection: The part that is wanted, `Selection(episodes="0:100")`; all by default. Only that part is
-            downloaded; where more is stored already, only the episodes and the fields named are shown.
+        selection: The part that is wanted, `Selection(episodes="0:100")`. Everything that it leaves open is as in the
+            stored part; without it, the stored dataset opens, whatever part it is. Of a larger stored part, the buffer
+            shows the episodes and the fields that the selection names; a smaller one grows by a download. Where nothing is
+            stored, everything left open is downloaded.
         final_unknown: What becomes of transitions whose next observation is unknown. "keep" keeps them; by default that
             comes with one `UnknownFinalWarning` per dataset and process. "drop" leaves them out: the episode ends one
             transition earlier, truncated. "drop_truncated" leaves them out unless they are terminated, where a target
@@ -97,7 +102,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
     Raises:
         UnknownId: If there is no such id, or it is not there and `download` is False.
-        BadArgument: If what is stored does not cover the selection.
+        BadArgument: If a choice contradicts the stored one; or `download` is False and the stored dataset lacks a part of
+            the selection.
     """
 
     source: ClassVar[str]
@@ -124,11 +130,11 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         check_final_unknown(final_unknown)
         self.final_unknown = final_unknown
         self.dataset_id = dataset_id
-        self.selection = selection or Selection()
         self.split_trajs = split_trajs
+        self._asked = selection or Selection()
         self._path = self._folder(dataset_id, root, download)
         self.stored = StoredDataset(self._path)
-        steps = self._shown()
+        steps = self._visible_steps()
         super().__init__(
             storage=PaddedTrajectories(steps) if split_trajs else steps,
             sampler=sampler,
@@ -150,12 +156,13 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 full_id,
                 root=root,
                 force=download == "force",
-                selection=self.selection,
+                selection=self._asked,
+                as_stored=True,
                 from_local=self._local_copy(),
                 settings=settings,
             )
         folder = library.locate(full_id, root=root, settings=settings)
-        library.refuse_other_part(folder, self.selection)
+        library.require_part(folder, self._asked)
         return folder
 
     def _settings(self) -> Settings:
@@ -166,24 +173,39 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         """Name a copy of the upstream's files that the user has, which is then read in its place."""
         return None
 
+    @property
+    def selection(self) -> Selection:
+        """The part of the dataset that the buffer shows; an empty selection for the whole."""
+        part, asked = Selection.from_json(self.stored.manifest.selection), self._asked
+        return replace(part, episodes=asked.episodes or part.episodes, keys=asked.keys or part.keys)
+
     def _steps(self) -> DatasetStorage | SelectedRows | Renamed:
-        """Choose what this replay buffer shows: what is wanted of what is stored, unless a source knows better."""
-        stored, wanted, whole = self.stored, self.selection, DatasetStorage(self.stored)
-        here = stored.manifest.selection
-        rows = np.arange(len(stored))
-        if wanted.episodes and not here.get("episodes"):
-            numbers = stored.episodes["source"]
-            chosen = np.isin(numbers, read_numbers(wanted.episodes, int(numbers.max()) + 1))
-            rows = rows[np.repeat(chosen, stored.episodes.lengths)]
-        fields: dict[Key, Any] = dict.fromkeys(whole.keys())
-        if wanted.keys and not here.get("keys"):
-            kept = wanted.kept_keys([field.key for field in stored.schema])
-            carried = {(NEXT, *field.key) for field in stored.schema if field.key in kept and field.carried}
-            fields = dict.fromkeys([key for key in fields if key in kept | carried | set(ROOT_FLAGS)])
-        unchanged = len(rows) == len(stored) and len(fields) == len(whole.keys())
+        """Choose what this replay buffer shows: what is asked for of what is stored, unless a source adds to it."""
+        whole = self._whole()
+        rows, fields = self._shown(whole)
+        unchanged = len(rows) == len(self.stored) and fields == dict.fromkeys(whole.keys())
         return whole if unchanged else SelectedRows(whole, rows, fields)
 
-    def _shown(self) -> DatasetStorage | SelectedRows | Renamed:
+    def _whole(self) -> DatasetStorage:
+        """Open everything that is stored."""
+        return DatasetStorage(self.stored)
+
+    def _shown(self, whole: DatasetStorage) -> tuple[NDArray[np.int64], dict[Key, torch.dtype | None]]:
+        """Return the rows that the selection shows, int64 [M], and its fields, each with the dtype it is cast to."""
+        stored, shown, part = self.stored, self.selection, Selection.from_json(self.stored.manifest.selection)
+        rows = np.arange(len(stored))
+        if shown.episodes != part.episodes:
+            numbers = stored.episodes["source"]
+            chosen = np.isin(numbers, read_numbers(shown.episodes, int(numbers.max()) + 1))
+            rows = rows[np.repeat(chosen, stored.episodes.lengths)]
+        fields: dict[Key, torch.dtype | None] = dict.fromkeys(whole.keys())
+        if shown.keys != part.keys:
+            kept = shown.kept_keys([field.key for field in stored.schema])
+            carried = {(NEXT, *field.key) for field in stored.schema if field.key in kept and field.carried}
+            fields = dict.fromkeys([key for key in fields if key in kept | carried | set(ROOT_FLAGS)])
+        return rows, fields
+
+    def _visible_steps(self) -> DatasetStorage | SelectedRows | Renamed:
         """Return the steps of this buffer, after what was asked for transitions with an unknown next observation."""
         steps = select_final_known(self._steps(), self.final_unknown)
         if steps.masked and self.final_unknown is None:
@@ -359,7 +381,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             self.stored = result.stored
             for name in ("specs", "metadata"):
                 self.__dict__.pop(name, None)
-            steps = self._shown()
+            steps = self._visible_steps()
             self.set_storage(PaddedTrajectories(steps) if self.split_trajs else steps)
         return result
 
@@ -439,7 +461,12 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
     def __repr__(self) -> str:
         shown = f"{len(self.episodes):,} episodes, {self.episodes.steps:,} steps"
+        if self.selection != Selection():
+            shown += f", a part: {self.selection}"
         return (
             f"{type(self).__name__}({self.dataset_id!r}, {shown}{', split_trajs=True' if self.split_trajs else ''}, "
             f"batch_size={self.batch_size}, data_path={str(self.data_path)!r})"
         )
+
+    def _repr_html_(self) -> str:
+        return as_html(self, ("dataset", self.dataset_id), ("part", str(self.selection)))

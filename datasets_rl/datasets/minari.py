@@ -40,12 +40,12 @@ class MinariExperienceReplay(BaseDatasetExperienceReplay):
         split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
         load_from_local_minari: Read the files that lie in Minari's own cache (MINARI_DATASETS_PATH, or
             ``~/.minari/datasets``), in their place, and not those of the remote.
-        selection: The part that is wanted; all by default.
+        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
         final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
         UnknownId: If it is no id of Minari's.
-        BadArgument: If what is stored does not cover the selection.
+        BadArgument: If the selection contradicts the stored one, or asks for more and `download` is False.
         FetchFailed: If no remote has it.
     """
 

@@ -48,12 +48,12 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
         prefetch: Batches made ahead of time by as many threads.
         transform: Applied to every batch.
         download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
-        selection: The part that is wanted; all by default.
+        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
         final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
         UnknownId: If it is no name of a dataset.
-        BadArgument: If what is stored does not cover the selection.
+        BadArgument: If the selection contradicts the stored one, or asks for more and `download` is False.
         FetchFailed: If OpenML does not give it.
     """
 

@@ -65,13 +65,14 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`; not of a stream.
         strict_length: Whether trajectories that are too short for a slice are left out (of a stream: are an error), or
             are taken whole.
-        selection: The part that is wanted; all by default.
+        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
         final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
         cache_size: Of a stream: bytes of shards that stay on the disk for the next round, beside those at hand.
 
     Raises:
         UnknownId: If it can be no id.
-        BadArgument: If arguments exclude each other, all faults at once; or what is stored does not cover the selection.
+        BadArgument: If arguments exclude each other, all faults at once; or if the selection contradicts the
+            stored one.
         FetchFailed: If no upstream has it.
     """
 
@@ -131,13 +132,13 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
             return
         self.dataset_id = dataset_id
         self.split_trajs = False
-        self.selection = _kept_encoded(selection or Selection())
+        self._asked = _kept_encoded(selection or Selection())
         settings = Settings.from_env()
         place = Path(root or settings.home / self.source).expanduser().absolute()
         self.stream = Stream(
             f"{self.source}/{dataset_id}",
             root=place,
-            selection=self.selection,
+            selection=self._asked,
             room=cache_size,
             shuffle=shuffle,
             pad=self.pad,
@@ -249,6 +250,11 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         if (wanted := as_key(key)) not in self.stream.words:
             raise UnknownKey(dotted(wanted), [dotted(one) for one in self.stream.words])
         return [*self.stream.words[wanted]]
+
+    @property
+    def selection(self) -> Selection:
+        """The part of the dataset that the buffer shows; of a stream, with images as they come."""
+        return self._asked if self.streaming else super().selection
 
     @property
     def data_path(self) -> Path:

@@ -36,12 +36,13 @@ class RobosetExperienceReplay(BaseDatasetExperienceReplay):
         prefetch: Batches made ahead of time by as many threads.
         transform: Applied to every batch.
         split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
-        selection: The part that is wanted; all by default. Episodes are counted over all files.
+        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
+            Episodes are counted over all files.
         final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
         UnknownId: If there is no such id.
-        BadArgument: If what is stored does not cover the selection.
+        BadArgument: If the selection contradicts the stored one, or asks for more and `download` is False.
         FetchFailed: If the hub does not give the files.
     """
 

@@ -18,7 +18,9 @@ class StoredExperienceReplay(BaseDatasetExperienceReplay):
 
     def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:
         del root, download
-        return library.locate(Path(dataset_id))
+        folder = library.locate(Path(dataset_id))
+        library.require_part(folder, self._asked)
+        return folder
 
     @property
     def root(self) -> Path:

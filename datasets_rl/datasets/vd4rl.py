@@ -44,12 +44,12 @@ class VD4RLExperienceReplay(BaseDatasetExperienceReplay):
         totensor: Whether a `ToTensorImage` follows, unless `transform` has one.
         image_size: The height and width to which pictures are scaled, or a pair of both.
         num_workers: Taken for the sake of TorchRL's signature: several files come at once anyway.
-        selection: The part that is wanted; all by default.
+        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
         final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
         UnknownId: If there is no such id.
-        BadArgument: If what is stored does not cover the selection.
+        BadArgument: If the selection contradicts the stored one, or asks for more and `download` is False.
         FetchFailed: If the hub does not give it.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -28,6 +28,8 @@ class Option:
     default: str = ""
     choices: tuple[str, ...] = ()
     """What may be given; anything, where none is named."""
+    numbers: bool = False
+    """Whether it chooses pieces by their numbers, as `Selection.episodes` does, so that a dataset can grow by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,17 @@ class Selection:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Selection:
-        """Read back what `to_json` wrote."""
-        fields: dict[str, Any] = {name: tuple(one) if name in _LISTS else one for name, one in value.items()}
-        return cls(**fields)
+        """Read back what `to_json` wrote.
+
+        Raises:
+            BadArgument: If it is another document.
+        """
+        kinds: dict[str, type] = dict.fromkeys(_LISTS, list) | {"episodes": str, "max_size": int, "options": dict}
+        wrong = sorted(f"{name} = {one!r}" for name, one in value.items() if not isinstance(one, kinds.get(name, ())))
+        if wrong:
+            raise BadArgument(f"a selection has {', '.join(wrong)}; expected {', '.join(kinds)}, each of its type")
+        given: dict[str, Any] = {name: tuple(one) if name in _LISTS else one for name, one in value.items()}
+        return cls(**given)
 
     def __str__(self) -> str:
         """Write the selection as one types it."""
@@ -69,16 +79,66 @@ class Selection:
         words += [f"--{name} {value}" for name, value in sorted(self.options.items())]
         return " ".join(words) or "the whole dataset"
 
-    def covers(self, asked: Selection) -> bool:
+    def covers(self, asked: Selection, options: Sequence[Option] = ()) -> bool:
         """Return whether a dataset of this selection has all that is asked for.
 
-        What restricts this one must restrict the other in the same way; options must be equal, because they change
-        what is stored and not only how much.
+        Args:
+            asked: The other selection. A choice that it leaves open, as `images`, is that of this one.
+            options: Those of the source.
         """
-        here, there = self.to_json(), asked.to_json()
-        if here.pop("options", {}) != there.pop("options", {}):
-            return False
-        return all(there.get(name) == value for name, value in here.items())
+        return not self.contradicts(asked, options) and self.joined(asked, options) == self.joined(self, options)
+
+    def contradicts(self, asked: Selection, options: Sequence[Option] = ()) -> list[str]:
+        """Return the names of the choices that change what is stored, and for which the two differ."""
+        known = {option.name: option for option in options}
+        return [
+            name
+            for name, value in sorted(asked.options.items())
+            if not (name in known and known[name].numbers) and value != self.choice(name, options)
+        ]
+
+    def choice(self, name: str, options: Sequence[Option] = ()) -> str:
+        """Return the value of an option, the default of the source where it was not given."""
+        defaults = {option.name: option.default for option in options}
+        return self.options.get(name) or defaults.get(name, "")
+
+    def joined(self, asked: Selection, options: Sequence[Option] = ()) -> Selection:
+        """Return the smallest selection that has all of both, with the choices of this one.
+
+        Args:
+            asked: The other selection, which contradicts no choice.
+            options: Those of the source.
+        """
+        numbers = {option.name for option in options if option.numbers}
+        choices = {name: value for name, value in self.options.items() if name not in numbers}
+        chosen = {name: _join_numbers(self.options.get(name, ""), asked.options.get(name, "")) for name in numbers}
+        return Selection(
+            episodes=_join_numbers(self.episodes, asked.episodes),
+            keys=_join_keys(self.keys, asked.keys),
+            max_size=max(self.max_size, asked.max_size) if self.max_size and asked.max_size else None,
+            include=tuple(dict.fromkeys(self.include + asked.include)) if self.include and asked.include else (),
+            exclude=tuple(one for one in dict.fromkeys(self.exclude) if one in asked.exclude),
+            options=choices | {name: text for name, text in chosen.items() if text},
+        )
+
+    def counts_as(self, other: Selection, options: Sequence[Option] = ()) -> bool:
+        """Return whether both count episodes over the same files of the upstream."""
+        numbers = [option.name for option in options if option.numbers]
+        here, there = (
+            (
+                one.max_size,
+                {*one.include},
+                {*one.exclude},
+                *(_join_numbers(text, text) for text in (one.options.get(name, "") for name in numbers)),
+            )
+            for one in (self, other)
+        )
+        return here == there
+
+    def within(self, part: Selection) -> Selection:
+        """Return this selection with everything that it leaves open taken from a stored part."""
+        given = {one.name: getattr(self, one.name) or getattr(part, one.name) for one in fields(self)}
+        return Selection(**{**given, "options": {**part.options, **self.options}})
 
     def keeps_file(self, path: str) -> bool:
         """Return whether the globs let a file of this path, or of this name, in."""
@@ -170,6 +230,57 @@ class Numbers:
     def last(self) -> int:
         """The highest one."""
         return max([*self.single, *(one[-1] for one in self.ranges)])
+
+
+def _join_numbers(left: str, right: str) -> str:
+    """Return the text for all numbers of two texts, with ranges that touch joined into one; nothing stands for all."""
+    if not left or not right:
+        return ""
+    pieces = list(dict.fromkeys(piece.strip() for piece in f"{left},{right}".split(",")))
+    spans: list[tuple[int, int]] = []
+    other: dict[str, range | None] = {}
+    """Ranges with gaps; None for numbers from the end, whose place is unknown without the total."""
+    for piece in pieces:
+        (part,) = _parts(piece, "episodes")
+        chosen = range(part, part + 1) if isinstance(part, int) else range(sys.maxsize)[part]
+        if "-" in piece:
+            other[piece] = None
+        elif chosen.step == 1 and chosen:
+            spans.append((chosen.start, chosen.stop))
+        elif chosen:
+            other[piece] = chosen
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        first, last = merged.pop() if merged and start <= merged[-1][1] else (start, stop)
+        merged.append((first, max(last, stop)))
+    if (0, sys.maxsize) in merged:
+        return ""
+    gaps = [one for one in other.values() if one is not None]
+    words = [
+        str(start) if stop == start + 1 else f"{start}:{'' if stop == sys.maxsize else stop}"
+        for start, stop in merged
+        if stop > start + 1 or not any(start in one for one in gaps)
+    ]
+    words += [
+        piece
+        for piece, one in other.items()
+        if one is None or not any(start <= one[0] and one[-1] < stop for start, stop in merged)
+    ]
+    return ",".join(words) or left
+
+
+def _join_keys(left: Sequence[str], right: Sequence[str]) -> tuple[str, ...]:
+    """Return the names for all fields of two lists, none below another one; nothing stands for all."""
+    if not left or not right:
+        return ()
+    always = {dotted(key) for key in _ALWAYS}
+    names = list(dict.fromkeys((*left, *(name for name in right if name not in always))))
+    return tuple(name for name in names if not any(_is_below(name, one) for one in names if one != name))
+
+
+def _is_below(name: str, group: str) -> bool:
+    """Return whether a field belongs to the group of another name, as ``next.info.qpos`` to ``info``."""
+    return any(one == group or one.startswith(f"{group}.") for one in (name, name.removeprefix("next.")))
 
 
 def _parts(text: str, what: str) -> Iterator[int | slice]:

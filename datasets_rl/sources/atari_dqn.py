@@ -53,8 +53,8 @@ class AtariDQN(Source):
     name = "atari_dqn"
     restated = frozenset({"citation", "faults"})
     options = (
-        Option("upstream", "The logs of the agent, or the episodes of RL Unplugged", choices=(_DQN, _RLU)),
-        Option("checkpoints", "These only, of the 50 or so of a run, as in 0:5"),
+        Option("upstream", "The logs of the agent, or the episodes of RL Unplugged", _DQN, choices=(_DQN, _RLU)),
+        Option("checkpoints", "These only, of the 50 or so of a run, as in 0:5", numbers=True),
     )
 
     def ids(self) -> Sequence[str]:

@@ -49,11 +49,17 @@ class OpenX(Source):
     selects = frozenset({"episodes"})
     options = (
         Option("upstream", "The records in Google's buckets, or their mirror on the hub.", choices=("rlds", "hub")),
-        Option("split", "Of the records: train (the default), test or val."),
-        Option("images", "Pixels, or PNG and JPEG that are decoded when sampled.", choices=("decoded", "encoded")),
+        Option("split", "Of the records: train (the default), test or val.", _TRAIN),
+        Option(
+            "images",
+            "Pixels, or PNG and JPEG that are decoded when sampled.",
+            "decoded",
+            choices=("decoded", "encoded"),
+        ),
         Option(
             "last-step",
             "The last step is the state after the last action (observation), or has an action too (transition).",
+            "observation",
             choices=("observation", "transition"),
         ),
     )

@@ -40,7 +40,8 @@ PLAN = {
     "id", "folder", "present", "files", "wire_bytes", "stored_bytes", "peak_bytes", "free_bytes", "free_bytes_after", "error"
 }  # fmt: skip
 STORED = {
-    "folder", "steps", "episodes", "final_unknown", "bytes", "keys", "statistics", "decisions", "faults", "raw", "metadata",
+    "folder", "selection",
+    "steps", "episodes", "final_unknown", "bytes", "keys", "statistics", "decisions", "faults", "raw", "metadata",
     "licence", "citation", "homepage", "score", "time_limit", "converter", "history",
 }  # fmt: skip
 

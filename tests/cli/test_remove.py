@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import sys
 
 import pytest
@@ -99,3 +100,18 @@ def test_a_pipe_into_stdin_is_not_asked_even_beside_a_terminal(rlds, monkeypatch
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
 
     assert rlds("remove", "demo/pendulum").code == 10
+
+
+def test_a_path_is_refused_with_the_command_that_removes_it(rlds, stored, tmp_path):
+    mine = tmp_path / "mine"
+    shutil.copytree(stored, mine)
+
+    of_an_id, own, nothing = (rlds("remove", str(path), "--yes") for path in (stored, mine, tmp_path / "nothing"))
+
+    assert {of_an_id.code, own.code, nothing.code} == {2}
+    assert f"{stored} is a path; expected the id of a dataset" in of_an_id.err
+    assert "next: rlds remove demo/pendulum" in of_an_id.err
+    assert f"rm -r {mine}" in own.err
+    assert "rm -r" not in nothing.err
+    assert stored.exists()
+    assert mine.exists()

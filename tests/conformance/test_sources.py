@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import glob
+import html
 import importlib
 import importlib.util
 import io
@@ -22,10 +23,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from stored_data import reseal
 
-from datasets_rl import Selection, library, sources, verification
+from datasets_rl import Selection, library, load, sources, verification
 from datasets_rl.cli.app import main
 from datasets_rl.cli.errors import EXIT_CODES
 from datasets_rl.datasets import dataset_class
@@ -36,7 +38,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episode import Encoded, Episode, Texts
-from datasets_rl.ted.keys import EPISODE, NEXT_DONE, dotted
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, ROOT_FLAGS, dotted
 
 Key = tuple[str, ...]
 KILLER = Path(__file__).parents[1] / "faults" / "killer.py"
@@ -100,6 +102,11 @@ class Made:
         settings = dataclasses.replace(Settings.from_env(), home=home, jobs=jobs)
         selection = dataclasses.replace(self.selection, **options.pop("part", {}))
         return StoredDataset(library.download(self.case.id, settings=settings, selection=selection, **options))
+
+    @property
+    def closed(self) -> dict[str, Any]:
+        """Arguments of the class that forbid a download; without them a set of openx is streamed."""
+        return {"download": False} | ({"streaming": False} if self.place.root.name == "openx" else {})
 
     @property
     def paths(self) -> set[str]:
@@ -564,6 +571,112 @@ def test_episodes_are_chosen_before_the_download(made, home):
     assert 0 < len(less) == rows.sum()
     assert set(less.episodes["source"].tolist()) == {first}
     assert np.array_equal(less.column(("next", "reward")), made.stored.column(("next", "reward"))[rows])
+
+
+def parts(made):
+    """Every kind of part that the dataset has, as fields of a selection."""
+    names = sorted({dotted(key) for key in made.golden[0].steps if key[0] != "next"} or {"observation"})
+    yield {"keys": (names[0],)}
+    origin = sources.source(made.place.root.name)
+    if made.case.episodes and "episodes" in origin.selects:
+        yield {"episodes": str(made.stored.episodes["source"][0])}
+    if made.last:
+        yield {"exclude": tuple(glob.escape(path) for path in sorted(made.last))}
+    if any(option.name == "checkpoints" for option in origin.options):
+        yield {"options": {**made.case.options, "checkpoints": "0"}}
+    if any(option.name == "images" for option in origin.options):
+        other = {"decoded": "encoded", "encoded": "decoded"}[made.case.options.get("images", "decoded")]
+        yield {"options": {**made.case.options, "images": other}}
+
+
+def test_every_kind_of_part_opens_without_options_and_says_what_it_is(made, home, monkeypatch, rlds):
+    kind = dataset_class(made.place.root.name)
+    for number, part in enumerate(parts(made)):
+        monkeypatch.setenv("RLDS_HOME", str(home / str(number)))
+        stored = made.download(home / str(number), part=part)
+        selection = Selection.from_json(stored.manifest.selection)
+        monkeypatch.setenv("RLDS_OFFLINE", "1")
+
+        for dataset in (load(made.case.id), kind(made.name), load(stored.folder), kind(made.name, **made.closed)):
+            assert len(dataset) == len(stored)
+            assert dataset.selection == selection
+            assert str(selection) in repr(dataset)
+            assert html.escape(str(selection)) in dataset._repr_html_()
+            assert len(dataset.sample(3)) == 3
+        monkeypatch.delenv("RLDS_OFFLINE")
+    code, document, _ = rlds("info", made.case.id, "--json")
+    assert (code, document["stored"]["selection"]) == (0, selection.to_json())
+    out = home / "preprocessed"
+    for words in (["path"], ["sample"], ["verify"], ["mix", "-o", home / "mix.toml"]):
+        code, _, err = rlds(words[0], made.case.id, *words[1:], "--json")
+        assert code == 0, err
+    code, _, err = rlds("preprocess", made.case.id, "-t", "scale_rewards:2", "-o", out, "--json")
+    assert code == 0, err
+    assert str(selection) in repr(load(out))
+
+
+def test_a_part_shows_less_and_refuses_another_choice(made, home):
+    kind = dataset_class(made.place.root.name)
+    for number, part in enumerate(parts(made)):
+        stored = made.download(home / str(number), part=part)
+        root = stored.folder.parents[made.name.count("/")]
+        selection = Selection.from_json(stored.manifest.selection)
+
+        assert len(kind(made.name, root=root, selection=selection, **made.closed)) == len(stored)
+        less = kind(made.name, root=root, selection=Selection(keys=("next.reward",)).within(selection), **made.closed)
+        fields = less.storage.keys()
+        assert {key for key in fields if key[0] != "next"} <= {*ROOT_FLAGS, EPISODE, ("X",), ("y",)}
+        if "images" in part.get("options", {}):
+            asked = Selection(options={"images": made.case.options.get("images", "decoded")})
+            with pytest.raises(BadArgument, match=r"was made with --images .*; --images .* was asked for"):
+                kind(made.name, root=root, selection=asked)
+            continue
+        more = {"keys": ("no_such_field",), "episodes": ":", "exclude": ("nothing",), "options": {"checkpoints": "0:9"}}
+        ((name, _),) = part.items()
+        with pytest.raises(BadArgument, match=r"holds .*; .* was asked for"):
+            kind(made.name, root=root, selection=Selection(**{name: more[name]}), **made.closed)
+
+
+def test_a_part_grows_to_the_whole_by_a_download_without_options(made, home, rlds, monkeypatch):
+    root = made.place.root.name
+    for number, part in enumerate(parts(made)):
+        if "images" in part.get("options", {}):
+            continue  # another choice is no smaller part
+        monkeypatch.setenv("RLDS_HOME", str(home / str(number)))
+        before = made.download(home / str(number), part=part)
+        shown = load(made.case.id)
+        first = shown[0]["next", "reward"]
+
+        code, document, err = rlds("download", made.case.id, "--json")
+
+        assert code == 0, err
+        (result,) = document["datasets"]
+        assert (result["present"], result["selection"]) == (False, made.selection.to_json())
+        assert content(before.folder)[0] == content(made.stored.folder)[0]
+        assert leftovers(home / str(number) / root) == []
+        assert torch.equal(shown[0]["next", "reward"], first)  # a buffer that was open goes on reading the old part
+        code, document, err = rlds("download", made.case.id, "--json")
+        assert (code, document["datasets"][0]["present"]) == (0, True)
+
+
+def test_other_episodes_and_other_fields_join_the_part(made, home):
+    if not (made.case.episodes and "episodes" in sources.source(made.place.root.name).selects):
+        pytest.skip("it gives whole files")
+    names = sorted({dotted(key) for key in made.golden[0].steps if key[0] != "next"} or {"observation"})
+    numbers = made.stored.episodes["source"]
+    first, last = int(numbers[0]), int(numbers[-1])
+    made.download(home, part={"episodes": str(first), "keys": (names[0],)})
+
+    grown = made.download(home, part={"episodes": str(last), "keys": ("next.reward",)})
+
+    rows = np.repeat(np.isin(numbers, [first, last]), made.stored.episodes.lengths)
+    assert set(grown.episodes["source"].tolist()) == {first, last}
+    assert np.array_equal(grown.column(("next", "reward")), made.stored.column(("next", "reward"))[rows])
+    assert Selection.from_json(grown.manifest.selection).keys == (names[0],)
+    kind = dataset_class(made.place.root.name)
+    root = home / made.place.root.name
+    view = kind(made.name, root=root, **made.closed, selection=Selection(episodes=str(last), keys=(names[0],)))
+    assert set(view.episodes["source"].tolist()) == {last}
 
 
 class _Death(BaseException):

@@ -1,7 +1,8 @@
 """Kill downloads at each of their file-system events, and report what they left. Run as a program by the tests.
 
 argument    JSON: id, root, options of `download`, choices (options of the source), steps (how far the events lie
-            apart) or kills (how many there are about), random (how many more), jobs (by default 1), small (what is set lower, by its dotted name),
+            apart) or kills (how many there are about), part (fields of a selection that is stored before each download,
+            which then grows to the whole), random (how many more), jobs (by default 1), small (what is set lower, by its dotted name),
                 imports (what children would import, each of them anew)
 output      a line of JSON for each child: event, died, folder (whole, absent, or why it does not open), digest
 """
@@ -11,6 +12,7 @@ import importlib
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -74,7 +76,17 @@ def report(event, died):
 def clean():
     if not task["keep"]:
         library.remove(task["id"], root=root, settings=settings)
+    if task.get("part"):
+        shutil.copytree(part, spot.folder)
 
+
+if task.get("part"):
+    part = root.parent / "part"
+    stored = library.download(
+        task["id"], root=root, settings=settings, **{**options, "selection": Selection(**task["part"])}
+    )
+    shutil.copytree(stored, part)
+    report("part", died=False)
 
 total = life(0, work, counts)
 report("first", died=False)

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 from d4rl_files import mujoco, mujoco_columns, rollout, write
-from servers import Cut, File, HidesLength, LiesAboutLength, Resets, Slow, Stall, Status, Truncates, serve
+from servers import Cut, File, HidesLength, InTurn, LiesAboutLength, Resets, Slow, Stall, Status, Truncates, serve
 
 from datasets_rl import library
 from datasets_rl.cli.app import main
@@ -138,6 +138,48 @@ def test_a_digest_that_differs_is_accepted_on_request_and_the_manifest_says_so(d
 
     assert code == 0, err
     assert [raw.checked for raw in StoredDataset(home / "d4rl" / name).manifest.raw] == ["skipped"]
+
+
+def test_a_part_stays_when_the_server_fails_while_it_grows_and_the_same_command_then_goes_on(
+    download, home, good, rlds
+):
+    folder = home / "d4rl" / NAME
+    download(File(good), "--keys", "observation")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    code, _, err, _ = download(InTurn(Cut(good, after=good.stat().st_size // 2), Status(500)))
+
+    assert code == 4, err
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert rlds("sample", f"d4rl/{NAME}")[0] == 0
+    code, out, err, _ = download(File(good))
+    assert (code, out.strip()) == (0, str(folder)), err
+    assert {"observation", "action"} <= {field.name for field in StoredDataset(folder).schema}
+    assert StoredDataset(folder).manifest.selection == {}
+
+
+def test_a_part_whose_raw_file_was_kept_grows_without_the_network_and_keeps_it(download, home, good, monkeypatch):
+    download(File(good), "--keys", "observation", "--keep-raw")
+    monkeypatch.setenv("RLDS_OFFLINE", "1")
+
+    code, _, err, server = download(Status(500), "--keys", "action")
+
+    assert code == 0, err
+    assert server.requests == []
+    assert StoredDataset(home / "d4rl" / NAME).manifest.selection == {"keys": ["observation", "action"]}
+    assert list((home / "d4rl" / ".raw" / NAME).rglob("*.hdf5")) != []
+
+
+def test_a_preprocessed_part_does_not_grow_over_what_a_recipe_made(download, home, good, rlds):
+    download(File(good), "--keys", "observation")
+    assert rlds("preprocess", f"d4rl/{NAME}", "-t", "scale_rewards:2")[0] == 0
+
+    code, _, err, _ = download(File(good))
+
+    assert code == 2
+    assert "holds --keys observation; the whole dataset was asked for, and a preprocessed dataset does not grow" in err
+    assert len(StoredDataset(home / "d4rl" / NAME).manifest.history) == 1
+    assert rlds("sample", f"d4rl/{NAME}")[0] == 0
 
 
 @pytest.mark.parametrize("behaviour", [Cut, Resets], ids=["cut", "reset"])

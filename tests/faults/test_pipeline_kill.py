@@ -28,10 +28,10 @@ def raw(tmp_path_factory):
     return path
 
 
-def killed(tmp_path, *, options, keep=False, steps=1, random=0, name=f"d4rl/{NAME}", small=None, jobs=1):
+def killed(tmp_path, *, options, keep=False, steps=1, random=0, name=f"d4rl/{NAME}", small=None, jobs=1, part=None):
     root = tmp_path / "home" / name.split("/")[0]
     task = {"id": name, "root": str(root), "options": options, "keep": keep, "steps": steps, "random": random}
-    task |= {"small": small or {}, "jobs": jobs}
+    task |= {"small": small or {}, "jobs": jobs, "part": part}
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("killer.py"), json.dumps(task)],
         capture_output=True,
@@ -50,6 +50,24 @@ def judge(lives):
     assert {life["folder"] for life in lives} <= {"whole", "absent"}
     assert all(life["folder"] == "whole" for life in lives if not life["died"] and life["event"] != "random")
     return sum(life["died"] for life in lives)
+
+
+def judge_growth(lives):
+    """Every reader found the part or the whole; every run that was left alone ended with the whole."""
+    part, whole = (next(life["digest"] for life in lives if life["event"] == event) for event in ("part", "first"))
+    assert part != whole
+    assert {life["folder"] for life in lives} <= {"whole", "absent"}
+    assert {life["digest"] for life in lives} <= {part, whole, ""}
+    assert all(life["digest"] == whole for life in lives if life["event"] in {"first", "again", "last"})
+    stages = ["the part", "between two renames", "the whole"]
+    seen = [
+        stages[[part, "", whole].index(life["digest"])] for life in lives if life["died"] and life["event"] != "random"
+    ]
+    assert seen == sorted(
+        seen, key=stages.index
+    )  # the later the kill, the later the stage: one replacement, at the end
+    assert seen.count("between two renames") <= 3
+    return seen.count("the part")
 
 
 def leftovers(root):
@@ -82,6 +100,14 @@ def test_a_download_killed_at_its_steps_is_resumed(raw, tmp_path):
     assert leftovers(root) == []
 
 
+def test_a_part_that_grows_and_is_killed_at_any_step_stays_until_the_whole_replaces_it(raw, tmp_path):
+    part = {"keys": ["observation"]}
+    lives, root = killed(tmp_path, options=local(raw), steps=2, part=part)
+
+    assert judge_growth(lives) >= 10
+    assert leftovers(root) == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_hundred_random_kills_of_download_and_conversion_never_leave_a_wrong_dataset(raw, tmp_path):
@@ -108,6 +134,14 @@ def test_a_conversion_of_shards_killed_at_its_steps_goes_on_at_the_shard(shards,
     lives, root = killed(tmp_path, options=options, steps=12, name="minari/aa/b-v0", small=SMALL)
 
     assert judge(lives) >= 4
+    assert leftovers(root) == []
+
+
+def test_episodes_that_grow_by_shards_and_are_killed_stay_until_the_whole_replaces_them(shards, tmp_path):
+    options, part = {"from_local": str(shards)}, {"episodes": "0:2"}
+    lives, root = killed(tmp_path, options=options, steps=12, random=6, name="minari/aa/b-v0", small=SMALL, part=part)
+
+    assert judge_growth(lives) >= 3
     assert leftovers(root) == []
 
 

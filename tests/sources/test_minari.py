@@ -754,10 +754,9 @@ def test_some_episodes_are_a_dataset_of_their_own(put, convert, data_format):
     meets(stored, given[1:3])
     assert stored.episodes["source"].tolist() == [1, 2]
     assert stored.manifest.selection == {"episodes": "1:3"}
-    with pytest.raises(BadArgument, match=r"holds --episodes 1:3; the whole dataset was asked for"):
-        convert()
-    assert len(convert(selection=Selection(episodes="1:3"))) == 8
-    assert len(convert(force=True)) == 14
+    assert len(convert(as_stored=True)) == len(convert(selection=Selection(episodes="1:3"))) == 8
+    assert convert(selection=Selection(episodes="3")).episodes["source"].tolist() == [1, 2, 3]
+    assert len(convert()) == 14
 
 
 def test_only_the_files_of_the_episodes_that_are_wanted_are_fetched(put, settings, tmp_path, monkeypatch):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from datasets_rl.errors import BadArgument, UnknownKey
-from datasets_rl.sources import Selection, read_numbers, source
+from datasets_rl.sources import Option, Selection, read_numbers, source
 from datasets_rl.sources._selection import Numbers
 
 KEYS = [("observation", "a"), ("observation", "b"), ("action",), ("next", "reward"), ("next", "observation", "c")]
@@ -66,6 +69,14 @@ def test_a_key_stands_for_all_below_it_and_for_what_follows():
         Selection(keys=("observatoin",)).kept_keys(KEYS)
 
 
+OPTIONS = (
+    Option("images", "", "decoded", choices=("decoded", "encoded")),
+    Option("checkpoints", "", numbers=True),
+)
+ENCODED = Selection(options={"images": "encoded"})
+SOME = Selection(options={"checkpoints": "0:3"})
+
+
 @pytest.mark.parametrize(
     ("stored", "asked", "covers"),
     [
@@ -74,12 +85,74 @@ def test_a_key_stands_for_all_below_it_and_for_what_follows():
         (Selection(episodes="0:5"), Selection(episodes="0:5", keys=("action",)), True),
         (Selection(episodes="0:5"), Selection(), False),
         (Selection(episodes="0:5"), Selection(episodes="0:6"), False),
-        (Selection(options={"images": "encoded"}), Selection(), False),
-        (Selection(), Selection(options={"images": "encoded"}), False),
+        (Selection(episodes="0:5"), Selection(episodes="1,3:5"), True),
+        (Selection(episodes="0:3,3:5"), Selection(episodes="1:5"), True),
+        (Selection(episodes="0:10:2"), Selection(episodes="4"), True),
+        (Selection(episodes="0:10:2"), Selection(episodes="4:6"), False),
+        (Selection(episodes="0:5"), Selection(episodes="-1"), False),
+        (Selection(keys=("info", "action")), Selection(keys=("info.qpos", "next.info", "next.reward")), True),
+        (Selection(keys=("info.qpos",)), Selection(keys=("info",)), False),
+        (Selection(keys=("observation",)), Selection(keys=("observations",)), False),
+        (Selection(max_size=9), Selection(max_size=8), True),
+        (Selection(max_size=9), Selection(max_size=10), False),
+        (Selection(include=("a", "b")), Selection(include=("b",), exclude=("c",)), True),
+        (Selection(exclude=("c",)), Selection(include=("b",)), False),
+        (ENCODED, Selection(), True),
+        (ENCODED, Selection(options={"images": "decoded"}), False),
+        (Selection(), Selection(options={"images": "decoded"}), True),
+        (Selection(), ENCODED, False),
+        (SOME, Selection(options={"checkpoints": "2"}), True),
+        (SOME, Selection(options={"checkpoints": "3"}), False),
+        (SOME, Selection(), False),
     ],
 )
-def test_what_is_stored_covers_what_restricts_it_in_the_same_way_or_further(stored, asked, covers):
-    assert stored.covers(asked) is covers
+def test_what_is_stored_covers_what_is_asked_for_if_nothing_is_missing_and_no_choice_differs(stored, asked, covers):
+    assert stored.covers(asked, OPTIONS) is covers
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "joined"),
+    [
+        (Selection(episodes="0:3"), Selection(episodes="5:8"), Selection(episodes="0:3,5:8")),
+        (Selection(episodes="0:3"), Selection(episodes="2,3"), Selection(episodes="0:4")),
+        (Selection(episodes="0:3"), Selection(), Selection()),
+        (Selection(episodes="2:"), Selection(episodes=":2"), Selection()),
+        (Selection(episodes="0:3"), Selection(episodes="-2:"), Selection(episodes="0:3,-2:")),
+        (Selection(episodes="0:3"), Selection(keys=("action",)), Selection()),
+        (Selection(keys=("a.b", "c")), Selection(keys=("a",)), Selection(keys=("c", "a"))),
+        (Selection(include=("x", "y")), Selection(include=("z",)), Selection(include=("x", "y", "z"))),
+        (Selection(exclude=("x", "y")), Selection(exclude=("y", "z")), Selection(exclude=("y",))),
+        (Selection(max_size=9), Selection(max_size=10), Selection(max_size=10)),
+        (ENCODED, Selection(episodes="0:3"), ENCODED),
+        (SOME, Selection(options={"checkpoints": "7"}), Selection(options={"checkpoints": "0:3,7"})),
+        (SOME, Selection(), Selection()),
+    ],
+)
+def test_two_selections_join_to_the_smallest_one_that_has_both(stored, asked, joined):
+    assert stored.joined(asked, OPTIONS) == joined
+
+
+pieces = st.one_of(
+    st.integers(0, 12).map(str),
+    st.builds("{}:{}".format, st.integers(0, 6), st.integers(7, 14)),
+    st.builds("{}:{}:{}".format, st.integers(0, 6), st.integers(7, 14), st.integers(1, 4)),
+    st.builds("{}:".format, st.integers(0, 14)),
+)
+numbers = st.lists(pieces, min_size=1, max_size=4).map(",".join)
+
+
+@given(numbers, numbers)
+def test_joined_numbers_are_those_of_both_and_what_covers_them_has_them(left, right):
+    here, there = ({*read_numbers(text, 20)} for text in (left, right))
+    stored, asked = Selection(episodes=left), Selection(episodes=right)
+    joined = stored.joined(asked)
+
+    assert {*read_numbers(joined.episodes, 20)} == here | there
+    assert joined.covers(stored)
+    assert joined.covers(asked)
+    assert joined.joined(asked) == joined
+    if stored.covers(asked):
+        assert there <= here
 
 
 def test_a_selection_survives_the_manifest_and_reads_as_it_is_typed():
@@ -90,6 +163,21 @@ def test_a_selection_survives_the_manifest_and_reads_as_it_is_typed():
         "--episodes 0:5 --max-size 99 --keys a,b --include *.x --exclude y --exclude z --images encoded"
     )
     assert (Selection().to_json(), str(Selection())) == ({}, "the whole dataset")
+
+
+@pytest.mark.parametrize("document", [{"episodes": 3}, {"keys": "a"}, {"steps": "0:3"}, {"options": []}])
+def test_a_document_that_is_no_selection_is_refused_by_name(document):
+    (name,) = document
+    with pytest.raises(BadArgument, match=f"a selection has {name} = "):
+        Selection.from_json(document)
+
+
+def test_a_selection_leaves_open_what_a_stored_part_decides():
+    part = Selection("0:3", ("a",), include=("x",), options={"images": "encoded"})
+
+    assert Selection(keys=("b",)).within(part) == replace(part, keys=("b",))
+    assert Selection(options={"split": "test"}).within(part).options == {"images": "encoded", "split": "test"}
+    assert Selection().within(part) == part
 
 
 def test_a_source_refuses_what_it_cannot_give_all_at_once():

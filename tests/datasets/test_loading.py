@@ -1,0 +1,187 @@
+"""`load`: ids, folders, parts that are stored, and arguments that no class has."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+from d4rl_files import mujoco
+
+from datasets_rl import Selection, library, load, open_dataset, sources
+from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, StoredExperienceReplay, dataset_class
+from datasets_rl.errors import BadArgument, NotADataset, UnknownId
+
+NAME = "bullet-maze2d-open-v0"
+FIELDS = Selection(keys=("observation",))
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def raw(tmp_path):
+    path = tmp_path / "file.hdf5"
+    mujoco(path)
+    return path
+
+
+def store(raw, part=None):
+    return library.download(f"d4rl/{NAME}", from_local=raw, selection=part or Selection(), force=True)
+
+
+def test_a_folder_opens_as_text_as_a_path_and_below_the_working_directory(monkeypatch):
+    folder = load("demo/pendulum").data_path
+    monkeypatch.chdir(folder.parent)
+
+    for given in (folder, str(folder), "pendulum", "./pendulum", Path("pendulum")):
+        opened = load(given, batch_size=3)
+        assert isinstance(opened, StoredExperienceReplay)
+        assert opened.manifest.id == "demo/pendulum"
+        assert len(opened.sample()) == 3
+
+
+def test_a_folder_of_the_working_directory_never_hides_an_id(home, tmp_path, monkeypatch):
+    (tmp_path / "demo" / "pendulum").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+
+    assert load("demo/pendulum").data_path == home / "demo" / "pendulum"
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "says"),
+    [
+        ("./nothing", NotADataset, "nothing is not a dataset: it does not exist"),
+        ("nothing/td3", UnknownId, "no dataset 'nothing'"),
+        ("", UnknownId, "no dataset ''"),
+        ("mix.toml", BadArgument, r'expected an id or a folder\nload_mixture\("mix.toml"\)'),
+    ],
+)
+def test_what_is_no_dataset_is_named_with_what_to_do(given, kind, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mix.toml").write_text("")
+
+    with pytest.raises(kind, match=says):
+        load(given)
+
+
+@pytest.mark.parametrize("arguments", [{"root": "."}, {"download": "force"}])
+def test_a_folder_takes_no_argument_that_only_an_id_has(arguments, tmp_path):
+    with pytest.raises(BadArgument, match="is a folder, which opens where it lies"):
+        load(tmp_path, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("dataset_id", "argument", "near"),
+    [
+        ("demo/pendulum", "batchsize", "batch_size"),
+        ("demo/pendulum", "transforms", "transform"),
+        (f"d4rl/{NAME}", "from_environment", "from_env"),
+        ("local/own", "foldr", "folder"),
+        ("openx/bridge", "num_slice", "num_slices"),
+    ],
+)
+def test_a_mistyped_argument_is_named_with_the_nearest_before_anything_is_fetched(home, dataset_id, argument, near):
+    with pytest.raises(BadArgument, match=rf"has no argument '{argument}'.*\ndid you mean {near}"):
+        load(dataset_id, **{argument: 3})
+    assert not home.exists()
+
+
+def test_an_argument_that_a_class_does_not_have_is_refused_with_those_that_it_has():
+    with pytest.raises(BadArgument, match="OpenMLExperienceReplay has no argument 'split_trajs'; it has batch_size"):
+        load("openml/magic", split_trajs=True)
+
+
+def test_every_class_takes_what_load_spells_out_and_a_selection():
+    spelled = [one for one in inspect.signature(load).parameters if one not in {"dataset_id", "options"}]
+    for source in sources.names():
+        lacking = {"openml": {"split_trajs"}}.get(source, set())
+        with pytest.raises(BadArgument, match="has no argument 'no_such'; it has") as caught:
+            load(f"{source}/{next(iter(sources.source(source).ids()), 'own')}", no_such=1)
+        named = caught.value.message.partition("it has ")[2].split(", ")
+        assert set(spelled) - lacking <= set(named), source
+        assert dataset_class(source).source == source
+
+
+def test_d4rl_shows_the_fields_of_a_selection_with_and_without_the_environment(raw):
+    folder = store(raw)
+    whole = D4RLExperienceReplay(NAME, from_env=False)
+
+    for from_env in (True, False):
+        less = D4RLExperienceReplay(NAME, from_env=from_env, selection=FIELDS, download=False)
+        assert "action" not in less
+        assert torch.equal(less["observation"], load(folder)["observation"] if from_env else whole["observation"])
+        assert len(less) == (len(load(folder)) if from_env else len(whole))
+        assert less.selection == FIELDS
+
+
+@pytest.mark.parametrize("from_env", [True, False])
+def test_d4rl_opens_the_fields_that_are_stored(raw, from_env):
+    store(raw)
+    whole = D4RLExperienceReplay(NAME, from_env=from_env)[:]
+    store(raw, FIELDS)
+
+    dataset = load(f"d4rl/{NAME}", from_env=from_env)
+
+    assert torch.equal(dataset["observation"], whole["observation"])
+    assert torch.equal(dataset["next", "observation"], whole["next", "observation"])
+    assert "action" not in dataset
+    assert f"a part: {FIELDS}" in repr(dataset)
+
+
+def test_without_a_download_a_larger_part_is_refused_with_what_adds_it(raw):
+    folder = store(raw, FIELDS)
+    says = (
+        r"holds --keys observation; --keys action was asked for\n`rlds download d4rl/\S* --keys action` adds the rest"
+    )
+
+    for refused in (
+        lambda part: D4RLExperienceReplay(NAME, selection=part, download=False),
+        lambda part: open_dataset(folder, selection=part),
+    ):
+        with pytest.raises(BadArgument, match=says):
+            refused(Selection(keys=("action",)))
+    assert len(open_dataset(folder, selection=FIELDS)) == len(load(folder))
+
+
+def test_python_asks_for_more_and_the_part_grows_in_its_place():
+    library.download("demo/pendulum", selection=FIELDS)
+    open_before = load("demo/pendulum")
+    row = open_before[7]["observation"]
+
+    grown = load("demo/pendulum", selection=Selection(keys=("action",)))
+
+    assert "observation" not in grown
+    assert "action" in grown
+    assert load("demo/pendulum").selection == Selection(keys=("observation", "action"))
+    assert torch.equal(open_before[7]["observation"], row)
+    assert DemoExperienceReplay("pendulum", selection=Selection()).selection == load("demo/pendulum").selection
+    library.download("demo/pendulum")
+    assert load("demo/pendulum").selection == Selection()
+
+
+def test_a_dry_run_of_a_growth_plans_both_parts_and_none_plans_what_is_stored():
+    library.download("demo/pendulum", selection=FIELDS)
+
+    growing = library.plan("demo/pendulum", selection=Selection(keys=("action",)))
+    stored = library.plan("demo/pendulum", selection=FIELDS)
+
+    assert (growing.present, growing.selection) == (False, Selection(keys=("observation", "action")))
+    assert stored.present
+    assert not library.plan("demo/pendulum").present
+
+
+def test_files_that_are_restricted_in_two_ways_count_no_episodes_together(raw):
+    folder = store(raw, FIELDS)
+    manifest = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(
+        manifest.replace('"keys": [\n   "observation"\n  ]', '"episodes": "0:3", "include": ["a"]')
+    )
+
+    assert library.missing_part(folder, Selection("0:3", include=("a",))) is None
+    with pytest.raises(BadArgument, match="which counts its episodes over other files"):
+        library.missing_part(folder, Selection("0:3", include=("b",)))
