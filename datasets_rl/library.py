@@ -19,7 +19,7 @@ from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import BadArgument, ConversionFailed, ManifestInvalid, UnknownId, UnknownKey
 from datasets_rl.progress import Counted, report
 from datasets_rl.settings import Settings
-from datasets_rl.sources import DERIVED, Selection
+from datasets_rl.sources import Selection
 from datasets_rl.store import (
     Place,
     check_own_files,
@@ -270,7 +270,7 @@ def download(
     settings = settings or Settings.from_env()
     selection = selection or Selection()
     spot = place(dataset_id, root=root, settings=settings)
-    if DERIVED in dataset_id:
+    if sources.split_derived(dataset_id)[1]:
         folder = locate(dataset_id, root=root, settings=settings)
         require_part(folder, selection)
         return folder

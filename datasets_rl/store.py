@@ -71,7 +71,7 @@ __all__ = [
 _WORK, _RAW, _TRASH = ".work", ".raw", ".trash"
 _RECORD = ".change-"
 _MAX_NAME_BYTES = 150
-_DERIVED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
+_DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
 _BRIEFLY = 2.0
 """Seconds that short changes wait: another command may be sweeping."""
 _SETTLE_SECONDS = 10.0
@@ -181,7 +181,8 @@ def place(dataset_id: str, *, root: Path | str | None = None, settings: Settings
         BadArgument: If the name of the derived dataset cannot be one.
     """
     entry = sources.find(dataset_id)
-    _, mark, derived = dataset_id.partition(DERIVED)
+    base, derived = sources.split_derived(dataset_id)
+    mark = dataset_id[len(base) : len(base) + 1]
     if mark:
         check_derived_name(derived)
     if root is None:
@@ -197,7 +198,7 @@ def check_derived_name(name: str) -> None:
     """
     if wrong := [part for part in name.split(DERIVED) if not _DERIVED_NAME.fullmatch(part)]:
         raise BadArgument(
-            f"{wrong[0]!r} cannot name a derived dataset; expected letters, digits and any of ._+,=- , at most 100",
+            f"{wrong[0]!r} cannot name a derived dataset; expected at most 100 letters, digits and any of ._+,=- , and not a number",
             hint="choose another name",
         )
 
@@ -217,9 +218,9 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
     spot = place(dataset, root=root, settings=settings)
     if not _settled(spot):
         word = shlex.quote(str(dataset))
-        base, mark, _ = word.partition(DERIVED)
-        hint = f"rlds preprocess {base} --recipe NAME makes derived datasets" if mark else f"rlds download {word}"
-        raise NotADataset(spot.folder, "it was not made" if mark else "it is not downloaded", hint=hint)
+        base, derived = sources.split_derived(word)
+        hint = f"rlds preprocess {base} --recipe NAME makes derived datasets" if derived else f"rlds download {word}"
+        raise NotADataset(spot.folder, "it was not made" if derived else "it is not downloaded", hint=hint)
     return spot.folder
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from stored_data import columns, trajectory, write_dataset
 
-from datasets_rl import disk, load, store
+from datasets_rl import disk, load, sources, store
 from datasets_rl.errors import BadArgument, IntegrityFailed, Locked, NotADataset, UnknownId
 from datasets_rl.format import StoredDataset
 from datasets_rl.library import download
@@ -77,9 +77,9 @@ def test_a_name_that_another_result_has_is_refused_unless_one_insists(folder):
     assert np.isclose(rewards(made), 4 * rewards(folder))
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", ".x", "a b", "x" * 101, "a@"])
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".x", "a b", "x" * 101, "a@", "7", "x@8"])
 def test_names_that_cannot_be_a_folder_are_refused(folder, name):
-    with pytest.raises(BadArgument, match="cannot name a derived dataset"):
+    with pytest.raises((BadArgument, UnknownId)):
         store.place(f"{ID}@{name}")
     if name:
         with pytest.raises(BadArgument, match="cannot name a derived dataset"):
@@ -384,3 +384,18 @@ def test_a_merge_needs_no_step_and_names_each_dataset_once(folder, home):
         preprocess([folder, folder], Recipe([], "merge"), dest=Path(home / "else" / "twice"))
     with pytest.raises(BadArgument, match="has no step"):
         preprocess(folder, Recipe([], "nothing"), dest=home / "else" / "same")
+
+
+@pytest.mark.parametrize(
+    ("dataset_id", "split"),
+    [
+        ("demo/pendulum", ("demo/pendulum", "")),
+        ("demo/pendulum@x", ("demo/pendulum", "x")),
+        ("demo/pendulum@x@y", ("demo/pendulum", "x@y")),
+        ("openml/iris@1", ("openml/iris@1", "")),
+        ("openml/iris@1@x", ("openml/iris@1", "x")),
+        ("openml/iris@12x", ("openml/iris", "12x")),
+    ],
+)
+def test_the_name_of_a_derived_dataset_follows_the_id_and_a_version_of_openml_is_part_of_that(dataset_id, split):
+    assert sources.split_derived(dataset_id) == split

@@ -27,7 +27,11 @@ def run(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be freed; delete nothing.")] = False,
 ) -> Result:
-    """Delete what killed commands left, and on request what datasets no longer need.
+    """Delete what killed processes left, and on request what datasets no longer need.
+
+    \b
+    Every command sweeps the data folder; this one also deletes the scratch folders of buffers
+    whose process is dead.
 
     \b
     Examples:
@@ -36,9 +40,10 @@ def run(
       rlds cache prune --versions demo/pendulum
     """
     from datasets_rl import store
+    from datasets_rl.storages.scratch import sweep_scratch
 
     del action  # there is one
-    freed = {}
+    freed = {"scratch folders": 0 if dry_run else sweep_scratch()}
     if builds:
         freed["unfinished builds"] = sum(store.sweep_builds(root, dry_run=dry_run) for root in _roots(shell))
     if versions:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from datasets_rl.errors import NotADataset, UnknownId
-from datasets_rl.sources import DERIVED
+from datasets_rl.sources import split_derived
 
 from ..options import Shell, aim, target
 from ..output import Block, Facts, Lines, Result, Table, size_text
@@ -44,7 +44,7 @@ def run(
     if entry is None and manifest is not None:
         entry = _entry(manifest.id)
     name = manifest.id if manifest is not None else str(wanted)
-    shown = entry.id if entry is not None and DERIVED not in name else name
+    shown = entry.id if entry is not None and not split_derived(name)[1] else name
     data = {
         "id": shown,
         "catalog": None if entry is None else _catalog_json(entry),

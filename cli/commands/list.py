@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from datasets_rl.errors import DatasetsRLError
-from datasets_rl.sources import DERIVED
+from datasets_rl.sources import split_derived
 
 from ..options import Shell, read_size
 from ..output import Result, Table, size_text
@@ -140,7 +140,7 @@ def _made(folder: Path | None) -> str:
     if not manifest.history:
         return ""
     name = manifest.history[-1].get("recipe", {}).get("name", "")
-    return f"{'derived' if DERIVED in manifest.id else 'preprocessed in place'}: {name}".rstrip(": ")
+    return f"{'derived' if split_derived(manifest.id)[1] else 'preprocessed in place'}: {name}".rstrip(": ")
 
 
 def _matches(dataset_id: str, pattern: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+import re
 from functools import cache
 
 from datasets_rl.errors import UnknownId
@@ -37,6 +38,7 @@ __all__ = [
     "names",
     "read_numbers",
     "source",
+    "split_derived",
     "split_id",
 ]
 
@@ -46,6 +48,8 @@ ID_MAX = 200
 
 DERIVED = "@"
 """Between the id of a dataset and the name of one that was derived from it, ``demo/pendulum@td3_bc``."""
+_BASE = re.compile(r"[^@]*(?:@\d+(?=@|$))?")
+"""The id before that name; a number after the first ``@`` is OpenML's version, ``openml/iris@1``."""
 
 
 @cache
@@ -92,8 +96,15 @@ def find(dataset_id: str) -> Entry:
     Raises:
         UnknownId: If there is no such id; the error names the nearest ones.
     """
-    head, name = split_id(dataset_id)
-    return source(head).entry(name.partition(DERIVED)[0])
+    head, name = split_id(split_derived(dataset_id)[0])
+    return source(head).entry(name)
+
+
+def split_derived(dataset_id: str) -> tuple[str, str]:
+    """Split ``demo/pendulum@td3_bc`` into the id and the name of the derived dataset, which is empty if it is none."""
+    base = _BASE.match(dataset_id)
+    end = len(dataset_id) if base is None else base.end()
+    return dataset_id[:end], dataset_id[end + 1 :]
 
 
 def _unknown(dataset_id: str) -> UnknownId:

@@ -9,12 +9,9 @@ For each command and each of its changes, a child dies before that change. Then,
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
@@ -22,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_server import Server
 from stored_data import columns, trajectory, write_dataset
 
 pytestmark = [
@@ -90,28 +88,11 @@ OTHERS = [
 ]
 
 
-class Server:
-    """Runs commands in children that may be killed."""
-
-    def __init__(self) -> None:
-        program = [sys.executable, str(Path(__file__).with_name("fork_server.py"))]
-        self.process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def run(self, argv, home, fatal=0):
-        raw = home.parent / "raw"
-        words = [word.replace("{home}", str(home)).replace("{raw}", str(raw)) for word in argv]
-        self.process.stdin.write(json.dumps({"argv": words, "home": str(home), "fatal": fatal}) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-
 @pytest.fixture(scope="module")
 def server():
     made = Server()
     yield made
-    made.process.stdin.close()
-    assert made.process.wait(60) == 0
-    made.process.stdout.close()
+    made.close()
 
 
 def tree(home):
@@ -179,29 +160,34 @@ class Trial:
             ends = self.expected[tuple(other)] = []
             for origin in (self.start, self.done):
                 self.put_back(origin)
-                answer = self.server.run(other, self.home)
+                answer = self.run(other)
                 ends.append((answer["code"], public(tree(self.home))))
         return self.expected[tuple(other)]
+
+    def run(self, argv, fatal=0):
+        raw = self.home.parent / "raw"
+        words = [word.replace("{home}", str(self.home)).replace("{raw}", str(raw)) for word in argv]
+        return self.server.run(words, self.home, fatal)
 
     def put_back(self, origin=None):
         shutil.rmtree(self.home, ignore_errors=True)
         shutil.copytree(origin or self.start, self.home, symlinks=True)
 
     def ends(self, argv):
-        answer = self.server.run(argv, self.home)
+        answer = self.run(argv)
         assert answer["code"] == 0, (argv, answer)
         return answer
 
     def kill(self, fatal, others):
         """Kill the command before one of its changes, and yield what is wrong then, a sentence each."""
         self.put_back()
-        if not self.server.run(self.scenario.argv, self.home, fatal)["died"]:
+        if not self.run(self.scenario.argv, fatal)["died"]:
             yield f"{fatal}: it did not die"
             return
         dead = self.home.with_name("dead")
         shutil.rmtree(dead, ignore_errors=True)
         shutil.copytree(self.home, dead, symlinks=True)
-        answer = self.server.run(self.scenario.argv, self.home)
+        answer = self.run(self.scenario.argv)
         if answer["code"] != 0:
             yield f"{fatal}: the same command ends with {answer['code']}: {answer['text']}"
         elif tree(self.home) != self.after:
@@ -209,7 +195,7 @@ class Trial:
         for other in others:
             ends = self.ends_of(other)
             self.put_back(dead)
-            answer = self.server.run(other, self.home)
+            answer = self.run(other)
             found = tree(self.home)
             if (answer["code"], public(found)) not in ends:
                 near = difference(public(found), ends[0][1]), difference(public(found), ends[1][1])

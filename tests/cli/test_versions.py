@@ -1,0 +1,109 @@
+"""Derived datasets and versions, as the commands show them."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from datasets_rl.format import StoredDataset
+
+SCALE = ("-t", "scale_rewards:3")
+
+
+def test_every_command_takes_a_derived_dataset(rlds, stored, tmp_path):
+    made = rlds("preprocess", "demo/pendulum", *SCALE, "--as", "x")
+    folder = stored.with_name("pendulum@x")
+    assert (made.code, made.out) == (0, f"{folder}\n")
+    assert "demo/pendulum@x: 15,000 steps in 75 episodes" in made.err
+
+    assert rlds("path", "demo/pendulum@x").out == f"{folder}\n"
+    assert rlds("verify", "demo/pendulum@x", "--deep").code == 0
+    assert rlds("sample", "demo/pendulum@x", "-n", 2).code == 0
+    assert rlds("info", "demo/pendulum@x", "--json").json["id"] == "demo/pendulum@x"
+    assert rlds("score", "demo/pendulum@x", -600).code == 0
+    assert "pendulum@x" in rlds("mix", "demo/pendulum", "demo/pendulum@x").out
+    assert rlds("download", "demo/pendulum@x").code == 0
+    both = rlds("preprocess", "demo/pendulum", "demo/pendulum@x", "-o", tmp_path / "both")
+    assert both.code == 0
+    assert len(StoredDataset(tmp_path / "both")) == 30_000
+    deeper = rlds("preprocess", "demo/pendulum@x", "-t", "keep_top_returns:50", "--as", "best")
+    assert deeper.out == f"{folder}@best\n"
+    assert rlds("remove", "demo/pendulum@x", "-y", "-q").out == "demo/pendulum@x\n"
+    assert not folder.exists()
+    assert stored.exists()
+
+
+def test_a_recipe_that_is_asked_for_twice_is_found_again(rlds, stored):
+    first = rlds("preprocess", "demo/pendulum", "--recipe", "iql_antmaze", "--json").json["datasets"][0]
+    again = rlds("preprocess", "demo/pendulum", "--recipe", "iql_antmaze", "--json").json["datasets"][0]
+
+    assert first["derived"] == again["derived"] == "demo/pendulum@iql_antmaze"
+    assert (first["present"], again["present"]) == (False, True)
+    assert stored.with_name("pendulum@iql_antmaze").is_dir()
+
+
+def test_list_marks_what_was_derived_and_what_was_preprocessed_in_place(rlds, stored):
+    rlds("preprocess", "demo/pendulum", *SCALE, "--as", "x")
+    rlds("preprocess", "demo/pendulum", "-r", "td3_bc", "--in-place")
+
+    shown = {one["id"]: one["preprocessed"] for one in rlds("list", "--downloaded", "--json").json["datasets"]}
+    assert shown == {
+        "demo/pendulum": "preprocessed in place: td3_bc",
+        "demo/pendulum@x": "derived: scale_rewards:3",
+    }
+    assert "preprocessed in place: td3_bc" in rlds("list", "--downloaded").out
+    assert stored.exists()
+
+
+def test_info_shows_the_chain_of_versions_and_undo_takes_it_back(rlds, stored):
+    rlds("preprocess", "demo/pendulum", "-t", "keep_top_returns:50", "--in-place")
+    rlds("preprocess", "demo/pendulum", "-r", "td3_bc", "--in-place")
+
+    chain = rlds("info", "demo/pendulum", "--json").json["versions"]
+    assert [(one["number"], one["steps"], one["made_by"]) for one in chain] == [
+        (1, 15_000, "download"),
+        (2, 7_400, "keep_top_returns:50"),
+        (3, 7_400, "td3_bc"),
+    ]
+    assert "versions" in rlds("info", "demo/pendulum").out
+    for steps in (7_400, 15_000):
+        assert rlds("preprocess", "demo/pendulum", "--undo").code == 0
+        assert len(StoredDataset(stored)) == steps
+    ran = rlds("preprocess", "demo/pendulum", "--undo")
+    assert ran.code == 2
+    assert "has no earlier version" in ran.err
+    assert rlds("info", "demo/pendulum", "--json").json["versions"] == []
+
+
+def test_cache_prune_counts_and_deletes_versions_and_builds(rlds, stored, home):
+    rlds("preprocess", "demo/pendulum", *SCALE, "--in-place")
+    build = home / "d4rl" / ".work" / "ant"
+    build.mkdir(parents=True)
+    (build / "journal.jsonl").write_text("x" * 100)
+
+    would = rlds("cache", "prune", "--versions", "--builds", "--dry-run", "--json").json["freed"]
+    assert (would["unfinished builds"], would["earlier versions"] > 500_000) == (100, True)
+    assert build.exists()
+    done = rlds("cache", "prune", "--versions", "--builds", "--json").json["freed"]
+    assert {**would, "scratch folders": 0} == {**done, "scratch folders": 0}
+    assert not build.exists()
+    assert rlds("preprocess", "demo/pendulum", "--undo").code == 2
+    assert stored.exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="processes")
+def test_any_command_sweeps_what_dead_processes_left(rlds, stored):
+    work, trash = stored.parent / ".work", stored.parent / ".trash"
+    dead = 2**22 + 1
+    (trash / "abc").mkdir(parents=True)
+    (trash / "abc" / "rows.npy").write_text("x")
+    work.mkdir()
+    (work / "pendulum.lock").write_text(f"{dead}\n{socket.gethostname()}\n1\n")
+    (work / f"pendulum.lock.0123abcd.{dead}.claim").write_text("")
+    (work / f".pendulum.change-1.{dead}.tmp").write_text("")
+    (work / "gone" / "build").mkdir(parents=True)
+
+    assert rlds("list", "--downloaded").code == 0
+    assert sorted(path.name for path in stored.parent.iterdir()) == ["pendulum"]
