@@ -159,6 +159,7 @@ def _command(act: Callable[..., Result], more: Sequence[inspect.Parameter]) -> C
         began = time.perf_counter()
         shell.sweep()
         result = act(shell, **arguments)
+        shell.sweep_named()
         shell.detail(f"took {time.perf_counter() - began:.2f} s")
         return result
 

@@ -17,6 +17,8 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import typer
 
+from datasets_rl import sources
+from datasets_rl.disk import TRASH_FOLDER
 from datasets_rl.errors import BadArgument, DatasetsRLError, MissingDependency, UnknownId
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED
@@ -84,8 +86,8 @@ class Shell:
     verbose: int = 0
     root: Path | None = None
     version: bool = False
-    roots: set[Path] = field(default_factory=set)
-    """The folders around the datasets that were named by their folders."""
+    folders: set[Path] = field(default_factory=set)
+    """The datasets that were named by their folders."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -119,18 +121,26 @@ class Shell:
         return _COMMAND.sub(lambda found: f"{found[0]}{root}", text)
 
     def sweep(self) -> None:
-        """Delete what killed commands left in the data folder and beside the folders that were named.
+        """Delete what killed commands left in the data folder.
 
         A command that changes datasets leaves the recorded changes of those that it names to its own change.
         """
-        home = self.settings.home
-        roots = {path for path in home.glob("*") if path.is_dir() and path.name[0] != "."} | self.roots
-        if found := sorted(root for root in roots for hidden in (".work", ".trash") if (root / hidden).exists()):
+        roots = [self.settings.home / name for name in sources.names()]
+        found = [root for root in roots for hidden in (".work", TRASH_FOLDER) if (root / hidden).exists()]
+        if found and "--dry-run" not in self.argv:
             from datasets_rl import store
 
             words = [f"{word} {Path(word).absolute()}" for word in self.argv] if self.command in _CHANGING else []
             for root in found:
                 store.sweep(root, spare=lambda name: any(name.partition(DERIVED)[0] in word for word in words))
+
+    def sweep_named(self) -> None:
+        """Delete what killed commands left beside the folders that were named, after a command that changes nothing."""
+        if self.folders and self.command not in _CHANGING:
+            from datasets_rl import store
+
+            for folder in sorted(self.folders):
+                store.sweep_folder(folder)
 
     def detail(self, text: str) -> None:
         """Say something that only -v wants to know."""
@@ -254,7 +264,7 @@ def aim(shell: Shell, text: str) -> dict[str, Any]:
 
     wanted = target(text)
     if isinstance(wanted, Path):
-        shell.roots.add(wanted.absolute().parent)
+        shell.folders.add(wanted.absolute())
         return {"dataset": wanted, "settings": shell.settings}
     # With a root the library looks there, and at no folder of this name beside us.
     root = shell.settings.home / sources.find(wanted).source

@@ -33,16 +33,20 @@ except ImportError:  # Windows
 
 __all__ = [
     "MANIFEST_FILE",
+    "TRASH_FOLDER",
     "VERSIONS_FOLDER",
     "FileLock",
     "discard",
     "disk_errors",
+    "empty_trash",
     "exchange",
     "free_bytes",
+    "free_claim",
     "free_owner_files",
     "free_temporary_files",
     "identity",
     "lock",
+    "machine",
     "move",
     "publish_file",
     "publish_folder",
@@ -68,13 +72,13 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 def sync(path: Path) -> None:
     """Wait until a file's bytes, or a folder's list of names, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        # Windows cannot fsync a folder, nor a file that is open for reading; there the rename alone orders the commit.
-        with suppress(OSError) if os.name == "nt" else disk_errors(path.parent):
+    # Windows cannot open a folder, nor fsync a file that is open for reading; there the rename alone orders the commit.
+    with suppress(OSError) if os.name == "nt" else disk_errors(path.parent):
+        handle = os.open(path, os.O_RDONLY)
+        try:
             os.fsync(handle)
-    finally:
-        os.close(handle)
+        finally:
+            os.close(handle)
 
 
 def publish_file(temporary: Path, target: Path) -> None:
@@ -87,7 +91,7 @@ def publish_file(temporary: Path, target: Path) -> None:
 def write_text(target: Path, text: str) -> None:
     """Write a whole text file, or leave what was there."""
     free_temporary_files(target.parent, target.name)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = target.with_name(f".{target.name}.{_process_name()}.tmp")
     try:
         with disk_errors(target.parent), temporary.open("w", encoding="utf-8") as stream:
             stream.write(text)
@@ -136,10 +140,9 @@ def _is_dataset(folder: Path) -> bool:
 
 def free_temporary_files(folder: Path, name: str = "*") -> None:
     """Delete what processes that died in `write_text` left in a folder."""
-    pattern = name if name == "*" else glob.escape(name)
+    pattern = f"{glob.escape(name.rstrip('*'))}{'*' * name.endswith('*')}"
     for path in folder.glob(f".{pattern}.*.tmp"):
-        writer = path.name.split(".")[-2]
-        if writer.isdigit() and started(int(writer)) is None:
+        if _is_of_dead(path.name.removesuffix(".tmp")):
             path.unlink(missing_ok=True)
 
 
@@ -157,9 +160,20 @@ def sync_tree(folder: Path) -> None:
 
 def move(path: Path, target: Path) -> None:
     """Rename a file or a folder; the folders above the target are made."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(path, target)
+    _rename(path, target)
     sync(target.parent)
+
+
+def _rename(path: Path, target: Path) -> None:
+    while True:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.replace(path, target)
+        except FileNotFoundError:
+            if target.parent.exists() or not os.path.lexists(path):
+                raise
+            continue  # another process has just deleted the folder, which was empty
+        return
 
 
 def exchange(path: Path, other: Path) -> bool:
@@ -236,19 +250,35 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path)
 
 
+TRASH_FOLDER = ".rlds-trash"
+"""Beside datasets, the folder of what is being deleted."""
+
+
 def discard(path: Path, trash: Path) -> None:
     """Delete a file or a folder that others may be opening: it loses its name in one step.
 
+    What cannot be deleted now, because another process has it open or deletes it too, is left to `empty_trash`.
+
     Args:
         path: What is deleted; nothing there is fine.
-        trash: A folder on the same file system. What a process that dies meanwhile leaves there belongs to nobody.
+        trash: A folder on the same file system.
     """
     if not os.path.lexists(path):
         return
     away = trash / uuid4().hex
-    move(path, away)
-    remove_tree(away)
-    with suppress(OSError):  # another process is deleting, too
+    _rename(path, away)
+    with suppress(OSError):
+        sync(path.parent)
+        remove_tree(away)
+        trash.rmdir()
+
+
+def empty_trash(trash: Path) -> None:
+    """Delete what dead processes left in a trash folder."""
+    with suppress(OSError):
+        for path in trash.iterdir():
+            with suppress(OSError):  # another process deletes it
+                remove_tree(path)
         trash.rmdir()
 
 
@@ -295,9 +325,9 @@ def lock(
 ) -> Iterator[None]:
     """Hold an owner file for the length of the block, so that two processes do a piece of work once.
 
-    The file names its owner (process and host) instead of relying on flock, which some network file systems keep to one
-    host. It appears with its content in one step. The file of a process of this host that died, and one without an
-    owner, are taken over at once; that of another host is waited for.
+    The file names its owner, the process and the host, and appears with its content in one step. The file of a process
+    of this host that died is taken over at once, also if that was in another container, and so is one without an owner.
+    That of another host is waited for: some network file systems keep locks to one host.
 
     Args:
         path: The owner file; its folder is made.
@@ -309,7 +339,7 @@ def lock(
         Locked: If the other owner is still there after `wait` seconds.
     """
     deadline = time.monotonic() + wait
-    while not _take(path):
+    while (held := _take(path)) is None:
         if not os.path.lexists(path):
             continue  # its owner has just given it back
         if time.monotonic() >= deadline:
@@ -321,65 +351,92 @@ def lock(
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            if os.path.samestat(path.stat(), os.fstat(held)):
+                path.unlink()
+        os.close(held)
 
 
 def free_owner_files(folder: Path) -> list[Path]:
     """Delete the owner files in a folder whose process is dead; return those that have a living owner."""
     for path in sorted(folder.glob(f"*{_CLAIM}")):
-        pid = path.name.removesuffix(_CLAIM).rpartition(".")[2]
-        if not pid.isdigit() or started(int(pid)) is None:
-            path.unlink(missing_ok=True)
+        free_claim(path)
     return [path for path in sorted(folder.glob("*.lock")) if not _free_if_dead(path)]
+
+
+def free_claim(path: Path) -> None:
+    """Delete a file that a process which died meant to become its owner file."""
+    if path.name.endswith(_CLAIM) and _is_of_dead(path.name.removesuffix(_CLAIM)):
+        path.unlink(missing_ok=True)
 
 
 _CLAIM = ".claim"
 _TORN_SECONDS = 2.0
 
 
-def _take(path: Path) -> bool:
-    """Create the owner file of this process, unless a living process has one there."""
+def _take(path: Path) -> int | None:
+    """Create the owner file of this process, unless a living process has one there; return its open handle."""
     if os.path.lexists(path) and not _free_if_dead(path):
-        return False
-    content = f"{os.getpid()}\n{socket.gethostname()}\n{started(os.getpid())}\n"
-    claim = path.with_name(f"{path.name}.{uuid4().hex[:8]}.{os.getpid()}{_CLAIM}")
+        return None
+    content = "\n".join([str(os.getpid()), socket.gethostname(), str(started(os.getpid())), *machine(), ""]).encode()
+    claim = path.with_name(f"{path.name}.{uuid4().hex[:8]}.{_process_name()}{_CLAIM}")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        claim.write_text(content, encoding="utf-8")
-        os.link(claim, path)
-    except (FileExistsError, FileNotFoundError):  # another process was first, or removed the folder
-        return False
+        handle = os.open(claim, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileNotFoundError:  # another process removed the folder, which was empty
+        return None
     except OSError as error:
-        if error.errno in _FULL:
-            raise DiskFull(path, None, free_bytes(path), os.strerror(error.errno or 0)) from error
-        if error.errno not in _NO_EXCHANGE | {errno.EMLINK, errno.EXDEV}:
-            raise
-        return _take_without_links(path, content)
+        raise _disk_error(error, path) from error
+    taken = False
+    try:
+        if fcntl is not None:
+            # Held as long as the process lives: it tells processes apart whose numbers are of other containers.
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(handle, content)
+        taken = _link(claim, path)
+    except OSError as error:
+        raise _disk_error(error, path) from error
     finally:
         claim.unlink(missing_ok=True)
-    return True
+        if not taken:
+            os.close(handle)
+    return handle if taken else None
 
 
-def _take_without_links(path: Path, content: str) -> bool:
-    """Create an owner file on a file system without hard links; a death in between leaves an empty one."""
+def _link(claim: Path, path: Path) -> bool:
+    """Give a claim the name of the owner file, in one step; return False if that name is taken."""
     try:
-        with path.open("x", encoding="utf-8") as stream:
-            stream.write(content)
-    except FileExistsError:
+        os.link(claim, path)
+    except (FileExistsError, FileNotFoundError):
         return False
+    except OSError as error:
+        if error.errno not in _NO_EXCHANGE | {errno.EMLINK, errno.EXDEV}:
+            raise
+        # Without hard links the name is reserved first; a death in between leaves an empty file.
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        except FileExistsError:
+            return False
+        os.replace(claim, path)
     return True
+
+
+def _disk_error(error: OSError, path: Path) -> Exception:
+    if error.errno in _FULL:
+        return DiskFull(path, None, free_bytes(path), os.strerror(error.errno or 0))
+    return error
 
 
 def _free_if_dead(path: Path) -> bool:
     """Delete an owner file whose process is dead; return whether there is none now."""
     try:
         with path.open("rb") as stream:
-            if _alive(stream.read(4096), os.fstat(stream.fileno()).st_mtime):
+            held = _is_held(stream.fileno())
+            if _alive(stream.read(4096), os.fstat(stream.fileno()).st_mtime, held=held):
                 return False
+            # Another process may have taken it over meanwhile: its file has the same name, and is another file.
             if fcntl is not None:
-                with suppress(OSError):  # where files have no locks, two takers are not kept apart
-                    fcntl.flock(stream, fcntl.LOCK_EX)
-                # Another process may have taken it over meanwhile: its file has the same name, and is another file.
                 if os.path.samestat(path.stat(), os.fstat(stream.fileno())):
                     path.unlink()
                 return True
@@ -389,15 +446,59 @@ def _free_if_dead(path: Path) -> bool:
     return True
 
 
-def _alive(content: bytes, written: float) -> bool:
-    """Return whether the owner that an owner file names may be at work; an unreadable one is, for a moment."""
+def _is_held(handle: int) -> bool:
+    """Return whether another process holds the lock of an open file; else this one holds it until the file is closed."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # the file system has no locks
+        pass
+    return False
+
+
+def _alive(content: bytes, written: float, *, held: bool) -> bool:
+    """Return whether the owner that an owner file names may be at work.
+
+    process     of this kernel and these process numbers: it is looked up
+    lock        held by anybody: alive
+    kernel      the same, or the same name of the host: dead, because the lock is free
+    else        of another host, of which nothing is known: alive
+    """
     lines = content.decode(errors="replace").splitlines()
     if len(lines) < 2 or not lines[0].isdigit():
-        return 0 <= time.time() - written < _TORN_SECONDS
-    if lines[1] != socket.gethostname():
-        return True
-    now = started(int(lines[0]))
-    return now is not None and (len(lines) < 3 or lines[2] in {now, ""})
+        return held or 0 <= time.time() - written < _TORN_SECONDS
+    here = machine()
+    if (lines[3:5] or here) == here and lines[1] == socket.gethostname():
+        now = started(int(lines[0]))
+        return now is not None and (len(lines) < 3 or lines[2] in {now, ""})
+    return held or not (lines[3:4] == here[:1] or lines[1] == socket.gethostname())
+
+
+@cache
+def machine() -> list[str]:
+    """Return what tells this kernel, since it was booted, and its process numbers from others; empty texts if unknown."""
+    boot, numbers = "", ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with suppress(OSError):
+        numbers = str(Path("/proc/self/ns/pid").readlink())
+    return [boot, numbers]
+
+
+def _process_name() -> str:
+    """Return a name for this process that no process of another host or container has."""
+    place = hashlib.sha256(" ".join([socket.gethostname(), *machine()]).encode()).hexdigest()[:8]
+    return f"{place}-{os.getpid()}"
+
+
+def _is_of_dead(name: str) -> bool:
+    """Return whether a file whose name ends with that of a process belongs to a dead process of this host."""
+    place, _, number = name.rpartition(".")[2].rpartition("-")
+    here = _process_name().partition("-")[0]
+    return place == here and number.isdigit() and started(int(number)) is None
 
 
 def started(pid: int) -> str | None:

@@ -6,7 +6,7 @@
     <root>/.work/<name>/                  a build that is not finished
     <root>/.work/<name>.lock              the process that is changing the dataset
     <root>/.work/<name>.change-<run>      the change that it is making
-    <root>/.trash/                        what is being deleted
+    <root>/.rlds-trash/                   what is being deleted
 
 A version never changes, and its identity is the digest of its manifest. A change from one version to another is
 recorded, with the identities of both, before the first rename:
@@ -20,12 +20,12 @@ is done.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
 import re
 import shlex
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -35,8 +35,8 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from datasets_rl import disk, sources
-from datasets_rl.disk import MANIFEST_FILE, VERSIONS_FOLDER
-from datasets_rl.errors import BadArgument, Locked, ManifestInvalid, NotADataset
+from datasets_rl.disk import MANIFEST_FILE, TRASH_FOLDER, VERSIONS_FOLDER
+from datasets_rl.errors import BadArgument, DiskFull, Locked, ManifestInvalid, NotADataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED
 
@@ -62,13 +62,14 @@ __all__ = [
     "stored",
     "sweep",
     "sweep_builds",
+    "sweep_folder",
     "transaction",
     "undo",
     "unfinished",
     "versions",
 ]
 
-_WORK, _RAW, _TRASH = ".work", ".raw", ".trash"
+_WORK, _RAW = ".work", ".raw"
 _RECORD = ".change-"
 _MAX_NAME_BYTES = 150
 _DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
@@ -130,7 +131,7 @@ class Place:
     @property
     def trash(self) -> Path:
         """What is being deleted."""
-        return self.root / _TRASH
+        return self.root / TRASH_FOLDER
 
     @property
     def exists(self) -> bool:
@@ -147,6 +148,8 @@ class Place:
     def _flat(self) -> str:
         """The name as one path component: ``a/b`` must not lie inside the work folder of ``a``."""
         flat = quote(self.name, safe=" @+,=")
+        # The files beside it end in this way.
+        flat = flat.replace(".lock", "%2Elock").replace(_RECORD, quote(_RECORD).replace(".", "%2E"))
         if len(flat) <= _MAX_NAME_BYTES:
             return flat
         return f"{flat[:100]}-{hashlib.sha256(flat.encode()).hexdigest()[:32]}"
@@ -187,7 +190,9 @@ def place(dataset_id: str, *, root: Path | str | None = None, settings: Settings
         check_derived_name(derived)
     if root is None:
         root = (settings or Settings.from_env()).home / entry.source
-    return Place(Path(root).expanduser().absolute(), f"{entry.name}{mark}{derived}")
+    spot = Place(Path(root).expanduser().absolute(), f"{entry.name}{mark}{derived}")
+    # Behind a link lies the dataset that is changed, locked and deleted; the link stays.
+    return place_of(spot.folder) if spot.folder.is_symlink() and spot.exists else spot
 
 
 def check_derived_name(name: str) -> None:
@@ -228,7 +233,7 @@ def _settled(spot: Place) -> bool:
     """Return whether there is a dataset, after a change that a dead process recorded has been completed."""
     if unfinished(spot):
         wait = 0 if spot.exists else _SETTLE_SECONDS
-        with suppress(Locked, OSError), disk.lock(spot.lock, spot.name, wait=wait):
+        with suppress(DiskFull, Locked, OSError), disk.lock(spot.lock, spot.name, wait=wait):
             _settle(spot)
     return spot.exists
 
@@ -344,13 +349,22 @@ def remove_folder(folder: Path) -> int:
 
 
 def _remove(spot: Place, what: str) -> int:
-    with transaction(spot, what, ["remove"], wait=_BRIEFLY) as change:
-        if change.finished:
-            return change.freed
+    try:
+        with transaction(spot, what, ["remove"], wait=_BRIEFLY) as change:
+            if change.finished:
+                return change.freed
+            freed = sum(map(disk.tree_bytes, spot.trees))
+            if spot.exists:
+                check_own_files(spot.folder)
+            change.remove(freed)
+    except DiskFull:
+        # There is no room for a lock or a record. Without its manifest the folder is no dataset; the rest follows.
         freed = sum(map(disk.tree_bytes, spot.trees))
-        if spot.exists:
-            check_own_files(spot.folder)
-        change.remove(freed)
+        trees = spot.trees
+        (spot.folder / MANIFEST_FILE).unlink(missing_ok=True)
+        for path in trees:
+            disk.remove_tree(path)
+            _drop_empty(path, spot.root)
     return freed
 
 
@@ -405,16 +419,14 @@ class _Change:
     """The dataset's name below the root."""
     request: str
     """What the command was asked to do."""
-    host: str
-    process: int
-    started: str | None
-    """When the process began."""
+    process: list[str]
+    """The process that makes it: its kernel, the kind of its number, the number, and when it began."""
     old: str | None
     """The identity of the dataset before; None if there was none."""
     new: str | None
     """Its identity after; None if it is removed."""
     inode: int
-    """That of the new version's folder, which renames keep: it tells two versions of equal bytes apart."""
+    """That of the new version's folder, or of the one that is removed; renames keep it, and copies have another one."""
     staged: str
     """Where the new version waits, relative to the root; after the exchange, the old one is there."""
     kept: str
@@ -433,10 +445,15 @@ class _Change:
         return None
 
     @property
+    def of_this_process(self) -> bool:
+        """Whether this process recorded it, in any thread."""
+        return self.process[:3] == [*disk.machine(), str(os.getpid())]
+
+    @property
     def abandoned(self) -> bool:
-        """Whether the process that recorded it is dead, for one who has the lock: or it would be at work."""
-        elsewhere = self.host != socket.gethostname() or self.process == os.getpid()
-        return elsewhere or disk.started(self.process) != self.started
+        """Whether nobody is making it any more; asked by one who has the lock, or it would be at work."""
+        *place, number, began = self.process
+        return place != disk.machine() or disk.started(int(number)) != began
 
 
 @dataclass
@@ -485,12 +502,10 @@ class Transaction:
         change = _Change(
             name=spot.name,
             request=self.request,
-            host=socket.gethostname(),
-            process=os.getpid(),
-            started=disk.started(os.getpid()),
+            process=[*disk.machine(), str(os.getpid()), str(disk.started(os.getpid()))],
             old=old,
             new=new,
-            inode=staged.stat().st_ino if new is not None else 0,
+            inode=_inode(staged if new is not None else spot.folder),
             staged=self._relative(staged),
             kept=kept,
             drop=tuple(map(self._relative, drop)),
@@ -498,6 +513,7 @@ class Transaction:
         )
         record = spot.lock.with_name(f"{spot.lock.stem}{_RECORD}{uuid4().hex[:12]}")
         self.records.append(record)
+        _LIVE.add(record)
         disk.write_json(record, asdict(change))
         _complete(spot, change)
 
@@ -529,21 +545,47 @@ def transaction(
         Locked: If the other process did not finish in time.
     """
     text = json.dumps(request, sort_keys=True, default=str)
-    with disk.lock(spot.lock, what, wait=wait, waiting=waiting):
-        done = _settle(spot)
-        same = {path: change for path, change in done.items() if change.request == text}
-        change = Transaction(spot, text, bool(same), sum(one.freed for one in same.values()), list(same))
-        for path in done.keys() - same.keys():
-            path.unlink(missing_ok=True)
-        yield change
-    # Until its record is gone, the same command run again finds its answer. Where doing it again would do it twice, that
-    # is the last step of all, and the empty folder is left to the next command.
-    if not repeatable:
-        sweep(spot.root, keep=change.records)
-    for record in change.records:
-        record.unlink(missing_ok=True)
+    change = Transaction(spot, text)
+    try:
+        with disk.lock(spot.lock, what, wait=wait, waiting=waiting):
+            done = _settle(spot)
+            same = {path: one for path, one in done.items() if one.request == text}
+            change.finished, change.freed = bool(same), sum(one.freed for one in same.values())
+            change.records += same
+            for path in done.keys() - same.keys():
+                path.unlink(missing_ok=True)
+            yield change
+            _sweep_place(spot, keep=change.records)
+        # Its record is the last that goes: until then the same command run again finds its answer.
+        for record in change.records:
+            record.unlink(missing_ok=True)
+    finally:
+        _LIVE.difference_update(change.records)
     if repeatable:
-        sweep(spot.root)
+        _drop_empty_hidden(spot.root)
+
+
+def _sweep_place(spot: Place, keep: Sequence[Path] = ()) -> None:
+    """Delete what dead processes left of one dataset, for one who has its lock."""
+    disk.empty_trash(spot.trash)
+    with suppress(OSError):
+        disk.free_temporary_files(spot.lock.parent, f"{spot.lock.stem}*")
+        disk.free_temporary_files(spot.work)
+        for path in spot.lock.parent.glob(f"{glob.escape(spot.lock.name)}.*"):
+            disk.free_claim(path)
+        if not set(_records(spot)) - set(keep) and not spot.journal.exists():
+            disk.discard(spot.build, spot.trash)
+            _drop_empty(spot.build, spot.root)
+
+
+def _drop_empty_hidden(root: Path) -> None:
+    for folder in (_WORK, TRASH_FOLDER, VERSIONS_FOLDER, _RAW):
+        with suppress(OSError):
+            (root / folder).rmdir()
+
+
+_LIVE: set[Path] = set()
+"""The records of the changes that this process is making, in any thread."""
 
 
 def unfinished(spot: Place) -> bool:
@@ -567,7 +609,7 @@ def _settle(spot: Place) -> dict[Path, _Change]:
         if change is None or change.name != spot.name:
             continue
         _complete(spot, change)
-        if change.abandoned:
+        if change.abandoned or (change.of_this_process and path not in _LIVE):
             done[path] = change
     return done
 
@@ -584,10 +626,10 @@ def _complete(spot: Place, change: _Change) -> None:
     staged = spot.root / change.staged
     now = disk.identity(spot.folder)
     if change.new is None:
-        if now is not None and now == change.old:
+        if now is not None and now == change.old and _inode(spot.folder) == change.inode:
             disk.discard(spot.folder, spot.trash)
             _drop_empty(spot.folder, spot.root)
-    elif now != change.new or (change.old == change.new and spot.folder.stat().st_ino != change.inode):
+    elif now != change.new or (change.old == change.new and _inode(spot.folder) != change.inode):
         if disk.identity(staged) != change.new or now not in {change.old, None}:
             return  # somebody has put another dataset there by hand
         _put_in_place(spot, staged, change.kept)
@@ -600,6 +642,10 @@ def _complete(spot: Place, change: _Change) -> None:
     for path in (spot.root / one for one in change.drop):
         disk.discard(path, spot.trash)
         _drop_empty(path, spot.root)
+
+
+def _inode(folder: Path) -> int:
+    return folder.stat().st_ino if folder.exists() else 0
 
 
 def _put_in_place(spot: Place, staged: Path, kept: str) -> None:
@@ -637,46 +683,54 @@ def discard_raw(spot: Place) -> None:
     _drop_empty(spot.raw, spot.root)
 
 
-def sweep(root: Path, *, spare: Callable[[str], bool] = lambda _: False, keep: Sequence[Path] = ()) -> None:
+def sweep(root: Path, *, spare: Callable[[str], bool] = lambda _: False) -> None:
     """Delete what dead processes left below a source's folder, and complete what they began.
 
     Nothing that a command could go on with is deleted, and nothing that a living process uses. Folders that cannot be
     written to are left alone.
 
     Args:
-        root: The source's folder.
+        root: The source's folder; its hidden folders are this package's.
         spare: Given the name of a dataset, whether its recorded changes are left to a command that may be the same one run
             again, and must see them first; by default none are.
-        keep: Records that stay.
     """
-    work, trash = root / _WORK, root / _TRASH
+    work = root / _WORK
     with suppress(OSError):
         if work.is_dir():
-            _sweep_work(work, spare, set(keep))
-    with suppress(OSError):
-        for path in trash.iterdir():
-            disk.remove_tree(path)
-    for folder in (work, trash, root / VERSIONS_FOLDER, root / _RAW):
-        with suppress(OSError):
-            folder.rmdir()
+            held = {path.stem for path in disk.free_owner_files(work)}
+            disk.free_temporary_files(work)
+            _sweep_records(work, spare)
+            for folder in _unfinished(work, held):
+                disk.free_temporary_files(folder)
+                # Without a journal there is nothing to go on with.
+                if (folder / "build").exists() and not (folder / "journal.jsonl").exists():
+                    _discard_unless_held(folder / "build", folder, resumable=False)
+    disk.empty_trash(root / TRASH_FOLDER)
+    _drop_empty_hidden(root)
 
 
-def _sweep_work(work: Path, spare: Callable[[str], bool], keep: set[Path]) -> None:
-    held = {path.stem for path in disk.free_owner_files(work)}
-    disk.free_temporary_files(work)
-    for record in sorted(set(work.glob(f"*{_RECORD}*")) - keep):
+def sweep_folder(folder: Path) -> None:
+    """Delete what dead processes left of a dataset that is named by its folder, and complete what they began."""
+    spot = place_of(folder)
+    if not any((spot.root / hidden).exists() for hidden in (_WORK, TRASH_FOLDER)):
+        return
+    with suppress(DiskFull, Locked, OSError):
+        with disk.lock(spot.lock, spot.name, wait=0):
+            for path in _settle(spot):
+                path.unlink(missing_ok=True)
+            _sweep_place(spot)
+        _drop_empty_hidden(spot.root)
+
+
+def _sweep_records(work: Path, spare: Callable[[str], bool]) -> None:
+    for record in sorted(work.glob(f"*{_RECORD}*")):
         change = _Change.read(record)
         if change is None or not change.abandoned or spare(change.name):
             continue
         spot = Place(work.parent, change.name)
-        with suppress(Locked), disk.lock(spot.lock, spot.name, wait=0):
-            for path in _settle(spot).keys() - keep:
+        with suppress(DiskFull, Locked), disk.lock(spot.lock, spot.name, wait=0):
+            for path in _settle(spot):
                 path.unlink(missing_ok=True)
-    for folder in _unfinished(work, held):
-        disk.free_temporary_files(folder)
-        # Without a journal there is nothing to go on with.
-        if (folder / "build").exists() and not (folder / "journal.jsonl").exists():
-            _discard_unless_held(folder / "build", folder)
 
 
 def sweep_builds(root: Path, *, dry_run: bool = False) -> int:
@@ -694,7 +748,7 @@ def sweep_builds(root: Path, *, dry_run: bool = False) -> int:
         for folder in _unfinished(work, {path.stem for path in disk.free_owner_files(work)}):
             freed += disk.tree_bytes(folder)
             if not dry_run:
-                _discard_unless_held(folder, folder)
+                _discard_unless_held(folder, folder, resumable=True)
     return freed
 
 
@@ -705,8 +759,11 @@ def _unfinished(work: Path, held: set[str]) -> list[Path]:
     return [path for path in paths if path.is_dir() and path.name not in held | changing]
 
 
-def _discard_unless_held(path: Path, folder: Path) -> None:
-    with suppress(Locked), disk.lock(folder.with_name(f"{folder.name}.lock"), folder.name, wait=0):
-        root = folder.parents[1]
-        disk.discard(path, root / _TRASH)
-        _drop_empty(path, root)
+def _discard_unless_held(path: Path, folder: Path, *, resumable: bool) -> None:
+    with suppress(DiskFull, Locked), disk.lock(folder.with_name(f"{folder.name}.lock"), folder.name, wait=0):
+        # Another process may have begun, or died, since the folder was looked at.
+        recorded = any(one.name.startswith(f"{folder.name}{_RECORD}") for one in folder.parent.iterdir())
+        if not recorded and (resumable or not (folder / "journal.jsonl").exists()):
+            root = folder.parents[1]
+            disk.discard(path, root / TRASH_FOLDER)
+            _drop_empty(path, root)

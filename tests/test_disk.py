@@ -312,7 +312,9 @@ def test_of_many_processes_that_find_a_dead_owner_one_takes_the_lock(tmp_path):
 def test_claims_of_dead_processes_are_deleted_and_living_owners_reported(tmp_path, holder):
     holder(tmp_path / "held.lock", 60)
     (tmp_path / "dead.lock").write_text(f"{2**22 + 1}\n{socket.gethostname()}\n1\n")
-    (tmp_path / f"dead.lock.abcdef01.{2**22 + 1}.claim").touch()
+    (tmp_path / f"dead.lock.abcdef01.{disk._process_name().partition('-')[0]}-{2**22 + 1}.claim").touch()
+    (tmp_path / f"theirs.lock.abcdef01.0123abcd-{2**22 + 1}.claim").touch()
 
     assert disk.free_owner_files(tmp_path) == [tmp_path / "held.lock"]
-    assert [path.name for path in tmp_path.iterdir()] == ["held.lock"]
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["held.lock", f"theirs.lock.abcdef01.0123abcd-{2**22 + 1}.claim"]

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from datasets_rl import disk
 from datasets_rl.format import StoredDataset
 
 SCALE = ("-t", "scale_rewards:3")
@@ -95,14 +96,15 @@ def test_cache_prune_counts_and_deletes_versions_and_builds(rlds, stored, home):
 
 @pytest.mark.skipif(os.name == "nt", reason="processes")
 def test_any_command_sweeps_what_dead_processes_left(rlds, stored):
-    work, trash = stored.parent / ".work", stored.parent / ".trash"
+    work, trash = stored.parent / ".work", stored.parent / disk.TRASH_FOLDER
     dead = 2**22 + 1
     (trash / "abc").mkdir(parents=True)
     (trash / "abc" / "rows.npy").write_text("x")
     work.mkdir()
     (work / "pendulum.lock").write_text(f"{dead}\n{socket.gethostname()}\n1\n")
-    (work / f"pendulum.lock.0123abcd.{dead}.claim").write_text("")
-    (work / f".pendulum.change-1.{dead}.tmp").write_text("")
+    place = disk._process_name().partition("-")[0]
+    (work / f"pendulum.lock.0123abcd.{place}-{dead}.claim").write_text("")
+    (work / f".pendulum.change-1.{place}-{dead}.tmp").write_text("")
     (work / "gone" / "build").mkdir(parents=True)
 
     assert rlds("list", "--downloaded").code == 0

@@ -75,7 +75,7 @@ def found():
 
 
 def restore():
-    for hidden in (".work", ".versions", ".trash"):
+    for hidden in (".work", ".versions", ".rlds-trash"):
         shutil.rmtree(root / hidden, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(backup, folder)

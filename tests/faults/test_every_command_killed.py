@@ -115,7 +115,7 @@ def public(files):
 
 def rubbish(files):
     """Return what a next command has to delete: trash, records, owner files, temporary files."""
-    marks = (".trash", ".change-", ".lock", ".claim", ".tmp")
+    marks = (".rlds-trash", ".change-", ".lock", ".claim", ".tmp")
     return [path for path in files if any(mark in path for mark in marks) and not path.startswith("out/")]
 
 
