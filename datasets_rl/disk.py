@@ -35,6 +35,7 @@ __all__ = [
     "MANIFEST_FILE",
     "TRASH_FOLDER",
     "VERSIONS_FOLDER",
+    "WORK_FOLDER",
     "FileLock",
     "discard",
     "disk_errors",
@@ -63,6 +64,8 @@ __all__ = [
 
 MANIFEST_FILE = "manifest.json"
 """The file that comes last: a folder without it is no dataset."""
+WORK_FOLDER = ".work"
+"""Beside datasets, the folder of unfinished builds, owner files and recorded changes."""
 VERSIONS_FOLDER = ".versions"
 """Beside datasets, the folder of their earlier versions."""
 _BELOW = ("*/", "*/*/", "*/*/*/")

@@ -271,13 +271,18 @@ def download(
     selection = selection or Selection()
     spot = place(dataset_id, root=root, settings=settings)
     if sources.split_derived(dataset_id)[1]:
+        if force or raw_only:
+            raise BadArgument(
+                f"{dataset_id} was derived from another dataset, and cannot be downloaded",
+                hint="rlds preprocess with --force makes it anew",
+            )
         folder = locate(dataset_id, root=root, settings=settings)
         require_part(folder, selection)
         return folder
     _checked(dataset_id, selection)
     there = spot.exists and not force and not raw_only and not unfinished(spot)
     if there and missing_part(spot.folder, selection, as_stored=as_stored) is None:
-        return spot.folder
+        return spot.known_as
     _refuse_foreign(spot)
     if spot.exists and not raw_only:
         check_own_files(spot.folder)
@@ -287,7 +292,7 @@ def download(
     ) as change:
         if spot.exists and not raw_only and (change.finished or not force):
             if (larger := missing_part(spot.folder, selection, as_stored=as_stored)) is None:
-                return spot.folder
+                return spot.known_as
             selection, keep_raw = larger, keep_raw or _keeps_raw(spot)
         options = Options(force, from_local, tuple(mirrors), hash_check, Limiter(limit_rate), keep_raw)
         if not spot.build.exists():
@@ -302,8 +307,9 @@ def download(
             return spot.raw if files[0].path.is_relative_to(spot.raw) else files[0].path.parent
         _convert(dataset_id, contents, spot, settings, options, selection, engine)
         # A version that was preprocessed in place can be had again only from what it was made of.
-        change.publish(keep=_was_preprocessed(spot), drop=() if keep_raw else (spot.raw,))
-    return spot.folder
+        given = from_local is not None and Path(from_local).expanduser().absolute().is_relative_to(spot.raw)
+        change.publish(keep=_was_preprocessed(spot), drop=() if keep_raw or given else (spot.raw,))
+    return spot.known_as
 
 
 def _was_preprocessed(spot: Place) -> bool:

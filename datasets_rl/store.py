@@ -26,16 +26,17 @@ import json
 import os
 import re
 import shlex
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from uuid import uuid4
 
 from datasets_rl import disk, sources
-from datasets_rl.disk import MANIFEST_FILE, TRASH_FOLDER, VERSIONS_FOLDER
+from datasets_rl.disk import MANIFEST_FILE, TRASH_FOLDER, VERSIONS_FOLDER, WORK_FOLDER
 from datasets_rl.errors import BadArgument, DiskFull, Locked, ManifestInvalid, NotADataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED
@@ -69,12 +70,13 @@ __all__ = [
     "versions",
 ]
 
-_WORK, _RAW = ".work", ".raw"
+_RAW = ".raw"
 _RECORD = ".change-"
 _MAX_NAME_BYTES = 150
 _DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
 _BRIEFLY = 2.0
 """Seconds that short changes wait: another command may be sweeping."""
+_SETTLE_PAUSE = 0.01
 _SETTLE_SECONDS = 10.0
 """How long a reader waits for a process that is between the two renames of a file system without an exchange."""
 
@@ -87,6 +89,13 @@ class Place:
     """The source's folder, ``<RLDS_HOME>/d4rl``."""
     name: str
     """The id within the source; with ``@NAME`` for a derived dataset."""
+    link: Path | None = None
+    """The link by which the user knows it, where it lies elsewhere."""
+
+    @property
+    def known_as(self) -> Path:
+        """The folder by the name that the user knows."""
+        return self.link or self.folder
 
     @property
     def folder(self) -> Path:
@@ -101,7 +110,7 @@ class Place:
     @property
     def work(self) -> Path:
         """Everything that is not finished."""
-        return self.root / _WORK / self._flat
+        return self.root / WORK_FOLDER / self._flat
 
     @property
     def build(self) -> Path:
@@ -126,7 +135,7 @@ class Place:
     @property
     def lock(self) -> Path:
         """The owner file of the process that changes the dataset."""
-        return self.root / _WORK / f"{self._flat}.lock"
+        return self.root / WORK_FOLDER / f"{self._flat}.lock"
 
     @property
     def trash(self) -> Path:
@@ -192,7 +201,8 @@ def place(dataset_id: str, *, root: Path | str | None = None, settings: Settings
         root = (settings or Settings.from_env()).home / entry.source
     spot = Place(Path(root).expanduser().absolute(), f"{entry.name}{mark}{derived}")
     # Behind a link lies the dataset that is changed, locked and deleted; the link stays.
-    return place_of(spot.folder) if spot.folder.is_symlink() and spot.exists else spot
+    linked = spot.folder.is_symlink() and spot.exists
+    return replace(place_of(spot.folder), link=spot.folder) if linked else spot
 
 
 def check_derived_name(name: str) -> None:
@@ -226,15 +236,18 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
         base, derived = sources.split_derived(word)
         hint = f"rlds preprocess {base} --recipe NAME makes derived datasets" if derived else f"rlds download {word}"
         raise NotADataset(spot.folder, "it was not made" if derived else "it is not downloaded", hint=hint)
-    return spot.folder
+    return spot.known_as
 
 
 def _settled(spot: Place) -> bool:
     """Return whether there is a dataset, after a change that a dead process recorded has been completed."""
-    if unfinished(spot):
-        wait = 0 if spot.exists else _SETTLE_SECONDS
-        with suppress(DiskFull, Locked, OSError), disk.lock(spot.lock, spot.name, wait=wait):
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while unfinished(spot):
+        with suppress(DiskFull, Locked, OSError), disk.lock(spot.lock, spot.name, wait=0):
             _settle(spot)
+        if spot.exists or time.monotonic() > deadline:
+            break
+        time.sleep(_SETTLE_PAUSE)  # a living process is between two renames
     return spot.exists
 
 
@@ -245,7 +258,7 @@ def _has_manifest(folder: Path) -> bool:
 
 def _settled_folder(folder: Path) -> bool:
     # Where nothing was ever recorded, no manifest needs to be read.
-    if _has_manifest(folder) and not any((root / _WORK).is_dir() for root in folder.absolute().parents):
+    if _has_manifest(folder) and not any((root / WORK_FOLDER).is_dir() for root in folder.absolute().parents):
         return True
     return _settled(place_of(folder))
 
@@ -579,7 +592,7 @@ def _sweep_place(spot: Place, keep: Sequence[Path] = ()) -> None:
 
 
 def _drop_empty_hidden(root: Path) -> None:
-    for folder in (_WORK, TRASH_FOLDER, VERSIONS_FOLDER, _RAW):
+    for folder in (WORK_FOLDER, TRASH_FOLDER, VERSIONS_FOLDER, _RAW):
         with suppress(OSError):
             (root / folder).rmdir()
 
@@ -694,7 +707,7 @@ def sweep(root: Path, *, spare: Callable[[str], bool] = lambda _: False) -> None
         spare: Given the name of a dataset, whether its recorded changes are left to a command that may be the same one run
             again, and must see them first; by default none are.
     """
-    work = root / _WORK
+    work = root / WORK_FOLDER
     with suppress(OSError):
         if work.is_dir():
             held = {path.stem for path in disk.free_owner_files(work)}
@@ -712,7 +725,7 @@ def sweep(root: Path, *, spare: Callable[[str], bool] = lambda _: False) -> None
 def sweep_folder(folder: Path) -> None:
     """Delete what dead processes left of a dataset that is named by its folder, and complete what they began."""
     spot = place_of(folder)
-    if not any((spot.root / hidden).exists() for hidden in (_WORK, TRASH_FOLDER)):
+    if not any((spot.root / hidden).exists() for hidden in (WORK_FOLDER, TRASH_FOLDER)):
         return
     with suppress(DiskFull, Locked, OSError):
         with disk.lock(spot.lock, spot.name, wait=0):
@@ -743,7 +756,7 @@ def sweep_builds(root: Path, *, dry_run: bool = False) -> int:
     Returns:
         Bytes freed.
     """
-    work, freed = root / _WORK, 0
+    work, freed = root / WORK_FOLDER, 0
     if work.is_dir():
         for folder in _unfinished(work, {path.stem for path in disk.free_owner_files(work)}):
             freed += disk.tree_bytes(folder)

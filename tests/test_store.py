@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -399,3 +400,119 @@ def test_a_merge_needs_no_step_and_names_each_dataset_once(folder, home):
 )
 def test_the_name_of_a_derived_dataset_follows_the_id_and_a_version_of_openml_is_part_of_that(dataset_id, split):
     assert sources.split_derived(dataset_id) == split
+
+
+def test_what_is_derived_of_a_linked_dataset_lies_beside_the_link(folder, home, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("disk") / "pend"
+    folder.rename(elsewhere)
+    folder.symlink_to(elsewhere)
+
+    made = load(ID).derive(Recipe.inline(["scale_rewards:3"]), as_="x")
+    assert made.data_path == home / "demo" / "pendulum@x"
+    assert store.locate(f"{ID}@x") == made.data_path
+    scaled(folder, 2, in_place=True)
+    assert folder.is_symlink()
+    assert store.place(ID) == Place(elsewhere.parent, "pend", link=folder)
+    assert len(store.versions(store.place(ID))) == 1
+    download(ID, force=False)
+    store.remove(ID)
+    assert not elsewhere.exists()
+
+
+def test_a_record_of_a_removal_spares_a_copy_that_was_put_back(folder, home, monkeypatch, tmp_path_factory):
+    backup = tmp_path_factory.mktemp("backup") / "pendulum"
+    shutil.copytree(folder, backup)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_complete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            store.remove(ID)
+    disk.remove_tree(folder)
+    shutil.copytree(backup, folder)
+
+    store.sweep(home / "demo")
+    assert folder.exists()
+
+
+@pytest.mark.parametrize(
+    "mine", [".trash/note.md", ".work/project/build/main.c", ".work/editor.lock", ".rlds-work/x", ".Trash/y"]
+)
+def test_hidden_folders_of_others_are_left_alone(folder, home, tmp_path_factory, mine):
+    room = tmp_path_factory.mktemp("user")
+    note = room / mine
+    note.parent.mkdir(parents=True)
+    note.write_text("mine")
+    out = scaled(folder, 3, dest=room / "out")
+    scaled(out, 2, in_place=True)
+    store.undo(out)
+    store.sweep_folder(out)
+    assert note.read_text() == "mine"
+    assert home.exists()
+
+
+def test_a_damaged_derived_dataset_blocks_no_other(folder):
+    made = scaled(folder, 3, as_="x")
+    (made / "manifest.json").write_text("{}")
+
+    assert scaled(folder, 4).exists()
+    scaled(folder, 3, as_="x", force=True)
+    assert np.isclose(rewards(made), 3 * rewards(folder))
+
+
+def test_a_derived_dataset_is_not_downloaded(folder):
+    scaled(folder, 3, as_="x")
+    with pytest.raises(BadArgument, match="cannot be downloaded"):
+        download(f"{ID}@x", force=True)
+
+
+def test_sweeps_beside_a_removal_do_not_fail_it(folder, home):
+    backup = StoredDataset(folder).manifest
+    ends = threading.Event()
+
+    def sweep():
+        while not ends.is_set():
+            store.sweep(home / "demo")
+
+    other = threading.Thread(target=sweep)
+    other.start()
+    try:
+        for number in range(40):
+            scaled(folder, 2 + number, as_="x", force=True)
+            store.remove(f"{ID}@x")
+    finally:
+        ends.set()
+        other.join()
+    assert StoredDataset(folder).manifest == backup
+    assert not (home / "demo" / "pendulum@x").exists()
+
+
+def test_two_undos_of_two_threads_are_two_steps(folder):
+    for factor in (2, 3, 5):
+        scaled(folder, factor, in_place=True)
+    for thread in [threading.Thread(target=store.undo, args=(folder,)) for _ in range(2)]:
+        thread.start()
+        thread.join()
+    assert len(store.versions(store.place(ID))) == 1
+
+
+def test_readers_wait_where_a_replacement_takes_two_renames(folder, monkeypatch):
+    monkeypatch.setattr(disk, "exchange", lambda *_: False)
+    ends = threading.Event()
+    wrong, seen = [], []
+
+    def look():
+        while not ends.is_set():
+            try:
+                seen.append(len(StoredDataset(store.locate(ID))))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is a failure
+                wrong.append(error)
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        for number in range(15):
+            scaled(folder, 2 + number, in_place=True)
+            store.undo(folder)
+    finally:
+        ends.set()
+        reader.join()
+    assert (wrong, len(seen) > 5) == ([], True)

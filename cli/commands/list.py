@@ -140,7 +140,10 @@ def _made(folder: Path | None) -> str:
     if not manifest.history:
         return ""
     name = manifest.history[-1].get("recipe", {}).get("name", "")
-    return f"{'derived' if split_derived(manifest.id)[1] else 'preprocessed in place'}: {name}".rstrip(": ")
+    how = "derived" if split_derived(manifest.id)[1] else "preprocessed in place"
+    if not folder.as_posix().endswith(f"/{manifest.id}"):
+        how = f"made of {manifest.id}"
+    return f"{how}: {name}".rstrip(": ")
 
 
 def _matches(dataset_id: str, pattern: str) -> bool:

@@ -404,7 +404,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             >>> normalized = dataset.derive("td3_bc")               # demo/pendulum@td3_bc
             >>> dataset.derive(fn, per="episode", as_="successes")  # demo/pendulum@successes
 
-        The dataset stays as it is. The derived one has an id, which `load` and the command line take.
+        The dataset stays as it is. The derived one has an id, which `load` and the command line take. It is made of
+        everything that is stored, also where this buffer shows a part of it, and opens as its class does by default.
 
         Args:
             recipe: A `Recipe`, its name or file, a `Step`, a `Transform`, or a function as `preprocess` takes it.
@@ -430,7 +431,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     def _derived(self, folder: Path, options: dict[str, Any]) -> BaseDatasetExperienceReplay:
         """Open a dataset that was derived from this one."""
         name = f"{self.dataset_id}{folder.name[len(self._path.name) :]}"
-        return type(self)(name, root=self.root, download=False, **options)
+        return type(self)(name, root=self.root, **{"download": True, **options})
 
     def delete(self) -> None:
         """Remove the dataset from the disk; this buffer must not be used afterwards."""

@@ -16,7 +16,7 @@ from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.slices import SliceSampler, size_faults
 from datasets_rl.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
 from datasets_rl.settings import Settings
-from datasets_rl.sources import Selection
+from datasets_rl.sources import Selection, split_derived
 from datasets_rl.storages.finals import FinalUnknown
 from datasets_rl.ted.keys import as_key, dotted
 from datasets_rl.writers._base import Writer
@@ -104,7 +104,8 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         cache_size: int = 4 << 30,
     ) -> None:
         if streaming is None:
-            streaming = not download
+            # A derived dataset is on the disk, and nowhere else.
+            streaming = not download and not split_derived(dataset_id)[1]
             if download is None and library.place(f"{self.source}/{dataset_id}", root=root).exists:
                 streaming = False
         self.streaming = streaming

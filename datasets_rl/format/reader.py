@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -13,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.disk import MANIFEST_FILE, VERSIONS_FOLDER, identity
+from datasets_rl.disk import MANIFEST_FILE, VERSIONS_FOLDER, WORK_FOLDER, identity
 from datasets_rl.errors import BadArgument, DatasetsRLError, IntegrityFailed, UnknownKey
 from datasets_rl.format.npy import copy_on_write, map_npy, open_npy
 from datasets_rl.format.pictures import Pictures
@@ -29,6 +30,7 @@ __all__ = ["Items", "StoredDataset"]
 Items: TypeAlias = "NDArray[Any] | Pictures"
 T = TypeVar("T")
 _FINAL_FILE = "final.npy"
+_PAUSE, _LEVELS = 0.02, 3
 _ATTEMPTS = 20
 """How often a dataset is opened that is replaced while it is opened."""
 
@@ -56,8 +58,13 @@ class StoredDataset:
             try:
                 self._open()
             except DatasetsRLError:
-                if identity(self.folder) == self.identity or attempt == _ATTEMPTS - 1:
+                # Without a work folder nobody replaces it, and what is wrong stays wrong.
+                changing = any((root / WORK_FOLDER).is_dir() for root in self.folder.parents[:_LEVELS])
+                gone = self.identity is None and changing
+                if (identity(self.folder) == self.identity and not gone) or attempt == _ATTEMPTS - 1:
                     raise
+                time.sleep(_PAUSE)
+                continue
             # Files of two versions, where one took the other's place meanwhile, are not a dataset.
             if identity(self.folder) == self.identity:
                 return

@@ -27,7 +27,7 @@ from datasets_rl import disk
 from datasets_rl.convert import write_metadata
 from datasets_rl.engines import Engine, PartLost, Wait
 from datasets_rl.engines.local import Local
-from datasets_rl.errors import BadArgument, PreprocessFailed
+from datasets_rl.errors import BadArgument, ManifestInvalid, PreprocessFailed
 from datasets_rl.format.journal import Journal
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.part import remove_part, room_for_parts
@@ -155,7 +155,7 @@ def preprocess(
     # A recipe is described before it does anything: functions may keep things, which then belong to what they are.
     described = recipe.to_json()
     mark = fingerprint(_manifest(folders), described, num_frames, seed)
-    aim = _aim(folders, dest, as_, described, mark, in_place=in_place)
+    aim = _aim(folders, dest, as_, described, mark, in_place=in_place, linked=_only(folder))
     target = aim.place
     request = ["preprocess", described, num_frames, seed, force, "in place" if in_place else mark]
     settled = not target.work.exists() and not unfinished(target)
@@ -199,7 +199,7 @@ def result_folder(
     """
     folders, described = _folders(folder), recipe.to_json()
     mark = fingerprint(_manifest(folders), described, num_frames, seed)
-    return _aim(folders, dest, as_, described, mark, in_place=in_place).place.folder
+    return _aim(folders, dest, as_, described, mark, in_place=in_place, linked=_only(folder)).place.folder
 
 
 def preview(
@@ -221,7 +221,7 @@ def preview(
     folders = _folders(folder)
     stored, described = opened([str(one) for one in folders]), recipe.to_json()
     mark = fingerprint(stored.manifest, described, num_frames, seed)
-    aim = _aim(folders, dest, as_, described, mark, in_place=in_place)
+    aim = _aim(folders, dest, as_, described, mark, in_place=in_place, linked=_only(folder))
     show = (settings or Settings.from_env()).progress
     found = probe(stored, _learned(recipe, stored, num_frames, seed, show=show).copy(), num_frames)
     return Preview(
@@ -260,9 +260,16 @@ class _Aim:
 
 
 def _aim(
-    folders: Sequence[Path], dest: Path | None, as_: str, recipe: Mapping[str, Any], mark: str, *, in_place: bool
+    folders: Sequence[Path],
+    dest: Path | None,
+    as_: str,
+    recipe: Mapping[str, Any],
+    mark: str,
+    *,
+    in_place: bool,
+    linked: Path | None = None,
 ) -> _Aim:
-    """Return where the result goes.
+    """Return where the result goes; `linked` is the name that the user gave, which may be a link.
 
     Raises:
         BadArgument: If something else is there, or the arguments name two places or none.
@@ -281,6 +288,9 @@ def _aim(
     base = place_of(folders[0])
     if in_place:
         return _Aim(base, manifest.id, folders, in_place=True)
+    if linked is not None and linked.is_symlink():
+        # It belongs beside the name that the user knows, where `list` and `load` find it.
+        base = named_place(linked.absolute(), manifest.id)
     name = as_ or derived_name(recipe)
     check_derived_name(name)
     target = Place(base.root, f"{base.name}{DERIVED}{name}")
@@ -302,6 +312,10 @@ def derived_name(recipe: Mapping[str, Any]) -> str:
     return name or "preprocessed"
 
 
+def _only(folder: Path | Sequence[Path]) -> Path | None:
+    return folder.expanduser() if isinstance(folder, Path) else None
+
+
 def _manifest(folders: Sequence[Path]) -> Manifest:
     found = [Manifest.read(one) for one in folders]
     return found[0] if len(found) == 1 else merged_manifest(found, folders)
@@ -309,7 +323,10 @@ def _manifest(folders: Sequence[Path]) -> Manifest:
 
 def _last_run(target: Place) -> Mapping[str, Any]:
     """Return the last entry of a dataset's history; nothing for what no recipe made."""
-    history = Manifest.read(target.folder).history
+    try:
+        history = Manifest.read(target.folder).history
+    except ManifestInvalid:  # a damaged one is the result of nothing
+        return {}
     return history[-1] if history else {}
 
 
