@@ -52,7 +52,7 @@ _NAME = re.compile(r"[0-9a-f]{64}\.npy")
 _SEALED = "digest"
 _DIGEST = f', "{_SEALED}": "'
 _QUOTED = re.compile(rf'"({_NAME.pattern})"')
-_OURS = re.compile(rf"{_NAME.pattern}|\.{_NAME.pattern}\.\d+\.tmp|\.state\.json\.\d+\.tmp|\.lock.*")
+_OURS = re.compile(rf"{_NAME.pattern}|\.{_NAME.pattern}\.\d+\.tmp|\.state\.json\.[0-9a-f]+-\d+\.tmp|\.lock.*")
 _THREADS = min(8, os.cpu_count() or 1)
 _HINT = "load an older checkpoint"
 

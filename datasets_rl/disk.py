@@ -42,7 +42,6 @@ __all__ = [
     "empty_trash",
     "exchange",
     "free_bytes",
-    "free_claim",
     "free_owner_files",
     "free_temporary_files",
     "identity",
@@ -342,6 +341,8 @@ def lock(
         Locked: If the other owner is still there after `wait` seconds.
     """
     deadline = time.monotonic() + wait
+    for claim in path.parent.glob(f"{glob.escape(path.name)}.*"):
+        _free_claim(claim)
     while (held := _take(path)) is None:
         if not os.path.lexists(path):
             continue  # its owner has just given it back
@@ -363,11 +364,11 @@ def lock(
 def free_owner_files(folder: Path) -> list[Path]:
     """Delete the owner files in a folder whose process is dead; return those that have a living owner."""
     for path in sorted(folder.glob(f"*{_CLAIM}")):
-        free_claim(path)
+        _free_claim(path)
     return [path for path in sorted(folder.glob("*.lock")) if not _free_if_dead(path)]
 
 
-def free_claim(path: Path) -> None:
+def _free_claim(path: Path) -> None:
     """Delete a file that a process which died meant to become its owner file."""
     if path.name.endswith(_CLAIM) and _is_of_dead(path.name.removesuffix(_CLAIM)):
         path.unlink(missing_ok=True)

@@ -194,6 +194,8 @@ def naming(what: str, files: Iterable[Path]) -> Iterator[None]:
     except (DatasetsRLError, MemoryError, OSError):
         raise
     except Exception as error:
+        if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+            raise  # the system has no memory for it
         names = ", ".join(path.name for path in files)
         raise ConversionFailed(
             what,

@@ -20,7 +20,6 @@ is done.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
@@ -258,9 +257,14 @@ def _has_manifest(folder: Path) -> bool:
 
 def _settled_folder(folder: Path) -> bool:
     # Where nothing was ever recorded, no manifest needs to be read.
+    if not os.path.exists(folder.parent):  # noqa: PTH110 - see `_has_manifest`
+        return False
     if _has_manifest(folder) and not any((root / WORK_FOLDER).is_dir() for root in folder.absolute().parents):
         return True
-    return _settled(place_of(folder))
+    try:
+        return _settled(place_of(folder))
+    except OSError:  # a name that no file can have
+        return False
 
 
 def place_of(folder: Path) -> Place:
@@ -584,8 +588,6 @@ def _sweep_place(spot: Place, keep: Sequence[Path] = ()) -> None:
     with suppress(OSError):
         disk.free_temporary_files(spot.lock.parent, f"{spot.lock.stem}*")
         disk.free_temporary_files(spot.work)
-        for path in spot.lock.parent.glob(f"{glob.escape(spot.lock.name)}.*"):
-            disk.free_claim(path)
         if not set(_records(spot)) - set(keep) and not spot.journal.exists():
             disk.discard(spot.build, spot.trash)
             _drop_empty(spot.build, spot.root)

@@ -14,7 +14,7 @@ from ..output import Lines, Result, size_text
 
 def run(
     shell: Shell,
-    action: Annotated[Literal["prune"], typer.Argument(help="What to do.")],
+    action: Annotated[Literal["prune"], typer.Argument(metavar="prune", help="What to do.")],
     datasets: Annotated[
         list[str] | None,
         typer.Argument(metavar="ID|PATH...", show_default=False, help="With --versions: of these only."),

@@ -86,7 +86,7 @@ class SelectedRows(EpisodicStorage):
         cut = self._cut[at].unsqueeze(-1)
         for key in self._cut_keys:
             data[key].logical_or_(cut)
-        data[EPISODE] = self._numbers[at]
+        data[EPISODE] = self._numbers.take(at)
         if self._unchanged:
             if self.dataset.masked and not self.masked:
                 data[NEXT].del_("final_known")

@@ -67,6 +67,7 @@ BUFFERS = {
 
 
 def filled(kind):
+    torch.manual_seed(0)  # hypothesis goes back to what failed, which must be there again
     buffer = BUFFERS[kind]()
     for member in [buffer] if kind != "ensemble" else [buffer[0], buffer[1]]:
         data = steps(SLOTS + 3, 2 if kind == "lanes" else None)
@@ -109,7 +110,7 @@ def edits(draw, document):
         if draw(st.booleans()):
             del parent[path[-1]]
         else:
-            parent[path[-1]] = draw(st.sampled_from(other))
+            parent[path[-1]] = copy.deepcopy(draw(st.sampled_from(other)))
     return document
 
 
@@ -135,7 +136,9 @@ def test_an_edited_checkpoint_is_refused_as_damaged(saved, kind, data):
     edited = data.draw(edits(document))
     error = load_edited(saved[kind], kind, edited)
 
-    if json.dumps(edited) == json.dumps({key: value for key, value in document.items() if key != "digest"}):
+    if edited == document:
+        assert error is None
+    elif json.dumps(edited) == json.dumps({key: value for key, value in document.items() if key != "digest"}):
         assert error is None  # as older releases wrote it
     elif "digest" in edited and {"kind", "state"} <= edited.keys():
         assert type(error) is IntegrityFailed, repr(error)

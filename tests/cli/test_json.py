@@ -9,7 +9,7 @@ from datasets_rl.cli.output import SCHEMA_VERSION
 ERROR = {"kind", "what", "why", "hint", "code"}
 CASES = {
     "list": (["list", "demo/pendulum"], {"datasets", "total"}),
-    "info": (["info", "demo/pendulum"], {"id", "catalog", "stored"}),
+    "info": (["info", "demo/pendulum"], {"id", "catalog", "stored", "versions"}),
     "download": (["download", "demo/pendulum"], {"datasets", "dry_run"}),
     "verify": (["verify", "demo/pendulum"], {"datasets", "deep"}),
     "sample": (["sample", "demo/pendulum"], {"id", "folder", "batch_size", "final_unknown", "keys", "timing"}),
@@ -19,7 +19,7 @@ CASES = {
     "help": (["help", "exit-codes"], {"exit_codes"}),
 }
 ITEMS = {
-    "list": {"id", "title", "wire_bytes", "time_limit", "downloaded", "folder", "faults", "deprecated"},
+    "list": {"id", "title", "wire_bytes", "time_limit", "downloaded", "folder", "faults", "deprecated", "preprocessed"},
     "download": {
         "id",
         "folder",

@@ -91,7 +91,7 @@ def test_on_a_terminal_it_asks_beside_the_data_stream(rlds, stored, monkeypatch,
 
     assert ran.code == code
     assert ran.out == ("" if left else "demo/pendulum\n")
-    assert ran.err.startswith("delete demo/pendulum (611.0 kB)? [y/N] ")
+    assert ran.err.startswith("delete demo/pendulum (611.1 kB)? [y/N] ")
     assert stored.exists() is left
 
 
@@ -109,7 +109,7 @@ def test_a_path_is_refused_with_the_command_that_removes_it(rlds, stored, tmp_pa
     of_an_id, own, nothing = (rlds("remove", str(path), "--yes") for path in (stored, mine, tmp_path / "nothing"))
 
     assert {of_an_id.code, own.code, nothing.code} == {2}
-    assert f"{stored} is a path; expected the id of a dataset" in of_an_id.err
+    assert f"{stored} is a path\n  why: expected the id of a dataset" in of_an_id.err
     assert "next: rlds remove demo/pendulum" in of_an_id.err
     assert f"rm -r {mine}" in own.err
     assert "rm -r" not in nothing.err

@@ -101,7 +101,7 @@ def test_a_folder_brings_its_own_reference_scores(rlds, stored):
 @pytest.mark.usefixtures("stored")
 def test_of_data_that_was_preprocessed_score_and_download_say_so(rlds):
     before = [rlds("score", "demo/pendulum", "-150").err, rlds("download", "demo/pendulum").err]
-    rlds("preprocess", "demo/pendulum", "-t", "scale_rewards:0.1")
+    rlds("preprocess", "demo/pendulum", "-t", "scale_rewards:0.1", "--in-place")
     behind = [rlds("score", "demo/pendulum", "-150").err, rlds("download", "demo/pendulum").err]
 
     assert not any("preprocessed" in said for said in before)

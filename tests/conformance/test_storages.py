@@ -185,6 +185,8 @@ class TestSelectedRows(StorageContract):
         rows = [{key: rows[number] for key, rows in model.rows.items()} for number in ROWS]
         for place in (1, 3, 4):
             rows[place] |= {("next", "truncated"): np.array([True]), ("next", "done"): np.array([True])}
+        for row, number in zip(rows, (0, 0, 1, 1, 2), strict=True):
+            row["episode",] = np.array(number)
         return rows
 
     def test_an_episode_ends_where_rows_are_missing_with_the_true_observation_after_it(self, storage):
@@ -261,6 +263,7 @@ class TestPaddedSelection(TestPaddedTrajectories):
             model.rows[key] = [model.rows[key][number] for number in ROWS]
         for place in (1, 3, 4):
             model.rows["next", "truncated"][place] = model.rows["next", "done"][place] = np.array([True])
+        model.rows["episode",] = [np.array(number) for number in (0, 0, 1, 1, 2)]
         model.lengths = [2, 2, 1]
         return [self.padded(model, start, length) for start, length in ((0, 2), (2, 2), (4, 1))]
 

@@ -225,7 +225,7 @@ def test_a_destination_that_holds_something_else_is_refused(dataset, folder, tmp
         folder: "where the dataset itself lies",
         folder / ".." / "data": "where the dataset itself lies",
         tmp_path / "link": "where the dataset itself lies",
-        folder / "inside": "inside of the dataset",
+        folder / "inside": "lies inside a dataset",
         raw: "a dataset that no recipe made",
         tmp_path / "file": "something that is not a dataset",
     }.items():
