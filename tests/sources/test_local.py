@@ -290,7 +290,7 @@ def test_names_that_lead_elsewhere_are_none(name):
 
 @pytest.mark.parametrize("source", ["local", "minari", "d4rl"])
 def test_an_id_that_no_folder_can_have_is_none(source):
-    with pytest.raises(UnknownId, match="ids whose parts have 200 bytes at most"):
+    with pytest.raises(UnknownId, match="ids of at most 200 bytes"):
         find(f"{source}/{'k' * 300}-v0")
 
 
@@ -403,5 +403,5 @@ def test_verify_reports_a_raw_npz_that_was_damaged_after_the_conversion(folder, 
     made = convert().folder
     flipped(folder / "a.npz", 300)
 
-    with pytest.raises(ConversionFailed, match=r"a\.npz cannot be converted: it cannot be read: Bad CRC-32"):
-        verification.verify(made, deep=True, settings=Settings(home=tmp_path / "home", progress=False))
+    found = verification.verify(made, deep=True, settings=Settings(home=tmp_path / "home", progress=False))
+    assert any("a.npz" in problem and "sha256" in problem for problem in found.problems)
