@@ -135,8 +135,15 @@ class Shell:
                 store.sweep(root, spare=lambda name: any(name.partition(DERIVED)[0] in word for word in words))
 
     def sweep_named(self) -> None:
-        """Delete what killed commands left beside the folders that were named, after a command that changes nothing."""
-        if self.folders and self.command not in _CHANGING:
+        """Delete what killed commands left of the datasets that were named, after the command has seen it."""
+        roots = [self.settings.home / name for name in sources.names()]
+        if self.command in _CHANGING:
+            if left := [root for root in roots if any((root / ".work").glob("*.change-*"))]:
+                from datasets_rl import store
+
+                for root in left:
+                    store.sweep(root)
+        elif self.folders:
             from datasets_rl import store
 
             for folder in sorted(self.folders):
