@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 import numpy as np
 import pytest
 from raw.images import encoded, scene
@@ -245,3 +248,17 @@ def test_undo_says_which_recipe_made_what_is_back(rlds, stored):
     assert ran.err == "demo/pendulum: version 2 is back, 7,400 steps in 37 episodes, made by keep_top_returns:50\n"
     assert len(StoredDataset(stored)) == 7_400
     assert rlds("preprocess", "demo/pendulum", "--undo", "-q").err == ""
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "preprocess.md"
+EXAMPLES = [
+    line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("rlds preprocess demo/pendulum -t '")
+]
+
+
+@pytest.mark.usefixtures("stored")
+def test_the_examples_of_the_guide_leave_something_of_the_demo(rlds, tmp_path):
+    assert len(EXAMPLES) == 3
+    for line in EXAMPLES:
+        *words, out = shlex.split(line)[1:]
+        assert rlds(*words, tmp_path / out).code == 0, line
