@@ -150,8 +150,9 @@ def _what_and_why(error: Exception) -> tuple[str, str]:
         what, _, known = error.message.partition(" among ")
         return what, f"it is not among {known}"
     if isinstance(error, DatasetsRLError):
-        # Messages name the thing before the first colon or semicolon, and what is wrong with it after that.
-        what, *why = _CLAUSE.split(error.message, maxsplit=1)
+        # Messages name the thing before the first colon or semicolon, and what is wrong with it after that; lines
+        # below that show more of the same, for programs.
+        what, *why = _CLAUSE.split(error.message.partition("\n")[0], maxsplit=1)
         return what, "".join(why)
     return _of_python(error)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import fnmatch
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -87,7 +89,8 @@ def run(
 
     names = (sources.source(source).name,) if source else sources.names()
     most = read_size(max_size) if max_size else None
-    matching = [row for row in _rows(shell, names, stored_only=downloaded, remote=remote) if _matches(row.id, pattern)]
+    every = list(_rows(shell, names, stored_only=downloaded, remote=remote))
+    matching = [row for row in every if _matches(row.id, pattern)]
     rows = [row for row in matching if most is None or (row.bytes is not None and row.bytes <= most)]
     unsized = sum(row.bytes is None for row in matching)
     if most is not None and unsized:
@@ -95,7 +98,9 @@ def run(
     rows.sort(key=lambda row: (row.bytes is None, row.bytes or 0, row.id) if sort is Sort.SIZE else row.id)
     shown = rows[:limit]
     if len(shown) < len(rows) or not rows:
-        shell.printer.note(f"{len(shown)} of {len(rows)} datasets shown" if rows else "no dataset matches")
+        near = [] if matching else _near(pattern, [row.id for row in every])
+        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        shell.printer.note(f"{len(shown)} of {len(rows)} datasets shown" if rows else f"no dataset matches{meant}")
     return Result(
         {"datasets": [row.to_json() for row in shown], "total": len(rows)},
         [Table(("id", "size", "limit", "here", "notes"), tuple(row.cells() for row in shown), listing=True)],
@@ -144,6 +149,16 @@ def _made(folder: Path | None) -> str:
     if not folder.as_posix().endswith(f"/{manifest.id}"):
         how = f"made of {manifest.id}"
     return f"{how}: {name}".rstrip(": ")
+
+
+def _near(pattern: str, ids: Sequence[str]) -> list[str]:
+    """Return what is spelled nearly as a pattern that matches no id: ids, or words of ids, which match some."""
+    wanted = re.sub(r"[*?\[\]]+", "", pattern).lower().strip("-_/.@")
+    words = {word: word for one in ids for word in re.split(r"[-_/.@]", one) if len(word) > 2 and not word.isdigit()}
+    known = words | {one.partition("/")[2]: one for one in ids} | {one: one for one in ids}
+    lower = {name.lower(): meant for name, meant in known.items()}
+    found = (difflib.get_close_matches(text, lower, n=3, cutoff=0.7) for text in (wanted, wanted.rpartition("/")[2]))
+    return list(dict.fromkeys(lower[one] for one in next(filter(None, found), [])))
 
 
 def _matches(dataset_id: str, pattern: str) -> bool:

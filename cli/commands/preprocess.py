@@ -195,10 +195,18 @@ def _listed() -> Result:
 
 
 def _undone(shell: Shell, datasets: list[str]) -> Result:
-    from datasets_rl import library
+    from datasets_rl import library, store
+    from datasets_rl.manifest import Manifest
     from datasets_rl.preprocess import undo
 
-    found = each(shell, datasets, lambda one: undo(library.locate(**aim(shell, one))))
+    def back(one: str) -> Path:
+        folder = undo(library.locate(**aim(shell, one)))
+        manifest, number = Manifest.read(folder), len(store.versions(store.place_of(folder))) + 1
+        made = manifest.history[-1].get("recipe", {}).get("name", "") if manifest.history else "download"
+        shell.printer.note(f"{one}: version {number} is back, {_counts(manifest)}, made by {made or 'a recipe'}")
+        return folder
+
+    found = each(shell, datasets, back)
     folders = [str(one.value) for one in found if one.value]
     documents = [
         {"id": one.item, "folder": None if one.value is None else str(one.value), "error": one.error_json()}
@@ -223,11 +231,17 @@ def _make(shell: Shell, name: str, source: Path | list[Path], recipe: Recipe, op
     before = identity(target)
     folder = preprocess(source, recipe, **options)
     made = _Made(folder, present=before == identity(folder), manifest=Manifest.read(folder))
-    counts = f"{count_text(made.manifest.steps, 'step')} in {count_text(made.manifest.episodes, 'episode')}"
     there = "already there, " if made.present else ""
-    called = name if made.manifest.id in {name, ""} or options["dest"] else made.manifest.id
-    shell.printer.note(f"{called}: {there}{counts}, {size_text(made.manifest.bytes)}")
+    called = name if made.manifest.id in {name, ""} else made.manifest.id
+    of = ""
+    if options["dest"] is not None:
+        called, of = folder.name, f", made of {name}"
+    shell.printer.note(f"{called}: {there}{_counts(made.manifest)}, {size_text(made.manifest.bytes)}{of}")
     return made
+
+
+def _counts(manifest: Manifest) -> str:
+    return f"{count_text(manifest.steps, 'step')} in {count_text(manifest.episodes, 'episode')}"
 
 
 def _document(one: Outcome[_Made]) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from datasets_rl.errors import BadArgument
+from datasets_rl.transforms._base import Compose
 
-__all__ = ["Inverted", "Transform", "axis_faults", "part_of", "size_faults", "transformed", "transforms_of"]
+__all__ = ["InBuffer", "Inverted", "Transform", "axis_faults", "part_of", "size_faults", "transformed", "transforms_of"]
 
 Transform = Callable[[Any], Any]
 
@@ -27,6 +28,26 @@ class Inverted:
 
     def __repr__(self) -> str:
         return f"inverted {self.inv!r}"
+
+
+class InBuffer(Compose):
+    """The transforms of a buffer as one; what is put into it, the buffer applies from then on.
+
+    Args:
+        transforms: Those of the buffer, the list itself.
+        insert: Puts a further one into the buffer.
+    """
+
+    def __init__(self, transforms: list[Transform], insert: Callable[[int, Transform], Any]) -> None:
+        super().__init__()
+        self.transforms = transforms
+        self._insert = insert
+
+    def insert(self, index: int, transform: Any) -> InBuffer:
+        """Put a transform at a place of the order, and return this; see `ReplayBuffer.insert_transform`."""
+        self._expect_place(index)
+        self._insert(index, transform)
+        return self
 
 
 def size_faults(**sizes: Any) -> list[str]:

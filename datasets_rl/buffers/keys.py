@@ -17,6 +17,8 @@ from datasets_rl.ted.keys import Key, as_key, dotted
 __all__ = ["BatchKeys", "Field", "KeyOfMembers", "Missing", "fields_of"]
 
 Missing = Literal["refuse", "drop", "zero"]
+_NAMED = 6
+"""How many keys the first line of an error names."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,11 @@ def _field(leaf: Any, axes: int) -> Field:
     return Field(None, tuple(leaf.shape[axes:]), isinstance(example, str), leaf.device)
 
 
+def _some(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
+    return ", ".join(keys[:_NAMED]) + more
+
+
 def _keys(batch: TensorDictBase) -> set[Key]:
     keys = batch.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
     return {as_key((key,) if isinstance(key, str) else key) for key in keys}
@@ -142,8 +149,12 @@ class BatchKeys:
             rows = [("key", *known), *((one.key, *(kind or "-" for kind in one.kinds)) for one in unlike)]
             widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
             lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+            some, other = [one.key for one in unlike if one.alike], [one.key for one in unlike if not one.alike]
+            why = [f"only some have {_some(some)}"] if some else []
+            why += [f"the dtype or the shape differs in {_some(other)}"] if other else []
             raise BadArgument(
-                "the members do not fit together: " + "".join(f"\n  {line.rstrip()}" for line in lines),
+                f"the members do not fit together: {'; '.join(why)}"
+                + "".join(f"\n  {line.rstrip()}" for line in lines),
                 hint="give members transforms that make them alike"
                 + (", or missing='drop' or 'zero' for keys that some lack" if lacking else ""),
             )

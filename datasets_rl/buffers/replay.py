@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 from datasets_rl import checkpoint
 from datasets_rl.buffers.arguments import (
+    InBuffer,
     Inverted,
     Transform,
     axis_faults,
@@ -39,7 +40,7 @@ from datasets_rl.storages.dataset import as_rows, wrapped
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.storages.positions import names_one
 from datasets_rl.ted.keys import Key
-from datasets_rl.transforms._base import gathered
+from datasets_rl.transforms._base import Compose, gathered
 from datasets_rl.writers._base import Writer
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
 from datasets_rl.writers.round_robin import RoundRobinWriter
@@ -143,6 +144,8 @@ class ReplayBuffer(Stateful):
         self.batch_size = batch_size
         self._ran_out = False
         """Whether the last batch was the last of an epoch."""
+        self._iterator: Iterator[Any] | None = None
+        """Where `next` is."""
         self._gate: Gate | GateChain = Gate()
         self._prefetch = self._ahead(prefetch)
         if shared:
@@ -172,6 +175,16 @@ class ReplayBuffer(Stateful):
     def transforms(self) -> tuple[Transform, ...]:
         """What is applied to every batch, in order."""
         return tuple(self._transforms)
+
+    @property
+    def transform(self) -> Compose:
+        """What is applied to every batch, as one transform, which is empty where there is none.
+
+        It is a `Compose` that is all the buffer was given, itself. What is put into it is applied from then on.
+        """
+        if len(self._transforms) == 1 and isinstance(self._transforms[0], Compose):
+            return self._transforms[0]
+        return InBuffer(self._transforms, self.insert_transform)
 
     @property
     def dim_extend(self) -> int:
@@ -531,6 +544,18 @@ class ReplayBuffer(Stateful):
             ran_out = self._ran_out
             yield batch
 
+    def next(self) -> Any:
+        """Return the next batch of an iteration that the buffer keeps; None once at its end, then the first of another.
+
+        Raises:
+            BadArgument: As `sample` does; the next call begins another iteration.
+        """
+        iterator, self._iterator = self._iterator or iter(self), None
+        batch = next(iterator, None)
+        if batch is not None:
+            self._iterator = iterator
+        return batch
+
     def share(self) -> ReplayBuffer:
         """Let processes that get this buffer from now on read and write the same memory.
 
@@ -612,7 +637,7 @@ class ReplayBuffer(Stateful):
         self.loads(path)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
+        state = self.__dict__ | {"_iterator": None}
         state["_prefetch"] = self._prefetch.depth if self._prefetch is not None else None
         return state
 

@@ -63,7 +63,8 @@ def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> Probe:
         left -= total
     blocks = [block for look in looks for block in look.came]
     if not blocks:
-        raise PreprocessFailed(f"nothing is left of the {len(stored):,} steps of {stored.manifest.id}")
+        why = _why_empty(recipe, [look.reached for look in looks])
+        raise PreprocessFailed(f"nothing is left of the {len(stored):,} steps of {stored.manifest.id}{why}")
     columns = columns_of(blocks[0], stored.schema)
     if isinstance(stored, Together):
         ids = [one.manifest.id for one in stored.members]
@@ -96,6 +97,18 @@ class _Look:
     """Steps of the dataset to those."""
     seconds: float
     """How long all of the dataset would take."""
+    reached: Sequence[set[int]]
+    """The numbers of the episodes that each step was given."""
+
+
+def _why_empty(recipe: Recipe, reached: Sequence[Sequence[set[int]]]) -> str:
+    """Say which step left none of the episodes that came to it: the last that any came to."""
+    counts = [sum(map(len, sets)) for sets in zip(*reached, strict=True)]
+    last = max((number for number, count in enumerate(counts) if count), default=None)
+    if last is None:
+        return ""
+    before = f"; {counts[last]:,} of {counts[0]:,} reach it" if counts[last] < counts[0] else ""
+    return f": 0 of {counts[last]:,} episodes pass {recipe.told(last)}{before}"
 
 
 def _look(stored: Stored, recipe: Recipe, first: int, behind: int, total: int) -> _Look:
@@ -103,10 +116,11 @@ def _look(stored: Stored, recipe: Recipe, first: int, behind: int, total: int) -
     most = max(1, _BYTES // step_bytes(stored.schema))
     came: list[Episodes] = []
     seen, taken, began = [], [], time.monotonic()
+    reached: list[set[int]] = [set() for _ in recipe.steps]
     with drawing(0):
         for block in _growing(stored, recipe, first, behind, most, total):
             start = time.monotonic()
-            found = recipe(block)
+            found = recipe.first(len(recipe.steps), block, reached)
             taken.append(time.monotonic() - start)
             seen.append(block.count)
             came += [] if found is None else [found]
@@ -114,7 +128,7 @@ def _look(stored: Stored, recipe: Recipe, first: int, behind: int, total: int) -
                 break
     # The first one pays for what is imported and compiled.
     timed = slice(1 if len(seen) > 1 else 0, None)
-    return _Look(came, sum(seen), total / sum(seen), sum(taken[timed]) / sum(seen[timed]) * total)
+    return _Look(came, sum(seen), total / sum(seen), sum(taken[timed]) / sum(seen[timed]) * total, reached)
 
 
 def _growing(stored: Stored, recipe: Recipe, first: int, behind: int, most: int, total: int) -> Iterator[Episodes]:

@@ -118,14 +118,28 @@ class Recipe:
         """
         return self.first(len(self.steps), block)
 
-    def first(self, count: int, block: Episodes) -> Episodes | None:
-        """Return what the first steps make of a block."""
+    def first(self, count: int, block: Episodes, reached: Sequence[set[int]] = ()) -> Episodes | None:
+        """Return what the first steps make of a block.
+
+        Args:
+            count: How many steps.
+            block: Whole episodes.
+            reached: For each step, gets the numbers of the episodes that it is given.
+        """
         left: Episodes | None = block
         for number, step in enumerate(self.steps[:count]):
             if left is None:
                 return None
+            if reached:
+                reached[number].update(left.numbers.tolist())
             left = _located(step, number, left)
         return left
+
+    def told(self, number: int) -> str:
+        """Return what a step is called, with the values of its arguments: ``step 0 (keep_lengths: 10, 20)``."""
+        facts = {} if isinstance(self.steps[number], Function) else self.steps[number].to_json()
+        given = ", ".join(str(value) for name, value in facts.items() if name != "use")
+        return f"step {number} ({self.steps[number].use()}{': ' if given else ''}{given})"
 
     @property
     def one_by_one(self) -> bool:

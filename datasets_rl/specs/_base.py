@@ -565,6 +565,17 @@ class LeafSpec(TensorSpec):
         return []
 
 
+def domain_of(dtype: torch.dtype, given: str | None = None) -> str:
+    """Return the domain that was given for numbers of a dtype, or that of the dtype.
+
+    Raises:
+        BadArgument: If there is no such domain.
+    """
+    if given not in {None, "continuous", "discrete"}:
+        raise BadArgument(f"domain is {given!r}; expected 'continuous' or 'discrete'")
+    return given or ("continuous" if dtype.is_floating_point else "discrete")
+
+
 def sizes(*shape: Any) -> torch.Size:
     """Read a shape from numbers, from a sequence of them, from one number, or from None for none."""
     if len(shape) == 1 and not isinstance(shape[0], int):

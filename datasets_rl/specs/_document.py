@@ -152,6 +152,15 @@ class Entry:
             or "float32"
         ]
 
+    def domain(self) -> str | None:
+        """Return the domain; None where it is that of the dtype."""
+
+        def right(value: Any) -> bool:
+            return value is None or (isinstance(value, str) and value in {"continuous", "discrete"})
+
+        found: str | None = self.field("domain", right, "continuous or discrete")
+        return found
+
     def tensor(self, name: str, dtype: torch.dtype, default: Any = None) -> Tensor | None:
         """Return what `compact` wrote; None if it is no tensor."""
         value = self.field(name, lambda value: value is not None, "numbers", default)

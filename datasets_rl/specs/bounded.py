@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from datasets_rl.errors import BadArgument
-from datasets_rl.specs._base import Lead, LeafSpec, Move, sizes, together
+from datasets_rl.specs._base import Lead, LeafSpec, Move, domain_of, sizes, together
 from datasets_rl.specs._document import Entry, compact
 from datasets_rl.specs._numbers import integers, limits, once, reals, whole
 from datasets_rl.specs.space import ContinuousBox
@@ -32,6 +32,8 @@ class BoundedTensorSpec(LeafSpec):
         dtype: Of every tensor of the set; torch's default by default.
         minimum: The same as `low`.
         maximum: The same as `high`.
+        domain: "continuous" or "discrete", what the spec calls itself; by default as the dtype is. Nothing else follows
+            from it, and a spec of another dtype is what that says.
 
     Raises:
         BadArgument: If a bound is missing or no number, they do not broadcast, or nothing lies between them.
@@ -49,6 +51,7 @@ class BoundedTensorSpec(LeafSpec):
         *,
         minimum: Any = None,
         maximum: Any = None,
+        domain: str | None = None,
     ) -> None:
         lowest, highest = _one_of("low", low, "minimum", minimum), _one_of("high", high, "maximum", maximum)
         try:
@@ -62,6 +65,7 @@ class BoundedTensorSpec(LeafSpec):
             raise BadArgument(
                 f"low of shape {list(lowest.shape)} and high of {list(highest.shape)} do not broadcast to {shape}: {error}"
             ) from None
+        self._domain = domain_of(self.dtype, domain)
         low, high = _between(once(lowest), once(highest), self.dtype, self.device)
         self._set(low.expand(self.shape), high.expand(self.shape))
 
@@ -76,8 +80,8 @@ class BoundedTensorSpec(LeafSpec):
 
     @property
     def domain(self) -> str:  # type: ignore[override]  # of the other kinds it is a constant
-        """Continuous or discrete, as the dtype is."""
-        return "continuous" if self.dtype.is_floating_point else "discrete"
+        """Continuous or discrete, as the dtype is if nothing else was given."""
+        return self._domain
 
     @property
     def low(self) -> Tensor:
@@ -144,14 +148,15 @@ class BoundedTensorSpec(LeafSpec):
 
     def to_json(self) -> dict[str, Any]:
         """Describe the spec as JSON that `from_json` reads; everything but the device is in it."""
-        return {**self._frame(), "low": compact(self._low), "high": compact(self._high)}
+        named = {} if self.domain == domain_of(self.dtype) else {"domain": self.domain}
+        return {**self._frame(), **named, "low": compact(self._low), "high": compact(self._high)}
 
     @classmethod
     def read(cls, entry: Entry) -> BoundedTensorSpec | None:
         """Read a spec of this kind."""
-        shape, dtype = entry.shape(), entry.dtype()
+        shape, dtype, domain = entry.shape(), entry.dtype(), entry.domain()
         low, high = entry.tensor("low", dtype), entry.tensor("high", dtype)
-        return cls(low, high, shape, dtype=dtype) if entry.sound else None
+        return cls(low, high, shape, dtype=dtype, domain=domain) if entry.sound else None
 
     def _facts(self) -> list[str]:
         return [f"low={_shown(self._low)}", f"high={_shown(self._high)}"]

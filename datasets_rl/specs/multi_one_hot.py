@@ -13,6 +13,7 @@ from datasets_rl.specs._base import together
 from datasets_rl.specs._document import KINDS, Entry
 from datasets_rl.specs._finite import FiniteSpec
 from datasets_rl.specs._groups import gathered, spread
+from datasets_rl.specs._register import Register
 from datasets_rl.specs.one_hot import OneHotDiscreteTensorSpec
 from datasets_rl.specs.space import BoxList, CategoricalBox, Space
 
@@ -30,6 +31,7 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
         shape: Of every tensor of the set, the last size sum(nvec); [sum(nvec)] by default.
         device: Of the tensors that are made.
         dtype: Of every tensor of the set.
+        use_register: Whether `encode` takes any whole numbers, see `OneHotDiscreteTensorSpec`; each group counts its own.
         mask: Which values may be taken, bool, expandable to the shape.
 
     Raises:
@@ -45,11 +47,13 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
         shape: Sequence[int] | int | None = None,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype = torch.bool,
+        use_register: bool = False,
         mask: Any = None,
     ) -> None:
         self.nvec = tuple(int(count) for count in nvec)
         if not self.nvec or min(self.nvec) < 1:
             raise BadArgument(f"nvec is {list(self.nvec)}; expected numbers from 1")
+        self._register = Register([{} for _ in self.nvec]) if use_register else None
         self._begin(sum(self.nvec), shape, device, dtype, mask)
 
     @property
@@ -113,13 +117,13 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
 
     def to_json(self) -> dict[str, Any]:
         """Describe the spec as JSON that `from_json` reads; everything but the device is in it."""
-        return {**FiniteSpec.to_json(self), "nvec": list(self.nvec)}
+        return {**FiniteSpec.to_json(self), "nvec": list(self.nvec), **self._registered()}
 
     @classmethod
     def read(cls, entry: Entry) -> MultiOneHotDiscreteTensorSpec | None:
         """Read a spec of this kind."""
         shape, dtype, nvec, mask = entry.shape(), entry.dtype(), entry.wholes("nvec", 1), cls._read_mask(entry)
-        return cls(nvec, shape, dtype=dtype, mask=mask) if entry.sound else None
+        return cls(nvec, shape, dtype=dtype, mask=mask)._take_register(entry) if entry.sound else None  # noqa: SLF001  # its own
 
     def _facts(self) -> list[str]:
         return [f"nvec={list(self.nvec)}", *([] if self.mask is None else ["masked"])]

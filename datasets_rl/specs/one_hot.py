@@ -14,6 +14,7 @@ from datasets_rl.specs import _categories
 from datasets_rl.specs._base import Move, together
 from datasets_rl.specs._document import KINDS, Entry
 from datasets_rl.specs._finite import FiniteSpec
+from datasets_rl.specs._register import Register, read_register
 from datasets_rl.specs.space import CategoricalBox, Space
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         shape: Of every tensor of the set, the last size n; [n] by default.
         device: Of the tensors that are made.
         dtype: Of every tensor of the set.
+        use_register: Whether `encode` takes any whole numbers: the first one that it meets is the first value, the next
+            one the second. `to_numpy` returns the numbers. Copies of another shape share what was met.
         mask: Which of the n values may be taken, bool, expandable to the shape.
 
     Raises:
@@ -48,11 +51,13 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         shape: Sequence[int] | int | None = None,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype = torch.bool,
+        use_register: bool = False,
         mask: Any = None,
     ) -> None:
         self.n = int(n)
         if self.n < 1:
             raise BadArgument(f"n is {n}; expected at least 1")
+        self._register = Register([{}]) if use_register else None
         self._begin(self.n, shape, device, dtype, mask)
 
     def _begin(
@@ -67,6 +72,11 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         if self.shape[-1:] != (columns,):
             raise BadArgument(f"shape is {list(self.shape)}; expected a last axis of size {columns}")
         self.update_mask(mask)
+
+    @property
+    def use_register(self) -> bool:
+        """Whether `encode` takes any whole numbers."""
+        return self._register is not None
 
     @property
     def space(self) -> Space:
@@ -121,12 +131,16 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
     def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:
         """Turn values in [0, n) into ones among zeros; a bool tensor of the spec's shape is returned as it is.
 
+        With a register, any whole numbers are values, as many as there are.
+
         Raises:
-            BadArgument: If a value is out of range or the shape cannot be had.
+            BadArgument: If a value is out of range, or one too many, or the shape cannot be had.
         """
         if isinstance(val, Tensor) and val.dtype == self.dtype == torch.bool and self._suits(val.shape):
             return val
         index = self._as_tensor(val, torch.int64, ignore_device=ignore_device).long()
+        if self._register is not None:
+            return self._from_index(self._register.numbered(self._outcomes(index), self._groups()))
         sizes = self._sizes
         inside = _categories.inside(self._outcomes(index), sizes, None)
         if inside is not None and not bool(inside.all()):
@@ -154,7 +168,8 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
 
     def to_numpy(self, val: Tensor, safe: bool | None = None) -> Any:
         """Undo `encode`: the values as an array."""
-        return self.to_categorical(val, safe).cpu().numpy()
+        found = self.to_categorical(val, safe).cpu()
+        return (found if self._register is None else self._register.values(found)).numpy()
 
     def index(self, index: Tensor, tensor_to_index: Tensor) -> Tensor:
         """Take from the last axis of a tensor what the ones choose.
@@ -243,13 +258,27 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
 
     def to_json(self) -> dict[str, Any]:
         """Describe the spec as JSON that `from_json` reads; everything but the device is in it."""
-        return {**super().to_json(), "n": self.n}
+        return {**super().to_json(), "n": self.n, **self._registered()}
+
+    def _registered(self) -> dict[str, Any]:
+        return {} if self._register is None else {"register": self._register.to_json()}
+
+    def _take_register(self, entry: Entry) -> Self:
+        """Take over what the document says of a register."""
+        groups = self._groups()
+
+        def right(value: Any) -> bool:
+            return value is None or read_register(value, groups) is not None
+
+        met = entry.field("register", right, f"lists of different whole numbers, at most {groups} of them")
+        self._register = None if met is None else read_register(met, groups)
+        return self
 
     @classmethod
     def read(cls, entry: Entry) -> OneHotDiscreteTensorSpec | None:
         """Read a spec of this kind."""
         shape, dtype, n, mask = entry.shape(), entry.dtype(), entry.whole("n", 1), cls._read_mask(entry)
-        return cls(n, shape, dtype=dtype, mask=mask) if entry.sound else None
+        return cls(n, shape, dtype=dtype, mask=mask)._take_register(entry) if entry.sound else None  # noqa: SLF001  # its own
 
     def _facts(self) -> list[str]:
         return [f"n={self.n}", *([] if self.mask is None else ["masked"])]

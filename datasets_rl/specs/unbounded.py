@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from datasets_rl.specs._base import Lead, LeafSpec, sizes
+from datasets_rl.specs._base import Lead, LeafSpec, domain_of, sizes
 from datasets_rl.specs._document import Entry
 from datasets_rl.specs._numbers import integers, limits, whole
 from datasets_rl.specs.space import ContinuousBox
@@ -19,12 +19,14 @@ __all__ = ["Unbounded", "UnboundedContinuousTensorSpec", "UnboundedDiscreteTenso
 class Unbounded(LeafSpec):
     """Any numbers: real ones if the dtype has fractions, whole ones otherwise.
 
-    The class follows from the dtype, whichever of the three is called.
+    The class follows from the domain, whichever of the three is called.
 
     Args:
         shape: Of every tensor of the set.
         device: Of the tensors that are made.
         dtype: Of every tensor of the set; torch's default by default.
+        domain: "continuous" or "discrete", what the spec calls itself; by default as the dtype is. Nothing else follows
+            from it: specs are the same if it is all they differ in, and one of another dtype is what that says.
     """
 
     kind = "unbounded"
@@ -34,12 +36,14 @@ class Unbounded(LeafSpec):
         shape: Sequence[int] | int = (1,),
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        domain: str | None = None,
     ) -> None:
         super().__init__(shape, device, dtype)
-        self._take_class()
+        self._take_class(domain)
 
-    def _take_class(self) -> None:
-        real = self.dtype.is_floating_point
+    def _take_class(self, domain: str | None = None) -> None:
+        real = domain_of(self.dtype, domain) == "continuous"
         self.__class__ = UnboundedContinuousTensorSpec if real else UnboundedDiscreteTensorSpec
 
     @property
@@ -74,11 +78,22 @@ class Unbounded(LeafSpec):
         spec._take_class()  # noqa: SLF001  # a copy of its own
         return spec
 
+    def to_json(self) -> dict[str, Any]:
+        """Describe the spec as JSON that `from_json` reads; everything but the device is in it."""
+        named = {} if self.domain == domain_of(self.dtype) else {"domain": self.domain}
+        return {**self._frame(), **named}
+
     @classmethod
     def read(cls, entry: Entry) -> Unbounded | None:
         """Read a spec of this kind."""
-        shape, dtype = entry.shape(), entry.dtype()
-        return Unbounded(shape, dtype=dtype) if entry.sound else None
+        shape, dtype, domain = entry.shape(), entry.dtype(), entry.domain()
+        return Unbounded(shape, dtype=dtype, domain=domain) if entry.sound else None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unbounded) and self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        return hash((Unbounded, self.shape))
 
 
 class UnboundedContinuousTensorSpec(Unbounded):
@@ -97,5 +112,7 @@ class UnboundedDiscreteTensorSpec(Unbounded):
         shape: Sequence[int] | int = (1,),
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = torch.int64,
+        *,
+        domain: str | None = None,
     ) -> None:
-        super().__init__(shape, device, dtype)
+        super().__init__(shape, device, dtype, domain=domain)

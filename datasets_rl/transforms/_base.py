@@ -267,11 +267,14 @@ class Compose(Transform):
         Raises:
             BadArgument: If it is no callable, or there is no such place.
         """
+        self._expect_place(index)
+        self.transforms.insert(index, expect_callable(transform))
+        return self
+
+    def _expect_place(self, index: int) -> None:
         count = len(self.transforms)
         if not -count <= index <= count:
             raise BadArgument(f"index is {index}; expected one from {-count} to {count}")
-        self.transforms.insert(index, expect_callable(transform))
-        return self
 
     def forward(self, data: Any) -> Any:
         """Return what comes out of the last one."""

@@ -85,6 +85,19 @@ class TestOneSetOfKeys:
         with pytest.raises(BadArgument, match=re.escape("action  float32 [2]  -")):
             KINDS[kind](buffer(**action()), buffer())
 
+    def test_the_first_line_names_the_keys(self, kind):
+        many = {f"k{number}": torch.zeros(20) for number in range(9)}
+        with pytest.raises(BadArgument) as refused:
+            KINDS[kind](buffer(**action(), **many), buffer())
+        assert refused.value.message.splitlines()[0] == (
+            "the members do not fit together: only some have action, k0, k1, k2, k3, k4 and 4 more"
+        )
+        with pytest.raises(BadArgument) as refused:
+            KINDS[kind](buffer(**action(), k0=torch.zeros(20)), buffer(k0=torch.zeros(20, 1)))
+        assert refused.value.message.splitlines()[0] == (
+            "the members do not fit together: only some have action; the dtype or the shape differs in k0"
+        )
+
     def test_what_samplers_report_is_in_every_batch(self, kind):
         sampled = buffer(sampler=PrioritizedSampler(20, 1.0, 1.0))
 

@@ -17,6 +17,7 @@ from datasets_rl.errors import BadArgument
 from datasets_rl.samplers import RandomSampler, SamplerWithoutReplacement
 from datasets_rl.storages import DatasetStorage, TensorStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
+from datasets_rl.transforms import Compose, DoubleToFloat
 
 PRINTED = [[4, 9, 3, 0, 3], [9, 7, 3], [7, 3, 1, 6, 6], [9, 8, 6, 6, 8], [4, 3, 6, 9, 1], [4, 4, 1, 9, 9]]
 """What TorchRL's documentation prints for ten steps after torch.manual_seed(0): batches of 5, 3, and 5 by iterating."""
@@ -339,3 +340,64 @@ def test_a_batch_may_be_written_to(buffer):
 def test_pinning_follows_the_machine(buffer):
     """A script written for a GPU runs without one."""
     assert buffer(pin_memory=True).sample()["observation"].is_pinned() is torch.accelerator.is_available()
+
+
+@pytest.mark.parametrize("prefetch", [None, 2])
+def test_next_gives_an_epoch_then_none_and_then_another(buffer, prefetch):
+    made = buffer(sampler=SamplerWithoutReplacement(), prefetch=prefetch)
+    batches = [made.next() for _ in range(6)]
+
+    assert [batch is None for batch in batches] == [False, False, True] * 2
+    assert sorted(rows(batches[0]) + rows(batches[1])) == list(range(10))
+
+
+def test_next_of_a_buffer_that_never_ends_goes_on(buffer):
+    torch.manual_seed(0)
+    made = buffer(sampler=RandomSampler())
+
+    assert rows(made.next()) == PRINTED[0]
+    assert all(made.next() is not None for _ in range(20))
+
+
+def test_an_iteration_that_failed_is_begun_anew():
+    made = ReplayBuffer(batch_size=2)
+    for _ in range(2):
+        with pytest.raises(BadArgument):
+            made.next()
+    made.extend(torch.arange(4))
+
+    assert made.next().shape == (2,)
+
+
+def test_a_copy_begins_an_iteration_of_its_own(buffer):
+    made = buffer(sampler=SamplerWithoutReplacement(shuffle=False))
+    made.next()
+    copy = pickle.loads(pickle.dumps(made))
+
+    assert rows(copy.next()) == rows(made.next()) == [5, 6, 7, 8, 9]
+
+
+def test_the_transforms_as_one(buffer):
+    made = buffer()
+    assert list(made.transform) == []
+    assert made.transform(made.sample()) is not None
+
+    made.append_transform(one := Compose())
+    assert made.transform is one
+    made.append_transform(other := DoubleToFloat(in_keys=["observation"]))
+    assert (len(one), list(made.transform)) == (0, [one, other])
+
+
+@pytest.mark.parametrize("prefetch", [None, 2])
+def test_what_is_put_into_the_transform_is_applied_from_then_on(buffer, prefetch):
+    made = buffer(prefetch=prefetch)
+    made.sample()
+    made.transform.append(lambda batch: batch.set("mine", batch["index"] + 1))
+    batch = made.sample()
+
+    assert torch.equal(batch["mine"], batch["index"] + 1)
+    assert len(made.transforms) == 1
+    with pytest.raises(BadArgument, match="index is 3"):
+        made.transform.insert(3, print)
+    with pytest.raises(BadArgument, match="no callable"):
+        made.transform.append(3)

@@ -60,6 +60,12 @@ def test_every_error_is_three_lines_what_why_and_what_next(error, capsys):
     assert all(text.strip() for _, _, text in marks)
 
 
+def test_further_lines_of_a_message_are_for_programs():
+    told = explain(errors.BadArgument("they do not fit: a, b\n  key  x  y\n  a: 1"))
+
+    assert (told.what, told.why) == ("they do not fit", "a, b")
+
+
 def test_what_does_not_bring_a_hint_is_sent_to_the_help_of_its_command():
     assert "rlds mix --help" in explain(errors.BadArgument("x is 0: expected 1"), "mix").hint
     assert explain(errors.BadArgument("x is 0: expected 1", hint="give 1"), "mix").hint == "give 1"

@@ -39,7 +39,32 @@ def test_nothing_that_matches_is_no_error(rlds):
     ran = rlds("list", "nothing-of-this-name")
 
     assert (ran.code, ran.out) == (0, "")
-    assert "no dataset matches" in ran.err
+    assert "no dataset matches\n" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("pattern", "meant"),
+    [
+        ("hoper", "hopper"),
+        ("hoper-*", "hopper"),
+        ("d4rl/hoper", "hopper"),
+        ("pendulm", "demo/pendulum"),
+        ("DEMO/PENDULM", "demo/pendulum"),
+        ("hopper-medum-v2", "d4rl/hopper-medium-v2"),
+    ],
+)
+def test_where_nothing_matches_what_is_spelled_nearly_so_is_named(rlds, pattern, meant):
+    ran = rlds("list", pattern)
+
+    assert (ran.code, ran.out) == (0, "")
+    said = ran.err.partition("no dataset matches; did you mean ")[2].rstrip("?\n").split(", ")
+    assert meant in said
+    assert all(rlds("list", one).out for one in said)
+
+
+def test_what_another_option_left_out_was_spelled_right(rlds):
+    assert "did you mean" not in rlds("list", "pendulum", "--max-size", "1B").err
+    assert "did you mean" not in rlds("list", "--downloaded").err
 
 
 def test_a_source_is_asked_alone(rlds):

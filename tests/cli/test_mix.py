@@ -37,11 +37,26 @@ def test_a_mixture_is_written_and_loaded(rlds, mine, tmp_path):
     assert ran.code == 2
     assert "float32 [3]  float32 [3]" not in ran.err
     assert ran.err.count("action") == 1  # [1] and [2]
+    assert ran.json["error"]["why"].startswith("the dtype or the shape differs in action")
     ran = rlds("mix", mine, mine, "--weights", "0.7,0.3", "--batch-size", 10, "-o", out, "--json")
     assert [one["share"] for one in ran.json["members"]] == [0.7, 0.3]
     assert {"key": "action", "kinds": ["float32 [2]", "float32 [2]"]} in ran.json["keys"]
     assert tomllib.loads(out.read_text())["member"][0] == {"dataset": "../mine", "weight": 0.7}
     assert len(load_mixture(out).sample()) == 10
+
+
+@pytest.mark.usefixtures("stored")
+def test_keys_that_only_some_have_are_three_lines_with_the_option(rlds, tmp_path):
+    rlds("preprocess", "demo/pendulum", "-t", "rename:observation,obs", "-o", tmp_path / "other")
+    ran = rlds("mix", "demo/pendulum", tmp_path / "other")
+
+    assert ran.code == 2
+    assert ran.err.splitlines() == [
+        "rlds: the members do not fit together",
+        "  why: only some have next.obs, next.observation, obs, observation",
+        "  next: make them alike with rlds preprocess, or --missing drop|zero for keys that some lack",
+    ]
+    assert rlds("mix", "demo/pendulum", tmp_path / "other", "--missing", "drop").code == 0
 
 
 def test_a_mixture_of_another_root_names_the_folders(rlds, pendulum, tmp_path):

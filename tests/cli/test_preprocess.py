@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 import numpy as np
 import pytest
 from raw.images import encoded, scene
@@ -35,7 +38,9 @@ def test_a_recipe_replaces_the_dataset_and_undo_brings_it_back(rlds, stored):
 
     again = rlds("preprocess", "demo/pendulum", "--recipe", "iql_antmaze", "--in-place", "--json")
     assert again.json["datasets"][0]["present"]
-    assert rlds("preprocess", "demo/pendulum", "--undo", "-q").out == f"{stored}\n"
+    back = rlds("preprocess", "demo/pendulum", "--undo")
+    assert back.out == f"{stored}\n"
+    assert back.err == "demo/pendulum: version 1 is back, 15,000 steps in 75 episodes, made by download\n"
     assert np.array_equal(StoredDataset(stored).column(("next", "reward")), before)
     twice = rlds("preprocess", "demo/pendulum", "--undo", "--json")
     assert twice.code == 2
@@ -174,9 +179,19 @@ def test_ctrl_c_says_how_to_go_on_and_the_dataset_is_as_it_was(rlds, stored, tmp
         (("demo/pendulum", "-t", "cast:float16", "--address", "auto"), 2, "--address auto is for a cluster"),
         (("d4rl/hopper-medium-v2", "-r", "td3_bc"), 3, "rlds download d4rl/hopper-medium-v2"),
         (("demo/pendulum", "-t", "keep_returns:1000"), 8, "nothing is left"),
+        (
+            ("demo/pendulum", "-t", "keep_where:next.terminated,== true,last"),
+            8,
+            "why: 0 of 75 episodes pass step 0 (keep_where: next.terminated, == true, last)\n",
+        ),
+        (
+            ("demo/pendulum", "-t", "keep_episodes:0:20", "-t", "cast:float16", "-t", "keep_lengths:1000"),
+            8,
+            "why: 0 of 20 episodes pass step 2 (keep_lengths: 1000); 20 of 75 reach it\n",
+        ),
         (("demo/pendulum", "-t", "select:x"), 8, "there is no field x"),
     ],
-    ids=["none", "no-recipe", "unknown", "faults", "size", "address", "not-there", "empty", "field"],
+    ids=["none", "no-recipe", "unknown", "faults", "size", "address", "not-there", "empty", "where", "later", "field"],
 )
 def test_what_cannot_be_done_is_said_with_its_exit_code(rlds, words, code, said):
     ran = rlds("preprocess", *words)
@@ -215,3 +230,35 @@ def test_in_place_each_of_several_is_replaced(rlds, stored):
     assert ran.code == 1
     assert [one["error"] is None for one in ran.json["datasets"]] == [True, False]
     assert StoredDataset(stored).schema["observation",].dtype == np.float16
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_result_in_a_folder_is_called_after_it(rlds, tmp_path):
+    ran = rlds("preprocess", "demo/pendulum", "--num-frames", 5000, "-t", "cast:float16", "-o", tmp_path / "try")
+
+    assert ran.err.startswith("try: 5,000 steps in 25 episodes, ")
+    assert ran.err.endswith(", made of demo/pendulum\n")
+
+
+def test_undo_says_which_recipe_made_what_is_back(rlds, stored):
+    for step in ("keep_top_returns:50", "scale_rewards:2"):
+        rlds("preprocess", "demo/pendulum", "-t", step, "--in-place")
+    ran = rlds("preprocess", "demo/pendulum", "--undo")
+
+    assert ran.err == "demo/pendulum: version 2 is back, 7,400 steps in 37 episodes, made by keep_top_returns:50\n"
+    assert len(StoredDataset(stored)) == 7_400
+    assert rlds("preprocess", "demo/pendulum", "--undo", "-q").err == ""
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "preprocess.md"
+EXAMPLES = [
+    line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("rlds preprocess demo/pendulum -t '")
+]
+
+
+@pytest.mark.usefixtures("stored")
+def test_the_examples_of_the_guide_leave_something_of_the_demo(rlds, tmp_path):
+    assert len(EXAMPLES) == 3
+    for line in EXAMPLES:
+        *words, out = shlex.split(line)[1:]
+        assert rlds(*words, tmp_path / out).code == 0, line

@@ -344,6 +344,7 @@ class TestBounded(LeafContract):
         BoundedTensorSpec(-1, 1, (3,), dtype=torch.float16),
         BoundedTensorSpec(2, 2, (), dtype=torch.float64),
         BoundedTensorSpec(0, 255, (2, 3), dtype=torch.uint8),
+        BoundedTensorSpec(0, 255, (2, 3), dtype=torch.uint8, domain="continuous"),
         BoundedTensorSpec(torch.tensor([0, -5, 7]), torch.tensor([3, 5, 7]), dtype=torch.int16),
         BoundedTensorSpec(-(2**63), 2**63 - 1, (4,), dtype=torch.int64),
         BoundedTensorSpec(False, True, (2,), dtype=torch.bool),
@@ -364,6 +365,7 @@ class TestUnbounded(LeafContract):
         UnboundedDiscreteTensorSpec((2,)),
         UnboundedDiscreteTensorSpec((2, 2), dtype=torch.bool),
         Unbounded((1,), dtype=torch.uint8),
+        Unbounded((2,), dtype=torch.uint8, domain="continuous"),
     )
 
     def test_zero_is_in(self, spec):

@@ -449,3 +449,77 @@ class TestEnsembles:
 
         assert batch.shape == (2, 6)
         assert (batch["obs"] // 100 == 1).all()
+
+
+def test_next_goes_through_an_epoch_says_that_it_has_ended_and_begins_another(library):
+    buffer = ring(library, sampler=library.SamplerWithoutReplacement(), batch_size=4)
+    buffer.extend(steps(8))
+
+    assert [batch is None or len(batch) for batch in (buffer.next() for _ in range(6))] == [4, 4, True, 4, 4, True]
+
+
+def test_next_needs_a_batch_size_and_steps(library):
+    with pytest.raises((RuntimeError, ours.BadArgument)):
+        ring(library).next()
+    with pytest.raises((RuntimeError, ours.BadArgument)):
+        ring(library, batch_size=2).next()
+
+
+def test_the_transforms_of_a_buffer_are_one_that_grows_with_it(library):
+    buffer = ring(library, batch_size=4)
+    buffer.extend(steps(8))
+    assert len(buffer.transform) == 0
+    buffer.append_transform(Doubled() if library is ours else theirs_doubled())
+    assert len(buffer.transform) == 1
+    buffer.transform.append(Doubled() if library is ours else theirs_doubled())
+    torch.manual_seed(0)
+    batch = buffer.sample()
+
+    assert len(buffer.transform) == 2
+    assert torch.equal(batch["obs"], 4 * batch["index"].float().reshape(-1))
+
+
+def test_a_compose_that_was_given_is_the_transform_itself(library):
+    compose = ours.Compose(Doubled()) if library is ours else theirs_composed(theirs_doubled())
+    buffer = ring(library, batch_size=4, transform=compose)
+
+    assert buffer.transform is compose
+
+
+def test_what_is_appended_to_a_compose_that_was_given():
+    """Here it is not put into the Compose, which may be that of another buffer as well."""
+    lengths = []
+    for library, doubled, composed in ((ours, Doubled, ours.Compose), (theirs, theirs_doubled, theirs_composed)):
+        compose = composed(doubled())
+        buffer = ring(library, transform=compose)
+        buffer.append_transform(doubled())
+        lengths.append((len(compose), len(buffer.transform)))
+
+    assert lengths == [(1, 2), (2, 2)]
+
+
+class Doubled(ours.Transform):
+    def __init__(self):
+        super().__init__(in_keys=["obs"])
+
+    def _apply_transform(self, obs):
+        return 2 * obs
+
+
+def theirs_doubled():
+    from torchrl.envs.transforms import Transform
+
+    class TheirDoubled(Transform):
+        def __init__(self):
+            super().__init__(in_keys=["obs"], out_keys=["obs"])
+
+        def _apply_transform(self, obs):
+            return 2 * obs
+
+    return TheirDoubled()
+
+
+def theirs_composed(*transforms):
+    from torchrl.envs.transforms import Compose
+
+    return Compose(*transforms)

@@ -131,3 +131,114 @@ class TestCompositesAsContainers:
         assert (("n",), "b") in keys(True)
         assert ("n", "b") not in keys()
         assert "b" not in keys(True)
+
+
+class TestDomains:
+    def test_a_domain_is_what_was_given(self, lib):
+        for kind in (lib.Unbounded, lambda *args, **kwargs: lib.Bounded(-1, 1, *args, **kwargs)):
+            assert kind((2,), dtype=torch.int32, domain="continuous").domain == "continuous"
+            assert kind((2,), domain="discrete").domain == "discrete"
+            assert kind((2,), dtype=torch.int32).domain == "discrete"
+            assert kind((2,), dtype=torch.int32, domain="continuous").rand().dtype == torch.int32
+
+    def test_bounds_keep_it_and_another_dtype_does_not(self, lib):
+        spec = lib.Bounded(-1, 1, (2,), domain="discrete")
+
+        assert [one.domain for one in (spec.expand(3, 2), spec.clone(), spec[0])] == ["discrete"] * 3
+        assert spec.to(torch.float64).domain == "continuous"
+
+    def test_it_counts_for_equality_where_there_are_bounds(self, lib):
+        assert lib.Bounded(-1, 1, (2,), domain="discrete") != lib.Bounded(-1, 1, (2,))
+        assert lib.Unbounded((2,), domain="discrete") == lib.Unbounded((2,))
+
+    def test_the_class_of_an_unbounded_one_follows_from_it(self):
+        spec = datasets_rl.Unbounded((2,), dtype=torch.int32, domain="continuous")
+
+        assert type(spec) is datasets_rl.UnboundedContinuousTensorSpec
+        assert hash(spec) == hash(datasets_rl.Unbounded((2,), dtype=torch.int32))
+        assert spec.expand(3, 2).domain == "continuous"
+        assert spec.to(torch.int64).domain == "discrete"
+
+    @pytest.mark.parametrize("domain", ["continuous", "discrete"])
+    def test_a_document_says_it(self, domain):
+        for spec in (datasets_rl.Unbounded((2,), domain=domain), datasets_rl.Bounded(0, 1, (2,), domain=domain)):
+            assert datasets_rl.TensorSpec.from_json(spec.to_json()).domain == domain
+            assert ("domain" in spec.to_json()) == (domain == "discrete")
+
+    def test_there_are_two(self):
+        with pytest.raises(datasets_rl.BadArgument, match="expected 'continuous' or 'discrete'"):
+            datasets_rl.Unbounded((2,), domain="both")
+        for wrong in ("both", ["discrete"]):
+            with pytest.raises(datasets_rl.BadArgument, match=r"spec\.domain is"):
+                datasets_rl.TensorSpec.from_json({"kind": "unbounded", "shape": [], "dtype": "int8", "domain": wrong})
+
+
+class TestRegisters:
+    """TorchRL documents a register; its `encode` raises an AttributeError (0.14.1)."""
+
+    def test_the_constructors_take_it_before_the_mask(self, lib):
+        mask = torch.tensor([True, False, True])
+        spec = lib.OneHot(3, None, None, torch.bool, True, mask)
+
+        assert spec.use_register
+        assert torch.equal(spec.mask, mask)
+        assert lib.MultiOneHot([2, 3], use_register=True).use_register
+        assert not lib.MultiOneHot([2, 3]).use_register
+
+    def test_it_counts_for_equality(self, lib):
+        assert lib.OneHot(3, use_register=True) == lib.OneHot(3, use_register=True)
+        assert lib.OneHot(3, use_register=True) != lib.OneHot(3)
+        assert lib.OneHot(3, use_register=True).clone().use_register
+
+    def test_numbers_become_categories_in_the_order_in_which_they_come(self):
+        spec = datasets_rl.OneHot(3, use_register=True)
+
+        assert spec.encode(70).tolist() == [True, False, False]
+        assert spec.encode(torch.tensor([-5, 70])).int().tolist() == [[0, 1, 0], [1, 0, 0]]
+        assert spec.to_numpy(spec.encode([70, -5, 9])).tolist() == [70, -5, 9]
+        assert spec.expand(2, 3).encode([9, 9]).int().tolist() == [[0, 0, 1]] * 2
+        assert spec.encode(spec.encode(9)).int().tolist() == [0, 0, 1]
+        assert spec == datasets_rl.OneHot(3, use_register=True)
+
+    def test_one_number_too_many_is_refused_and_none_is_registered(self):
+        spec = datasets_rl.OneHot(2, use_register=True)
+        spec.encode(4)
+
+        with pytest.raises(datasets_rl.BadArgument, match="8 is one number too many: the register has 2 categories"):
+            spec.encode([6, 8])
+        assert spec.encode(7).tolist() == [False, True]
+
+    def test_a_category_without_a_number_is_refused(self):
+        spec = datasets_rl.OneHot(2, use_register=True)
+        spec.encode(4)
+
+        with pytest.raises(datasets_rl.BadArgument, match="category 1 stands for no number"):
+            spec.to_numpy(torch.tensor([False, True]))
+
+    def test_each_group_counts_its_own(self):
+        spec = datasets_rl.MultiOneHot([2, 3], use_register=True)
+
+        assert spec.encode([7, 7]).int().tolist() == [1, 0, 1, 0, 0]
+        assert spec.encode([7, 8]).int().tolist() == [1, 0, 0, 1, 0]
+        assert spec.to_numpy(spec.encode([[9, 9], [7, 8]])).tolist() == [[9, 9], [7, 8]]
+
+    @pytest.mark.parametrize(
+        "spec",
+        [datasets_rl.OneHot(3, use_register=True), datasets_rl.MultiOneHot([3], use_register=True)],
+        ids=["one-hot", "multi-one-hot"],
+    )
+    def test_a_document_has_the_numbers(self, spec):
+        spec = spec.clone()
+        before = spec.encode([[7], [-2]])
+        again = datasets_rl.TensorSpec.from_json(spec.to_json())
+
+        assert spec.to_json()["register"] == [[7, -2]]
+        assert torch.equal(again.encode([[7], [-2]]), before)
+        assert "register" not in datasets_rl.OneHot(3).to_json()
+
+    @pytest.mark.parametrize("wrong", [[], [[1, 1]], [[1, 2, 3]], [["a"]], [1], [[True]], "no"], ids=repr)
+    def test_a_document_with_another_register_is_refused(self, wrong):
+        document = {**datasets_rl.OneHot(2).to_json(), "register": wrong}
+
+        with pytest.raises(datasets_rl.BadArgument, match=r"spec\.register is"):
+            datasets_rl.TensorSpec.from_json(document)
