@@ -272,7 +272,7 @@ def place_of(folder: Path) -> Place:
     from datasets_rl.manifest import Manifest
 
     folder = folder.expanduser().resolve()
-    with suppress(NotADataset, ManifestInvalid):  # the folder speaks for itself
+    with suppress(NotADataset, ManifestInvalid):
         return named_place(folder, Manifest.read(folder).id)
     # On a file system without an exchange there may be no dataset for a moment, but there is a record.
     places = [Place(root, folder.relative_to(root).as_posix()) for root in folder.parents]
@@ -291,7 +291,7 @@ def stored(home: Path) -> Iterator[Path]:
     """Yield the folder of every finished dataset below a home folder, sorted."""
     seen: set[Path] = set()
     for source_folder in sorted(path for path in home.glob("*") if path.is_dir() and path.name[0] != "."):
-        # Datasets may lie on other disks behind links; a link that leads back up is met once.
+        # Links may lead to datasets on other disks; a link that leads back up is met once.
         for found, folders, files in os.walk(source_folder, followlinks=True):
             folder = Path(found)
             inside = MANIFEST_FILE in files or folder.resolve() in seen
@@ -455,7 +455,7 @@ class _Change:
 
     @classmethod
     def read(cls, path: Path) -> _Change | None:
-        """Read a record; None if it is gone, or is none."""
+        """Read a record; None if it is gone or damaged."""
         with suppress(OSError, ValueError, TypeError):
             document = json.loads(path.read_text(encoding="utf-8"))
             return cls(**{**document, "drop": tuple(document["drop"])})
@@ -468,7 +468,7 @@ class _Change:
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody is making it any more; asked by one who has the lock, or it would be at work."""
+        """Whether the process that recorded it is dead; only a process that holds the lock may ask."""
         *place, number, began = self.process
         return place != disk.machine() or disk.started(int(number)) != began
 
@@ -490,7 +490,7 @@ class Transaction:
 
         Args:
             keep: The version that is there becomes the last one of the earlier versions; else it is deleted.
-            drop: What nobody needs afterwards, beside the work folder.
+            drop: What is not needed afterwards, in addition to the work folder.
         """
         spot = self.place
         disk.sync_tree(spot.build)
@@ -646,7 +646,7 @@ def _complete(spot: Place, change: _Change) -> None:
             _drop_empty(spot.folder, spot.root)
     elif now != change.new or (change.old == change.new and _inode(spot.folder) != change.inode):
         if disk.identity(staged) != change.new or now not in {change.old, None}:
-            return  # somebody has put another dataset there by hand
+            return  # the user has put another dataset there
         _put_in_place(spot, staged, change.kept)
     if change.new is not None and (left := disk.identity(staged)) is not None:
         if left == change.old and change.kept and not (spot.root / change.kept).exists():
