@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -238,8 +239,10 @@ def identity(folder: Path) -> str | None:
 
     The manifest has the digest of every file, so that equal identities mean equal bytes.
     """
+    path = folder / MANIFEST_FILE
     try:
-        return hashlib.sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest()
+        # A pipe would be waited for; whatever is not a file is not a manifest.
+        return hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(path.lstat().st_mode) else None
     except (FileNotFoundError, NotADirectoryError):
         return None
 

@@ -32,8 +32,8 @@ __all__ = ["NAME_BYTES", "ROWS_FILE", "WIDE_BYTES", "Column", "Field", "Schema"]
 
 ROWS_FILE = "rows.npy"
 WIDE_BYTES = 4096  # measured: format/FORMAT.md, "Where wide fields begin"
-NAME_BYTES = 240
-"""The longest dotted key: file names have 255 bytes, and those of a field add up to 15."""
+NAME_BYTES = 200
+"""The longest dotted key: file names have 255 bytes, and those of a field, also while it is written, add up to 40."""
 _RECORD_ALIGN = 8
 _END_BYTES = 8  # an int64 a picture
 _PICTURE_AXES = 3

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import threading
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -127,7 +128,7 @@ def test_a_conversion_that_dies_goes_on_behind_the_last_shard(get, monkeypatch):
 
 def test_a_line_of_the_journal_that_was_cut_is_written_again(get, dies_at, tmp_path):
     whole = content(get("whole"))
-    journal = tmp_path / "home" / "minari" / ".work" / NAME / "journal.jsonl"
+    journal = tmp_path / "home" / "minari" / ".work" / quote(NAME, safe="") / "journal.jsonl"
     dies_at(4)
     with pytest.raises(_Death):
         get()
@@ -143,7 +144,7 @@ def test_a_journal_without_its_rows_counts_for_nothing(get, dies_at, tmp_path):
     dies_at(3)
     with pytest.raises(_Death):
         get()
-    (tmp_path / "home" / "minari" / ".work" / NAME / "build" / "rows.npy").write_bytes(b"")
+    (tmp_path / "home" / "minari" / ".work" / quote(NAME, safe="") / "build" / "rows.npy").write_bytes(b"")
 
     assert content(get()) == whole
 

@@ -77,7 +77,7 @@ def test_a_key_that_no_file_can_be_named_after_is_a_fault_of_the_file(rlds, home
 
     assert code == 8
     assert "info.kkkk" in err
-    assert "has a name of 305 bytes; expected 240 at most" in err
+    assert "has a name of 305 bytes; expected 200 at most" in err
     assert "--keys" in err
     assert absent(home)
 

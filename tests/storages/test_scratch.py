@@ -43,9 +43,15 @@ def make(kind, pipe):
     pipe.recv()
 
 
+def alone(function, *arguments):
+    """Call a function in a forked child, where the threads of torch do not exist."""
+    torch.set_num_threads(1)
+    function(*arguments)
+
+
 def started(function, *arguments):
     ours, theirs = FORK.Pipe()
-    process = FORK.Process(target=function, args=(*arguments, theirs))
+    process = FORK.Process(target=alone, args=(function, *arguments, theirs))
     process.start()
     answer = ours.recv()
     return process, ours, answer
@@ -187,7 +193,7 @@ def churn():
 
 
 def test_processes_that_make_and_sweep_at_once_keep_their_folders(place):
-    processes = [FORK.Process(target=churn) for _ in range(3)]
+    processes = [FORK.Process(target=alone, args=(churn,)) for _ in range(3)]
     for process in processes:
         process.start()
     for process in processes:
