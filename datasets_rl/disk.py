@@ -355,13 +355,16 @@ def lock(
             waiting(_owner(path))
             waiting = None
         time.sleep(0.05)
+    _HELD.add(held)
     try:
         yield
     finally:
-        with suppress(OSError):
-            if os.path.samestat(path.stat(), os.fstat(held)):
-                path.unlink()
-        os.close(held)
+        if held in _HELD:  # in a forked child it is not
+            with suppress(OSError):
+                if os.path.samestat(path.stat(), os.fstat(held)):
+                    path.unlink()
+            _HELD.remove(held)
+            os.close(held)
 
 
 def free_owner_files(folder: Path) -> list[Path]:
@@ -376,6 +379,19 @@ def _free_claim(path: Path) -> None:
     if path.name.endswith(_CLAIM) and _is_of_dead(path.name.removesuffix(_CLAIM)):
         path.unlink(missing_ok=True)
 
+
+_HELD: set[int] = set()
+"""The handles of the owner files of this process."""
+
+
+def _close_inherited() -> None:
+    """Let a forked child hold no lock of its parent: it would hold it after the parent's death."""
+    while _HELD:
+        os.close(_HELD.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_inherited)
 
 _CLAIM = ".claim"
 _TORN_SECONDS = 2.0
@@ -439,8 +455,8 @@ def _free_if_dead(path: Path) -> bool:
     """Delete an owner file whose process is dead; return whether there is none now."""
     try:
         with path.open("rb") as stream:
-            held = _is_held(stream.fileno())
-            if _alive(stream.read(4096), os.fstat(stream.fileno()).st_mtime, held=held):
+            # Held by a living owner, or by another process that is about to take it over.
+            if _is_held(stream.fileno()) or _alive(stream.read(4096), os.fstat(stream.fileno()).st_mtime):
                 return False
             # Another process may have taken it over meanwhile: its file has the same name, and is another file.
             if fcntl is not None:
@@ -466,22 +482,21 @@ def _is_held(handle: int) -> bool:
     return False
 
 
-def _alive(content: bytes, written: float, *, held: bool) -> bool:
-    """Return whether the owner that an owner file names may be at work.
+def _alive(content: bytes, written: float) -> bool:
+    """Return whether the owner that an owner file names may be at work, although nobody holds the lock of the file.
 
     process     of this kernel and these process numbers: it is looked up
-    lock        held by anybody: alive
     kernel      the same, or the same name of the host: dead, because the lock is free
     else        of another host, of which nothing is known: alive
     """
     lines = content.decode(errors="replace").splitlines()
     if len(lines) < 2 or not lines[0].isdigit():
-        return held or 0 <= time.time() - written < _TORN_SECONDS
+        return 0 <= time.time() - written < _TORN_SECONDS
     here = machine()
     if (lines[3:5] or here) == here and lines[1] == socket.gethostname():
         now = started(int(lines[0]))
         return now is not None and (len(lines) < 3 or lines[2] in {now, ""})
-    return held or not (lines[3:4] == here[:1] or lines[1] == socket.gethostname())
+    return lines[3:4] != here[:1] and lines[1] != socket.gethostname()
 
 
 @cache

@@ -283,6 +283,27 @@ def test_a_lock_of_a_process_whose_number_another_one_has_now_is_taken_over(tmp_
         pass
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
+def test_a_forked_child_does_not_hold_the_lock_of_its_dead_parent(tmp_path):
+    program = (
+        "import os, sys, time\nfrom pathlib import Path\nfrom datasets_rl import disk\n"
+        "with disk.lock(Path(sys.argv[1]), 'x'):\n"
+        "    if not os.fork():\n        print('forked', flush=True)\n        time.sleep(30)\n        os._exit(0)\n"
+        "    time.sleep(30)\n"
+    )
+    words = [sys.executable, "-c", program, str(tmp_path / "x.lock")]
+    parent = subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert parent.stdout.readline() == b"forked\n"
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait()
+        with disk.lock(tmp_path / "x.lock", "d4rl/x", wait=2):
+            pass
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.stdout.close()
+
+
 def test_a_lock_of_another_host_is_respected(tmp_path):
     (tmp_path / "x.lock").write_text("1\nnode3\n77\n")
 
