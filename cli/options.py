@@ -18,7 +18,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import typer
 
 from datasets_rl import sources
-from datasets_rl.disk import TRASH_FOLDER
+from datasets_rl.disk import TRASH_FOLDER, WORK_FOLDER
 from datasets_rl.errors import BadArgument, DatasetsRLError, MissingDependency, UnknownId
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED
@@ -126,7 +126,7 @@ class Shell:
         A command that changes datasets leaves the recorded changes of those that it names to its own change.
         """
         roots = [self.settings.home / name for name in sources.names()]
-        found = [root for root in roots for hidden in (".work", TRASH_FOLDER) if (root / hidden).exists()]
+        found = [root for root in roots for hidden in (WORK_FOLDER, TRASH_FOLDER) if (root / hidden).exists()]
         if found and "--dry-run" not in self.argv:
             from datasets_rl import store
 
@@ -138,11 +138,10 @@ class Shell:
         """Delete what killed commands left of the datasets that were named, after the command has seen it."""
         roots = [self.settings.home / name for name in sources.names()]
         if self.command in _CHANGING:
-            if left := [root for root in roots if any((root / ".work").glob("*.change-*"))]:
-                from datasets_rl import store
+            from datasets_rl import store
 
-                for root in left:
-                    store.sweep(root)
+            for root in filter(store.recorded, roots):
+                store.sweep(root)
         elif self.folders:
             from datasets_rl import store
 

@@ -50,13 +50,13 @@ __all__ = [
     "check_derived_name",
     "check_own_files",
     "derived_places",
-    "discard_raw",
     "discard_work",
     "locate",
     "named_place",
     "place",
     "place_of",
     "prune",
+    "recorded",
     "remove",
     "remove_folder",
     "stored",
@@ -241,7 +241,8 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
 def _settled(spot: Place) -> bool:
     """Return whether there is a dataset, after a change that a dead process recorded has been completed."""
     deadline = time.monotonic() + _SETTLE_SECONDS
-    while unfinished(spot):
+    # A change may be recorded after the first look, and end before the last one.
+    while unfinished(spot) or (not spot.exists and unfinished(spot)):
         with suppress(DiskFull, Locked, OSError), disk.lock(spot.lock, spot.name, wait=0):
             _settle(spot)
         if spot.exists or time.monotonic() > deadline:
@@ -401,8 +402,7 @@ def prune(spot: Place, *, dry_run: bool = False) -> int:
     freed = sum(disk.tree_bytes(one.folder) for one in versions(spot))
     if freed and not dry_run:
         with transaction(spot, str(spot.folder), ["prune"], wait=_BRIEFLY):
-            disk.discard(spot.versions, spot.trash)
-            _drop_empty(spot.versions, spot.root)
+            _discard(spot.versions, spot.root)
     return freed
 
 
@@ -589,8 +589,7 @@ def _sweep_place(spot: Place, keep: Sequence[Path] = ()) -> None:
         disk.free_temporary_files(spot.lock.parent, f"{spot.lock.stem}*")
         disk.free_temporary_files(spot.work)
         if not set(_records(spot)) - set(keep) and not spot.journal.exists():
-            disk.discard(spot.build, spot.trash)
-            _drop_empty(spot.build, spot.root)
+            _discard(spot.build, spot.root)
 
 
 def _drop_empty_hidden(root: Path) -> None:
@@ -606,6 +605,11 @@ _LIVE: set[Path] = set()
 def unfinished(spot: Place) -> bool:
     """Return whether a change of a dataset was recorded, and is not known to be complete."""
     return any(_records(spot))
+
+
+def recorded(root: Path) -> bool:
+    """Return whether changes are recorded below a source's folder."""
+    return any((root / WORK_FOLDER).glob(f"*{_RECORD}*"))
 
 
 def _records(spot: Place) -> Iterator[Path]:
@@ -642,8 +646,7 @@ def _complete(spot: Place, change: _Change) -> None:
     now = disk.identity(spot.folder)
     if change.new is None:
         if now is not None and now == change.old and _inode(spot.folder) == change.inode:
-            disk.discard(spot.folder, spot.trash)
-            _drop_empty(spot.folder, spot.root)
+            _discard(spot.folder, spot.root)
     elif now != change.new or (change.old == change.new and _inode(spot.folder) != change.inode):
         if disk.identity(staged) != change.new or now not in {change.old, None}:
             return  # the user has put another dataset there
@@ -652,11 +655,9 @@ def _complete(spot: Place, change: _Change) -> None:
         if left == change.old and change.kept and not (spot.root / change.kept).exists():
             disk.move(staged, spot.root / change.kept)
         elif left in {change.old, change.new}:
-            disk.discard(staged, spot.trash)
-            _drop_empty(staged, spot.root)
-    for path in (spot.root / one for one in change.drop):
-        disk.discard(path, spot.trash)
-        _drop_empty(path, spot.root)
+            _discard(staged, spot.root)
+    for one in change.drop:
+        _discard(spot.root / one, spot.root)
 
 
 def _inode(folder: Path) -> int:
@@ -686,16 +687,15 @@ def _drop_empty(path: Path, root: Path) -> None:
             return
 
 
+def _discard(path: Path, root: Path) -> None:
+    """Delete a file or a folder below a root, and the folders above it that are empty then."""
+    disk.discard(path, root / TRASH_FOLDER)
+    _drop_empty(path, root)
+
+
 def discard_work(spot: Place) -> None:
-    """Delete what was begun of a dataset and will not be finished."""
-    disk.discard(spot.work, spot.trash)
-    _drop_empty(spot.work, spot.root)
-
-
-def discard_raw(spot: Place) -> None:
-    """Delete the upstream files of a dataset."""
-    disk.discard(spot.raw, spot.trash)
-    _drop_empty(spot.raw, spot.root)
+    """Delete an unfinished build that no command will complete."""
+    _discard(spot.work, spot.root)
 
 
 def sweep(root: Path, *, spare: Callable[[str], bool] = lambda _: False) -> None:
@@ -779,6 +779,4 @@ def _discard_unless_held(path: Path, folder: Path, *, resumable: bool) -> None:
         # Another process may have begun, or died, since the folder was looked at.
         recorded = any(one.name.startswith(f"{folder.name}{_RECORD}") for one in folder.parent.iterdir())
         if not recorded and (resumable or not (folder / "journal.jsonl").exists()):
-            root = folder.parents[1]
-            disk.discard(path, root / TRASH_FOLDER)
-            _drop_empty(path, root)
+            _discard(path, folder.parents[1])

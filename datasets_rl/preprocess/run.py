@@ -155,7 +155,7 @@ def preprocess(
     # A recipe is described before it does anything: functions may keep things, which then belong to what they are.
     described = recipe.to_json()
     mark = fingerprint(_manifest(folders), described, num_frames, seed)
-    aim = _aim(folders, dest, as_, described, mark, in_place=in_place, linked=_only(folder))
+    aim = _aim(folder, dest, as_, described, mark, in_place=in_place)
     target = aim.place
     request = ["preprocess", described, num_frames, seed, force, "in place" if in_place else mark]
     settled = not target.work.exists() and not unfinished(target)
@@ -199,7 +199,7 @@ def result_folder(
     """
     folders, described = _folders(folder), recipe.to_json()
     mark = fingerprint(_manifest(folders), described, num_frames, seed)
-    return _aim(folders, dest, as_, described, mark, in_place=in_place, linked=_only(folder)).place.folder
+    return _aim(folder, dest, as_, described, mark, in_place=in_place).place.folder
 
 
 def preview(
@@ -221,7 +221,7 @@ def preview(
     folders = _folders(folder)
     stored, described = opened([str(one) for one in folders]), recipe.to_json()
     mark = fingerprint(stored.manifest, described, num_frames, seed)
-    aim = _aim(folders, dest, as_, described, mark, in_place=in_place, linked=_only(folder))
+    aim = _aim(folder, dest, as_, described, mark, in_place=in_place)
     show = (settings or Settings.from_env()).progress
     found = probe(stored, _learned(recipe, stored, num_frames, seed, show=show).copy(), num_frames)
     return Preview(
@@ -254,22 +254,19 @@ class _Aim:
 
     place: Place
     id: str
-    folders: Sequence[Path]
-    """The datasets that are read."""
     in_place: bool = False
 
 
 def _aim(
-    folders: Sequence[Path],
+    folder: Path | Sequence[Path],
     dest: Path | None,
     as_: str,
     recipe: Mapping[str, Any],
     mark: str,
     *,
     in_place: bool,
-    linked: Path | None = None,
 ) -> _Aim:
-    """Return where the result goes; `linked` is the name that the user gave, which may be a link.
+    """Return where the result goes.
 
     Raises:
         BadArgument: If something else is there, or the arguments name two places or none.
@@ -278,42 +275,37 @@ def _aim(
     if sum(named.values()) > 1:
         given = " and ".join(name for name, one in named.items() if one)
         raise BadArgument(f"{given} name different places for one result", hint="give one of them")
+    folders = _folders(folder)
     manifest = _manifest(folders)
     if dest is not None:
         target = named_place(dest.expanduser().resolve(), manifest.id)
         _check_way(target, folders)
-        return _Aim(target, manifest.id, folders)
+        return _Aim(target, manifest.id)
     if len(folders) > 1:
         raise BadArgument(f"{len(folders)} datasets become one, and it has no place", hint="name a folder for it")
     base = place_of(folders[0])
     if in_place:
-        return _Aim(base, manifest.id, folders, in_place=True)
-    if linked is not None and linked.is_symlink():
+        return _Aim(base, manifest.id, in_place=True)
+    if isinstance(folder, Path) and folder.expanduser().is_symlink():
         # It belongs beside the name that the user knows, where `list` and `load` find it.
-        base = named_place(linked.absolute(), manifest.id)
+        base = named_place(folder.expanduser().absolute(), manifest.id)
     name = as_ or derived_name(recipe)
     check_derived_name(name)
     target = Place(base.root, f"{base.name}{DERIVED}{name}")
     if not as_ and not target.exists:
         made = (one for one in derived_places(base) if _last_run(one).get("fingerprint") == mark)
         target = next(made, target)
-    return _Aim(target, f"{manifest.id}{DERIVED}{target.name[len(base.name) + 1 :]}", folders)
+    return _Aim(target, f"{manifest.id}{DERIVED}{target.name[len(base.name) + 1 :]}")
 
 
 def derived_name(recipe: Mapping[str, Any]) -> str:
     """Return what a derived dataset is called where nobody names it: its recipe's name, or its steps'."""
-    steps = "+".join(
-        str(next(iter(one.values()), "")) if isinstance(one, dict) else str(one) for one in recipe["steps"]
-    )
+    steps = "+".join(step["use"] for step in recipe["steps"])
     name = str(recipe.get("name") or steps).replace(", ", "+")
     name = re.sub(r"[^A-Za-z0-9._+,=-]+", "-", name).strip("-._+,=")
     if len(name) > _MAX_DERIVED_NAME:
         name = f"{name[:_MAX_DERIVED_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     return name or "preprocessed"
-
-
-def _only(folder: Path | Sequence[Path]) -> Path | None:
-    return folder.expanduser() if isinstance(folder, Path) else None
 
 
 def _manifest(folders: Sequence[Path]) -> Manifest:

@@ -228,10 +228,12 @@ def test_dropping_leaves_out_exactly_the_transitions_without_a_next_observation(
 
     assert len(dataset) == len(kept)
     for key, rows in model.rows.items():
-        if key[0] == "next" and key[1] in {"done", "truncated", "final_known"}:
+        if key == ("episode",) or (key[0] == "next" and key[1] in {"done", "truncated", "final_known"}):
             continue
         assert np.array_equal(everything[key].numpy(), [rows[row] for row, _ in kept]), key
-    assert everything["next", "done"][:, 0].tolist() == [last for _, last in kept]
+    ends = [last for _, last in kept]
+    assert everything["episode"].tolist() == [sum(ends[:row]) for row in range(len(kept))]
+    assert everything["next", "done"][:, 0].tolist() == ends
     assert torch.equal(everything["next", "truncated"], everything["next", "done"] & ~everything["next", "terminated"])
     unknown = [not mask_of(of)[row] for row, _ in kept]
     assert (MASK in dataset) == any(unknown)

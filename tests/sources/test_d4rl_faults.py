@@ -203,6 +203,6 @@ def test_a_name_that_no_file_can_have_is_refused_before_anything_is_written(tmp_
     d4rl_files.write(tmp_path / "x.hdf5", columns)
     settings = Settings(home=tmp_path / "home", progress=False)
 
-    with pytest.raises(ConversionFailed, match=r"kkk\.\.\..* expected 240 at most"):
+    with pytest.raises(ConversionFailed, match=r"kkk\.\.\..* expected 200 at most"):
         library.download(f"d4rl/{NAME}", from_local=tmp_path / "x.hdf5", hash_check=False, settings=settings)
     assert not [*(tmp_path / "home").rglob("*.npy")]
