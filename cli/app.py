@@ -49,14 +49,21 @@ def _ready_process() -> None:
         if getattr(stream, "errors", "") == "strict":
             getattr(stream, "reconfigure", _nothing)(errors="backslashreplace")
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminated)
+        signal.signal(signal.SIGTERM, _stop)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _stop)
 
 
 def _nothing(**_: str) -> None:
     """Stand in for streams that cannot be reconfigured."""
 
 
-def _terminated(number: int, _: FrameType | None) -> None:
-    """End as Ctrl-C does."""
-    _signals.append(number)
+def _stop(number: int, _: FrameType | None) -> None:
+    """Raise what Ctrl-C raises; in the midst of torch's import end at once, for there an exception aborts the process."""
+    spec = getattr(sys.modules.get("torch"), "__spec__", None)
+    if getattr(spec, "_initializing", False):
+        os.write(2, b"rlds: interrupted\n")
+        os._exit(TERMINATED if number == signal.SIGTERM else INTERRUPTED)
+    if number == signal.SIGTERM:
+        _signals.append(number)
     raise KeyboardInterrupt

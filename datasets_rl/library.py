@@ -261,7 +261,8 @@ def download(
         IntegrityFailed: If a file is not the one expected.
         ConversionFailed: If a file breaks its own format.
         BadArgument: If there is no such part of the dataset; or, without `force`, if a choice contradicts the stored one,
-            or the stored dataset was preprocessed and lacks a part of the selection.
+            the stored dataset was preprocessed and lacks a part of the selection, or the files of `from_local` are not
+            those that it was made of.
         DiskFull: If there is no room.
         Locked: If another process did not finish in time.
     """
@@ -282,6 +283,8 @@ def download(
     _checked(dataset_id, selection)
     there = spot.exists and not force and not raw_only and not unfinished(spot)
     if there and missing_part(spot.folder, selection, as_stored=as_stored) is None:
+        if from_local is not None:
+            _refuse_changed_files(dataset_id, spot, Path(from_local), settings)
         return spot.known_as
     _refuse_foreign(spot)
     if spot.exists and not raw_only:
@@ -310,6 +313,39 @@ def download(
         given = from_local is not None and Path(from_local).expanduser().absolute().is_relative_to(spot.raw)
         change.publish(keep=_was_preprocessed(spot), drop=() if keep_raw or given else (spot.raw,))
     return spot.known_as
+
+
+def _refuse_changed_files(dataset_id: str, spot: Place, local: Path, settings: Settings) -> None:
+    """Refuse files of the user that are not those of the stored dataset: it would be taken for theirs."""
+    from datasets_rl.fetch.part import digest_file
+    from datasets_rl.fetch.schemes.file import file_of
+    from datasets_rl.manifest import Manifest
+
+    manifest = Manifest.read(spot.folder)
+    with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
+        options, whole = Options(from_local=local), Selection()
+        contents = _resolve(dataset_id, spot, settings, options, whole, aside=Path(aside))
+    if not all(asset.urls[0].startswith("file:") for asset in contents.assets):
+        return  # files of an upstream, which do not change
+    made = (spot.folder / MANIFEST_FILE).stat().st_mtime
+    raw = {one.path: one for one in manifest.raw}
+    changed = []
+    for asset in contents.assets:
+        file, known = file_of(asset.urls[0]), raw.get(asset.path)
+        state = file.stat()
+        if known is None:
+            changed += [] if manifest.selection else [f"{asset.path} is new"]
+        elif known.bytes != state.st_size:
+            changed.append(f"{asset.path} has {state.st_size:,} bytes, and had {known.bytes:,}")
+        elif state.st_mtime > made and digest_file(file).hexdigest() != known.sha256:
+            changed.append(f"{asset.path} has other bytes")
+    changed += [f"{path} is gone" for path in raw.keys() - {asset.path for asset in contents.assets}]
+    if changed:
+        more = f", and {len(changed) - 3:,} more" if len(changed) > 3 else ""  # noqa: PLR2004 -- as many as fit a line
+        raise BadArgument(
+            f"{dataset_id} is stored, and was made of other files: {', '.join(changed[:3])}{more}",
+            hint="--force converts these files and replaces it",
+        )
 
 
 def _was_preprocessed(spot: Place) -> bool:

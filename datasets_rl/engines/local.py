@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["Local"]
 
 _PROGRAM = """
-import signal
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one, which ends it
 from datasets_rl.engines.local import main
 main()
 """
@@ -110,6 +108,7 @@ class _Worker:
             [sys.executable, "-c", _PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the process that started this one, which ends it
             env={**os.environ, **limit, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
 

@@ -125,6 +125,32 @@ def test_an_interrupted_download_is_continued_by_the_command_that_it_prints(comm
     assert again.stdout == f"{home / 'demo' / 'pendulum'}\n"
 
 
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+module, how = sys.argv[1:]
+
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.Signals[how])
+
+sys.meta_path.insert(0, Finder)
+from datasets_rl.cli.app import main
+sys.argv[1:] = ["sample", "demo/pendulum"]
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize("module", ["torch.nn.modules", "torch.utils._pytree"])
+def test_an_interrupt_while_torch_is_imported_ends_the_command_in_one_line(process_env, module, how, code):
+    words = [sys.executable, "-c", INTERRUPTED_IMPORT, module, how]
+    done = subprocess.run(words, env=process_env, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "rlds: interrupted\n")
+
+
 def parts(home):
     return any(path.stat().st_size > 50_000 for path in home.rglob("*") if path.is_file())
 

@@ -142,7 +142,6 @@ def test_workers_say_nothing_of_the_end_of_a_run(folder, how):
     while b"main(" not in b"".join(map(command_line, children(run.pid))):
         assert run.poll() is None
         time.sleep(0.01)
-    time.sleep(0.3)  # Python itself starts, and cannot be told yet
     if how == "Ctrl-C":
         os.killpg(run.pid, signal.SIGINT)
     else:

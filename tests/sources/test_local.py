@@ -62,6 +62,27 @@ def rules(stored):
     return {decision.rule: decision.count for decision in stored.manifest.decisions}
 
 
+def test_files_that_changed_after_they_were_converted_are_never_taken_for_the_stored_ones(folder, convert):
+    np.savez(folder / "a.npz", **one(more=1))
+    np.savez(folder / "b.npz", **one(2, more=1))
+    text = convert().folder.joinpath("manifest.json").read_text()
+    assert convert(text=None).folder.joinpath("manifest.json").read_text() == text
+
+    np.savez(folder / "a.npz", **one(5, more=1))
+    np.savez(folder / "c.npz", **one(3, more=1))
+    with pytest.raises(
+        BadArgument, match=r"made of other files: mine/a\.npz has \S+ bytes, and had \S+, mine/c\.npz is new\n"
+    ):
+        convert(text=None)
+    assert convert(text=None, force=True).manifest.steps == 10
+
+    other = one(5, more=1)
+    other["reward"][2] = -1
+    np.savez(folder / "a.npz", **other)
+    with pytest.raises(BadArgument, match=r"mine/a\.npz has other bytes\n"):
+        convert(text=None)
+
+
 def test_an_observation_more_than_actions_is_the_one_after_the_last_action(folder, convert):
     np.savez(folder / "a.npz", **one(more=1))
     np.savez(folder / "b.npz", **one(2, more=1))

@@ -15,7 +15,7 @@ IN_PLACE = True
 def resolve(url: str, ask: Ask) -> Path:
     """Return the path that a file address names."""
     del ask
-    path = _path(url)
+    path = file_of(url)
     if not path.is_file():
         raise NotThere("it is a folder" if path.is_dir() else "there is no such file")
     return path
@@ -24,7 +24,7 @@ def resolve(url: str, ask: Ask) -> Path:
 def folder(url: str, get: Get) -> Folder:
     """List the files below a folder; hidden ones, which tools leave behind, are not the upstream's."""
     del get
-    path = _path(url)
+    path = file_of(url)
     if not path.is_dir():
         raise NotThere("it is a file; expected a folder" if path.is_file() else "there is no such folder")
     inside = [one for one in path.rglob("*") if not any(part[0] == "." for part in one.relative_to(path).parts)]
@@ -36,7 +36,12 @@ def folder(url: str, get: Get) -> Folder:
     return Folder(url, "", tuple(assets))
 
 
-def _path(url: str) -> Path:
+def file_of(url: str) -> Path:
+    """Return the path that a ``file:`` address names.
+
+    Raises:
+        NotThere: If it names another host.
+    """
     pieces = urlsplit(url)
     if pieces.netloc not in ("", "localhost"):
         raise NotThere(f"it names the host {pieces.netloc!r}; write file:///path")
