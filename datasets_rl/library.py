@@ -283,8 +283,7 @@ def download(
     _checked(dataset_id, selection)
     there = spot.exists and not force and not raw_only and not unfinished(spot)
     if there and missing_part(spot.folder, selection, as_stored=as_stored) is None:
-        if from_local is not None:
-            _refuse_changed_files(dataset_id, spot, Path(from_local), settings)
+        _refuse_changed_files(dataset_id, spot, from_local, settings)
         return spot.known_as
     _refuse_foreign(spot)
     if spot.exists and not raw_only:
@@ -315,12 +314,14 @@ def download(
     return spot.known_as
 
 
-def _refuse_changed_files(dataset_id: str, spot: Place, local: Path, settings: Settings) -> None:
+def _refuse_changed_files(dataset_id: str, spot: Place, local: Path | str | None, settings: Settings) -> None:
     """Refuse files of the user that are not those of the stored dataset: it would be taken for theirs."""
     from datasets_rl.fetch.part import digest_file
     from datasets_rl.fetch.schemes.file import file_of
     from datasets_rl.manifest import Manifest
 
+    if local is None:
+        return
     manifest = Manifest.read(spot.folder)
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
         options, whole = Options(from_local=local), Selection()
@@ -341,7 +342,7 @@ def _refuse_changed_files(dataset_id: str, spot: Place, local: Path, settings: S
             changed.append(f"{asset.path} has other bytes")
     changed += [f"{path} is gone" for path in raw.keys() - {asset.path for asset in contents.assets}]
     if changed:
-        more = f", and {len(changed) - 3:,} more" if len(changed) > 3 else ""  # noqa: PLR2004 -- as many as fit a line
+        more = f", and {len(changed) - 3:,} more" if len(changed) > 3 else ""
         raise BadArgument(
             f"{dataset_id} is stored, and was made of other files: {', '.join(changed[:3])}{more}",
             hint="--force converts these files and replaces it",
