@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datasets_rl.errors import (
-    BadArgument,
-    ConversionFailed,
+    ConfirmationRequiredError,
+    ConversionError,
     DatasetsRLError,
-    DiskFull,
-    FetchFailed,
-    IntegrityFailed,
-    Locked,
-    MissingDependency,
-    NeedsYes,
-    NotEnoughMemory,
-    PreprocessFailed,
-    UnknownId,
-    UnknownKey,
+    DiskFullError,
+    FetchError,
+    IntegrityError,
+    InvalidArgumentError,
+    LockedError,
+    MissingDependencyError,
+    NotEnoughMemoryError,
+    PreprocessError,
+    UnknownIdError,
+    UnknownKeyError,
 )
 
 __all__ = ["EXIT_CODES", "INTERRUPTED", "SOME_FAILED", "USAGE", "ExitCode", "Explained", "code_of", "explain"]
@@ -49,31 +49,31 @@ EXIT_CODES = (
     ExitCode(
         USAGE,
         "wrong usage: an option, an argument or an environment variable",
-        (BadArgument,),
+        (InvalidArgumentError,),
         "correct it and run the command again; {command} --help lists what it takes",
     ),
     ExitCode(
         3,
         "unknown id, or no finished dataset there",
-        (UnknownId,),
+        (UnknownIdError,),
         "rlds list --downloaded shows the datasets that are stored, rlds list every id",
     ),
-    ExitCode(4, "network: no address gave the file", (FetchFailed,)),
-    ExitCode(5, "integrity: bytes are not the ones expected", (IntegrityFailed,)),
-    ExitCode(6, "not enough disk", (DiskFull,)),
-    ExitCode(7, "an optional library is missing; the message has the pip line", (MissingDependency,)),
+    ExitCode(4, "network: no address gave the file", (FetchError,)),
+    ExitCode(5, "integrity: bytes are not the ones expected", (IntegrityError,)),
+    ExitCode(6, "not enough disk", (DiskFullError,)),
+    ExitCode(7, "an optional library is missing; the message has the pip line", (MissingDependencyError,)),
     ExitCode(
         8,
         "conversion: the upstream file breaks its own format, or a step of a recipe failed",
-        (ConversionFailed, PreprocessFailed),
+        (ConversionError, PreprocessError),
         "correct what is named here and run the same command again; stored datasets are unchanged",
     ),
-    ExitCode(9, "locked by another process", (Locked,)),
-    ExitCode(10, "refused without --yes", (NeedsYes,)),
+    ExitCode(9, "locked by another process", (LockedError,)),
+    ExitCode(10, "refused without --yes", (ConfirmationRequiredError,)),
     ExitCode(
         11,
         "not enough memory",
-        (NotEnoughMemory, MemoryError),
+        (NotEnoughMemoryError, MemoryError),
         "free memory or use a machine with more; {command} --help lists the options that make the work smaller",
     ),
     ExitCode(INTERRUPTED, "interrupted with Ctrl-C; the same command continues"),
@@ -140,13 +140,13 @@ def _hint(error: Exception) -> str:
 
 
 def _what_and_why(error: Exception) -> tuple[str, str]:
-    if isinstance(error, FetchFailed):
+    if isinstance(error, FetchError):
         return f"could not fetch {error.what}", "; ".join(f"{url}: {reason}" for url, reason in error.failures)
-    if isinstance(error, IntegrityFailed):
+    if isinstance(error, IntegrityError):
         return _judged(error.what), "; ".join(error.problems)
-    if isinstance(error, ConversionFailed):
+    if isinstance(error, ConversionError):
         return f"{error.what} cannot be converted", "; ".join(error.problems)
-    if isinstance(error, (UnknownId, UnknownKey)) and " among " in error.message:
+    if isinstance(error, (UnknownIdError, UnknownKeyError)) and " among " in error.message:
         what, _, known = error.message.partition(" among ")
         return what, f"it is not among {known}"
     if isinstance(error, DatasetsRLError):

@@ -19,7 +19,7 @@ import typer
 
 from datasets_rl import sources
 from datasets_rl.disk import TRASH_FOLDER, WORK_FOLDER
-from datasets_rl.errors import BadArgument, DatasetsRLError, MissingDependency, UnknownId
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, MissingDependencyError, UnknownIdError
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED
 
@@ -171,16 +171,16 @@ def engine_of(name: str, address: str) -> Any:
     """Return the engine of this name, None for this machine.
 
     Raises:
-        BadArgument: If an address is given for an engine that has none.
-        MissingDependency: If the engine's library is not installed.
+        InvalidArgumentError: If an address is given for an engine that has none.
+        MissingDependencyError: If the engine's library is not installed.
     """
     if name == "local":
         if address:
-            raise BadArgument(f"--address {address} is for a cluster", hint="add --engine ray")
+            raise InvalidArgumentError(f"--address {address} is for a cluster", hint="add --engine ray")
         return None
     # A dataset of one part starts no engine; that Ray is missing must not depend on it.
     if importlib.util.find_spec("ray") is None:
-        raise MissingDependency("ray", "ray", "--engine ray")
+        raise MissingDependencyError("ray", "ray", "--engine ray")
     from datasets_rl.engines.ray import RayEngine
 
     return RayEngine(address or None)
@@ -238,11 +238,13 @@ def read_size(text: str) -> int:
     """Read a number of bytes as users write it: ``500MB``, ``2GiB``, ``1.5g``, ``4096``.
 
     Raises:
-        BadArgument: If it is none, or not above 0.
+        InvalidArgumentError: If it is none, or not above 0.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?i?)b?\s*", text.lower())
     if match is None or match[2] not in _UNITS or not (size := int(float(match[1]) * _UNITS[match[2]])):
-        raise BadArgument(f"{text!r} is not a size; expected a number of bytes above 0, as in 500MB, 2GiB or 4096")
+        raise InvalidArgumentError(
+            f"{text!r} is not a size; expected a number of bytes above 0, as in 500MB, 2GiB or 4096"
+        )
     return size
 
 
@@ -250,10 +252,10 @@ def target(text: str) -> str | Path:
     """Tell a dataset's folder from an id. A folder beside us never hides an id that is known.
 
     Raises:
-        BadArgument: If it is an empty word.
+        InvalidArgumentError: If it is an empty word.
     """
     if not text.strip():
-        raise BadArgument("an empty word is no dataset; expected SOURCE/NAME, or a dataset's folder")
+        raise InvalidArgumentError("an empty word is no dataset; expected SOURCE/NAME, or a dataset's folder")
     from datasets_rl import library
 
     return library.resolve(text)
@@ -263,8 +265,8 @@ def aim(shell: Shell, text: str) -> dict[str, Any]:
     """Return what `library.locate` and `verification.verify` are to be called with for an id or a path.
 
     Raises:
-        BadArgument: If it is an empty word.
-        NotADataset: If it is a path where nothing is.
+        InvalidArgumentError: If it is an empty word.
+        NotADatasetError: If it is a path where nothing is.
     """
     from datasets_rl import sources
 
@@ -290,5 +292,5 @@ def known(text: str) -> bool:
 
     try:
         return bool(sources.find(text).id)
-    except (BadArgument, UnknownId):
+    except (InvalidArgumentError, UnknownIdError):
         return False

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets_rl import disk
-from datasets_rl.errors import BadArgument, IntegrityFailed
+from datasets_rl.errors import IntegrityError, InvalidArgumentError
 
 __all__ = ["STATE_FILE", "Stateful", "part_misfits", "pieces", "read", "refuse", "refuse_spawn", "write"]
 
@@ -72,7 +72,7 @@ class Stateful:
         """Take over a state that `state_dict` returned. Tensors are copied.
 
         Raises:
-            BadArgument: If it does not fit; nothing has changed then.
+            InvalidArgumentError: If it does not fit; nothing has changed then.
         """
         refuse(self.misfits(state_dict))
 
@@ -97,7 +97,7 @@ class Stateful:
         What lies there unchanged from an earlier dump is not written again.
 
         Raises:
-            BadArgument: If the state holds something that is neither tensor nor JSON value.
+            InvalidArgumentError: If the state holds something that is neither tensor nor JSON value.
         """
         write(path, type(self).__name__, self.state_dict())
 
@@ -105,8 +105,8 @@ class Stateful:
         """Take over a state that `dumps` wrote.
 
         Raises:
-            BadArgument: If it does not fit, or there is none; nothing has changed then.
-            IntegrityFailed: If files of it are missing or damaged; nothing has changed then.
+            InvalidArgumentError: If it does not fit, or there is none; nothing has changed then.
+            IntegrityError: If files of it are missing or damaged; nothing has changed then.
         """
         self.load_state_dict(read(path))
 
@@ -132,7 +132,7 @@ def part_misfits(kind: str, parts: Sequence[Stateful], states: Any) -> list[str]
 def refuse(reasons: list[str]) -> None:
     """Raise if there are reasons why a state cannot be taken over."""
     if reasons:
-        raise BadArgument(f"the saved state does not fit: {'; '.join(reasons)}")
+        raise InvalidArgumentError(f"the saved state does not fit: {'; '.join(reasons)}")
 
 
 def refuse_spawn(part: Any, what: str, hint: str) -> None:
@@ -144,10 +144,10 @@ def refuse_spawn(part: Any, what: str, hint: str) -> None:
         hint: What to use in its place.
 
     Raises:
-        BadArgument: If a process is being started.
+        InvalidArgumentError: If a process is being started.
     """
     if get_spawning_popen() is not None:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"a {type(part).__name__} cannot be shared between processes: each would change its own copy of {what}",
             hint=hint,
         )
@@ -165,9 +165,9 @@ def write(path: Path | str, kind: str, state: dict[str, Any]) -> None:
         state: A tree of dicts with text keys, lists, tuples, tensors, numbers, texts, booleans and None.
 
     Raises:
-        BadArgument: If the state holds anything else, or the folder does; nothing has been written then.
-        DiskFull: If it does not fit; the old state stands.
-        Locked: If another process has been writing there for an hour.
+        InvalidArgumentError: If the state holds anything else, or the folder does; nothing has been written then.
+        DiskFullError: If it does not fit; the old state stands.
+        LockedError: If another process has been writing there for an hour.
     """
     large: list[tuple[Tensor, dict[str, Any]]] = []
     faults: list[str] = []
@@ -176,7 +176,7 @@ def write(path: Path | str, kind: str, state: dict[str, Any]) -> None:
     except RecursionError:
         faults.append("it is nested too deep, or a part of it holds itself")
     if faults:
-        raise BadArgument(f"the state cannot be saved: {'; '.join(faults)}")
+        raise InvalidArgumentError(f"the state cannot be saved: {'; '.join(faults)}")
     folder = Path(path)
     _expect_ours(folder)
     with disk.lock(folder / _LOCK_FILE, f"the checkpoint {folder}"):
@@ -204,15 +204,15 @@ def read(path: Path | str, *, deep: bool = False) -> dict[str, Any]:
             right size, dtype and shape.
 
     Raises:
-        BadArgument: If there is no checkpoint, or one of a newer version of the format.
-        IntegrityFailed: If anything is missing or damaged; all faults at once.
+        InvalidArgumentError: If there is no checkpoint, or one of a newer version of the format.
+        IntegrityError: If anything is missing or damaged; all faults at once.
     """
     folder = Path(path)
     text = _text(folder)
     while True:
         try:
             return _read(folder, text, deep=deep)
-        except (IntegrityFailed, FileNotFoundError):
+        except (IntegrityError, FileNotFoundError):
             # A dump that ended meanwhile has removed files of the state before it.
             again = _text(folder)
             if again == text:
@@ -233,7 +233,7 @@ def _read(folder: Path, text: str, *, deep: bool) -> dict[str, Any]:
     if not faults and not _is_as_sealed(text):
         faults.append(f"{STATE_FILE} does not have the digest that it names: it was changed after it was written")
     if faults:
-        raise IntegrityFailed(f"the checkpoint {folder}", faults, hint=_HINT)
+        raise IntegrityError(f"the checkpoint {folder}", faults, hint=_HINT)
     return {key: _loaded(value, folder) for key, value in tree.items()}
 
 
@@ -338,25 +338,25 @@ def _text(folder: Path) -> str:
     try:
         return (folder / STATE_FILE).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{folder} holds no checkpoint: it has no {STATE_FILE}", hint="name a folder that `dumps` wrote"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise BadArgument(f"the checkpoint {folder} cannot be read: {error}") from error
+        raise InvalidArgumentError(f"the checkpoint {folder} cannot be read: {error}") from error
 
 
 def _tree_of(folder: Path, text: str) -> Any:
     """Return the tree of a checkpoint, still encoded.
 
     Raises:
-        BadArgument: If the file is no checkpoint's, or one of a newer version of the format.
+        InvalidArgumentError: If the file is no checkpoint's, or one of a newer version of the format.
     """
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise IntegrityFailed(f"the checkpoint {folder}", [f"{STATE_FILE} is not JSON: {error}"], hint=_HINT) from error
+        raise IntegrityError(f"the checkpoint {folder}", [f"{STATE_FILE} is not JSON: {error}"], hint=_HINT) from error
     if not isinstance(content, dict) or (content.get("format") != _FORMAT and not {"kind", "state"} <= content.keys()):
-        raise BadArgument(f"{folder / STATE_FILE} is not a checkpoint; expected the format {_FORMAT!r}")
+        raise InvalidArgumentError(f"{folder / STATE_FILE} is not a checkpoint; expected the format {_FORMAT!r}")
     version = content.get("version")
     damaged = [
         f"the {name} in {STATE_FILE} is {content.get(name)!r}; expected {wanted!r}"
@@ -367,9 +367,9 @@ def _tree_of(folder: Path, text: str) -> Any:
         if not right
     ]
     if damaged:
-        raise IntegrityFailed(f"the checkpoint {folder}", damaged, hint=_HINT)
+        raise IntegrityError(f"the checkpoint {folder}", damaged, hint=_HINT)
     if version != _VERSION:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"the checkpoint {folder} has version {version!r} of the format; this release reads version {_VERSION}",
             hint="load it with the release of datasets-rl that wrote it, or a newer one",
         )
@@ -508,14 +508,14 @@ def _expect_ours(folder: Path) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise BadArgument(f"{folder} is a file; expected a folder for a checkpoint")
+        raise InvalidArgumentError(f"{folder} is a file; expected a folder for a checkpoint")
     if (folder / STATE_FILE).exists():
         _tree_of(folder, _text(folder))
         return
     foreign = sorted(path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name))
     if foreign:
         shown = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
-        raise BadArgument(f"{folder} is not empty and holds no checkpoint: {shown}", hint="name a new folder")
+        raise InvalidArgumentError(f"{folder} is not empty and holds no checkpoint: {shown}", hint="name a new folder")
 
 
 def _sweep(folder: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from datasets_rl import disk
 from datasets_rl.engines import Engine, PartLost
-from datasets_rl.errors import BadArgument, ConversionFailed
+from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.format.journal import Journal
 from datasets_rl.format.npy import NpyStream
@@ -99,9 +99,9 @@ def convert(
         The manifest that was written.
 
     Raises:
-        ConversionFailed: If the upstream files break their own format.
-        FetchFailed, IntegrityFailed: If files cannot be had.
-        DiskFull: If the dataset does not fit.
+        ConversionError: If the upstream files break their own format.
+        FetchError, IntegrityError: If files cannot be had.
+        DiskFullError: If the dataset does not fit.
     """
     entries = list(journal.entries) if journal is not None else []
     making = None
@@ -109,7 +109,7 @@ def convert(
         making = Parts(engine, room_for_parts(parts, work.key), work.selection, report)
     left = work.contents.shards[len(entries) :]
     if not left:
-        raise ConversionFailed(work.entry.id, ["it has no shard"])
+        raise ConversionError(work.entry.id, ["it has no shard"])
     with ExitStack() as stack:
         shards = stack.enter_context(closing(in_order(work.opening, left, groups, get, making)))
         first = stack.enter_context(next(shards))
@@ -134,7 +134,7 @@ def convert(
         written = writer.finish()
     if (said := _steps(work, recording)) not in {None, written.steps}:
         problem = f"it has {written.steps:,} steps; the upstream says {said:,}"
-        raise ConversionFailed(work.entry.id, [problem])
+        raise ConversionError(work.entry.id, [problem])
     manifest = _manifest(work, recording, written, folder, entries)
     manifest.write(folder)
     return manifest
@@ -166,8 +166,8 @@ def _made(part: Part, writer: DatasetWriter) -> Mapping[str, Any] | None:
         said = part.made()
     except PartLost as error:
         problem = f"the process that read its files {error.how}"
-        raise ConversionFailed(part.opening.id, [problem], hint=error.hint) from error
-    except ConversionFailed:
+        raise ConversionError(part.opening.id, [problem], hint=error.hint) from error
+    except ConversionError:
         return None
     return said if said["schema"] == writer.schema.to_json() else None
 
@@ -220,9 +220,9 @@ def _writer(
     columns = [column for column in recording.columns if column.key in kept]
     try:
         Schema.layout(columns)
-    except BadArgument as error:
+    except InvalidArgumentError as error:
         # The columns are those of the upstream's files, and no argument of the caller makes them right.
-        raise ConversionFailed(work.entry.id, [error.message], hint="leave the field out with --keys") from error
+        raise ConversionError(work.entry.id, [error.message], hint="leave the field out with --keys") from error
     for name, value in recording.metadata.items():
         if isinstance(value, np.ndarray):
             _file_name(name)  # before hours of work, not after them
@@ -338,8 +338,8 @@ def stated_value(value: Any) -> Any:
 def _file_name(name: str) -> str:
     parts = [re.sub(r"[^A-Za-z0-9_.-]", "_", part) for part in name.split("/")]
     if any(part.strip(".") == "" for part in parts):
-        raise ConversionFailed(name, [f"metadata name {name!r} is not a file name"])
+        raise ConversionError(name, [f"metadata name {name!r} is not a file name"])
     if (size := len("/".join(parts))) > NAME_BYTES:
         problem = f"a name of {size:,} characters cannot be that of a file; expected {NAME_BYTES} at most"
-        raise ConversionFailed(f"{name[:40]}...", [problem])
+        raise ConversionError(f"{name[:40]}...", [problem])
     return "/".join(parts)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from datasets_rl.errors import BadArgument, DiskFull, Locked
+from datasets_rl.errors import DiskFullError, InvalidArgumentError, LockedError
 
 try:
     import fcntl
@@ -116,18 +116,18 @@ def refuse_nesting(folder: Path) -> None:
         folder: Where the dataset is to be stored; it may exist.
 
     Raises:
-        BadArgument: If a folder above it is a dataset, or one below it is while it is not.
+        InvalidArgumentError: If a folder above it is a dataset, or one below it is while it is not.
     """
     outer = next((one for one in folder.resolve().parents if _is_dataset(one)), None)
     if outer is not None:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{folder} lies inside a dataset: {outer}", hint="choose a name or a folder that is not below that one"
         )
     if not (folder / MANIFEST_FILE).exists():
         below = chain.from_iterable(folder.glob(f"{levels}{MANIFEST_FILE}") for levels in _BELOW)
         inner = next((one.parent for one in below if _is_dataset(one.parent)), None)
         if inner is not None:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"{folder} has a dataset inside it: {inner}",
                 hint="choose a name or a folder that is not above that one",
             )
@@ -306,21 +306,21 @@ def require_free(path: Path, needed: int, why: str = "", *, hint: str = "") -> N
     """Check that `needed` bytes fit below `path`.
 
     Raises:
-        DiskFull: If they do not.
+        DiskFullError: If they do not.
     """
     free = free_bytes(path)
     if needed > free:
-        raise DiskFull(path, needed, free, why, hint=hint)
+        raise DiskFullError(path, needed, free, why, hint=hint)
 
 
 @contextmanager
 def disk_errors(path: Path, *, hint: str = "") -> Iterator[None]:
-    """Turn the system's "no space left" inside the block into `DiskFull`, which names the place."""
+    """Turn the system's "no space left" inside the block into `DiskFullError`, which names the place."""
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
-            raise DiskFull(path, None, free_bytes(path), os.strerror(error.errno), hint=hint) from error
+            raise DiskFullError(path, None, free_bytes(path), os.strerror(error.errno), hint=hint) from error
         raise
 
 
@@ -341,7 +341,7 @@ def lock(
         waiting: Called once with the owner's name if there is one to wait for.
 
     Raises:
-        Locked: If the other owner is still there after `wait` seconds.
+        LockedError: If the other owner is still there after `wait` seconds.
     """
     deadline = time.monotonic() + wait
     for claim in path.parent.glob(f"{glob.escape(path.name)}.*"):
@@ -350,7 +350,7 @@ def lock(
         if not os.path.lexists(path):
             continue  # its owner has just given it back
         if time.monotonic() >= deadline:
-            raise Locked(what, _owner(path), path)
+            raise LockedError(what, _owner(path), path)
         if waiting is not None:
             waiting(_owner(path))
             waiting = None
@@ -447,7 +447,7 @@ def _link(claim: Path, path: Path) -> bool:
 
 def _disk_error(error: OSError, path: Path) -> Exception:
     if error.errno in _FULL:
-        return DiskFull(path, None, free_bytes(path), os.strerror(error.errno or 0))
+        return DiskFullError(path, None, free_bytes(path), os.strerror(error.errno or 0))
     return error
 
 
@@ -566,12 +566,12 @@ class FileLock:
         path: A file that exists as long as any process may take the lock.
 
     Raises:
-        BadArgument: On a system without `fcntl`.
+        InvalidArgumentError: On a system without `fcntl`.
     """
 
     def __init__(self, path: Path) -> None:
         if fcntl is None:
-            raise BadArgument("memory cannot be shared between processes on this system: it has no fcntl")
+            raise InvalidArgumentError("memory cannot be shared between processes on this system: it has no fcntl")
         self.path = path
         self._process = -1
         self._handle = -1

@@ -1,22 +1,22 @@
 """Every exception that the package raises, one class for each remedy.
 
     DatasetsRLError
-    ├── BadArgument (ValueError)         correct the call
-    │   └── UnknownKey (KeyError)        pick a field that exists
-    ├── UnknownId (LookupError)          pick an id that exists
-    │   └── NotADataset                  give a folder that holds a dataset
-    ├── FetchFailed                      try again, or give a mirror or a local file
-    │   └── Offline                      allow the network, or bring the file
-    ├── IntegrityFailed                  the bytes are not the ones expected
-    │   └── ManifestInvalid              a stored dataset does not describe itself
-    ├── DiskFull                         make room, or write elsewhere
-    ├── MissingDependency (ImportError)  install the named extra
-    ├── ConversionFailed                 the upstream file breaks its own format
-    ├── NotEnoughMemory                  make it smaller, or use a machine with more
-    ├── PreprocessFailed                 correct the recipe or its function; the dataset is as it was
-    ├── Locked                           another process is at work
-    ├── NeedsYes                         confirm with --yes
-    └── UnknownFinalWarning (UserWarning)  a warning: mask or drop transitions without a next observation
+    ├── InvalidArgumentError (ValueError)           correct the call
+    │   └── UnknownKeyError (KeyError)              pick a field that exists
+    ├── UnknownIdError (LookupError)                pick an id that exists
+    │   └── NotADatasetError                        give a folder that holds a dataset
+    ├── FetchError                                  try again, or give a mirror or a local file
+    │   └── OfflineError                            allow the network, or bring the file
+    ├── IntegrityError                              the bytes are not the ones expected
+    │   └── ManifestError                           a stored dataset does not describe itself
+    ├── DiskFullError                               make room, or write elsewhere
+    ├── MissingDependencyError (ImportError)        install the named extra
+    ├── ConversionError                             the upstream file breaks its own format
+    ├── NotEnoughMemoryError                        make it smaller, or use a machine with more
+    ├── PreprocessError                             correct the recipe or its function; the dataset is as it was
+    ├── LockedError                                 another process is at work
+    ├── ConfirmationRequiredError                   confirm with --yes
+    └── UnknownFinalWarning (UserWarning)           a warning: mask or drop transitions without a next observation
 
 Messages say what was wanted, what came and where; ``hint`` says what to do next. The command line maps each class
 to an exit code (``cli/errors.py``).
@@ -25,28 +25,62 @@ to an exit code (``cli/errors.py``).
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 __all__ = [
-    "BadArgument",
-    "ConversionFailed",
+    "ConfirmationRequiredError",
+    "ConversionError",
     "DatasetsRLError",
-    "DiskFull",
-    "FetchFailed",
-    "IntegrityFailed",
-    "Locked",
-    "ManifestInvalid",
-    "MissingDependency",
-    "NeedsYes",
-    "NotADataset",
-    "NotEnoughMemory",
-    "Offline",
-    "PreprocessFailed",
+    "DiskFullError",
+    "FetchError",
+    "IntegrityError",
+    "InvalidArgumentError",
+    "LockedError",
+    "ManifestError",
+    "MissingDependencyError",
+    "NotADatasetError",
+    "NotEnoughMemoryError",
+    "OfflineError",
+    "PreprocessError",
     "UnknownFinalWarning",
-    "UnknownId",
-    "UnknownKey",
+    "UnknownIdError",
+    "UnknownKeyError",
 ]
+
+
+RENAMED = {
+    "BadArgument": "InvalidArgumentError",
+    "ConversionFailed": "ConversionError",
+    "DiskFull": "DiskFullError",
+    "FetchFailed": "FetchError",
+    "IntegrityFailed": "IntegrityError",
+    "Locked": "LockedError",
+    "ManifestInvalid": "ManifestError",
+    "MissingDependency": "MissingDependencyError",
+    "NeedsYes": "ConfirmationRequiredError",
+    "NotADataset": "NotADatasetError",
+    "NotEnoughMemory": "NotEnoughMemoryError",
+    "Offline": "OfflineError",
+    "PreprocessFailed": "PreprocessError",
+    "UnknownId": "UnknownIdError",
+    "UnknownKey": "UnknownKeyError",
+}
+"""Names of version 0.1, which version 0.2 still has."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return a class under its former name, with a `DeprecationWarning`.
+
+    Raises:
+        AttributeError: If no class has or had this name.
+    """
+    if name not in RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{name} is called {RENAMED[name]} now", DeprecationWarning, stacklevel=2)
+    return globals()[RENAMED[name]]
 
 
 class DatasetsRLError(Exception):
@@ -78,11 +112,11 @@ def _rebuild(kind: type[DatasetsRLError], args: tuple[object, ...], state: dict[
     return error
 
 
-class BadArgument(DatasetsRLError, ValueError):
+class InvalidArgumentError(DatasetsRLError, ValueError):
     """An argument that no run of the program could accept."""
 
 
-class UnknownKey(BadArgument, KeyError):
+class UnknownKeyError(InvalidArgumentError, KeyError):
     """A dataset has no field of this key.
 
     Args:
@@ -99,7 +133,7 @@ class UnknownKey(BadArgument, KeyError):
         self.key = key
 
 
-class UnknownId(DatasetsRLError, LookupError):
+class UnknownIdError(DatasetsRLError, LookupError):
     """No source, or no dataset of that source, has this name.
 
     Args:
@@ -116,7 +150,7 @@ class UnknownId(DatasetsRLError, LookupError):
         self.nearest = tuple(nearest)
 
 
-class NotADataset(UnknownId):
+class NotADatasetError(UnknownIdError):
     """A folder was named, and it holds no finished dataset.
 
     Args:
@@ -131,7 +165,7 @@ class NotADataset(UnknownId):
         self.nearest = ()
 
 
-class FetchFailed(DatasetsRLError):
+class FetchError(DatasetsRLError):
     """No address gave the file.
 
     Args:
@@ -147,7 +181,7 @@ class FetchFailed(DatasetsRLError):
         self.failures = tuple(failures)
 
 
-class Offline(FetchFailed):
+class OfflineError(FetchError):
     """The network is needed and RLDS_OFFLINE forbids it.
 
     Args:
@@ -162,7 +196,7 @@ class Offline(FetchFailed):
         )
 
 
-class IntegrityFailed(DatasetsRLError):
+class IntegrityError(DatasetsRLError):
     """Bytes at hand are not the bytes expected.
 
     Args:
@@ -177,11 +211,11 @@ class IntegrityFailed(DatasetsRLError):
         self.problems = tuple(problems)
 
 
-class ManifestInvalid(IntegrityFailed):
+class ManifestError(IntegrityError):
     """A manifest.json that does not describe the folder it lies in, or that reaches out of it."""
 
 
-class DiskFull(DatasetsRLError):
+class DiskFullError(DatasetsRLError):
     """The file system cannot hold what is about to be written.
 
     Args:
@@ -212,7 +246,7 @@ class DiskFull(DatasetsRLError):
         self.free = free
 
 
-class MissingDependency(DatasetsRLError, ImportError):
+class MissingDependencyError(DatasetsRLError, ImportError):
     """An optional library is absent.
 
     Args:
@@ -227,7 +261,7 @@ class MissingDependency(DatasetsRLError, ImportError):
         self.extra = extra
 
 
-class ConversionFailed(DatasetsRLError):
+class ConversionError(DatasetsRLError):
     """An upstream file breaks its own format.
 
     Args:
@@ -242,15 +276,15 @@ class ConversionFailed(DatasetsRLError):
         self.problems = tuple(problems)
 
 
-class NotEnoughMemory(DatasetsRLError):
+class NotEnoughMemoryError(DatasetsRLError):
     """The machine does not have the memory that a piece of work needs."""
 
 
-class PreprocessFailed(DatasetsRLError):
+class PreprocessError(DatasetsRLError):
     """A step of a recipe failed, or made something that is no dataset."""
 
 
-class Locked(DatasetsRLError):
+class LockedError(DatasetsRLError):
     """Another process holds the dataset and did not finish in the time given.
 
     Args:
@@ -269,7 +303,7 @@ class Locked(DatasetsRLError):
         self.path = Path(path)
 
 
-class NeedsYes(DatasetsRLError):
+class ConfirmationRequiredError(DatasetsRLError):
     """Something would be deleted or replaced, and nobody is there to confirm it."""
 
     def __init__(self, question: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets_rl import disk, sources
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.errors import BadArgument, ConversionFailed, ManifestInvalid, UnknownId, UnknownKey
+from datasets_rl.errors import ConversionError, InvalidArgumentError, ManifestError, UnknownIdError, UnknownKeyError
 from datasets_rl.progress import Counted, report
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
@@ -105,7 +105,7 @@ def resolve(dataset: str | Path) -> str | Path:
     path = Path(dataset).expanduser()
     if isinstance(dataset, Path) or path.is_absolute() or dataset.startswith((".", "~")):
         return path
-    with suppress(UnknownId):
+    with suppress(UnknownIdError):
         sources.find(dataset)
         return dataset
     # Unlike the method of Path, this is False for a name that is too long for the file system.
@@ -120,8 +120,8 @@ def listed(source: str, *, settings: Settings | None = None) -> Sequence[str]:
         settings: By default those of the environment.
 
     Raises:
-        UnknownId: If there is no such source.
-        FetchFailed: If the upstream does not answer; `Offline` if the network is forbidden.
+        UnknownIdError: If there is no such source.
+        FetchError: If the upstream does not answer; `OfflineError` if the network is forbidden.
     """
     from datasets_rl.fetch.upstream import Upstream
 
@@ -147,9 +147,9 @@ def plan(
     Nothing is requested where the catalog knows the files; otherwise the upstream is asked for its list.
 
     Raises:
-        UnknownId: If there is no such id.
-        FetchFailed: If the upstream had to be asked, and did not answer.
-        BadArgument: As `download` does.
+        UnknownIdError: If there is no such id.
+        FetchError: If the upstream had to be asked, and did not answer.
+        InvalidArgumentError: As `download` does.
     """
     from datasets_rl.fetch import remaining_bytes
 
@@ -256,15 +256,15 @@ def download(
         The dataset's folder; with `raw_only` the folder of the raw files.
 
     Raises:
-        UnknownId: If there is no such id.
-        FetchFailed: If no address gave a file.
-        IntegrityFailed: If a file is not the one expected.
-        ConversionFailed: If a file breaks its own format.
-        BadArgument: If there is no such part of the dataset; or, without `force`, if a choice contradicts the stored one,
+        UnknownIdError: If there is no such id.
+        FetchError: If no address gave a file.
+        IntegrityError: If a file is not the one expected.
+        ConversionError: If a file breaks its own format.
+        InvalidArgumentError: If there is no such part of the dataset; or, without `force`, if a choice contradicts the stored one,
             the stored dataset was preprocessed and lacks a part of the selection, or the files of `from_local` are not
             those that it was made of.
-        DiskFull: If there is no room.
-        Locked: If another process did not finish in time.
+        DiskFullError: If there is no room.
+        LockedError: If another process did not finish in time.
     """
     from datasets_rl.fetch.parallel import Limiter
 
@@ -273,7 +273,7 @@ def download(
     spot = place(dataset_id, root=root, settings=settings)
     if sources.split_derived(dataset_id)[1]:
         if force or raw_only:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"{dataset_id} was derived from another dataset, and cannot be downloaded",
                 hint="rlds preprocess with --force makes it anew",
             )
@@ -343,7 +343,7 @@ def _refuse_changed_files(dataset_id: str, spot: Place, local: Path | str | None
     changed += [f"{path} is gone" for path in raw.keys() - {asset.path for asset in contents.assets}]
     if changed:
         more = f", and {len(changed) - 3:,} more" if len(changed) > 3 else ""
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{dataset_id} is stored, and was made of other files: {', '.join(changed[:3])}{more}",
             hint="--force converts these files and replaces it",
         )
@@ -356,7 +356,7 @@ def _was_preprocessed(spot: Place) -> bool:
         return False
     try:
         return bool(Manifest.read(spot.folder).history)
-    except ManifestInvalid:
+    except ManifestError:
         return False
 
 
@@ -367,7 +367,7 @@ def _say(text: str) -> None:
 def _refuse_foreign(spot: Place) -> None:
     disk.refuse_nesting(spot.folder)
     if spot.folder.exists() and not spot.exists and (not spot.folder.is_dir() or any(spot.folder.iterdir())):
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{spot.folder} is in the way: it holds something that is not a dataset",
             hint="move it, or choose another root",
         )
@@ -390,7 +390,7 @@ def missing_part(folder: Path, selection: Selection, *, as_stored: bool = False)
         as_stored: Whether everything that the selection leaves open is as in the stored part.
 
     Raises:
-        BadArgument: If no growth can give both parts: a choice contradicts what is stored, the dataset was preprocessed,
+        InvalidArgumentError: If no growth can give both parts: a choice contradicts what is stored, the dataset was preprocessed,
             or the two count episodes over other files. The error names both.
     """
     from datasets_rl.manifest import Manifest
@@ -404,16 +404,16 @@ def missing_part(folder: Path, selection: Selection, *, as_stored: bool = False)
             ", ".join(f"--{name} {one.choice(name, options) or 'left open'}" for name in contradicted)
             for one in (part, selection)
         )
-        raise BadArgument(f"{folder} was made with {here}; {there} was asked for", hint=anew)
+        raise InvalidArgumentError(f"{folder} was made with {here}; {there} was asked for", hint=anew)
     if as_stored:
         selection = selection.within(part)
     if part.covers(selection, options):
         return None
     both = f"{folder} holds {part}; {selection} was asked for"
     if manifest.history:
-        raise BadArgument(f"{both}, and a preprocessed dataset does not grow", hint=anew)
+        raise InvalidArgumentError(f"{both}, and a preprocessed dataset does not grow", hint=anew)
     if part.episodes and selection.episodes and not part.counts_as(selection, options):
-        raise BadArgument(f"{both}, which counts its episodes over other files", hint=anew)
+        raise InvalidArgumentError(f"{both}, which counts its episodes over other files", hint=anew)
     return part.joined(selection, options)
 
 
@@ -425,14 +425,14 @@ def require_part(folder: Path, selection: Selection) -> None:
         selection: The part that is asked for; everything that it leaves open is as in the stored part.
 
     Raises:
-        BadArgument: If it has not; the error names both.
+        InvalidArgumentError: If it has not; the error names both.
     """
     from datasets_rl.manifest import Manifest
 
     if missing_part(folder, selection, as_stored=True) is not None:
         manifest = Manifest.read(folder)
         part = Selection.from_json(manifest.selection)
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{folder} holds {part}; {selection} was asked for",
             hint=f"`rlds download {shlex.quote(manifest.id)} {selection.within(part)}` adds the rest; without a "
             "selection, the stored part opens",
@@ -442,7 +442,7 @@ def require_part(folder: Path, selection: Selection) -> None:
 def _options_of(dataset_id: str) -> Sequence[sources.Option]:
     try:
         return sources.source(sources.split_id(dataset_id)[0]).options
-    except UnknownId:  # the user's own dataset, or one of a newer version
+    except UnknownIdError:  # the user's own dataset, or one of a newer version
         return ()
 
 
@@ -492,7 +492,7 @@ def _require_room(
     """Check that there is room for what is known of a dataset, before anything comes.
 
     Raises:
-        DiskFull: If there is not.
+        DiskFullError: If there is not.
     """
     from datasets_rl.fetch import remaining_bytes
 
@@ -628,11 +628,11 @@ def _convert(
                 report=stack.enter_context(converting),
                 committed=bool if options.keep_raw else partial(_drop_raw, spot, contents),
             )
-    except ConversionFailed as error:
+    except ConversionError as error:
         fetched = options.from_local is None
         error.hint = error.hint or ("fetch the file again with --force" if fetched else "give another file")
         raise
-    except UnknownKey as error:
+    except UnknownKeyError as error:
         if options.from_local is None and not options.force:
             error.hint = f"{error.hint} what was fetched is kept, and does not come again".lstrip()
         raise

@@ -11,7 +11,7 @@ from typing import Any
 from datasets_rl import library, sources
 from datasets_rl.datasets import BaseDatasetExperienceReplay, StoredExperienceReplay, dataset_class
 from datasets_rl.datasets.experience_replay import Download
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers import Sampler
 from datasets_rl.sources import Selection
 from datasets_rl.writers import Writer
@@ -62,10 +62,10 @@ def load(
         **options: Further arguments of the source's class in `datasets_rl.datasets`, as `from_env` of d4rl.
 
     Raises:
-        UnknownId: If there is no such id; `NotADataset` if the folder holds no dataset.
-        BadArgument: If an argument is unknown to the source's class, the error names the nearest one; if a choice of the
+        UnknownIdError: If there is no such id; `NotADatasetError` if the folder holds no dataset.
+        InvalidArgumentError: If an argument is unknown to the source's class, the error names the nearest one; if a choice of the
             selection contradicts the stored one; or if `dataset_id` is the file of a mixture.
-        FetchFailed: If no address gives a file.
+        FetchError: If no address gives a file.
     """
     found = library.resolve(dataset_id)
     given: dict[str, Any] = {
@@ -96,11 +96,11 @@ def load(
 
 def _check_folder(folder: Path, arguments: Mapping[str, Any]) -> None:
     if folder.is_file() and folder.suffix == ".toml":
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{folder} is a file; expected an id or a folder", hint=f'load_mixture("{folder}") opens a mixture'
         )
     if "root" in arguments or arguments.get("download") == "force":
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{folder} is a folder, which opens where it lies; root and download='force' need an id",
             hint="leave them out, or give the id",
         )
@@ -111,7 +111,7 @@ def _check_arguments(kind: type[BaseDatasetExperienceReplay], arguments: Mapping
     for name in arguments:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3)
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"{kind.__name__} has no argument {name!r}; it has {', '.join(known)}",
                 hint=f"did you mean {', '.join(near)}?" if near else "",
             )

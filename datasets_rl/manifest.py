@@ -13,7 +13,7 @@ from typing import Any
 
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.errors import BadArgument, ManifestInvalid, NotADataset
+from datasets_rl.errors import InvalidArgumentError, ManifestError, NotADatasetError
 from datasets_rl.rows import Schema, shorten
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted
 
@@ -175,14 +175,14 @@ class Manifest:
         """Read a manifest back, trusting nothing in it.
 
         Raises:
-            ManifestInvalid: If it is not a manifest of this format version, reaches out of its folder, or contradicts
+            ManifestError: If it is not a manifest of this format version, reaches out of its folder, or contradicts
                 itself; every fault at once.
         """
         if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
-            raise ManifestInvalid(where, [f"it is not a {FORMAT_NAME} manifest"])
+            raise ManifestError(where, [f"it is not a {FORMAT_NAME} manifest"])
         if document.get("format_version") != FORMAT_VERSION:
             version = document.get("format_version")
-            raise ManifestInvalid(
+            raise ManifestError(
                 where,
                 [f"format_version is {version!r}; this version reads {FORMAT_VERSION}"],
                 hint="upgrade datasets-rl" if isinstance(version, int) and version > FORMAT_VERSION else "",
@@ -195,10 +195,10 @@ class Manifest:
             if document.get("record_bytes") != schema.record_bytes:
                 said = document.get("record_bytes")
                 problems.append(f"record_bytes is {said!r}; the schema's records have {schema.record_bytes} bytes")
-        except BadArgument as error:
+        except InvalidArgumentError as error:
             problems.append(error.message)
         if problems or schema is None:
-            raise ManifestInvalid(where, problems)
+            raise ManifestError(where, problems)
         return cls(
             schema=schema,
             files=tuple(StoredFile(**entry) for entry in document["files"]),
@@ -218,8 +218,8 @@ class Manifest:
         """Read the manifest of a stored dataset; `verify` compares its digest.
 
         Raises:
-            NotADataset: If the folder has none.
-            ManifestInvalid: If it cannot be what `write` wrote.
+            NotADatasetError: If the folder has none.
+            ManifestError: If it cannot be what `write` wrote.
         """
         return cls.from_json(read_document(folder), where=str(folder / MANIFEST_FILE))
 
@@ -246,21 +246,21 @@ def read_document(folder: Path) -> Any:
     """Return the JSON value that the manifest of a stored dataset holds, whatever it says.
 
     Raises:
-        NotADataset: If the folder has no manifest.
-        ManifestInvalid: If it is not a file of JSON of a sensible size.
+        NotADatasetError: If the folder has no manifest.
+        ManifestError: If it is not a file of JSON of a sensible size.
     """
     path = folder / MANIFEST_FILE
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
-            raise ManifestInvalid(str(path), [f"it is not a file of at most {_MAX_BYTES:,} bytes"])
+            raise ManifestError(str(path), [f"it is not a file of at most {_MAX_BYTES:,} bytes"])
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotADataset(folder, hint="`rlds list --downloaded` shows what is there") from None
+        raise NotADatasetError(folder, hint="`rlds list --downloaded` shows what is there") from None
     except OSError as error:
-        raise ManifestInvalid(str(path), [f"it cannot be read: {error}"]) from error
+        raise ManifestError(str(path), [f"it cannot be read: {error}"]) from error
     except (ValueError, RecursionError) as error:
-        raise ManifestInvalid(str(path), [f"it is not JSON: {error}"]) from error
+        raise ManifestError(str(path), [f"it is not JSON: {error}"]) from error
 
 
 _PLAIN = (

@@ -29,7 +29,7 @@ from datasets_rl.buffers.mixture import Mixture
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.datasets import BaseDatasetExperienceReplay, dataset_class, open_dataset
 from datasets_rl.disk import MANIFEST_FILE
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess.naming import make
 from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.preprocess.transforms import Applied
@@ -122,15 +122,15 @@ def mixture(
         **options: Those of `ReplayBuffer` that are left, for the mixture: `prefetch`, `transform`, `pin_memory`.
 
     Raises:
-        BadArgument: If arguments exclude each other, or the datasets do not fit together; with a table of the keys.
-        UnknownId: If there is no such dataset.
+        InvalidArgumentError: If arguments exclude each other, or the datasets do not fit together; with a table of the keys.
+        UnknownIdError: If there is no such dataset.
     """
     given = [one if isinstance(one, (Member, ReplayBuffer)) else Member(os.fspath(one)) for one in members]
     own = [one for one in given if isinstance(one, Member)]
     weights = _weights(weights, [one.weight for one in own], len(given), "weight")
     final_weights = _weights(final_weights, [one.final_weight for one in own], len(given), "final_weight")
     if temperature is not None and (weights is not None or not temperature > 0):
-        raise BadArgument(f"temperature is {temperature}; expected a number above 0, and no weights beside it")
+        raise InvalidArgumentError(f"temperature is {temperature}; expected a number above 0, and no weights beside it")
     opened = [
         one if isinstance(one, ReplayBuffer) else _opened(one, sampler, download=download, home=home) for one in given
     ]
@@ -169,15 +169,15 @@ def load_mixture(path: Path | str, **options: Any) -> Mixture:
         **options: Arguments of `mixture`, before those of the file.
 
     Raises:
-        BadArgument: If the file is not as it should be; all faults at once. Otherwise as `mixture` does.
+        InvalidArgumentError: If the file is not as it should be; all faults at once. Otherwise as `mixture` does.
     """
     path = Path(path).expanduser()
     try:
         document = parse_toml(path.read_text("utf-8"))
     except OSError as error:
-        raise BadArgument(f"the mixture {path} cannot be read: {error.strerror}") from error
+        raise InvalidArgumentError(f"the mixture {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"the mixture {path} cannot be read as TOML: {error}", hint="`rlds mix` writes one that can be read"
         ) from error
     tables = document.pop("member", None)
@@ -187,7 +187,7 @@ def load_mixture(path: Path | str, **options: Any) -> Mixture:
         tables = []
     members = [_member(table, number, path.parent, faults) for number, table in enumerate(tables)]
     if faults:
-        raise BadArgument(f"the mixture {path}: {'; '.join(faults)}")
+        raise InvalidArgumentError(f"the mixture {path}: {'; '.join(faults)}")
     return mixture([one for one in members if one is not None], **{**document, **options})
 
 
@@ -254,7 +254,7 @@ def _weights(
     if not there:
         return given
     if given is not None or len(there) != count:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{len(there)} of {count} members have a {name}{f', and {name}s were given too' if given else ''}; expected all, once"
         )
     return there
@@ -287,14 +287,14 @@ def _refuse_slices(sampler: Mapping[str, Any], batch_size: int | None, opened: M
             if most < steps
         ]
     if faults:
-        raise BadArgument("; ".join(faults))
+        raise InvalidArgumentError("; ".join(faults))
 
 
 def _transforms(member: Member) -> list[Any]:
     steps = [_step(one, member) for one in member.transforms]
     whole = sorted({step.use() for step in steps if not isinstance(step, Applied)})
     if whole:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{member.dataset} was to pass {', '.join(whole)}: they need whole episodes, and batches are none",
             hint="put the dataset through them first: rlds preprocess",
         )
@@ -306,7 +306,9 @@ def _step(given: Any, member: Member) -> Any:
         return Recipe.inline([given]).steps[0]
     if isinstance(given, Mapping) and isinstance(given.get("use"), str):
         return make(given["use"], (), {key: value for key, value in given.items() if key != "use"})
-    raise BadArgument(f'{member.dataset} was to pass {given!r}; expected "resize:64", or a table with use = "resize"')
+    raise InvalidArgumentError(
+        f'{member.dataset} was to pass {given!r}; expected "resize:64", or a table with use = "resize"'
+    )
 
 
 def _sampler(wanted: Mapping[str, Any] | None) -> Sampler | None:
@@ -315,8 +317,10 @@ def _sampler(wanted: Mapping[str, Any] | None) -> Sampler | None:
     arguments = dict(wanted)
     use = arguments.pop("use", None)
     if use not in _SAMPLERS:
-        raise BadArgument(f"sampler uses {use!r}; expected {', '.join(_SAMPLERS)}", hint="give buffers for other ones")
+        raise InvalidArgumentError(
+            f"sampler uses {use!r}; expected {', '.join(_SAMPLERS)}", hint="give buffers for other ones"
+        )
     try:
         return _SAMPLERS[use](**arguments)
     except TypeError as error:
-        raise BadArgument(f"the sampler {use} cannot be made: {error}") from error
+        raise InvalidArgumentError(f"the sampler {use} cannot be made: {error}") from error

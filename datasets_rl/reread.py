@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from datasets_rl import sources
 from datasets_rl.convert import merged, stated_specs, stated_value
-from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, UnknownKey
+from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownKeyError
 from datasets_rl.fetch.asset import Asset, Folder
 from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.format.npy import map_npy
@@ -71,8 +71,8 @@ def reread(stored: StoredDataset, files: Mapping[str, Path], report: Report) -> 
         report: Called with each number of further steps.
 
     Raises:
-        FetchFailed, ConversionFailed: If the source needs a file that is not among the raw files.
-        MissingDependency: If an optional library of the reader is absent.
+        FetchError, ConversionError: If the source needs a file that is not among the raw files.
+        MissingDependencyError: If an optional library of the reader is absent.
     """
     manifest = stored.manifest
     head, name = sources.split_id(manifest.id)
@@ -80,21 +80,21 @@ def reread(stored: StoredDataset, files: Mapping[str, Path], report: Report) -> 
     try:
         selection = Selection.from_json(manifest.selection)
         origin.check(selection)
-    except (BadArgument, TypeError, AttributeError) as error:
+    except (InvalidArgumentError, TypeError, AttributeError) as error:
         yield f"selection is {shorten(manifest.selection)}: {error}"
         return
     try:
         with TemporaryDirectory(prefix="rlds-verify-") as aside:
             contents = origin.resolve(name, selection, _AtHand(manifest, files, Path(aside))).narrowed(selection)
-    except (UnknownKey, BadArgument) as error:
+    except (UnknownKeyError, InvalidArgumentError) as error:
         yield f"selection is {shorten(manifest.selection)}: {error.message}"
         return
     try:
         yield from entry_differences(manifest, contents.entry or origin.entry(name))
         yield from _contents_differences(stored, contents, selection, files, report)
-    except (UnknownKey, BadArgument) as error:
+    except (UnknownKeyError, InvalidArgumentError) as error:
         yield f"selection is {shorten(manifest.selection)}: {error.message}"
-    except ConversionFailed as error:
+    except ConversionError as error:
         yield from error.problems
 
 
@@ -110,7 +110,7 @@ class _AtHand(Upstream):
         del urls
         inside = sorted(one for one in self._files if not path or one.startswith(f"{path}/"))
         if not inside:
-            raise FetchFailed(path, [], hint="keep all raw files: rlds download --keep-raw")
+            raise FetchError(path, [], hint="keep all raw files: rlds download --keep-raw")
         assets = (Asset((self._files[one].as_uri(),), one, self._files[one].stat().st_size) for one in inside)
         return Folder("", self._revision, tuple(assets))
 
@@ -121,11 +121,11 @@ class _AtHand(Upstream):
         try:
             return self._at(asset.path).read_text("utf-8")
         except UnicodeDecodeError as error:
-            raise ConversionFailed(asset.path, [f"it is not text: {error}"]) from error
+            raise ConversionError(asset.path, [f"it is not text: {error}"]) from error
 
     def _at(self, path: str) -> Path:
         if path not in self._files:
-            raise FetchFailed(path, [], hint="keep all raw files: rlds download --keep-raw")
+            raise FetchError(path, [], hint="keep all raw files: rlds download --keep-raw")
         return self._files[path]
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted
 
 __all__ = ["NAME_BYTES", "ROWS_FILE", "WIDE_BYTES", "Column", "Field", "Schema"]
@@ -143,7 +143,7 @@ class Schema:
         fields: Every field, with its place.
 
     Raises:
-        BadArgument: If two fields have one key or overlap, or a field leaves its record; all faults at once.
+        InvalidArgumentError: If two fields have one key or overlap, or a field leaves its record; all faults at once.
     """
 
     def __init__(self, fields: Iterable[Field]) -> None:
@@ -155,7 +155,7 @@ class Schema:
         self.window_bytes: int = self.record_bytes + _round_up(carried_end, _RECORD_ALIGN)
         problems = list(_faults(self.fields))
         if problems:
-            raise BadArgument(f"the schema is inconsistent: {'; '.join(problems)}")
+            raise InvalidArgumentError(f"the schema is inconsistent: {'; '.join(problems)}")
 
     @classmethod
     def layout(cls, columns: Iterable[Column], *, wide_bytes: int = WIDE_BYTES) -> Schema:
@@ -235,13 +235,13 @@ class Schema:
         """Read a schema back from a manifest, trusting nothing in it.
 
         Raises:
-            BadArgument: If an entry is not a field, or the fields contradict each other.
+            InvalidArgumentError: If an entry is not a field, or the fields contradict each other.
         """
         if not isinstance(entries, list) or not entries:
-            raise BadArgument(f"schema is {type(entries).__name__}; expected a list of fields")
+            raise InvalidArgumentError(f"schema is {type(entries).__name__}; expected a list of fields")
         problems = [problem for number, entry in enumerate(entries) for problem in _entry_faults(number, entry)]
         if problems:
-            raise BadArgument("; ".join(problems))
+            raise InvalidArgumentError("; ".join(problems))
         return cls(map(_field_from_json, entries))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl import library
-from datasets_rl.errors import BadArgument, NotADataset
+from datasets_rl.errors import InvalidArgumentError, NotADatasetError
 from datasets_rl.manifest import Manifest
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Score, find
@@ -39,8 +39,8 @@ def normalized_score(
         A float for a number, else a float64 array of the shape of `returns`.
 
     Raises:
-        UnknownId: If there is no such dataset.
-        BadArgument: If it has no reference scores, or `returns` are no numbers.
+        UnknownIdError: If there is no such dataset.
+        InvalidArgumentError: If it has no reference scores, or `returns` are no numbers.
     """
     score = reference_score(dataset, root=root, settings=settings)
     values = _as_array(returns)
@@ -59,21 +59,21 @@ def reference_score(dataset: str | Path, *, root: Path | str | None = None, sett
         settings: By default those of the environment.
 
     Raises:
-        UnknownId: If there is no such dataset.
-        BadArgument: If it has no reference scores.
+        UnknownIdError: If there is no such dataset.
+        InvalidArgumentError: If it has no reference scores.
     """
     known = None if isinstance(dataset, Path) else find(dataset).score
     if known is not None:
         return known
     try:
         stored = Manifest.read(library.locate(dataset, root=root, settings=settings)).score
-    except NotADataset:
+    except NotADatasetError:
         if isinstance(dataset, Path):
             raise
         hint = f"some datasets bring their own: rlds download {dataset}"
-        raise BadArgument(f"{dataset} has no reference scores in the catalog", hint=hint) from None
+        raise InvalidArgumentError(f"{dataset} has no reference scores in the catalog", hint=hint) from None
     if not stored:
-        raise BadArgument(f"{dataset} has no reference scores: its authors published none")
+        raise InvalidArgumentError(f"{dataset} has no reference scores: its authors published none")
     return Score(**stored)
 
 
@@ -83,4 +83,4 @@ def _as_array(returns: Any) -> NDArray[np.float64]:
     try:
         return np.asarray(returns, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise BadArgument(f"returns are {type(returns).__name__} {returns!r:.60}; expected numbers") from error
+        raise InvalidArgumentError(f"returns are {type(returns).__name__} {returns!r:.60}; expected numbers") from error

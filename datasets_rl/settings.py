@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from datasets_rl.errors import BadArgument, NotEnoughMemory
+from datasets_rl.errors import InvalidArgumentError, NotEnoughMemoryError
 
 __all__ = ["Settings", "memory_bytes", "require_memory"]
 
@@ -46,7 +46,7 @@ class Settings:
         """Read the settings from environment variables.
 
         Raises:
-            BadArgument: If a variable has a value that its kind does not allow; all such variables are named at once.
+            InvalidArgumentError: If a variable has a value that its kind does not allow; all such variables are named at once.
         """
         env = os.environ if env is None else env
         problems: list[str] = []
@@ -62,7 +62,7 @@ class Settings:
             progress=not _flag(env, "RLDS_NO_PROGRESS", problems),
         )
         if problems:
-            raise BadArgument("; ".join(problems), hint="correct the environment variables named here")
+            raise InvalidArgumentError("; ".join(problems), hint="correct the environment variables named here")
         return settings
 
 
@@ -103,11 +103,11 @@ def require_memory(needed: int, purpose: str, *, hint: str = "") -> None:
         hint: What to do next.
 
     Raises:
-        NotEnoughMemory: If the machine has fewer bytes of memory.
+        NotEnoughMemoryError: If the machine has fewer bytes of memory.
     """
     has = memory_bytes()
     if needed > has:
-        raise NotEnoughMemory(f"{purpose} needs {needed:,} bytes of memory: this machine has {has:,}", hint=hint)
+        raise NotEnoughMemoryError(f"{purpose} needs {needed:,} bytes of memory: this machine has {has:,}", hint=hint)
 
 
 @cache

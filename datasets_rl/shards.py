@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl.engines import Engine
-from datasets_rl.errors import ConversionFailed, DatasetsRLError
+from datasets_rl.errors import ConversionError, DatasetsRLError
 from datasets_rl.fetch.ahead import Ahead
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.parallel import Halt
@@ -93,7 +93,7 @@ def in_order(
         parts: Let an engine make a `Part` of each; begun as soon as its files are there.
 
     Raises:
-        FetchFailed, IntegrityFailed, DiskFull: If files cannot be had.
+        FetchError, IntegrityError, DiskFullError: If files cannot be had.
     """
     known: dict[str, Path] = {}
     left = iter(shards)
@@ -130,7 +130,7 @@ class Reading:
         """Yield what it consists of.
 
         Raises:
-            ConversionFailed: If files break their own format.
+            ConversionError: If files break their own format.
         """
         recording = self.open()
         with naming(self.opening.id, self.ready.files.values()):
@@ -168,7 +168,7 @@ class Part(Reading):
         """Wait until it is whole, and return what `make` says of it.
 
         Raises:
-            ConversionFailed: If files break their own format; rows and episodes are counted from this shard on.
+            ConversionError: If files break their own format; rows and episodes are counted from this shard on.
             PartLost: If the process that made it died.
         """
         return self._wait()
@@ -187,7 +187,7 @@ def naming(what: str, files: Iterable[Path]) -> Iterator[None]:
         files: Those that the block reads.
 
     Raises:
-        ConversionFailed: If the block fails with any error that is neither ours nor one of the system or of memory.
+        ConversionError: If the block fails with any error that is neither ours nor one of the system or of memory.
     """
     try:
         yield
@@ -197,7 +197,7 @@ def naming(what: str, files: Iterable[Path]) -> Iterator[None]:
         if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
             raise  # the system has no memory for it
         names = ", ".join(path.name for path in files)
-        raise ConversionFailed(
+        raise ConversionError(
             what,
             [f"{names}: {type(error).__name__}: {error}"],
             hint="compare the file with its source, or give another one; -vv shows where reading it failed",

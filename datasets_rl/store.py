@@ -36,7 +36,7 @@ from uuid import uuid4
 
 from datasets_rl import disk, sources
 from datasets_rl.disk import MANIFEST_FILE, TRASH_FOLDER, VERSIONS_FOLDER, WORK_FOLDER
-from datasets_rl.errors import BadArgument, DiskFull, Locked, ManifestInvalid, NotADataset
+from datasets_rl.errors import DiskFullError, InvalidArgumentError, LockedError, ManifestError, NotADatasetError
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED
 
@@ -188,8 +188,8 @@ def place(dataset_id: str, *, root: Path | str | None = None, settings: Settings
         settings: By default those of the environment.
 
     Raises:
-        UnknownId: If there is no such id.
-        BadArgument: If the name of the derived dataset cannot be one.
+        UnknownIdError: If there is no such id.
+        InvalidArgumentError: If the name of the derived dataset cannot be one.
     """
     entry = sources.find(dataset_id)
     base, derived = sources.split_derived(dataset_id)
@@ -208,10 +208,10 @@ def check_derived_name(name: str) -> None:
     """Check what follows the ``@`` in the id of a derived dataset.
 
     Raises:
-        BadArgument: If it cannot be part of a folder's name.
+        InvalidArgumentError: If it cannot be part of a folder's name.
     """
     if wrong := [part for part in name.split(DERIVED) if not _DERIVED_NAME.fullmatch(part)]:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{wrong[0]!r} cannot name a derived dataset; expected at most 100 letters, digits and any of ._+,=- , and not a number",
             hint="choose another name",
         )
@@ -221,20 +221,20 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
     """Return the folder of a finished dataset, given by its id or by its folder.
 
     Raises:
-        UnknownId: If there is no such id, or (`NotADataset`) nothing finished is there.
+        UnknownIdError: If there is no such id, or (`NotADatasetError`) nothing finished is there.
     """
     as_path = Path(dataset).expanduser()
     if isinstance(dataset, Path) or (root is None and _has_manifest(as_path)):
         if not _settled_folder(as_path):
             exists = os.path.exists(as_path)  # noqa: PTH110 - see `_has_manifest`
-            raise NotADataset(as_path, *([] if exists else ["it does not exist"]))
+            raise NotADatasetError(as_path, *([] if exists else ["it does not exist"]))
         return as_path.absolute()
     spot = place(dataset, root=root, settings=settings)
     if not _settled(spot):
         word = shlex.quote(str(dataset))
         base, derived = sources.split_derived(word)
         hint = f"rlds preprocess {base} --recipe NAME makes derived datasets" if derived else f"rlds download {word}"
-        raise NotADataset(spot.folder, "it was not made" if derived else "it is not downloaded", hint=hint)
+        raise NotADatasetError(spot.folder, "it was not made" if derived else "it is not downloaded", hint=hint)
     return spot.known_as
 
 
@@ -243,7 +243,7 @@ def _settled(spot: Place) -> bool:
     deadline = time.monotonic() + _SETTLE_SECONDS
     # A change may be recorded after the first look, and end before the last one.
     while unfinished(spot) or (not spot.exists and unfinished(spot)):
-        with suppress(DiskFull, Locked, OSError), disk.lock(spot.lock, spot.name, wait=0):
+        with suppress(DiskFullError, LockedError, OSError), disk.lock(spot.lock, spot.name, wait=0):
             _settle(spot)
         if spot.exists or time.monotonic() > deadline:
             break
@@ -273,7 +273,7 @@ def place_of(folder: Path) -> Place:
     from datasets_rl.manifest import Manifest
 
     folder = folder.expanduser().resolve()
-    with suppress(NotADataset, ManifestInvalid):
+    with suppress(NotADatasetError, ManifestError):
         return named_place(folder, Manifest.read(folder).id)
     # On a file system without an exchange there may be no dataset for a moment, but there is a record.
     places = [Place(root, folder.relative_to(root).as_posix()) for root in folder.parents]
@@ -328,8 +328,8 @@ def undo(folder: Path) -> Path:
     changes nothing.
 
     Raises:
-        BadArgument: If there is no earlier version.
-        Locked: If another process is changing the dataset.
+        InvalidArgumentError: If there is no earlier version.
+        LockedError: If another process is changing the dataset.
     """
     spot = place_of(folder)
     with transaction(spot, str(folder), ["undo"], wait=_BRIEFLY, repeatable=False) as change:
@@ -337,7 +337,7 @@ def undo(folder: Path) -> Path:
             return spot.folder
         earlier = versions(spot)
         if not earlier:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"{folder} has no earlier version: it was not preprocessed in place, or all of that was undone",
                 hint=f"rlds info {shlex.quote(str(folder))} shows its versions",
             )
@@ -355,8 +355,8 @@ def remove(dataset_id: str, *, root: Path | str | None = None, settings: Setting
         Bytes freed; 0 if nothing was there.
 
     Raises:
-        UnknownId: If there is no such id.
-        Locked: If another process is changing it.
+        UnknownIdError: If there is no such id.
+        LockedError: If another process is changing it.
     """
     return _remove(place(dataset_id, root=root, settings=settings), dataset_id)
 
@@ -375,7 +375,7 @@ def _remove(spot: Place, what: str) -> int:
             if spot.exists:
                 check_own_files(spot.folder)
             change.remove(freed)
-    except DiskFull:
+    except DiskFullError:
         # There is no room for a lock or a record. Without its manifest the folder is no dataset; the rest follows.
         freed = sum(map(disk.tree_bytes, spot.trees))
         trees = spot.trees
@@ -397,7 +397,7 @@ def prune(spot: Place, *, dry_run: bool = False) -> int:
         Bytes freed.
 
     Raises:
-        Locked: If another process is changing the dataset.
+        LockedError: If another process is changing the dataset.
     """
     freed = sum(disk.tree_bytes(one.folder) for one in versions(spot))
     if freed and not dry_run:
@@ -410,19 +410,19 @@ def check_own_files(folder: Path) -> None:
     """Check that a dataset's folder holds nothing else, before it is deleted.
 
     Raises:
-        BadArgument: If there are files that are not the dataset's; the error names them.
+        InvalidArgumentError: If there are files that are not the dataset's; the error names them.
     """
     from datasets_rl.manifest import Manifest
 
     try:
         known = {entry.path for entry in Manifest.read(folder).files}
-    except ManifestInvalid:
+    except ManifestError:
         known = {path.relative_to(folder).as_posix() for path in folder.rglob("*.npy")}
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
     foreign = sorted(found - known - {MANIFEST_FILE})
     if foreign:
         more = f" and {len(foreign) - 3:,} more" if len(foreign) > 3 else ""
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{folder} holds files that are not the dataset's: {', '.join(foreign[:3])}{more}",
             hint="move them: the folder is about to be replaced or deleted",
         )
@@ -559,7 +559,7 @@ def transaction(
         repeatable: Whether the same request, made again, comes to the same version as once.
 
     Raises:
-        Locked: If the other process did not finish in time.
+        LockedError: If the other process did not finish in time.
     """
     text = json.dumps(request, sort_keys=True, default=str)
     change = Transaction(spot, text)
@@ -729,7 +729,7 @@ def sweep_folder(folder: Path) -> None:
     spot = place_of(folder)
     if not any((spot.root / hidden).exists() for hidden in (WORK_FOLDER, TRASH_FOLDER)):
         return
-    with suppress(DiskFull, Locked, OSError):
+    with suppress(DiskFullError, LockedError, OSError):
         with disk.lock(spot.lock, spot.name, wait=0):
             for path in _settle(spot):
                 path.unlink(missing_ok=True)
@@ -743,7 +743,7 @@ def _sweep_records(work: Path, spare: Callable[[str], bool]) -> None:
         if change is None or not change.abandoned or spare(change.name):
             continue
         spot = Place(work.parent, change.name)
-        with suppress(DiskFull, Locked), disk.lock(spot.lock, spot.name, wait=0):
+        with suppress(DiskFullError, LockedError), disk.lock(spot.lock, spot.name, wait=0):
             for path in _settle(spot):
                 path.unlink(missing_ok=True)
 
@@ -775,7 +775,7 @@ def _unfinished(work: Path, held: set[str]) -> list[Path]:
 
 
 def _discard_unless_held(path: Path, folder: Path, *, resumable: bool) -> None:
-    with suppress(DiskFull, Locked), disk.lock(folder.with_name(f"{folder.name}.lock"), folder.name, wait=0):
+    with suppress(DiskFullError, LockedError), disk.lock(folder.with_name(f"{folder.name}.lock"), folder.name, wait=0):
         # Another process may have begun, or died, since the folder was looked at.
         recorded = any(one.name.startswith(f"{folder.name}{_RECORD}") for one in folder.parent.iterdir())
         if not recorded and (resumable or not (folder / "journal.jsonl").exists()):

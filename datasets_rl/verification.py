@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from datasets_rl import sources
 from datasets_rl.errors import (
-    BadArgument,
-    ConversionFailed,
-    FetchFailed,
-    ManifestInvalid,
-    MissingDependency,
-    UnknownId,
-    UnknownKey,
+    ConversionError,
+    FetchError,
+    InvalidArgumentError,
+    ManifestError,
+    MissingDependencyError,
+    UnknownIdError,
+    UnknownKeyError,
 )
 from datasets_rl.library import Place, locate
 from datasets_rl.progress import report
@@ -63,8 +63,8 @@ def verify(
         settings: By default those of the environment.
 
     Raises:
-        UnknownId: If there is no such id, or nothing finished is there.
-        ManifestInvalid: If the manifest cannot be trusted.
+        UnknownIdError: If there is no such id, or nothing finished is there.
+        ManifestError: If the manifest cannot be trusted.
     """
     from datasets_rl.format.verify import check_files, check_manifest
     from datasets_rl.manifest import Manifest
@@ -111,7 +111,7 @@ def _check_deeply(folder: Path, findings: Findings, checked: list[str], settings
     try:
         findings.problems += misfits_of_columns(from_manifest(manifest), stored.column, manifest.steps)
         checked.append("every value against the specs")
-    except ManifestInvalid as error:
+    except ManifestError as error:
         findings.problems += error.problems
     _check_origin(stored, folder, findings, checked, settings)
 
@@ -132,7 +132,7 @@ def _check_origin(
         head, name = sources.split_id(manifest.id)
         origin = sources.source(head)
         entry = origin.entry(name)
-    except UnknownId as error:
+    except UnknownIdError as error:
         if same_version:
             findings.problems.append(f"id: {error.message}; this version of datasets-rl wrote the dataset")
         checked.append(f"not compared with raw files: this version has no source for {manifest.id}")
@@ -162,10 +162,10 @@ def _compare(stored: StoredDataset, files: Mapping[str, Path], findings: Finding
     column = _with_texts(stored)
     try:
         findings.problems += sources.source(head).compare(name, files, column, stored.episodes)
-    except UnknownKey:
+    except UnknownKeyError:
         checked.append("not compared with raw files: fields of theirs were left out")
         return
-    except ConversionFailed as error:
+    except ConversionError as error:
         findings.problems += error.problems
         return
     named = [file.name for file in files.values()]
@@ -187,7 +187,7 @@ def _read_again(
     try:
         with report(label, manifest.steps, unit=" steps", show=settings.progress) as advance:
             findings.problems += reread(stored, files, advance)
-    except (ConversionFailed, FetchFailed, MissingDependency) as error:
+    except (ConversionError, FetchError, MissingDependencyError) as error:
         checked.append(f"raw files not read again: {error.message}")
         return False
     checked.append("description, metadata, decisions and the episode table against the raw files")
@@ -246,10 +246,10 @@ def _in_place(url: str) -> Path | None:
     try:
         scheme = scheme_of(url)
         found = scheme.resolve(url, _no_requests) if scheme.IN_PLACE else None
-    except (BadArgument, NotThere):
+    except (InvalidArgumentError, NotThere):
         return None
     return found if isinstance(found, Path) else None
 
 
 def _no_requests(url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
-    raise BadArgument(f"{url} would need a request with {len(headers)} headers; local files need none")
+    raise InvalidArgumentError(f"{url} would need a request with {len(headers)} headers; local files need none")

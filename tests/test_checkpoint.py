@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from datasets_rl import checkpoint
-from datasets_rl.errors import BadArgument, DiskFull, IntegrityFailed
+from datasets_rl.errors import DiskFullError, IntegrityError, InvalidArgumentError
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
 
@@ -240,7 +240,7 @@ class TestRefusals:
             "number": np.float64(3),
             "keys": {3: 4, (1,): 2},
         }
-        with pytest.raises(BadArgument) as caught:
+        with pytest.raises(InvalidArgumentError) as caught:
             checkpoint.write(tmp_path / "new", "Test", state)
 
         for part in (
@@ -261,28 +261,28 @@ class TestRefusals:
         state = {"a": []}
         state["a"].append(state)
 
-        with pytest.raises(BadArgument, match="holds itself"):
+        with pytest.raises(InvalidArgumentError, match="holds itself"):
             checkpoint.write(tmp_path / "new", "Test", state)
         assert not (tmp_path / "new").exists()
 
     def test_a_folder_of_others_is_left_alone(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("x")
 
-        with pytest.raises(BadArgument, match=r"not empty and holds no checkpoint: thesis\.tex"):
+        with pytest.raises(InvalidArgumentError, match=r"not empty and holds no checkpoint: thesis\.tex"):
             checkpoint.write(tmp_path, "Test", {})
         assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
     def test_another_state_json_is_left_alone(self, tmp_path):
         (tmp_path / "state.json").write_text('{"mine": 1}')
 
-        with pytest.raises(BadArgument, match="not a checkpoint"):
+        with pytest.raises(InvalidArgumentError, match="not a checkpoint"):
             checkpoint.write(tmp_path, "Test", {})
         assert (tmp_path / "state.json").read_text() == '{"mine": 1}'
 
     def test_a_file_is_not_a_folder(self, tmp_path):
         (tmp_path / "x").write_text("x")
 
-        with pytest.raises(BadArgument, match="is a file"):
+        with pytest.raises(InvalidArgumentError, match="is a file"):
             checkpoint.write(tmp_path / "x", "Test", {})
 
     def test_what_users_add_to_a_checkpoint_stays(self, tmp_path):
@@ -297,20 +297,20 @@ class TestRefusals:
 
     def test_no_checkpoint_is_said(self, tmp_path):
         for folder in (tmp_path, tmp_path / "absent"):
-            with pytest.raises(BadArgument, match=r"no checkpoint: it has no state\.json"):
+            with pytest.raises(InvalidArgumentError, match=r"no checkpoint: it has no state\.json"):
                 checkpoint.read(folder)
 
     def test_a_state_that_cannot_be_opened_is_said(self, tmp_path):
         (tmp_path / "state.json").mkdir()
 
-        with pytest.raises(BadArgument, match="cannot be read"):
+        with pytest.raises(InvalidArgumentError, match="cannot be read"):
             checkpoint.read(tmp_path)
 
     def test_a_newer_version_names_both_and_a_way_out(self, tmp_path):
         checkpoint.write(tmp_path, "Test", {})
         edit(tmp_path, lambda content: content.update(version=2))
 
-        with pytest.raises(BadArgument, match=r"has version 2 .* reads version 1") as caught:
+        with pytest.raises(InvalidArgumentError, match=r"has version 2 .* reads version 1") as caught:
             checkpoint.read(tmp_path)
         assert "release" in caught.value.hint
 
@@ -335,7 +335,7 @@ class TestHostile:
         return tmp_path / "c"
 
     def refused(self, folder, *parts):
-        with pytest.raises(IntegrityFailed) as caught:
+        with pytest.raises(IntegrityError) as caught:
             checkpoint.read(folder)
         for part in parts:
             assert part in str(caught.value)
@@ -439,7 +439,7 @@ class TestHostile:
             stream.write(b"\x55")
         checkpoint.read(folder)
 
-        with pytest.raises(IntegrityFailed, match=f"{path.name} does not have the digest"):
+        with pytest.raises(IntegrityError, match=f"{path.name} does not have the digest"):
             checkpoint.read(folder, deep=True)
 
     @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"format": '], ids=["empty", "open", "deep", "cut"])
@@ -530,7 +530,7 @@ def test_a_full_disk_is_named_and_the_old_state_stands(small_disk, tensors):
     checkpoint.write(small_disk / "c", "Test", old)
     before = sorted(path.name for path in (small_disk / "c").iterdir())
 
-    with pytest.raises(DiskFull, match="small"):
+    with pytest.raises(DiskFullError, match="small"):
         checkpoint.write(small_disk / "c", "Test", tensors)
     assert same(checkpoint.read(small_disk / "c", deep=True), old)
     assert sorted(path.name for path in (small_disk / "c").iterdir()) == before

@@ -19,7 +19,7 @@ import pytest
 from stored_data import trajectory, write_dataset
 
 from datasets_rl import disk
-from datasets_rl.errors import DiskFull, Locked
+from datasets_rl.errors import DiskFullError, LockedError
 
 HOLDER = """
 import sys, time
@@ -174,7 +174,7 @@ def test_sizes_are_sums_and_room_is_asked_of_the_nearest_folder_that_exists(tmp_
     assert disk.tree_bytes(tmp_path) == 10
     assert disk.free_bytes(tmp_path / "not" / "there") > 0
     disk.require_free(tmp_path / "not" / "there", 1)
-    with pytest.raises(DiskFull, match="the dataset"):
+    with pytest.raises(DiskFullError, match="the dataset"):
         disk.require_free(tmp_path, 1 << 60, "the dataset")
 
 
@@ -200,7 +200,7 @@ def test_a_full_disk_is_named_and_the_old_file_stays(small_disk):
     (small_disk / "a.txt").write_text("old")
     fill(small_disk, 8192)
 
-    with pytest.raises(DiskFull, match="small"):
+    with pytest.raises(DiskFullError, match="small"):
         disk.write_text(small_disk / "a.txt", "x" * 100_000)
     assert texts(small_disk)["a.txt"] == "old"
     assert {path.name for path in small_disk.iterdir()} == {"a.txt", "filler"}
@@ -215,7 +215,7 @@ def test_a_dataset_that_does_not_fit_says_so_wherever_the_disk_is_full(small_dis
     failed = None
     try:
         write_dataset(small_disk / "toy", [trajectory(400, seed=seed) for seed in range(3)])
-    except DiskFull as error:
+    except DiskFullError as error:
         failed = error.path
     assert failed == (small_disk / "toy" if room < 53_248 else None)
     assert (small_disk / "toy" / "manifest.json").exists() == (failed is None)
@@ -227,7 +227,7 @@ def test_a_lock_is_waited_for_and_the_owner_is_named(tmp_path, holder):
     began = time.monotonic()
 
     lock = disk.lock(tmp_path / "x.lock", "d4rl/x", wait=0.3, waiting=waited.append)
-    with pytest.raises(Locked, match=rf"process {process.pid} on ") as caught, lock:
+    with pytest.raises(LockedError, match=rf"process {process.pid} on ") as caught, lock:
         pytest.fail("two owners")
     assert time.monotonic() - began >= 0.3
     assert waited == [caught.value.owner]
@@ -307,7 +307,7 @@ def test_a_forked_child_does_not_hold_the_lock_of_its_dead_parent(tmp_path):
 def test_a_lock_of_another_host_is_respected(tmp_path):
     (tmp_path / "x.lock").write_text("1\nnode3\n77\n")
 
-    with pytest.raises(Locked, match="process 1 on node3"), disk.lock(tmp_path / "x.lock", "d4rl/x", wait=0):
+    with pytest.raises(LockedError, match="process 1 on node3"), disk.lock(tmp_path / "x.lock", "d4rl/x", wait=0):
         pytest.fail("two owners")
 
 

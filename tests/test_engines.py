@@ -9,7 +9,7 @@ import pytest
 
 from datasets_rl.engines import PartLost
 from datasets_rl.engines.local import Local
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.progress import Report
 
 
@@ -18,7 +18,7 @@ def answer(task, report):
     if "exit" in task:
         os._exit(task["exit"])
     if "problems" in task:
-        raise ConversionFailed("toy/data", task["problems"], hint="give another file")
+        raise ConversionError("toy/data", task["problems"], hint="give another file")
     print("a library prints")
     for steps in task.get("steps", []):
         report._told = 0.0  # as if it were long ago
@@ -48,7 +48,7 @@ def test_an_error_comes_back_whole_and_its_process_goes_on():
     with Local(1) as engine:
         waits = [engine.begin(answer, task, Report()) for task in ({}, {"problems": ["a", "b"]}, {})]
         first = waits[0]()
-        with pytest.raises(ConversionFailed) as raised:
+        with pytest.raises(ConversionError) as raised:
             waits[1]()
         assert waits[2]()["process"] == first["process"]
 

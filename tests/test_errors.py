@@ -10,22 +10,22 @@ from datasets_rl import errors
 
 EXAMPLES = [
     errors.DatasetsRLError("it broke", hint="mend it"),
-    errors.BadArgument("batch_size is 0; expected at least 1"),
-    errors.UnknownKey("observations", ["observation", "action"]),
-    errors.UnknownId("d4rl/hoper", ["d4rl/hopper-medium-v2"], "183 ids of d4rl"),
-    errors.NotADataset("/data/door", hint="rlds download"),
-    errors.FetchFailed("x.hdf5", [("https://a", "404"), ("https://b", "timed out")]),
-    errors.Offline("x.hdf5"),
-    errors.IntegrityFailed("x", ["too short", "too old"]),
-    errors.ManifestInvalid("m", ["steps is -1"], hint="upgrade"),
-    errors.DiskFull("/data", 10, 5, "the download"),
-    errors.DiskFull("/data", None, 0),
-    errors.MissingDependency("h5py", "minari", "reading HDF5"),
-    errors.ConversionFailed("x", ["no rewards"]),
-    errors.PreprocessFailed("step 0 (function) at episode 3: it broke", hint="mend it"),
-    errors.NotEnoughMemory("stack_frames needs 8 bytes of memory: this machine has 4", hint="give a smaller n"),
-    errors.Locked("d4rl/x", "process 4711 on node3", "/data/x.lock"),
-    errors.NeedsYes("removing d4rl/x"),
+    errors.InvalidArgumentError("batch_size is 0; expected at least 1"),
+    errors.UnknownKeyError("observations", ["observation", "action"]),
+    errors.UnknownIdError("d4rl/hoper", ["d4rl/hopper-medium-v2"], "183 ids of d4rl"),
+    errors.NotADatasetError("/data/door", hint="rlds download"),
+    errors.FetchError("x.hdf5", [("https://a", "404"), ("https://b", "timed out")]),
+    errors.OfflineError("x.hdf5"),
+    errors.IntegrityError("x", ["too short", "too old"]),
+    errors.ManifestError("m", ["steps is -1"], hint="upgrade"),
+    errors.DiskFullError("/data", 10, 5, "the download"),
+    errors.DiskFullError("/data", None, 0),
+    errors.MissingDependencyError("h5py", "minari", "reading HDF5"),
+    errors.ConversionError("x", ["no rewards"]),
+    errors.PreprocessError("step 0 (function) at episode 3: it broke", hint="mend it"),
+    errors.NotEnoughMemoryError("stack_frames needs 8 bytes of memory: this machine has 4", hint="give a smaller n"),
+    errors.LockedError("d4rl/x", "process 4711 on node3", "/data/x.lock"),
+    errors.ConfirmationRequiredError("removing d4rl/x"),
     errors.UnknownFinalWarning("d4rl/x", 3, 4),
 ]
 
@@ -52,10 +52,10 @@ def test_the_hint_stands_in_a_line_of_its_own(error):
 @pytest.mark.parametrize(
     ("ours", "builtin"),
     [
-        (errors.BadArgument, ValueError),
-        (errors.UnknownId, LookupError),
-        (errors.NotADataset, LookupError),
-        (errors.MissingDependency, ImportError),
+        (errors.InvalidArgumentError, ValueError),
+        (errors.UnknownIdError, LookupError),
+        (errors.NotADatasetError, LookupError),
+        (errors.MissingDependencyError, ImportError),
     ],
 )
 def test_code_that_catches_the_builtin_class_catches_ours(ours, builtin):

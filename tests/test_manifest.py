@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from stored_data import reseal, trajectory, write_dataset
 
-from datasets_rl.errors import IntegrityFailed, ManifestInvalid, NotADataset
+from datasets_rl.errors import IntegrityError, ManifestError, NotADatasetError
 from datasets_rl.format import StoredDataset
 from datasets_rl.manifest import Manifest, RawFile
 from datasets_rl.storages import DatasetStorage
@@ -189,7 +189,7 @@ def test_a_hostile_value_is_refused_at_open(folder, path, value):
     """Never another type of exception, whatever stands there: callers catch ours and show the folder."""
     put(folder, at(document_of(folder), *path, value=value))
 
-    with pytest.raises((ManifestInvalid, IntegrityFailed)):
+    with pytest.raises((ManifestError, IntegrityError)):
         DatasetStorage(StoredDataset(folder))
 
 
@@ -202,7 +202,7 @@ def test_any_value_anywhere_opens_as_it_was_or_is_refused(folder, number, value)
     put(folder, at(document, name, value=value))
     expected = trajectory(3).states["observation",][0].tolist()
 
-    with suppress(IntegrityFailed):
+    with suppress(IntegrityError):
         assert DatasetStorage(StoredDataset(folder)).get(0)["observation"].tolist() == expected
 
 
@@ -212,7 +212,7 @@ def test_a_field_that_ted_needs_is_missed(folder, name):
     document["schema"] = [field for field in document["schema"] if ".".join(field["key"]) != name]
     put(folder, document)
 
-    with pytest.raises(ManifestInvalid, match=f"{name} is not in the schema"):
+    with pytest.raises(ManifestError, match=f"{name} is not in the schema"):
         StoredDataset(folder)
 
 
@@ -224,7 +224,7 @@ def test_all_faults_are_named_at_once(folder):
     document["schema"][0] |= {"dtype": "|O", "shape": [-1]}
     put(folder, document)
 
-    with pytest.raises(ManifestInvalid) as caught:
+    with pytest.raises(ManifestError) as caught:
         StoredDataset(folder)
     for part in ("steps is -1", "episodes is 'two'", "faults is", "statistics is", "../x", ".dtype is"):
         assert any(part in problem for problem in caught.value.problems), part
@@ -233,7 +233,7 @@ def test_all_faults_are_named_at_once(folder):
 def test_a_later_format_version_says_to_upgrade(folder):
     put(folder, at(document_of(folder), "format_version", value=2))
 
-    with pytest.raises(ManifestInvalid, match="format_version is 2") as caught:
+    with pytest.raises(ManifestError, match="format_version is 2") as caught:
         StoredDataset(folder)
     assert caught.value.hint == "upgrade datasets-rl"
 
@@ -246,14 +246,14 @@ def test_a_later_format_version_says_to_upgrade(folder):
 def test_what_is_no_json_object_is_refused(folder, text):
     (folder / "manifest.json").write_text(text, encoding="utf-8")
 
-    with pytest.raises(ManifestInvalid):
+    with pytest.raises(ManifestError):
         StoredDataset(folder)
 
 
 def test_bytes_that_are_no_text_are_refused(folder):
     (folder / "manifest.json").write_bytes(b"\xff\xfe\x00{}")
 
-    with pytest.raises(ManifestInvalid, match="not JSON"):
+    with pytest.raises(ManifestError, match="not JSON"):
         StoredDataset(folder)
 
 
@@ -262,7 +262,7 @@ def test_a_huge_manifest_is_not_read(folder):
     with (folder / "manifest.json").open("r+b") as stream:
         stream.truncate(1 << 30)
 
-    with pytest.raises(ManifestInvalid, match="at most"):
+    with pytest.raises(ManifestError, match="at most"):
         StoredDataset(folder)
 
 
@@ -273,14 +273,14 @@ def test_a_manifest_that_is_no_file_is_refused(folder, kind):
     kept = path.rename(folder.parent / "elsewhere.json")
     {"link": lambda: path.symlink_to(kept), "folder": path.mkdir, "pipe": lambda: os.mkfifo(path)}[kind]()
 
-    with pytest.raises(ManifestInvalid, match="not a file"):
+    with pytest.raises(ManifestError, match="not a file"):
         StoredDataset(folder)
 
 
 def test_no_manifest_means_no_dataset(folder):
     (folder / "manifest.json").unlink()
 
-    with pytest.raises(NotADataset, match="no manifest"):
+    with pytest.raises(NotADatasetError, match="no manifest"):
         StoredDataset(folder)
 
 
@@ -289,7 +289,7 @@ def test_a_link_instead_of_a_file_is_refused_whatever_size_the_manifest_gives(fo
     (folder / "rows.npy").rename(outside)
     (folder / "rows.npy").symlink_to(outside)
 
-    with pytest.raises(IntegrityFailed, match=r"rows\.npy is a link"):
+    with pytest.raises(IntegrityError, match=r"rows\.npy is a link"):
         StoredDataset(folder)
 
 
@@ -304,7 +304,7 @@ def test_a_folder_of_files_that_is_a_link_is_refused(folder):
     document["metadata"] = {"w": {"file": "metadata/w.npy"}}
     put(folder, document)
 
-    with pytest.raises(IntegrityFailed, match=r"metadata/w\.npy is a link"):
+    with pytest.raises(IntegrityError, match=r"metadata/w\.npy is a link"):
         StoredDataset(folder)
 
 
@@ -314,5 +314,5 @@ def test_a_pipe_instead_of_a_file_is_refused(folder):
     document["files"].append({"path": "pipe.npy", "bytes": 0, "sha256": ""})
     put(folder, document)
 
-    with pytest.raises(IntegrityFailed, match=r"pipe\.npy is a link, or no file"):
+    with pytest.raises(IntegrityError, match=r"pipe\.npy is a link, or no file"):
         StoredDataset(folder)

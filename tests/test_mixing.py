@@ -8,7 +8,15 @@ import pytest
 import torch
 from stored_data import columns, trajectory, write_dataset
 
-from datasets_rl import BadArgument, LazyTensorStorage, Member, TensorDictReplayBuffer, load, load_mixture, mixture
+from datasets_rl import (
+    InvalidArgumentError,
+    LazyTensorStorage,
+    Member,
+    TensorDictReplayBuffer,
+    load,
+    load_mixture,
+    mixture,
+)
 from datasets_rl.mixing import mixture_toml
 
 tomllib = pytest.importorskip("tomllib")
@@ -149,7 +157,7 @@ def test_what_is_written_is_read_as_it_was():
 )
 @pytest.mark.usefixtures("small", "large")
 def test_a_file_that_is_no_mixture_is_refused_with_all_that_is_wrong(tmp_path, text, said):
-    with pytest.raises(BadArgument) as raised:
+    with pytest.raises(InvalidArgumentError) as raised:
         load_mixture(file_of(tmp_path, text))
 
     for one in said:
@@ -157,12 +165,12 @@ def test_a_file_that_is_no_mixture_is_refused_with_all_that_is_wrong(tmp_path, t
 
 
 def test_a_step_that_needs_whole_episodes_is_refused(small):
-    with pytest.raises(BadArgument, match="keep_returns: they need whole episodes") as raised:
+    with pytest.raises(InvalidArgumentError, match="keep_returns: they need whole episodes") as raised:
         mixture([Member(str(small), transforms=["keep_returns:3"])])
 
     assert "rlds preprocess" in raised.value.hint
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(BadArgument, match=r"none\.toml cannot be read"):
+    with pytest.raises(InvalidArgumentError, match=r"none\.toml cannot be read"):
         load_mixture(tmp_path / "none.toml")

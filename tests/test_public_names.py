@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import os
 import subprocess
@@ -40,13 +39,12 @@ def test_every_error_is_a_public_name():
     assert set(errors.__all__) <= set(datasets_rl.__all__)
 
 
-def test_type_checkers_see_the_names_that_programs_see():
-    tree = ast.parse(Path(inspect.getfile(datasets_rl)).read_text())
-    block = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = {alias.name: node.module for node in block.body for alias in node.names}
-
-    assert seen == datasets_rl._HOMES
-    assert {*seen, "__version__"} == set(datasets_rl.__all__)
+def test_former_names_of_errors_are_found_with_a_warning():
+    assert set(errors.RENAMED.values()) <= set(errors.__all__)
+    for home in (datasets_rl, errors):
+        for former, name in errors.RENAMED.items():
+            with pytest.warns(DeprecationWarning, match=f"{former} is called {name} now"):
+                assert getattr(home, former) is getattr(errors, name)
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():

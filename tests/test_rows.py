@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from datasets_rl import disk
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.rows import WIDE_BYTES, Column, Field, Schema
 
 F4, F8, I1, BOOL = (np.dtype(name) for name in ("f4", "f8", "i1", "?"))
@@ -93,7 +93,7 @@ def test_a_schema_survives_json():
     ],
 )
 def test_fields_that_contradict_each_other_or_the_format_are_refused(fields, problem):
-    with pytest.raises(BadArgument, match=problem):
+    with pytest.raises(InvalidArgumentError, match=problem):
         Schema(fields)
 
 
@@ -104,12 +104,12 @@ def test_a_key_that_names_a_file_fits_into_the_name_of_one(tmp_path, shape, text
     for name in (*fits.arrays, fits.final_ends_file, fits.texts_file):
         disk.write_json(tmp_path / name, {})
 
-    with pytest.raises(BadArgument, match=r"k{40}\.\.\. has a name of 201 bytes; expected 200 at most"):
+    with pytest.raises(InvalidArgumentError, match=r"k{40}\.\.\. has a name of 201 bytes; expected 200 at most"):
         Schema.layout([Column(("k" * 201,), dtype, shape, text=text)])
 
 
 def test_all_faults_of_a_schema_are_named_at_once():
-    with pytest.raises(BadArgument) as caught:
+    with pytest.raises(InvalidArgumentError) as caught:
         Schema([Field(("a",), F4, (0,)), Field(("b",), np.dtype("O"), ()), Field(("c",), F4, (), offset=3)])
     for part in ("a has shape", "b has dtype", "c has offset"):
         assert part in str(caught.value)

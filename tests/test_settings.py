@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.settings import Settings
 
 
@@ -71,12 +71,12 @@ def test_a_relative_home_does_not_move_with_the_working_folder(tmp_path, monkeyp
     ids=lambda value: value[:20],
 )
 def test_a_value_that_its_kind_does_not_allow_is_named(name, value):
-    with pytest.raises(BadArgument, match=name):
+    with pytest.raises(InvalidArgumentError, match=name):
         Settings.from_env({name: value})
 
 
 def test_all_wrong_variables_are_named_at_once():
-    with pytest.raises(BadArgument) as caught:
+    with pytest.raises(InvalidArgumentError) as caught:
         Settings.from_env({"RLDS_JOBS": "x", "RLDS_TIMEOUT": "x", "RLDS_OFFLINE": "x", "RLDS_MIRRORS": "x"})
     for name in ("RLDS_JOBS", "RLDS_TIMEOUT", "RLDS_OFFLINE", "RLDS_MIRRORS"):
         assert name in str(caught.value)

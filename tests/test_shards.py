@@ -16,7 +16,7 @@ from upstreams import hub
 from datasets_rl import Selection, library, verification
 from datasets_rl.engines import PartLost
 from datasets_rl.engines.local import Local
-from datasets_rl.errors import BadArgument, ConversionFailed
+from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fetch.ahead import Ahead
 from datasets_rl.fetch.parallel import Limiter
 from datasets_rl.format import part
@@ -178,7 +178,7 @@ def test_a_fault_in_another_process_is_told_as_it_is_here(raw, get, tmp_path):
     (copy / NAME / "data" / "17" / "metadata.json").write_text('{"total_steps": 99}')
     told = []
     for jobs in (1, 3):
-        with pytest.raises(ConversionFailed, match=r"episode 17: it has . steps; its metadata says 99") as caught:
+        with pytest.raises(ConversionError, match=r"episode 17: it has . steps; its metadata says 99") as caught:
             get(f"home{jobs}", jobs=jobs, from_local=copy)
         told.append(caught.value.problems)
 
@@ -204,12 +204,12 @@ class Here(contextlib.nullcontext):
 
 
 def test_a_process_that_dies_is_told(get):
-    with pytest.raises(ConversionFailed, match="the process that read its files ended with -9"):
+    with pytest.raises(ConversionError, match="the process that read its files ended with -9"):
         get(engine=Here(3, PartLost("ended with -9")))
 
 
 def test_a_shard_that_makes_no_part_is_read_here_so_that_its_fault_is_told_with_the_numbers_of_the_dataset(get):
-    assert content(get("here", engine=Here(3, ConversionFailed(ID, ["row 2 of the part"])))) == content(get())
+    assert content(get("here", engine=Here(3, ConversionError(ID, ["row 2 of the part"])))) == content(get())
 
 
 def test_what_is_counted_is_every_step_once(get, dies_at, monkeypatch):
@@ -231,7 +231,7 @@ def test_what_is_counted_is_every_step_once(get, dies_at, monkeypatch):
     monkeypatch.setattr(library, "report", counted)
     steps = len(StoredDataset(get()))
     get("parts", engine=Here())
-    get("failed", engine=Here(3, ConversionFailed(ID, ["row 2"])))
+    get("failed", engine=Here(3, ConversionError(ID, ["row 2"])))
     get("several", jobs=3)
     assert [one.steps for one in counts] == [steps] * 4
 
@@ -360,9 +360,9 @@ def test_sizes_and_globs_choose_among_the_files(raw, get):
     stored = StoredDataset(get("size", selection=Selection(max_size=most)))
     assert 0 < len(stored.episodes) <= 9
     assert stored.episodes["source"].tolist() == [*range(len(stored.episodes))]
-    with pytest.raises(BadArgument, match="the first piece alone has"):
+    with pytest.raises(InvalidArgumentError, match="the first piece alone has"):
         get("small", selection=Selection(max_size=1000))
-    with pytest.raises(BadArgument, match="no file is left"):
+    with pytest.raises(InvalidArgumentError, match="no file is left"):
         get("none", selection=Selection(include=("*.hdf5",)))
 
 
@@ -385,12 +385,12 @@ def test_groups_come_in_order_and_no_more_than_there_is_room_for():
 def test_a_failure_comes_when_its_turn_is():
     def fetch(group, _):
         if group == [2]:
-            raise BadArgument("no")
+            raise InvalidArgumentError("no")
         return [group]
 
     with Ahead([[0], [1], [2], [3]], fetch, room=9) as ahead:
         assert [ahead.take(), ahead.take()] == [[[0]], [[1]]]
-        with pytest.raises(BadArgument, match="no"):
+        with pytest.raises(InvalidArgumentError, match="no"):
             ahead.take()
 
 

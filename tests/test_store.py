@@ -15,7 +15,7 @@ import pytest
 from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl import disk, load, sources, store
-from datasets_rl.errors import BadArgument, IntegrityFailed, Locked, NotADataset, UnknownId
+from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockedError, NotADatasetError, UnknownIdError
 from datasets_rl.format import StoredDataset
 from datasets_rl.library import download
 from datasets_rl.preprocess import Recipe, preprocess
@@ -71,7 +71,7 @@ def test_a_derived_dataset_is_found_again_under_the_name_that_it_was_given(folde
 
 def test_a_name_that_another_result_has_is_refused_unless_one_insists(folder):
     made = scaled(folder, 3, as_="x")
-    with pytest.raises(BadArgument, match="holds the result of another recipe"):
+    with pytest.raises(InvalidArgumentError, match="holds the result of another recipe"):
         scaled(folder, 4, as_="x")
     assert np.isclose(rewards(made), 3 * rewards(folder))
     scaled(folder, 4, as_="x", force=True)
@@ -80,21 +80,21 @@ def test_a_name_that_another_result_has_is_refused_unless_one_insists(folder):
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".x", "a b", "x" * 101, "a@", "7", "x@8"])
 def test_names_that_cannot_be_a_folder_are_refused(folder, name):
-    with pytest.raises((BadArgument, UnknownId)):
+    with pytest.raises((InvalidArgumentError, UnknownIdError)):
         store.place(f"{ID}@{name}")
     if name:
-        with pytest.raises(BadArgument, match="cannot name a derived dataset"):
+        with pytest.raises(InvalidArgumentError, match="cannot name a derived dataset"):
             scaled(folder, 3, as_=name)
 
 
 def test_one_place_is_named_for_a_result(folder, tmp_path):
-    with pytest.raises(BadArgument, match="dest and in_place name different places"):
+    with pytest.raises(InvalidArgumentError, match="dest and in_place name different places"):
         scaled(folder, 3, dest=tmp_path / "out", in_place=True)
 
 
 def test_a_recipe_is_not_applied_to_its_own_result_unless_one_insists(folder):
     made = scaled(folder, 3)
-    with pytest.raises(BadArgument, match="is a result of this very recipe"):
+    with pytest.raises(InvalidArgumentError, match="is a result of this very recipe"):
         scaled(made, 3)
     twice = scaled(made, 3, force=True)
     assert twice == folder.with_name("pendulum@scale_rewards-3@scale_rewards-3")
@@ -122,7 +122,7 @@ def test_undo_steps_back_through_all_versions_down_to_the_download(folder, home)
     for wanted in reversed(identities[:-1]):
         store.undo(folder)
         assert disk.identity(folder) == wanted
-    with pytest.raises(BadArgument, match="has no earlier version"):
+    with pytest.raises(InvalidArgumentError, match="has no earlier version"):
         store.undo(folder)
     assert hidden(home) == []
 
@@ -191,7 +191,7 @@ def test_an_opened_dataset_is_sent_to_other_processes_as_it_was_opened(folder):
     assert np.array_equal(sent.column(("next", "reward")), opened.column(("next", "reward")))
 
     store.prune(store.place(ID))
-    with pytest.raises(IntegrityFailed, match="another version took its place"):
+    with pytest.raises(IntegrityError, match="another version took its place"):
         pickle.loads(pickle.dumps(opened))
 
 
@@ -321,12 +321,12 @@ def test_the_place_of_a_folder_is_that_of_its_id_where_it_ends_with_that(home):
 
 @pytest.mark.usefixtures("home")
 def test_what_is_not_there_is_named_with_the_command_that_makes_it():
-    with pytest.raises(NotADataset, match="it is not downloaded") as caught:
+    with pytest.raises(NotADatasetError, match="it is not downloaded") as caught:
         store.locate(ID)
     assert caught.value.hint == "rlds download demo/pendulum"
-    with pytest.raises(NotADataset, match="it was not made"):
+    with pytest.raises(NotADatasetError, match="it was not made"):
         load(f"{ID}@none")
-    with pytest.raises(UnknownId):
+    with pytest.raises(UnknownIdError):
         store.locate("demo/none@x")
 
 
@@ -345,9 +345,9 @@ def test_a_dataset_derives_another_and_opens_it(folder):
 
 def test_a_dataset_is_replaced_only_where_one_says_so(folder):
     dataset = load(ID)
-    with pytest.raises(BadArgument, match="neither was given"):
+    with pytest.raises(InvalidArgumentError, match="neither was given"):
         dataset.preprocess(lambda step: step)
-    with pytest.raises(BadArgument, match="both was given"):
+    with pytest.raises(InvalidArgumentError, match="both was given"):
         dataset.preprocess(lambda step: step, dest=folder.parent / "x", in_place=True)
 
 
@@ -356,7 +356,7 @@ def test_a_change_waits_seconds_for_another_one_and_names_its_process(folder):
     other = subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE)
     try:
         assert other.stdout.readline() == b"in\n"
-        with pytest.raises(Locked, match=f"process {other.pid} on "):
+        with pytest.raises(LockedError, match=f"process {other.pid} on "):
             store.undo(folder)
     finally:
         other.kill()
@@ -381,9 +381,9 @@ def test_a_merge_needs_no_step_and_names_each_dataset_once(folder, home):
     both = preprocess([folder, made], Recipe([], "merge"), dest=home / "else" / "both")
 
     assert len(StoredDataset(both)) == 2 * len(StoredDataset(folder))
-    with pytest.raises(BadArgument, match="is named twice"):
+    with pytest.raises(InvalidArgumentError, match="is named twice"):
         preprocess([folder, folder], Recipe([], "merge"), dest=Path(home / "else" / "twice"))
-    with pytest.raises(BadArgument, match="has no step"):
+    with pytest.raises(InvalidArgumentError, match="has no step"):
         preprocess(folder, Recipe([], "nothing"), dest=home / "else" / "same")
 
 
@@ -460,7 +460,7 @@ def test_a_damaged_derived_dataset_blocks_no_other(folder):
 
 def test_a_derived_dataset_is_not_downloaded(folder):
     scaled(folder, 3, as_="x")
-    with pytest.raises(BadArgument, match="cannot be downloaded"):
+    with pytest.raises(InvalidArgumentError, match="cannot be downloaded"):
         download(f"{ID}@x", force=True)
 
 

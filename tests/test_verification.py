@@ -18,7 +18,7 @@ from stored_data import columns, reseal, trajectory, write_dataset
 
 from datasets_rl import library, sources, verification, verify
 from datasets_rl.convert import stated_specs
-from datasets_rl.errors import IntegrityFailed
+from datasets_rl.errors import IntegrityError
 from datasets_rl.format import StoredDataset
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.rows import Column
@@ -76,7 +76,7 @@ def with_changed(document: dict, path: tuple) -> dict:
 def is_found(folder) -> bool:
     try:
         return bool(verify(folder, deep=True).problems)
-    except IntegrityFailed:
+    except IntegrityError:
         return True
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from datasets_rl.errors import BadArgument, DiskFull, IntegrityFailed
+from datasets_rl.errors import DiskFullError, IntegrityError, InvalidArgumentError
 
 from ..errors import code_of
 from ..options import Ids, Outcome, Shell, each, engine_of, exit_code, known, read_size
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN_URLS = 12
-FULL = code_of(DiskFull("", 0, 0))
+FULL = code_of(DiskFullError("", 0, 0))
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def run(
     )
     settings = shell.settings if jobs is None else dataclasses.replace(shell.settings, jobs=jobs)
     if from_local is not None and len(set(ids)) > 1 and not from_local.is_dir():
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"--from-local {from_local} is one file for {len(set(ids))} ids; expected one id, or a folder"
         )
     common = {
@@ -177,7 +177,7 @@ def _get(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Got:
         anew = options["force"] or options["raw_only"] or not place.exists
         present = not anew and library.missing_part(place.folder, options["selection"]) is None
         folder = library.download(dataset_id, **options)
-    except IntegrityFailed as error:
+    except IntegrityError as error:
         if options["from_local"] is not None:
             edited = ", or take this one as it is with --no-hash-check" if options["hash_check"] else ""
             error.hint = f"give another file with --from-local{edited}"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 
 from ..errors import EXIT_CODES
 from ..options import Shell
@@ -54,4 +54,6 @@ def run(
     if topic == "environment":
         data = {"environment": [{"name": name, "meaning": meaning} for name, meaning in _ENVIRONMENT]}
         return Result(data, [Table(("variable", "meaning"), _ENVIRONMENT)], quiet=[name for name, _ in _ENVIRONMENT])
-    raise BadArgument(f"no topic or command {topic!r}: the topics are {', '.join(_TOPICS)}", hint="rlds --help")
+    raise InvalidArgumentError(
+        f"no topic or command {topic!r}: the topics are {', '.join(_TOPICS)}", hint="rlds --help"
+    )

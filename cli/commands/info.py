@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datasets_rl.errors import NotADataset, UnknownId
+from datasets_rl.errors import NotADatasetError, UnknownIdError
 from datasets_rl.sources import split_derived
 
 from ..options import Shell, aim, target
@@ -62,7 +62,7 @@ def _find(shell: Shell, dataset: str) -> tuple[Entry | None, Path | None]:
     entry = sources.find(wanted) if isinstance(wanted, str) else None
     try:
         return entry, library.locate(**aim(shell, dataset))
-    except NotADataset:
+    except NotADatasetError:
         if entry is None:
             raise
         return entry, None
@@ -73,7 +73,7 @@ def _entry(dataset_id: str) -> Entry | None:
 
     try:
         return sources.find(dataset_id)
-    except UnknownId:
+    except UnknownIdError:
         return None
 
 

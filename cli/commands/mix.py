@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 
 from ..options import Shell, Targets, aim
 from ..output import Lines, Result, Table
@@ -90,7 +90,7 @@ def run(
     parts = list(zip(datasets, folders, shares, final, strict=True))
     try:
         mixed = mixture([Member(str(folder), one, last, steps) for _, folder, one, last in parts], **settings)
-    except BadArgument as error:
+    except InvalidArgumentError as error:
         for theirs, ours in _HERE.items():
             error.hint = error.hint.replace(theirs, ours)
         raise
@@ -100,7 +100,7 @@ def run(
         file = out.expanduser()
         # The same command run again finds its own file.
         if file.exists() and not force and file.read_bytes() != text.encode():
-            raise BadArgument(f"{out} exists already", hint="add --force to overwrite it")
+            raise InvalidArgumentError(f"{out} exists already", hint="add --force to overwrite it")
         disk.write_text(file, text)
     return Result(
         {
@@ -119,13 +119,17 @@ def _check_writable(out: Path) -> None:
     """Refuse a place that no file can be written to, before the datasets are opened.
 
     Raises:
-        BadArgument: If the folder does not exist, or the file is one.
+        InvalidArgumentError: If the folder does not exist, or the file is one.
     """
     if not out.absolute().parent.is_dir():
         folder = out.absolute().parent
-        raise BadArgument(f"{out} cannot be written: {folder} is not a folder", hint=f"create it: mkdir -p {folder}")
+        raise InvalidArgumentError(
+            f"{out} cannot be written: {folder} is not a folder", hint=f"create it: mkdir -p {folder}"
+        )
     if out.is_dir():
-        raise BadArgument(f"{out} cannot be written: it is a folder", hint="give the path of a file, as in mix.toml")
+        raise InvalidArgumentError(
+            f"{out} cannot be written: it is a folder", hint="give the path of a file, as in mix.toml"
+        )
 
 
 def _numbers(text: str, datasets: list[str]) -> list[float | None]:
@@ -134,9 +138,13 @@ def _numbers(text: str, datasets: list[str]) -> list[float | None]:
     try:
         found: list[float | None] = [float(one) for one in text.split(",")]
     except ValueError as error:
-        raise BadArgument(f"{text!r} is not a list of numbers; expected numbers with commas, as in 0.7,0.3") from error
+        raise InvalidArgumentError(
+            f"{text!r} is not a list of numbers; expected numbers with commas, as in 0.7,0.3"
+        ) from error
     if len(found) != len(datasets):
-        raise BadArgument(f"{text!r} has {len(found)} numbers for {len(datasets)} datasets; expected one for each")
+        raise InvalidArgumentError(
+            f"{text!r} has {len(found)} numbers for {len(datasets)} datasets; expected one for each"
+        )
     return found
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from datasets_rl.errors import BadArgument, DiskFull
+from datasets_rl.errors import DiskFullError, InvalidArgumentError
 
 from ..errors import code_of
 from ..options import Outcome, Shell, aim, each, engine_of, exit_code, read_size
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datasets_rl.preprocess import Preview, Recipe
     from datasets_rl.rows import Column
 
-FULL = code_of(DiskFull("", 0, 0))
+FULL = code_of(DiskFullError("", 0, 0))
 _SHOWN = 4
 
 
@@ -103,7 +103,7 @@ def run(
     if show:
         return _listed()
     if not datasets:
-        raise BadArgument("no dataset is named", hint="rlds preprocess ID --recipe NAME, or --list")
+        raise InvalidArgumentError("no dataset is named", hint="rlds preprocess ID --recipe NAME, or --list")
     if undo:
         others = {
             "--recipe": recipe,
@@ -117,7 +117,7 @@ def run(
             "--force": force,
         }
         if given := [name for name, value in others.items() if value]:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"--undo brings an earlier version back; {', '.join(given)} has no meaning beside it",
                 hint="give --undo and datasets only",
             )
@@ -165,7 +165,7 @@ def _recipe(name: str, inline: list[str], *, merge: bool) -> Recipe:
     if not name and not inline and merge:
         return Recipe([], "merge")
     if not name and not inline:
-        raise BadArgument("no recipe and no step is named", hint="rlds preprocess --list shows all")
+        raise InvalidArgumentError("no recipe and no step is named", hint="rlds preprocess --list shows all")
     parts = ([Recipe.of(name)] if name else []) + ([Recipe.inline(inline)] if inline else [])
     return Recipe(
         [step for part in parts for step in part.steps], " + ".join(part.name for part in parts), parts[0].purpose

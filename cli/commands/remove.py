@@ -11,13 +11,19 @@ from typing import Annotated, Any
 
 import typer
 
-from datasets_rl.errors import BadArgument, ManifestInvalid, NeedsYes, NotADataset, UnknownId
+from datasets_rl.errors import (
+    ConfirmationRequiredError,
+    InvalidArgumentError,
+    ManifestError,
+    NotADatasetError,
+    UnknownIdError,
+)
 
 from ..errors import code_of
 from ..options import Ids, Outcome, Shell, each, exit_code, target
 from ..output import Lines, Result, size_text
 
-REFUSED = code_of(NeedsYes(""))
+REFUSED = code_of(ConfirmationRequiredError(""))
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,9 @@ def _look(shell: Shell, dataset_id: str) -> _There:
     from datasets_rl import disk, store
 
     if isinstance(folder := target(dataset_id), Path):
-        raise BadArgument(f"{folder} is a path; expected the id of a dataset, SOURCE/NAME", hint=_how(shell, folder))
+        raise InvalidArgumentError(
+            f"{folder} is a path; expected the id of a dataset, SOURCE/NAME", hint=_how(shell, folder)
+        )
     spot = store.place(dataset_id, settings=shell.settings)
     if not spot.trees:  # a command that was killed may have removed it, and not known that it had
         store.sweep(spot.root)
@@ -79,9 +87,9 @@ def _how(shell: Shell, folder: Path) -> str:
 
     try:
         dataset_id = Manifest.read(folder).id
-    except (ManifestInvalid, NotADataset, OSError):
+    except (ManifestError, NotADatasetError, OSError):
         return "`rlds list --downloaded` shows the ids"
-    with suppress(UnknownId):
+    with suppress(UnknownIdError):
         if library.place(dataset_id, settings=shell.settings).folder.resolve() == folder.resolve():
             return f"rlds remove {shlex.quote(dataset_id)}"
     return f"it is a dataset of your own, which rm -r {shlex.quote(str(folder))} deletes"
@@ -93,7 +101,7 @@ def _named(found: list[Outcome[_There]]) -> list[str]:
 
 def _confirmed(question: str) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise NeedsYes(question)
+        raise ConfirmationRequiredError(question)
     # Not input(), nor what is built on it: these write to stdout, where only data goes.
     sys.stderr.write(f"{question}? [y/N] ")
     sys.stderr.flush()

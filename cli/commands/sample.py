@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 
 from ..options import Shell, aim
 from ..output import Facts, Result, Table
@@ -108,7 +108,7 @@ def _drawn(replay: Any, size: int) -> Any:
         return replay.sample(size)
     except (MemoryError, OverflowError, RuntimeError, TypeError) as error:
         reason = str(error).partition("\n")[0] or "out of memory"
-        raise BadArgument(f"no batch of {size:,} transitions: {reason}", hint="take a smaller -n") from error
+        raise InvalidArgumentError(f"no batch of {size:,} transitions: {reason}", hint="take a smaller -n") from error
 
 
 def _timed(replay: Any, size: int) -> tuple[int, float]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from datasets_rl.errors import ManifestInvalid, NotADataset
+from datasets_rl.errors import ManifestError, NotADatasetError
 
 from ..options import Shell, aim
 from ..output import Result, Table
@@ -66,6 +66,6 @@ def _changed(place: Mapping[str, Any]) -> bool:
     from datasets_rl import library
     from datasets_rl.manifest import Manifest
 
-    with suppress(NotADataset, ManifestInvalid):
+    with suppress(NotADatasetError, ManifestError):
         return bool(Manifest.read(library.locate(**place)).history)
     return False

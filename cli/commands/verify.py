@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datasets_rl.errors import IntegrityFailed
+from datasets_rl.errors import IntegrityError
 
 from ..errors import code_of
 from ..options import Outcome, Shell, Targets, aim, each, exit_code, known
@@ -17,7 +17,7 @@ from ..output import Lines, Result, size_text
 if TYPE_CHECKING:
     from datasets_rl.verification import Verification
 
-BROKEN = code_of(IntegrityFailed("", ()))
+BROKEN = code_of(IntegrityError("", ()))
 
 
 def run(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms._base import Compose
 
 __all__ = ["InBuffer", "Inverted", "Transform", "axis_faults", "part_of", "size_faults", "transformed", "transforms_of"]
@@ -105,10 +105,10 @@ def transformed(transforms: Sequence[Transform], data: Any) -> Any:
     """Return what transforms, applied in order, make of data.
 
     Raises:
-        BadArgument: If one returns nothing.
+        InvalidArgumentError: If one returns nothing.
     """
     for transform in transforms:
         data = transform(data)
         if data is None:
-            raise BadArgument(f"the transform {transform!r} returned None", hint="return the batch from it")
+            raise InvalidArgumentError(f"the transform {transform!r} returned None", hint="return the batch from it")
     return data

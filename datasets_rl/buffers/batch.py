@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.data import default_collate
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 
 __all__ = ["pinned", "stacked", "time_first"]
 
@@ -19,7 +19,7 @@ def stacked(items: Any) -> Any:
     """Stack a list of items: TensorDicts (lazily where their shapes differ), tensors, numbers, or trees of these.
 
     Raises:
-        BadArgument: If they are something else.
+        InvalidArgumentError: If they are something else.
     """
     if not isinstance(items, list) or not items:
         return items
@@ -31,7 +31,7 @@ def stacked(items: Any) -> Any:
         return tree_map(lambda *leaves: default_collate(list(leaves)), *items)
     except (TypeError, RuntimeError, ValueError) as error:
         kinds = ", ".join(sorted({type(item).__name__ for item in items}))
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"a batch of {kinds} cannot be stacked: {error}",
             hint="give the buffer a collate_fn; `lambda items: items` returns them as a list",
         ) from error
@@ -41,10 +41,10 @@ def time_first(data: Any, axis: int) -> Any:
     """Turn an axis of every leaf to the front: [B, T, ...] becomes [T, B, ...] for axis 1.
 
     Raises:
-        BadArgument: If something has no such axis.
+        InvalidArgumentError: If something has no such axis.
     """
     if getattr(data, "ndim", axis + 1) <= axis:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{type(data).__name__} of shape {list(data.shape)} was to be written along axis {axis}, which it lacks",
             hint="a storage with ndim=2 takes [lanes, time, ...]: give one step of each lane to add, several to extend",
         )

@@ -19,7 +19,7 @@ from datasets_rl.buffers.gate import Gate, GateChain
 from datasets_rl.buffers.keys import BatchKeys, Field, Missing, fields_of
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.checkpoint import Stateful
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.ensemble import UNSAID, SamplerEnsemble
 from datasets_rl.storages.ensemble import StorageEnsemble, with_mask
@@ -65,7 +65,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         **kwargs: Those of `ReplayBuffer` that are left.
 
     Raises:
-        BadArgument: If arguments exclude each other, or the buffers do not fit together; with a table of all keys that
+        InvalidArgumentError: If arguments exclude each other, or the buffers do not fit together; with a table of all keys that
             are not the same.
     """
 
@@ -86,7 +86,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         **kwargs: Any,
     ) -> None:
         if missing not in {"refuse", "drop", "zero"}:
-            raise BadArgument(f"missing is {missing!r}; expected 'refuse', 'drop' or 'zero'")
+            raise InvalidArgumentError(f"missing is {missing!r}; expected 'refuse', 'drop' or 'zero'")
         if rbs:
             _expect_alone(storages=storages, samplers=samplers, writers=writers, collate_fns=collate_fns)
             _expect_flat(rbs)
@@ -134,7 +134,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         """Decide which keys batches have, from the first steps of every buffer that is not empty.
 
         Raises:
-            BadArgument: If the buffers do not fit together.
+            InvalidArgumentError: If the buffers do not fit together.
         """
         members = self._members
         state = tuple(
@@ -236,7 +236,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
                 [keys.fit(part, self._names[number]) for part, number in zip(parts, numbers, strict=True)]
             )
         except RuntimeError as error:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"the parts of the batch cannot be stacked: {error}",
                 hint="give the buffers transforms that make them alike",
             ) from error
@@ -307,11 +307,13 @@ class ReplayBufferEnsemble(ReplayBuffer):
             data: A batch with its ``"index"``, and with the priorities where the buffers look for them.
 
         Raises:
-            BadArgument: If there is no index, or a priority is no finite number from 0.
+            InvalidArgumentError: If there is no index, or a priority is no finite number from 0.
         """
         index = data.get(_INDEX, None)
         if index is None:
-            raise BadArgument(f"the batch has no {_INDEX!r}; expected one that sample() returned, with its index")
+            raise InvalidArgumentError(
+                f"the batch has no {_INDEX!r}; expected one that sample() returned, with its index"
+            )
         for number, member in enumerate(self._members):
             mine = index[_SOURCE] == number
             priority = data.get(getattr(member, "priority_key", "td_error"), None)
@@ -334,7 +336,9 @@ class ReplayBufferEnsemble(ReplayBuffer):
             keys.check([self._names[number] for number in numbers])
             return self._stacked(parts, numbers, keys)
         if isinstance(index, str):
-            raise BadArgument(f"rb[{index!r}] names no buffer", hint=f"ask for the field of some: rb[:, {index!r}]")
+            raise InvalidArgumentError(
+                f"rb[{index!r}] names no buffer", hint=f"ask for the field of some: rb[:, {index!r}]"
+            )
         numbers = self._numbers(index)
         if isinstance(numbers, int):
             return self._members[numbers]
@@ -362,7 +366,9 @@ class ReplayBufferEnsemble(ReplayBuffer):
     def __setitem__(self, index: Any, data: Any) -> None:
         """Write into one of the buffers: ``rb[0, 10:20] = data``."""
         if not (isinstance(index, tuple) and len(index) == 2 and isinstance(index[0], int)):
-            raise BadArgument(f"rb[{index!r}] = ... names no single buffer", hint="write to one of them: rb[i, index]")
+            raise InvalidArgumentError(
+                f"rb[{index!r}] = ... names no single buffer", hint="write to one of them: rb[i, index]"
+            )
         self._members[index[0]][index[1]] = data
 
 
@@ -370,10 +376,10 @@ def _expect_flat(rbs: Sequence[ReplayBuffer]) -> None:
     given: Sequence[Any] = rbs
     strange = [repr(one) for one in given if not isinstance(one, ReplayBuffer)]
     if strange:
-        raise BadArgument(f"{', '.join(strange)}: no replay buffer", hint="give each storage a ReplayBuffer")
+        raise InvalidArgumentError(f"{', '.join(strange)}: no replay buffer", hint="give each storage a ReplayBuffer")
     nested = [number for number, rb in enumerate(rbs) if isinstance(rb, ReplayBufferEnsemble)]
     if nested:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"buffers {nested} are ensembles themselves; their batches have parts already",
             hint="give their buffers: ReplayBufferEnsemble(*(inner[i] for i in range(len(inner))), ...)",
         )
@@ -382,11 +388,11 @@ def _expect_flat(rbs: Sequence[ReplayBuffer]) -> None:
 def _expect_alone(**parts: Any) -> None:
     given = [name for name, part in parts.items() if part is not None]
     if given:
-        raise BadArgument(f"buffers were given, and {', '.join(given)} too: they exclude each other")
+        raise InvalidArgumentError(f"buffers were given, and {', '.join(given)} too: they exclude each other")
 
 
-def _refused(part: Any) -> BadArgument:
-    return BadArgument(
+def _refused(part: Any) -> InvalidArgumentError:
+    return InvalidArgumentError(
         f"{type(part).__name__} cannot become a part of an ensemble: it has those that its buffers had",
         hint="make an ensemble of the changed buffers; `rb.sampler.p` changes their chances",
     )
@@ -399,12 +405,12 @@ def _of_parts(
     collate_fns: Sequence[Callable[[Any], Any] | None] | None,
 ) -> tuple[tuple[ReplayBuffer, ...], StorageEnsemble, SamplerEnsemble, WriterEnsemble]:
     if storages is None or samplers is None or writers is None:
-        raise BadArgument("an ensemble needs buffers, or storages, samplers and writers")
+        raise InvalidArgumentError("an ensemble needs buffers, or storages, samplers and writers")
     counts = {"storages": len(storages), "samplers": len(samplers), "writers": len(writers)}
     if collate_fns is not None:
         counts["collate_fns"] = len(collate_fns)
     if len(set(counts.values())) > 1:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"there are {', '.join(f'{count} {name}' for name, count in counts.items())}; expected as many"
         )
     members = tuple(

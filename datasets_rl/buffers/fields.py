@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.ted.keys import Key, dotted
 
 __all__ = ["field_of", "key_of", "write_field"]
@@ -30,13 +30,13 @@ def field_of(data: Any, key: Key) -> Any:
     """Return what stands at a key in a TensorDict, a tensorclass, or a tree of dicts.
 
     Raises:
-        UnknownKey: If there is no such key.
+        UnknownKeyError: If there is no such key.
     """
     known: list[str] = []
     for name in key:
         known = sorted(map(str, data.keys())) if hasattr(data, "keys") else []
         if name not in known:
-            raise UnknownKey(dotted(key), known)
+            raise UnknownKeyError(dotted(key), known)
         data = data.get(name)
     return data
 
@@ -51,12 +51,12 @@ def write_field(column: Any, value: Any, key: Key, parts: Iterable[slice]) -> No
         parts: The slots to write, part by part.
 
     Raises:
-        BadArgument: If the value does not fit; all faults at once, and nothing has been written then.
+        InvalidArgumentError: If the value does not fit; all faults at once, and nothing has been written then.
     """
     faults: list[str] = []
     pairs = _pairs(column, value, key, faults)
     if faults:
-        raise BadArgument(f"the field cannot be replaced: {'; '.join(faults)}")
+        raise InvalidArgumentError(f"the field cannot be replaced: {'; '.join(faults)}")
     with torch.no_grad():
         for part in parts:
             for old, new in pairs:

@@ -11,7 +11,7 @@ import torch
 from tensordict import NonTensorData, TensorDictBase, is_leaf_nontensor
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import Key, as_key, dotted
 
 __all__ = ["BatchKeys", "Field", "KeyOfMembers", "Missing", "fields_of"]
@@ -138,7 +138,7 @@ class BatchKeys:
             names: The names of all the buffers.
 
         Raises:
-            BadArgument: If a key has another dtype or shape in another buffer, if only some have it and `missing` is
+            InvalidArgumentError: If a key has another dtype or shape in another buffer, if only some have it and `missing` is
                 "refuse", or if it cannot be filled; with a table of all such keys.
         """
         kept = {dotted(key) for key in self._fields}
@@ -152,7 +152,7 @@ class BatchKeys:
             some, other = [one.key for one in unlike if one.alike], [one.key for one in unlike if not one.alike]
             why = [f"only some have {_some(some)}"] if some else []
             why += [f"the dtype or the shape differs in {_some(other)}"] if other else []
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"the members do not fit together: {'; '.join(why)}"
                 + "".join(f"\n  {line.rstrip()}" for line in lines),
                 hint="give members transforms that make them alike"
@@ -162,7 +162,7 @@ class BatchKeys:
             partial = {one.key for one in self.table if not one.everywhere}
             objects = sorted(dotted(key) for key, field in self._fields.items() if field.kind.startswith("object"))
             if objects := [key for key in objects if key in partial]:
-                raise BadArgument(
+                raise InvalidArgumentError(
                     f"missing='zero' cannot fill {', '.join(objects)}: the values are neither tensors nor text",
                     hint="leave them out with missing='drop', or with a transform",
                 )
@@ -175,7 +175,7 @@ class BatchKeys:
             name: The name of the buffer, for the error.
 
         Raises:
-            BadArgument: If a key is missing that must be there, or "refuse" meets a key that was not there when the
+            InvalidArgumentError: If a key is missing that must be there, or "refuse" meets a key that was not there when the
                 keys were decided.
         """
         if self.uniform or not isinstance(part, TensorDictBase):
@@ -185,7 +185,7 @@ class BatchKeys:
         if (lacking and self.missing != "zero") or (more and self.missing == "refuse"):
             changes = [f"no {', '.join(sorted(map(dotted, lacking)))}"] if lacking else []
             changes += [f"also {', '.join(sorted(map(dotted, more)))}"] if more else []
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"{name} gave {' and '.join(changes)}; its first steps had other keys",
                 hint="let its transforms return the same keys for every batch",
             )

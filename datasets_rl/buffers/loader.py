@@ -11,7 +11,7 @@ from torch import Generator
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from datasets_rl.buffers.replay import ReplayBuffer
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 
 __all__ = ["SampledBatches"]
 
@@ -30,12 +30,12 @@ class SampledBatches(IterableDataset[Any]):
         batches: Batches of an epoch; by default until the sampler has run out, which most never do.
 
     Raises:
-        BadArgument: If the buffer has no batch size.
+        InvalidArgumentError: If the buffer has no batch size.
     """
 
     def __init__(self, buffer: ReplayBuffer, batches: int | None = None) -> None:
         if buffer.batch_size is None:
-            raise BadArgument("the buffer has no batch size", hint="give batch_size to its constructor")
+            raise InvalidArgumentError("the buffer has no batch size", hint="give batch_size to its constructor")
         self.buffer = buffer
         self.batches = batches
         self._epoch = 0

@@ -46,7 +46,7 @@ class Mixture(ReplayBufferEnsemble):
         **kwargs: Those of `ReplayBuffer` that are left.
 
     Raises:
-        BadArgument: If arguments exclude each other, or the buffers do not fit together; with a table of all keys that
+        InvalidArgumentError: If arguments exclude each other, or the buffers do not fit together; with a table of all keys that
             are not the same.
     """
 

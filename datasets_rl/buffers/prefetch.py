@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 
 __all__ = ["Prefetch"]
 
@@ -40,7 +40,7 @@ class Prefetch(Generic[Draw, Batch]):
         gate: AbstractContextManager[None],
     ) -> None:
         if depth < 1:
-            raise BadArgument(f"prefetch is {depth}; expected at least 1, or None for none")
+            raise InvalidArgumentError(f"prefetch is {depth}; expected at least 1, or None for none")
         self.depth = depth
         self._draw = draw
         self._make = make

@@ -8,7 +8,7 @@ import torch
 
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.prioritized import PrioritizedSampler
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.list import ListStorage
@@ -86,7 +86,7 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
 
 def _by_priority(kwargs: dict[str, Any], storage: Storage | None, **priorities: Any) -> dict[str, Any]:
     if "sampler" in kwargs:
-        raise BadArgument(
+        raise InvalidArgumentError(
             "sampler was given to a prioritised buffer, which makes its own", hint="use ReplayBuffer(sampler=...)"
         )
     storage = storage if storage is not None else ListStorage(_DEFAULT_SIZE)

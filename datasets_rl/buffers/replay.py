@@ -32,7 +32,7 @@ from datasets_rl.buffers.gate import Gate, GateChain
 from datasets_rl.buffers.prefetch import Prefetch
 from datasets_rl.buffers.state import form_faults, misfits_of, read_batch, saved_batch, saved_batch_faults, turned
 from datasets_rl.checkpoint import Stateful
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.random import RandomSampler
 from datasets_rl.storages._base import Storage
@@ -98,7 +98,7 @@ class ReplayBuffer(Stateful):
         shared: Share the memory with other processes from the start, see `share`.
 
     Raises:
-        BadArgument: If arguments exclude each other; all faults at once.
+        InvalidArgumentError: If arguments exclude each other; all faults at once.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class ReplayBuffer(Stateful):
         if generator is not None and not isinstance(generator, Generator):
             problems.append(f"generator is {generator!r}; expected a torch.Generator")
         if problems:
-            raise BadArgument("; ".join(problems))
+            raise InvalidArgumentError("; ".join(problems))
         if generator is not None:
             self.set_rng(generator)
         self._storage.attach(self)
@@ -258,7 +258,7 @@ class ReplayBuffer(Stateful):
         problems: list[str] = []
         transforms = transforms_of(transform, problems)
         if problems:
-            raise BadArgument("; ".join(problems))
+            raise InvalidArgumentError("; ".join(problems))
         with self._changing():
             self._transforms[index:index] = map(Inverted, transforms) if invert else transforms
         return self
@@ -325,7 +325,7 @@ class ReplayBuffer(Stateful):
             axes: How many of its axes count rows.
 
         Raises:
-            BadArgument: If the sampler could not take them over.
+            InvalidArgumentError: If the sampler could not take them over.
         """
         del data, axes
 
@@ -340,7 +340,7 @@ class ReplayBuffer(Stateful):
             priority: A number, or one for each step.
 
         Raises:
-            BadArgument: If a priority is no finite number from 0, or the shapes differ; nothing has changed then.
+            InvalidArgumentError: If a priority is no finite number from 0, or the shapes differ; nothing has changed then.
         """
         with self._gate:
             rows = self._storage.ravel(index)
@@ -364,7 +364,7 @@ class ReplayBuffer(Stateful):
             The batch, or the batch and a dict of info, with its ``"index"``.
 
         Raises:
-            BadArgument: If no batch size is given anywhere, or the buffer is empty.
+            InvalidArgumentError: If no batch size is given anywhere, or the buffer is empty.
         """
         if self._prefetch is not None and batch_size in {None, self.batch_size}:
             drawn, (batch, info) = self._prefetch.next()
@@ -377,11 +377,11 @@ class ReplayBuffer(Stateful):
     def _draw(self, batch_size: int | None, *, ahead: bool = False) -> Drawn:
         size = batch_size if batch_size is not None else self.batch_size
         if size is None:
-            raise BadArgument("no batch size", hint="give batch_size to the constructor, or to sample()")
+            raise InvalidArgumentError("no batch size", hint="give batch_size to the constructor, or to sample()")
         if type(size) is not int or size < 1:
             problems = size_faults(batch_size=size)
             if problems:
-                raise BadArgument(problems[0])
+                raise InvalidArgumentError(problems[0])
         gate, storage = self._gate, self._storage
         with gate:
             index, info = self._sampler.sample(storage, size)
@@ -435,7 +435,7 @@ class ReplayBuffer(Stateful):
         """Return what of data that came is to be written, as one step or several.
 
         Raises:
-            BadArgument: If this buffer does not take such data.
+            InvalidArgumentError: If this buffer does not take such data.
         """
         del one
         return data
@@ -536,7 +536,7 @@ class ReplayBuffer(Stateful):
     def __iter__(self) -> Iterator[Any]:
         """Yield batches of the batch size of the constructor, until the sampler has run out; most never do."""
         if self.batch_size is None:
-            raise BadArgument("iterating needs a batch size", hint="give batch_size to the constructor")
+            raise InvalidArgumentError("iterating needs a batch size", hint="give batch_size to the constructor")
         ran_out = False
         while not ran_out:
             batch = self.sample()
@@ -548,7 +548,7 @@ class ReplayBuffer(Stateful):
         """Return the next batch of an iteration that the buffer keeps; None once at its end, then the first of another.
 
         Raises:
-            BadArgument: As `sample` does; the next call begins another iteration.
+            InvalidArgumentError: As `sample` does; the next call begins another iteration.
         """
         iterator, self._iterator = self._iterator or iter(self), None
         batch = next(iterator, None)
@@ -607,7 +607,7 @@ class ReplayBuffer(Stateful):
         """Take over a state that `state_dict` returned; one of another capacity too, if its steps fit.
 
         Raises:
-            BadArgument: If it does not fit; nothing has changed then.
+            InvalidArgumentError: If it does not fit; nothing has changed then.
         """
         with self._changing():
             checkpoint.refuse(self.misfits(state_dict))
@@ -655,7 +655,7 @@ class ReplayBuffer(Stateful):
 
 def _expect(part: Any, verb: str) -> None:
     if isinstance(part, type) or not callable(getattr(part, verb, None)):
-        raise BadArgument(f"{part!r} has no method {verb}; expected an instance of a class that has")
+        raise InvalidArgumentError(f"{part!r} has no method {verb}; expected an instance of a class that has")
 
 
 def _collate_of(storage: Storage) -> Callable[[Any], Any] | None:

@@ -11,7 +11,7 @@ from tensordict.utils import expand_as_right
 from torch import Tensor
 
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.writers._base import Writer
 from datasets_rl.writers.round_robin import TensorDictRoundRobinWriter
 
@@ -68,14 +68,14 @@ class TensorDictReplayBuffer(ReplayBuffer):
                 several, which the sampler reduces to one. Without priorities, nothing happens.
 
         Raises:
-            BadArgument: If there is no index, or a priority is no finite number from 0; nothing has changed then.
+            InvalidArgumentError: If there is no index, or a priority is no finite number from 0; nothing has changed then.
         """
         priority = data.get(self.priority_key, None)
         if priority is None:
             return
         index = data.get(_INDEX, None)
         if index is None:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"the batch has no {_INDEX!r}; expected one that sample() returned, with its index",
                 hint="what extend() returned goes into update_priority(index, priority)",
             )
@@ -100,7 +100,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             The batch, or the batch and a dict of info.
 
         Raises:
-            BadArgument: If no batch size is given anywhere, or the buffer is empty.
+            InvalidArgumentError: If no batch size is given anywhere, or the buffer is empty.
         """
         batch, info = super().sample(batch_size, return_info=True)
         if include_info is False:
@@ -133,7 +133,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
 def _without_index(data: Any) -> Any:
     if not is_tensor_collection(data):
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"a {type(data).__name__} was to be written; a TensorDictReplayBuffer has TensorDicts only",
             hint="use ReplayBuffer for other data",
         )

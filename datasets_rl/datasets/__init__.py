@@ -51,6 +51,6 @@ def open_dataset(path: Path | str, **options: Any) -> StoredExperienceReplay:
         **options: Those of `BaseDatasetExperienceReplay`.
 
     Raises:
-        NotADataset: If the folder holds no finished dataset.
+        NotADatasetError: If the folder holds no finished dataset.
     """
     return StoredExperienceReplay(str(path), **options)

@@ -55,9 +55,9 @@ class AtariDQNExperienceReplay(BaseDatasetExperienceReplay):
         final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
-        UnknownId: If there is no such run, or it is not there and `download` is False.
-        BadArgument: If the selection contradicts the stored one, or asks for more and `download` is False.
-        FetchFailed: If no upstream has it; the error names the ways that are left.
+        UnknownIdError: If there is no such run, or it is not there and `download` is False.
+        InvalidArgumentError: If the selection contradicts the stored one, or asks for more and `download` is False.
+        FetchError: If no upstream has it; the error names the ways that are left.
     """
 
     source = "atari_dqn"

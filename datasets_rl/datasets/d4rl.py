@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.sources import Selection
@@ -77,8 +77,8 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
-        UnknownId: If there is no such id.
-        BadArgument: If arguments exclude each other; or as `BaseDatasetExperienceReplay` does.
+        UnknownIdError: If there is no such id.
+        InvalidArgumentError: If arguments exclude each other; or as `BaseDatasetExperienceReplay` does.
     """
 
     source = "d4rl"
@@ -109,9 +109,9 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         from_env = from_env or bool(direct_download)
         wanted = dataset_id if dataset_id is not None else name
         if wanted is None:
-            raise BadArgument("no dataset_id was given", hint="`rlds list d4rl/*` shows the ids")
+            raise InvalidArgumentError("no dataset_id was given", hint="`rlds list d4rl/*` shows the ids")
         if from_env and terminate_on_end is False:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 "terminate_on_end=False leaves steps out, and the whole file is shown",
                 hint="give from_env=False (without direct_download), or leave terminate_on_end out",
             )

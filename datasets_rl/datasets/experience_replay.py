@@ -19,7 +19,7 @@ from tensordict import TensorDict
 from datasets_rl import library, sources
 from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
-from datasets_rl.errors import BadArgument, ManifestInvalid, UnknownFinalWarning
+from datasets_rl.errors import InvalidArgumentError, ManifestError, UnknownFinalWarning
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.manifest import Manifest
@@ -101,8 +101,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             needs no next observation.
 
     Raises:
-        UnknownId: If there is no such id, or it is not there and `download` is False.
-        BadArgument: If a choice contradicts the stored one; or `download` is False and the stored dataset lacks a part of
+        UnknownIdError: If there is no such id, or it is not there and `download` is False.
+        InvalidArgumentError: If a choice contradicts the stored one; or `download` is False and the stored dataset lacks a part of
             the selection.
     """
 
@@ -148,7 +148,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
     def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:
         if download not in {True, False, "force"}:
-            raise BadArgument(f"download is {download!r}; expected True, False or 'force'")
+            raise InvalidArgumentError(f"download is {download!r}; expected True, False or 'force'")
         settings = self._settings()
         full_id = f"{self.source}/{dataset_id}"
         if download:
@@ -223,7 +223,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         """Return the texts that the numbers of a text field stand for: ``texts[number]``.
 
         Raises:
-            UnknownKey: If there is no such text field; the error names those that there are.
+            UnknownKeyError: If there is no such text field; the error names those that there are.
         """
         return self.stored.texts(as_key(key))
 
@@ -269,7 +269,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             for part in path:
                 node = node.setdefault(part, {})
                 if not isinstance(node, dict):
-                    raise ManifestInvalid(str(self.data_path), [f"metadata {name!r} lies below a value"])
+                    raise ManifestError(str(self.data_path), [f"metadata {name!r} lies below a value"])
             node[leaf] = self._metadata_value(value)
         return tree
 
@@ -278,7 +278,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             return value
         if self.manifest.file(str(value.get("file"))) is None:
             problem = f"metadata names the file {value.get('file')!r}, which is not the dataset's"
-            raise ManifestInvalid(str(self.data_path), [problem])
+            raise ManifestError(str(self.data_path), [problem])
         array = np.array(self.stored.open_file(value["file"], map_npy))
         # torch has neither text nor another byte order.
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("="))) if array.dtype.kind in "biufc" else array
@@ -346,15 +346,15 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             The storage of the result.
 
         Raises:
-            PreprocessFailed: If the function fails; it says in which line, at which step of the recipe, for which
+            PreprocessError: If the function fails; it says in which line, at which step of the recipe, for which
                 episode and with which fields.
-            BadArgument: If arguments exclude each other.
+            InvalidArgumentError: If arguments exclude each other.
         """
         from datasets_rl.preprocess.calls import Call
 
         if (dest is None) is not in_place:
             given = "neither" if dest is None else "both"
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"a result goes to a folder, dest=, or replaces the dataset, in_place=True; {given} was given",
                 hint="derive() makes a dataset of its own beside this one",
             )
@@ -420,8 +420,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             **options: For the buffer that is opened: `batch_size`, `sampler`, `transform`, ...
 
         Raises:
-            PreprocessFailed: If a step fails.
-            BadArgument: If another dataset has the name, or arguments exclude each other.
+            PreprocessError: If a step fails.
+            InvalidArgumentError: If another dataset has the name, or arguments exclude each other.
         """
         from datasets_rl.preprocess.calls import Call
 

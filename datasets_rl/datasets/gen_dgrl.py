@@ -41,9 +41,9 @@ class GenDGRLExperienceReplay(BaseDatasetExperienceReplay):
         final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
-        UnknownId: If there is no such id.
-        BadArgument: If the selection contradicts the stored one, or asks for more and `download` is False.
-        FetchFailed: If no address gives the archive.
+        UnknownIdError: If there is no such id.
+        InvalidArgumentError: If the selection contradicts the stored one, or asks for more and `download` is False.
+        FetchError: If no address gives the archive.
     """
 
     source = "gen_dgrl"

@@ -25,9 +25,9 @@ class LocalExperienceReplay(BaseDatasetExperienceReplay):
         **options: Those of `BaseDatasetExperienceReplay`.
 
     Raises:
-        UnknownId: If it is no name.
-        ConversionFailed: If the files are not what their description says.
-        FetchFailed: If nothing is stored, and no folder was given.
+        UnknownIdError: If it is no name.
+        ConversionError: If the files are not what their description says.
+        FetchError: If nothing is stored, and no folder was given.
     """
 
     source = "local"

@@ -44,9 +44,9 @@ class MinariExperienceReplay(BaseDatasetExperienceReplay):
         final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
-        UnknownId: If it is no id of Minari's.
-        BadArgument: If the selection contradicts the stored one, or asks for more and `download` is False.
-        FetchFailed: If no remote has it.
+        UnknownIdError: If it is no id of Minari's.
+        InvalidArgumentError: If the selection contradicts the stored one, or asks for more and `download` is False.
+        FetchError: If no remote has it.
     """
 
     source = "minari"

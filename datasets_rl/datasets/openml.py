@@ -52,9 +52,9 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
         final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
-        UnknownId: If it is no name of a dataset.
-        BadArgument: If the selection contradicts the stored one, or asks for more and `download` is False.
-        FetchFailed: If OpenML does not give it.
+        UnknownIdError: If it is no name of a dataset.
+        InvalidArgumentError: If the selection contradicts the stored one, or asks for more and `download` is False.
+        FetchError: If OpenML does not give it.
     """
 
     source = "openml"

@@ -11,7 +11,7 @@ from datasets_rl import library
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
 from datasets_rl.datasets.streaming import Stream, StreamSampler
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.slices import SliceSampler, size_faults
 from datasets_rl.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
@@ -70,10 +70,10 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         cache_size: Of a stream: bytes of shards that stay on the disk for the next round, beside those at hand.
 
     Raises:
-        UnknownId: If it can be no id.
-        BadArgument: If arguments exclude each other, all faults at once; or if the selection contradicts the
+        UnknownIdError: If it can be no id.
+        InvalidArgumentError: If arguments exclude each other, all faults at once; or if the selection contradicts the
             stored one.
-        FetchFailed: If no upstream has it.
+        FetchError: If no upstream has it.
     """
 
     source = "openx"
@@ -189,7 +189,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         found = [text for text, wrong in faults.items() if wrong]
         found += size_faults(self.num_slices, self.slice_len) if sliced else []
         if found:
-            raise BadArgument("; ".join(found))
+            raise InvalidArgumentError("; ".join(found))
 
     def _sampler_of_slices(self, replacement: bool | None) -> Sampler | None:
         if self.num_slices is None and self.slice_len is None:
@@ -244,12 +244,12 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         """Return the texts that the numbers of a text field stand for; of a stream, those met so far.
 
         Raises:
-            UnknownKey: If there is no such text field.
+            UnknownKeyError: If there is no such text field.
         """
         if not self.streaming:
             return super().texts(key)
         if (wanted := as_key(key)) not in self.stream.words:
-            raise UnknownKey(dotted(wanted), [dotted(one) for one in self.stream.words])
+            raise UnknownKeyError(dotted(wanted), [dotted(one) for one in self.stream.words])
         return [*self.stream.words[wanted]]
 
     @property
@@ -262,10 +262,10 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         """The folder of the dataset.
 
         Raises:
-            BadArgument: If it is a stream, which has none.
+            InvalidArgumentError: If it is a stream, which has none.
         """
         if self.streaming:
-            raise BadArgument(f"{self.dataset_id} is streamed: there is no folder of it")
+            raise InvalidArgumentError(f"{self.dataset_id} is streamed: there is no folder of it")
         return super().data_path
 
     def __repr__(self) -> str:

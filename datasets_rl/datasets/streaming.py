@@ -25,7 +25,7 @@ from torch import Tensor
 
 from datasets_rl import disk, sources
 from datasets_rl.convert import Work, convert
-from datasets_rl.errors import BadArgument, Locked
+from datasets_rl.errors import InvalidArgumentError, LockedError
 from datasets_rl.fetch import fetch
 from datasets_rl.fetch.ahead import Ahead
 from datasets_rl.fetch.asset import Asset, Fetched
@@ -48,7 +48,7 @@ _AHEAD = 2  # groups of files that lie on the disk at once
 _INIT: Key = ("is_init",)
 
 
-class NoLength(BadArgument, TypeError):
+class NoLength(InvalidArgumentError, TypeError):
     """A stream was asked for its length; `list` takes a TypeError for an answer and goes on without."""
 
 
@@ -80,8 +80,8 @@ class Stream(Storage):
         settings: By default those of the environment.
 
     Raises:
-        FetchFailed: If the upstream cannot be asked.
-        BadArgument: If episodes are wanted by number, and no file says which it has.
+        FetchError: If the upstream cannot be asked.
+        InvalidArgumentError: If episodes are wanted by number, and no file says which it has.
     """
 
     def __init__(
@@ -122,7 +122,9 @@ class Stream(Storage):
         )
         self.contents = origin.resolve(name, selection, upstream).narrowed(selection)
         if self.contents.numbers is not None:
-            raise BadArgument(f"{dataset_id} is streamed, and its files do not say how many episodes they have")
+            raise InvalidArgumentError(
+                f"{dataset_id} is streamed, and its files do not say how many episodes they have"
+            )
         self._entry = self.contents.entry or entry
 
     def _own_folder(self, above: Path) -> Path:
@@ -131,7 +133,7 @@ class Stream(Storage):
         while True:
             try:
                 self._held.enter_context(disk.lock(above / f"{number}.lock", self.dataset_id, wait=0))
-            except Locked:
+            except LockedError:
                 number += 1
             else:
                 return above / str(number)
@@ -222,14 +224,16 @@ class Stream(Storage):
 
     def get(self, index: Any) -> TensorDict:
         """Refuse: what has not come cannot be asked for by number."""
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{self.dataset_id} is streamed; {index!r} was asked for",
             hint="sample() and iterating give what comes; download=True gives any step",
         )
 
     def set(self, cursor: Any, data: Any) -> None:
         """Refuse: a dataset is not written to."""
-        raise BadArgument(f"{self.dataset_id} is read-only; {type(data).__name__} was to be written at {cursor!r}")
+        raise InvalidArgumentError(
+            f"{self.dataset_id} is read-only; {type(data).__name__} was to be written at {cursor!r}"
+        )
 
     def take(self, rows: Tensor) -> TensorDict:
         """Return steps as `Run.rows` numbers them, int64 [B]; -1 is one that is filled up."""
@@ -312,10 +316,10 @@ class StreamSampler(Sampler):
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Choose the next batch; the last one of an epoch has what is left."""
         if not isinstance(storage, Stream):
-            raise BadArgument(f"a StreamSampler samples from a Stream; got a {type(storage).__name__}")
+            raise InvalidArgumentError(f"a StreamSampler samples from a Stream; got a {type(storage).__name__}")
         length = self.slice_len or batch_size // (self.num_slices or 1)
         if not length or batch_size % length or (self.num_slices and batch_size % self.num_slices):
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"a batch of {batch_size} steps has no {self.num_slices or batch_size / length:g} slices of equal length",
                 hint="give a multiple of num_slices or slice_len",
             )
@@ -347,13 +351,13 @@ class StreamSampler(Sampler):
         """Choose a slice of a trajectory, every start that it has equally likely; a short one as it is.
 
         Raises:
-            BadArgument: If it is too short, and nothing says what then.
+            InvalidArgumentError: If it is too short, and nothing says what then.
         """
         if run.length >= length:
             start = int(torch.randint(run.length - length + 1, (), generator=self.generator))
             return Run(run.shard, run.start + start, length)
         if self.strict_length and not filled:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"a trajectory has {run.length:,} steps; expected {length:,} for a slice",
                 hint="take shorter slices, or give pad or strict_length=False",
             )

@@ -48,9 +48,9 @@ class VD4RLExperienceReplay(BaseDatasetExperienceReplay):
         final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
 
     Raises:
-        UnknownId: If there is no such id.
-        BadArgument: If the selection contradicts the stored one, or asks for more and `download` is False.
-        FetchFailed: If the hub does not give it.
+        UnknownIdError: If there is no such id.
+        InvalidArgumentError: If the selection contradicts the stored one, or asks for more and `download` is False.
+        FetchError: If the hub does not give it.
     """
 
     source = "vd4rl"

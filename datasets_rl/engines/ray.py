@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl.engines import Make, PartLost, Wait
-from datasets_rl.errors import BadArgument, MissingDependency
+from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 from datasets_rl.manifest import converter_version
 from datasets_rl.progress import Report
 
@@ -51,13 +51,13 @@ class RayEngine:
         """Connect to the cluster.
 
         Raises:
-            MissingDependency: If Ray is not installed.
-            BadArgument: If no cluster answers.
+            MissingDependencyError: If Ray is not installed.
+            InvalidArgumentError: If no cluster answers.
         """
         try:
             import ray
         except ImportError as error:
-            raise MissingDependency("ray", "ray", "the engine ray") from error
+            raise MissingDependencyError("ray", "ray", "the engine ray") from error
         self._ray: Any = ray
         self._begun: set[Any] = set()
         self._own = not ray.is_initialized()
@@ -109,7 +109,7 @@ def _connect(ray: Any, address: str | None) -> None:
         ray.init(address or "auto", **quiet)
     except (ConnectionError, TimeoutError) as error:
         if address is not None or "RAY_ADDRESS" in os.environ:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"no Ray cluster answers at {address or os.environ['RAY_ADDRESS']}: {error}",
                 hint="start one with `ray start --head`, or leave the address out",
             ) from error
@@ -122,13 +122,13 @@ def _connect(ray: Any, address: str | None) -> None:
 def _call(make: Make, task: Mapping[str, Any], version: str) -> Mapping[str, Any]:
     """Make a part on a node."""
     if converter_version() != version:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{socket.gethostname()} has datasets-rl {converter_version()}; expected {version}, as where this was started",
             hint="all nodes need the same version, or the parts would not fit together",
         )
     folder = Path(task["folder"]).parent
     if not folder.is_dir():
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{socket.gethostname()} does not see {folder}",
             hint="the datasets must lie in a folder that all nodes share: --root DIR or RLDS_HOME",
         )

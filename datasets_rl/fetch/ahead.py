@@ -61,7 +61,7 @@ class Ahead(Generic[T]):
         """Wait for the next group.
 
         Raises:
-            FetchFailed, IntegrityFailed, DiskFull: Whatever fetching it raised.
+            FetchError, IntegrityError, DiskFullError: Whatever fetching it raised.
         """
         if len(self._groups) == 1:
             return self._get(self._groups[0], self._halt)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from datasets_rl import disk
-from datasets_rl.errors import BadArgument, DatasetsRLError, FetchFailed, IntegrityFailed, Offline
+from datasets_rl.errors import DatasetsRLError, FetchError, IntegrityError, InvalidArgumentError, OfflineError
 from datasets_rl.fetch import check, plan
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.check import CutShort, WrongBytes
@@ -90,10 +90,10 @@ def fetch(
         A `Fetched` for each asset, in their order.
 
     Raises:
-        BadArgument: If a path leads out of the folder, or an address has an unknown scheme.
-        FetchFailed: If no address gave a file; `Offline` if the network was needed and is forbidden.
-        IntegrityFailed: If the addresses gave another file than the one wanted.
-        DiskFull: If the disk is full; what came is kept.
+        InvalidArgumentError: If a path leads out of the folder, or an address has an unknown scheme.
+        FetchError: If no address gave a file; `OfflineError` if the network was needed and is forbidden.
+        IntegrityError: If the addresses gave another file than the one wanted.
+        DiskFullError: If the disk is full; what came is kept.
     """
     _check_arguments(assets)
     pending = _pending(assets, folder, hash_check=hash_check)
@@ -156,14 +156,16 @@ def fetch_local(assets: Sequence[Asset], path: Path, *, hash_check: bool = True)
         hash_check: False compares neither sizes nor digests; the first bytes are always looked at.
 
     Raises:
-        BadArgument: If `path` does not exist, or is one file and several are wanted.
-        FetchFailed: If a file is not there; all that are missing are named.
-        IntegrityFailed: If a file is another one than that wanted; all such files are named.
+        InvalidArgumentError: If `path` does not exist, or is one file and several are wanted.
+        FetchError: If a file is not there; all that are missing are named.
+        IntegrityError: If a file is another one than that wanted; all such files are named.
     """
     if not path.exists():
-        raise BadArgument(f"{path} does not exist", hint="give the file, or its folder")
+        raise InvalidArgumentError(f"{path} does not exist", hint="give the file, or its folder")
     if path.is_file() and len(assets) != 1:
-        raise BadArgument(f"{path} is one file, and {len(assets)} are wanted", hint="give the folder that holds them")
+        raise InvalidArgumentError(
+            f"{path} is one file, and {len(assets)} are wanted", hint="give the folder that holds them"
+        )
     places = [_local_place(asset, path) for asset in assets]
     missing = [
         (str(path / asset.path), _not_there(asset))
@@ -171,7 +173,7 @@ def fetch_local(assets: Sequence[Asset], path: Path, *, hash_check: bool = True)
         if place is None
     ]
     if missing:
-        raise FetchFailed(f"{len(missing)} of {len(assets)} files", missing, hint="give the file, or its folder")
+        raise FetchError(f"{len(missing)} of {len(assets)} files", missing, hint="give the file, or its folder")
     found: list[Fetched] = []
     problems: list[str] = []
     for asset, place in zip(assets, filter(None, places), strict=True):
@@ -181,7 +183,7 @@ def fetch_local(assets: Sequence[Asset], path: Path, *, hash_check: bool = True)
         else:
             problems.append(f"{place}: {used}")
     if problems:
-        raise IntegrityFailed("the files given are not those expected", problems, hint=_OTHER_BYTES)
+        raise IntegrityError("the files given are not those expected", problems, hint=_OTHER_BYTES)
     return found
 
 
@@ -221,7 +223,7 @@ def _check_arguments(assets: Sequence[Asset]) -> None:
     paths = [plan.safe_path(asset.path) for asset in assets]
     if len(set(paths)) != len(paths):
         twice = sorted({str(path) for path in paths if paths.count(path) > 1})
-        raise BadArgument(f"several files would go to the same place: {', '.join(twice)}")
+        raise InvalidArgumentError(f"several files would go to the same place: {', '.join(twice)}")
     for asset in assets:
         for url in asset.urls:
             scheme_of(url)
@@ -421,11 +423,11 @@ class _Work:
 def _sum_up(asset: Asset, failures: Sequence[tuple[str, NotThere]]) -> DatasetsRLError:
     told = [(url, str(reason)) for url, reason in failures]
     if any(isinstance(reason, _SwitchedOff) for _, reason in failures):
-        return Offline(asset.path, [(url, str(why)) for url, why in failures if not isinstance(why, _SwitchedOff)])
+        return OfflineError(asset.path, [(url, str(why)) for url, why in failures if not isinstance(why, _SwitchedOff)])
     wrong = [reason for _, reason in failures if isinstance(reason, WrongBytes)]
     if not wrong:
-        return FetchFailed(asset.path, told)
+        return FetchError(asset.path, told)
     hint = _CUT if all(isinstance(reason, CutShort) for reason in wrong) else _OTHER_BYTES
     if any(reason.network for _, reason in failures):
         hint = f"{hint}; {_UNREACHED}"
-    return IntegrityFailed(asset.path, [f"{url}: {why}" for url, why in told], hint=hint)
+    return IntegrityError(asset.path, [f"{url}: {why}" for url, why in told], hint=hint)

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 
 __all__ = ["Halt", "Limiter", "Stopped", "in_parallel"]
 
@@ -56,12 +56,12 @@ class Limiter:
         rate: Bytes a second; None is no limit.
 
     Raises:
-        BadArgument: If the rate is not above 0.
+        InvalidArgumentError: If the rate is not above 0.
     """
 
     def __init__(self, rate: float | None = None) -> None:
         if rate is not None and rate <= 0:
-            raise BadArgument(f"the rate limit is {rate}; expected a number of bytes a second above 0")
+            raise InvalidArgumentError(f"the rate limit is {rate}; expected a number of bytes a second above 0")
         self._rate = rate
         self._lock = threading.Lock()
         self._free = time.monotonic()

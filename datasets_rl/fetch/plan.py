@@ -22,7 +22,7 @@ import itertools
 from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 
 __all__ = [
     "Answer",
@@ -239,11 +239,11 @@ def safe_path(path: str) -> PurePosixPath:
     """Return the path of an asset, which must stay in the folder that it is put under.
 
     Raises:
-        BadArgument: If it is empty or absolute, has '..', a backslash or a drive, or ends with a slash.
+        InvalidArgumentError: If it is empty or absolute, has '..', a backslash or a drive, or ends with a slash.
     """
     parts = path.split("/")
     windows = PureWindowsPath(path)
     hostile = "\\" in path or "\0" in path or windows.drive or windows.root or path.startswith("/")
     if hostile or any(name in ("", ".", "..") for name in parts):
-        raise BadArgument(f"the path {path!r} of a file to fetch is not a plain relative path")
+        raise InvalidArgumentError(f"the path {path!r} of a file to fetch is not a plain relative path")
     return PurePosixPath(path)

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from datasets_rl import disk
-from datasets_rl.errors import DiskFull
+from datasets_rl.errors import DiskFullError
 from datasets_rl.fetch import check, ends, plan
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.check import CutShort, WrongBytes
@@ -244,7 +244,7 @@ class Transfer:
         try:
             with disk.disk_errors(self._part.path):
                 self._part.save()
-        except DiskFull:
+        except DiskFullError:
             # The sidecar needs a block of the disk. Without it all that came would count for nothing.
             self._part.give_back(_GIVEN_BACK)
             self._part.save()

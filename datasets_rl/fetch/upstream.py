@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from datasets_rl import disk
-from datasets_rl.errors import BadArgument, FetchFailed, IntegrityFailed, Offline
+from datasets_rl.errors import FetchError, IntegrityError, InvalidArgumentError, OfflineError
 from datasets_rl.fetch.asset import Asset, Folder
 from datasets_rl.fetch.download import asking, fetch, fetch_local, mirrored, size_of
 from datasets_rl.fetch.plan import safe_path
@@ -63,7 +63,7 @@ class Upstream:
             urls: Addresses of the folder, in the order in which they are tried.
 
         Raises:
-            FetchFailed: If no address gave a list; `Offline` if the network was needed and is forbidden.
+            FetchError: If no address gave a list; `OfflineError` if the network was needed and is forbidden.
         """
         if self._local is not None:
             below = self._local / path
@@ -83,18 +83,18 @@ class Upstream:
         """List the dataset repositories of an owner on the hub, as ``owner/repo``.
 
         Raises:
-            FetchFailed: If the hub gave no list; `Offline` if the network is forbidden.
+            FetchError: If the hub gave no list; `OfflineError` if the network is forbidden.
         """
         from datasets_rl.fetch.schemes import hf
 
         what = f"the list of the repositories of {owner}"
         if self._settings.offline:
-            raise Offline(what, hint="unset RLDS_OFFLINE")
+            raise OfflineError(what, hint="unset RLDS_OFFLINE")
         with asking(self._settings) as get:
             try:
                 return hf.repositories(owner, get)
             except NotThere as reason:
-                raise FetchFailed(what, [(f"hf://datasets/{owner}", str(reason))]) from None
+                raise FetchError(what, [(f"hf://datasets/{owner}", str(reason))]) from None
 
     def below_mirrors(self, path: str) -> tuple[str, ...]:
         """Return where the mirrors have a file that the upstream has under several paths; that of its asset is known."""
@@ -104,7 +104,7 @@ class Upstream:
         """Return a file that no list gave with its size, which is asked for; as it is where no address says it.
 
         Raises:
-            FetchFailed: If it is wanted from a folder of the user's, and is not there.
+            FetchError: If it is wanted from a folder of the user's, and is not there.
         """
         if self._local is not None:
             (came,) = fetch_local([asset], self._local, hash_check=self._hash_check)
@@ -123,8 +123,8 @@ class Upstream:
         A file that no list gave is looked for under its path below the mirrors, or in the folder of the user's.
 
         Raises:
-            FetchFailed: If no address gave it.
-            IntegrityFailed: If it is another file than the one expected, or no text of a sensible length.
+            FetchError: If no address gave it.
+            IntegrityError: If it is another file than the one expected, or no text of a sensible length.
         """
         quiet = replace(self._settings, progress=False)
         if self._local is not None and not all(scheme_of(url).IN_PLACE for url in asset.urls):
@@ -135,11 +135,11 @@ class Upstream:
                     [mirrored(asset, self._mirrors)], self._raw, settings=quiet, hash_check=self._hash_check
                 )
         if came.size > _TEXT_MOST:
-            raise IntegrityFailed(asset.path, [f"it has {came.size:,} bytes; expected at most {_TEXT_MOST:,}"])
+            raise IntegrityError(asset.path, [f"it has {came.size:,} bytes; expected at most {_TEXT_MOST:,}"])
         try:
             return came.path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise IntegrityFailed(asset.path, [f"it is no text: {error}"]) from error
+            raise IntegrityError(asset.path, [f"it is no text: {error}"]) from error
 
     def _answers(self) -> Mapping[str, Any]:
         try:
@@ -167,8 +167,8 @@ class Upstream:
                     failures.append((shown(url), str(reason)))
         what = f"the list of the files of {path}"
         if switched_off:
-            raise Offline(what, failures, hint=f"unset RLDS_OFFLINE, or {_ELSEWHERE}")
-        raise FetchFailed(what, failures, hint=_ELSEWHERE)
+            raise OfflineError(what, failures, hint=f"unset RLDS_OFFLINE, or {_ELSEWHERE}")
+        raise FetchError(what, failures, hint=_ELSEWHERE)
 
     def _mirrored(self, folder: Folder) -> Folder:
         # Mirrors that cannot be listed may still have the files.
@@ -180,7 +180,7 @@ def _placed(path: str, folder: Folder) -> Folder:
     for asset in folder.assets:
         try:
             assets.append(replace(asset, path=str(PurePosixPath(path) / safe_path(asset.path))))
-        except BadArgument as error:
+        except InvalidArgumentError as error:
             raise NotThere(str(error)) from None
     if not assets:
         raise NotThere("there is no file below it")

@@ -21,7 +21,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from datasets_rl import disk
-from datasets_rl.errors import IntegrityFailed
+from datasets_rl.errors import IntegrityError
 from datasets_rl.manifest import StoredFile
 
 __all__ = ["NpyStream", "begun_blocks", "copy_on_write", "expect_random_reads", "file_sha256", "map_npy", "open_npy"]
@@ -55,7 +55,7 @@ class NpyStream:
         written: Rows that an earlier process wrote and that stay; None makes the file anew.
 
     Raises:
-        IntegrityFailed: If the file does not hold the rows that stay.
+        IntegrityError: If the file does not hold the rows that stay.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class NpyStream:
         end = len(self._header(self._expected)) + written * self.item_bytes
         there = self._path.stat().st_size if self._path.is_file() else 0
         if there < end:
-            raise IntegrityFailed(str(self._path), [f"it has {there:,} bytes; {written:,} rows need {end:,}"])
+            raise IntegrityError(str(self._path), [f"it has {there:,} bytes; {written:,} rows need {end:,}"])
         self._stream = self._path.open("r+b")
         self._stream.truncate(end)
         self._stream.seek(end)
@@ -193,7 +193,7 @@ def begun_blocks(
         [at most `most`, ...], which may be changed, and holds until the next one is asked for.
 
     Raises:
-        IntegrityFailed: If the file does not hold so many.
+        IntegrityError: If the file does not hold so many.
     """
     block = np.empty((min(most, rows), *shape), dtype)
     try:
@@ -207,7 +207,7 @@ def begun_blocks(
                     raise EOFError(f"it ends within row {start + most:,} or before")
                 yield part
     except _HEADER_ERRORS as error:
-        raise IntegrityFailed(str(path), [f"it does not hold {rows:,} rows: {error}"]) from error
+        raise IntegrityError(str(path), [f"it does not hold {rows:,} rows: {error}"]) from error
 
 
 def open_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.memmap[Any, Any]:
@@ -219,11 +219,11 @@ def open_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.mem
         shape: Of the whole array.
 
     Raises:
-        IntegrityFailed: If the file holds something else, or cannot be mapped.
+        IntegrityError: If the file holds something else, or cannot be mapped.
     """
     array = map_npy(path)
     if array.dtype != dtype or array.shape != shape:
-        raise IntegrityFailed(
+        raise IntegrityError(
             str(path), [f"it holds {array.dtype} {list(array.shape)}; the manifest says {dtype} {list(shape)}"]
         )
     return array
@@ -240,7 +240,7 @@ def copy_on_write(path: Path, mapped: np.memmap[Any, Any]) -> NDArray[Any]:
         mapped: The same file, mapped read-only.
 
     Raises:
-        IntegrityFailed: If it cannot be mapped.
+        IntegrityError: If it cannot be mapped.
     """
     with path.open("rb") as stream:
         try:
@@ -250,7 +250,7 @@ def copy_on_write(path: Path, mapped: np.memmap[Any, Any]) -> NDArray[Any]:
                 flags = mmap.MAP_PRIVATE | _NO_RESERVE
                 pages = mmap.mmap(stream.fileno(), 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         except OSError as error:
-            raise IntegrityFailed(
+            raise IntegrityError(
                 str(path),
                 [f"it cannot be mapped for writing: {error}"],
                 hint="read it in parts: dataset.stored.column(key, start, stop)",
@@ -262,14 +262,14 @@ def map_npy(path: Path) -> np.memmap[Any, Any]:
     """Map an .npy file of any content, whatever its header says.
 
     Raises:
-        IntegrityFailed: If it cannot be mapped.
+        IntegrityError: If it cannot be mapped.
     """
     try:
         array: np.memmap[Any, Any] = npy.open_memmap(path, mode="r", max_header_size=_MAX_HEADER)
     except _HEADER_ERRORS as error:
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             raise  # the file is intact
-        raise IntegrityFailed(str(path), [f"it cannot be mapped: {error}"]) from error
+        raise IntegrityError(str(path), [f"it cannot be mapped: {error}"]) from error
     return array
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed, IntegrityFailed
+from datasets_rl.errors import ConversionError, IntegrityError
 from datasets_rl.read.images import decode
 from datasets_rl.ted.episode import Encoded
 
@@ -33,14 +33,14 @@ class Pictures:
         path: The file, for messages.
 
     Raises:
-        IntegrityFailed: If the ends do not go up from 0 to B.
+        IntegrityError: If the ends do not go up from 0 to B.
     """
 
     def __init__(self, data: NDArray[np.uint8], ends: NDArray[np.int64], shape: tuple[int, ...], path: Path) -> None:
         self._data = data
         self._starts = np.concatenate([np.zeros(1, np.int64), ends])
         if (np.diff(self._starts) < 0).any() or self._starts[-1] != len(data):
-            raise IntegrityFailed(str(path), [f"the ends of its {len(ends):,} pictures do not go up to {len(data):,}"])
+            raise IntegrityError(str(path), [f"the ends of its {len(ends):,} pictures do not go up to {len(data):,}"])
         self._path = path
         self.shape = (len(ends), *shape)
         self.dtype = np.dtype(np.uint8)
@@ -57,7 +57,7 @@ class Pictures:
         """Return the pictures of these rows, [n, rows, columns, channels]; each is decoded once.
 
         Raises:
-            IntegrityFailed: If one does not decode.
+            IntegrityError: If one does not decode.
         """
         wanted, places = np.unique(rows, return_inverse=True)
         found = _decoded(self._encoded(wanted), self.shape[1:], self._path, wanted.tolist())
@@ -100,7 +100,7 @@ class Undecoded(Encoded):
         """Decode them, once.
 
         Raises:
-            IntegrityFailed: If one does not decode.
+            IntegrityError: If one does not decode.
         """
         return np.array(self._pixels, dtype, copy=copy)
 
@@ -120,14 +120,14 @@ def _decoded(
     wanted = [encoded[place] for place in there]
     try:
         decode(wanted, found)
-    except ConversionFailed as error:
+    except ConversionError as error:
         problems = []
         for place, one in zip(there, wanted, strict=True):
             try:
                 decode([one], found[:1])
-            except ConversionFailed as fault:
+            except ConversionError as fault:
                 problems.append(fault.problems[0].replace("image 0", f"picture {numbers[place]:,}", 1))
-        raise IntegrityFailed(str(path), problems) from error
+        raise IntegrityError(str(path), problems) from error
     if len(there) == len(encoded):
         return found
     full = np.zeros((len(encoded), *shape), np.uint8)

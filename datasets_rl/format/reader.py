@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.disk import MANIFEST_FILE, VERSIONS_FOLDER, WORK_FOLDER, identity
-from datasets_rl.errors import BadArgument, DatasetsRLError, IntegrityFailed, UnknownKey
+from datasets_rl.errors import DatasetsRLError, IntegrityError, InvalidArgumentError, UnknownKeyError
 from datasets_rl.format.npy import copy_on_write, map_npy, open_npy
 from datasets_rl.format.pictures import Pictures
 from datasets_rl.format.writer import EPISODES_FILE
@@ -45,9 +45,9 @@ class StoredDataset:
         folder: The dataset's folder.
 
     Raises:
-        NotADataset: If the folder has no manifest.
-        ManifestInvalid: If the manifest cannot be trusted.
-        IntegrityFailed: If a file is missing or has another size; all such files at once.
+        NotADatasetError: If the folder has no manifest.
+        ManifestError: If the manifest cannot be trusted.
+        IntegrityError: If a file is missing or has another size; all such files at once.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -68,7 +68,7 @@ class StoredDataset:
             # Files of two versions, where one took the other's place meanwhile, are not a dataset.
             if identity(self.folder) == self.identity:
                 return
-        raise IntegrityFailed(str(self.folder), ["it is replaced again and again while it is opened"])
+        raise IntegrityError(str(self.folder), ["it is replaced again and again while it is opened"])
 
     def _open(self) -> None:
         self.manifest = Manifest.read(self.folder)
@@ -77,7 +77,7 @@ class StoredDataset:
         self._texts: dict[str, list[str]] = {}
         problems = [*_coverage_faults(self.manifest), *_size_faults(self.folder, self.manifest)]
         if problems:
-            raise IntegrityFailed(str(self.folder), problems)
+            raise IntegrityError(str(self.folder), problems)
         self._episodes = map_npy(self.folder / EPISODES_FILE)
         for name in _array_files(self.manifest):
             self._maps[name] = open_npy(self.folder / name, *self._content(name))
@@ -99,17 +99,17 @@ class StoredDataset:
         known = all(name in fields and fields[name][0] == EPISODE_DTYPE[name] for name in EPISODE_DTYPE.names or ())
         try:
             table = EpisodeTable(np.array(records)) if known and records.ndim == 1 else None
-        except BadArgument as error:
-            raise IntegrityFailed(str(path), [str(error)]) from error
+        except InvalidArgumentError as error:
+            raise IntegrityError(str(path), [str(error)]) from error
         if table is None or len(table) != self.manifest.episodes or table.steps != self.manifest.steps:
             wanted = f"{self.manifest.episodes} episodes, {self.manifest.steps} steps"
             found = table or f"{records.dtype} {list(records.shape)}"
-            raise IntegrityFailed(str(path), [f"it is {found}; the manifest says {wanted}"])
+            raise IntegrityError(str(path), [f"it is {found}; the manifest says {wanted}"])
         unknown = int((~table["final_known"]).sum())
         if unknown != self.manifest.final_unknown:
             # The manifest alone decides whether batches have the mask, so the two must agree.
             problem = f"{unknown:,} final observations are unknown; the manifest says {self.manifest.final_unknown:,}"
-            raise IntegrityFailed(str(path), [problem])
+            raise IntegrityError(str(path), [problem])
         return table
 
     @property
@@ -137,7 +137,7 @@ class StoredDataset:
             opener: Opens the file at the path that it is given.
 
         Raises:
-            IntegrityFailed: If this version has been deleted.
+            IntegrityError: If this version has been deleted.
         """
         kept = f"{VERSIONS_FOLDER}/*/*-{(self.identity or '')[:12]}"
         for folder in (self.folder, *(path for root in self.folder.parents for path in root.glob(kept))):
@@ -146,7 +146,7 @@ class StoredDataset:
                     opened = opener(folder / name)
                     if identity(folder) == self.identity:
                         return opened
-        raise IntegrityFailed(
+        raise IntegrityError(
             str(self.folder),
             ["another version took its place, and the one that was opened is deleted"],
             hint="open it again",
@@ -167,7 +167,7 @@ class StoredDataset:
                 ends = self.map(field.ends_file if name == field.file else field.final_ends_file)
                 return field.dtype, (int(ends[-1]),)
             return field.dtype, (steps if name == field.file else episodes, *field.shape)
-        raise BadArgument(f"{name!r} is not a file of {self.manifest.id}")
+        raise InvalidArgumentError(f"{name!r} is not a file of {self.manifest.id}")
 
     def column(self, key: Key, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         """Return one field of consecutive rows.
@@ -183,7 +183,7 @@ class StoredDataset:
             count as in a slice.
 
         Raises:
-            UnknownKey: If the dataset has no such key; the error names those that it has.
+            UnknownKeyError: If the dataset has no such key; the error names those that it has.
         """
         start, stop, _ = slice(start, stop).indices(self.manifest.steps)
         stop = max(start, stop)
@@ -197,7 +197,7 @@ class StoredDataset:
             return next_of(self.items(key[1:]), self.finals(key[1:]), self.episodes, start, stop)
         if key == NEXT_FINAL_KNOWN and self.manifest.final_unknown:
             return self.episodes.next_known(np.arange(start, stop))[:, None]
-        raise UnknownKey(dotted(key), [dotted(one) for one in self.keys()])
+        raise UnknownKeyError(dotted(key), [dotted(one) for one in self.keys()])
 
     def items(self, key: Key) -> Items:
         """Return the values of a stored field, [N, ...], in the dtype of the file: a view, or what decodes pictures."""
@@ -223,12 +223,12 @@ class StoredDataset:
         """Return the texts that the numbers of a text field stand for; number 0 is the empty text.
 
         Raises:
-            UnknownKey: If the dataset has no such text field; the error names those that it has.
-            IntegrityFailed: If the file with the texts is no list of texts.
+            UnknownKeyError: If the dataset has no such text field; the error names those that it has.
+            IntegrityError: If the file with the texts is no list of texts.
         """
         wanted = key[1:] if key[0] == NEXT and key not in self.schema else key
         if wanted not in self.schema or not self.schema[wanted].text:
-            raise UnknownKey(dotted(key), [field.name for field in self.schema if field.text])
+            raise UnknownKeyError(dotted(key), [field.name for field in self.schema if field.text])
         name = self.schema[wanted].texts_file
         if name not in self._texts:
             self._texts[name] = self.open_file(name, _read_texts)
@@ -251,7 +251,7 @@ class StoredDataset:
         where = self.open_file(MANIFEST_FILE, lambda path: path.parent)
         opened = StoredDataset(where)
         if opened.identity != self.identity:
-            raise IntegrityFailed(
+            raise IntegrityError(
                 str(self.folder),
                 ["another version took its place while it was sent to this process"],
                 hint="open it again",
@@ -269,9 +269,9 @@ def _read_texts(path: Path) -> list[str]:
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
-        raise IntegrityFailed(str(path), [f"it cannot be read: {error}"]) from error
+        raise IntegrityError(str(path), [f"it cannot be read: {error}"]) from error
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise IntegrityFailed(str(path), ["it is no list of texts"])
+        raise IntegrityError(str(path), ["it is no list of texts"])
     return texts
 
 

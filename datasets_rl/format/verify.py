@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from datasets_rl.errors import IntegrityFailed
+from datasets_rl.errors import IntegrityError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.writer import EPISODES_FILE
@@ -25,8 +25,8 @@ def check_manifest(folder: Path) -> Findings:
         The difference; or a remark that it states none, as manifests of earlier versions do.
 
     Raises:
-        NotADataset: If the folder has no manifest.
-        ManifestInvalid: If the manifest cannot be trusted.
+        NotADatasetError: If the folder has no manifest.
+        ManifestError: If the manifest cannot be trusted.
     """
     findings = Findings()
     document = read_document(folder)
@@ -89,8 +89,8 @@ def check_files(folder: Path, report: Report) -> list[str]:
         Every difference; empty if there is none.
 
     Raises:
-        NotADataset: If the folder has no manifest.
-        ManifestInvalid: If the manifest cannot be trusted.
+        NotADatasetError: If the folder has no manifest.
+        ManifestError: If the manifest cannot be trusted.
     """
     folder = folder.resolve()
     manifest = Manifest.read(folder)
@@ -116,16 +116,16 @@ def _header_faults(folder: Path) -> list[str]:
     problems: list[str] = []
     try:
         stored = StoredDataset(folder)
-    except IntegrityFailed as error:
+    except IntegrityError as error:
         return list(error.problems)
     wanted = {ROWS_FILE, *(name for field in stored.schema for name in field.arrays)}
     for name in sorted(wanted):
         try:
             stored.map(name)
-        except IntegrityFailed as error:
+        except IntegrityError as error:
             problems += error.problems
     try:
         _ = stored.episodes
-    except IntegrityFailed as error:
+    except IntegrityError as error:
         problems += error.problems
     return problems

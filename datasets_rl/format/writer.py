@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl import disk
-from datasets_rl.errors import BadArgument, ConversionFailed
+from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.format.npy import NpyStream, begun_blocks, file_sha256
 from datasets_rl.manifest import StoredFile, lacking_fields
 from datasets_rl.read.images import header
@@ -73,8 +73,8 @@ class DatasetWriter:
         commits: What `commit` returned to an earlier process, in order: the folder is gone on with behind it.
 
     Raises:
-        BadArgument: If the columns exclude each other, or the reward or a flag is missing.
-        IntegrityFailed: If the folder does not hold what was committed.
+        InvalidArgumentError: If the columns exclude each other, or the reward or a flag is missing.
+        IntegrityError: If the folder does not hold what was committed.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class DatasetWriter:
         self.schema = Schema.layout([*columns, *_OWN])
         lacking = [*lacking_fields(self.schema)]
         if lacking:
-            raise BadArgument(f"{what} cannot be written: {'; '.join(lacking)}")
+            raise InvalidArgumentError(f"{what} cannot be written: {'; '.join(lacking)}")
         self._folder = folder
         self._what = what
         self._carried = [field for field in self.schema if field.carried]
@@ -183,7 +183,7 @@ class DatasetWriter:
         """Write an episode, or the next piece of one.
 
         Raises:
-            ConversionFailed: If a column is missing or has another length, shape or dtype than at the start, or a flag
+            ConversionError: If a column is missing or has another length, shape or dtype than at the start, or a flag
                 stands where none may, or none where one must.
         """
         piece = self._numbered(piece) if self._words else piece
@@ -210,7 +210,7 @@ class DatasetWriter:
         """Write whole episodes, back to back.
 
         Raises:
-            ConversionFailed: As `append` does.
+            ConversionError: As `append` does.
         """
         self._check_block(block)
         stops = np.cumsum(block.lengths)
@@ -292,7 +292,7 @@ class DatasetWriter:
                     problems.append(f"{kind} has {dotted(key)} as {_shown(found)}; expected {_shown(wanted.get(key))}")
         if problems:
             where = f"the episodes from {self._episode} (from row {self._steps})"
-            raise ConversionFailed(self._what, [f"{where}: {one}" for one in sorted(problems)])
+            raise ConversionError(self._what, [f"{where}: {one}" for one in sorted(problems)])
 
     def absorb(self, folder: Path, commit: Commit) -> None:
         """Append what another writer of the same columns wrote: its rows, with this one's numbers for episodes and texts.
@@ -302,7 +302,7 @@ class DatasetWriter:
             commit: What its only `commit` returned.
 
         Raises:
-            IntegrityFailed: If the folder does not hold what was committed.
+            IntegrityError: If the folder does not hold what was committed.
         """
         self._hand_over()
         self._settle()
@@ -408,7 +408,7 @@ class DatasetWriter:
         problems = list(self._problems(piece, steps))
         if problems:
             where = f"episode {self._episode} (from row {self._steps})"
-            raise ConversionFailed(self._what, [f"{where}: {one}" for one in problems])
+            raise ConversionError(self._what, [f"{where}: {one}" for one in problems])
         return steps
 
     def _problems(self, piece: Episode, steps: int) -> Iterator[str]:
@@ -474,7 +474,7 @@ class DatasetWriter:
         if len(wrong):
             row = int(wrong[0])
             says = "has no flag at its end" if expected[row] else "has an end flag before its end"
-            raise ConversionFailed(
+            raise ConversionError(
                 self._what, [f"row {first + row}: its episode {says} (and {len(wrong) - 1} more rows)"]
             )
 
@@ -492,14 +492,14 @@ class DatasetWriter:
         """Write what is left and the episode table.
 
         Raises:
-            ConversionFailed: If no step came, or the last episode has no end.
+            ConversionError: If no step came, or the last episode has no end.
         """
         self._hand_over()
         self._settle()
         self._merge_moments()
         if self._open_steps or not self._steps:
             problem = f"episode {self._episode} has no end" if self._open_steps else "it has no step"
-            raise ConversionFailed(self._what, [problem])
+            raise ConversionError(self._what, [problem])
         table = self._table()
         files = [
             stream.close(trailing=self.schema.record_bytes if name == ROWS_FILE else 0)
@@ -575,7 +575,7 @@ def _picture_problems(field: Field, column: Any, steps: int, most: int) -> Itera
         for number, picture in enumerate(column.pictures):
             try:
                 found = header(picture)
-            except ConversionFailed as error:
+            except ConversionError as error:
                 yield f"{field.name}: picture {number} {error.problems[0]}"
                 continue
             if (found.shape, found.dtype) != (field.shape, field.dtype):

@@ -30,7 +30,7 @@ class Step(ABC):
         """Return what becomes of a block of whole episodes; None if nothing is left of it.
 
         Raises:
-            BadArgument: If the data does not have what the step needs.
+            InvalidArgumentError: If the data does not have what the step needs.
         """
 
     def learn(self, blocks: Iterable[Episodes]) -> None:

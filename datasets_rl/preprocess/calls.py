@@ -13,7 +13,7 @@ import torch
 
 from datasets_rl.engines import Engine, Make, Wait
 from datasets_rl.engines.local import Local
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.manifest import Manifest
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.functions import Function, Per
@@ -66,7 +66,7 @@ class Call:
             The folder of the result.
 
         Raises:
-            BadArgument: If arguments exclude each other, or have no meaning; all such at once.
+            InvalidArgumentError: If arguments exclude each other, or have no meaning; all such at once.
         """
         self._check()
         steps = Manifest.read(folder).steps if self.num_frames is None else self.num_frames
@@ -119,7 +119,7 @@ class Call:
         if self.batched and self.per not in {None, "batch"}:
             problems.append(f"batched is True and per is {self.per!r}")
         if problems:
-            raise BadArgument("; ".join(problems))
+            raise InvalidArgumentError("; ".join(problems))
 
     @cached_property
     def _given(self) -> Recipe | None:

@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.digests import digest
 from datasets_rl.preprocess.tensors import apart, from_tensors, leaves_of, to_tensors, twice_in
@@ -47,9 +47,9 @@ class Function(Step):
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
-            raise BadArgument(f"fn is a {type(self.fn).__name__}; expected a function of a TensorDict")
+            raise InvalidArgumentError(f"fn is a {type(self.fn).__name__}; expected a function of a TensorDict")
         if self.per not in {"step", "batch", "episode"}:
-            raise BadArgument(f"per is {self.per!r}; expected 'step', 'batch' or 'episode'")
+            raise InvalidArgumentError(f"per is {self.per!r}; expected 'step', 'batch' or 'episode'")
 
     def __call__(self, block: Episodes) -> Episodes | None:
         """Return what the function makes of a block."""
@@ -83,7 +83,7 @@ def joined(parts: Sequence[Episodes]) -> Episodes | None:
     tells the two apart.
 
     Raises:
-        BadArgument: If they do not have the same fields.
+        InvalidArgumentError: If they do not have the same fields.
     """
     if len(parts) < 2:
         return parts[0] if parts else None
@@ -95,7 +95,7 @@ def joined(parts: Sequence[Episodes]) -> Episodes | None:
             here, there = getattr(first, kind), getattr(part, kind)
             if here.keys() != there.keys():
                 odd = sorted(map(".".join, here.keys() ^ there.keys()))
-                raise BadArgument(f"episodes come out with different fields: {', '.join(odd)}")
+                raise InvalidArgumentError(f"episodes come out with different fields: {', '.join(odd)}")
 
     def cat(kind: str) -> dict[Any, Any]:
         return {key: end_to_end([getattr(part, kind)[key] for part in parts]) for key in getattr(first, kind)}
@@ -121,7 +121,7 @@ def _of_steps(fn: Callable[[TensorDictBase], Any], data: TensorDictBase) -> Any:
     """Return what a function makes of each transition, [N]; fields that it leaves as they are stay where they are.
 
     Raises:
-        BadArgument: If it does not give the same fields for all, or one that is no tensor.
+        InvalidArgumentError: If it does not give the same fields for all, or one that is no tensor.
     """
     columns = dict(leaves_of(data))
     changed: dict[Any, dict[int, Tensor]] = {}
@@ -134,14 +134,14 @@ def _of_steps(fn: Callable[[TensorDictBase], Any], data: TensorDictBase) -> Any:
         leaves = dict(leaves_of(came))
         keys = keys or leaves
         if leaves.keys() != keys.keys():
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"it gives {_named(leaves.keys() ^ keys.keys())} for some steps; expected the same fields of all"
             )
         new = {
             key: leaf for key, leaf in leaves.items() if not _as_it_was(leaf, before.get(key), columns.get(key), number)
         }
         if odd := [key for key, leaf in new.items() if not isinstance(leaf, Tensor)]:
-            raise BadArgument(f"{_named(odd)} is no tensor")
+            raise InvalidArgumentError(f"{_named(odd)} is no tensor")
         for key, leaf in new.items():
             changed.setdefault(key, {})[number] = leaf.clone()
     steps = range(len(data))

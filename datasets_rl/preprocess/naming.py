@@ -9,7 +9,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.steps import known
 from datasets_rl.preprocess.transforms import Applied, transforms
@@ -53,7 +53,7 @@ def make(name: str, words: Sequence[Any], named: Mapping[str, Any]) -> Step:
         named: Arguments by name.
 
     Raises:
-        BadArgument: If there is no such step, or it does not take these arguments.
+        InvalidArgumentError: If there is no such step, or it does not take these arguments.
     """
     if name in known():
         kind = known()[name]
@@ -80,13 +80,13 @@ def make(name: str, words: Sequence[Any], named: Mapping[str, Any]) -> Step:
                 if not _fits(value, hints[key])
             ]
         if faults:
-            raise BadArgument("; ".join(faults))
+            raise InvalidArgumentError("; ".join(faults))
         return kind(**arguments)
     if name in transforms():
         return Applied.of(name, words, named)
     every = [*known(), *transforms()]
     near = difflib.get_close_matches(name, every, n=3, cutoff=0.5)
-    raise BadArgument(
+    raise InvalidArgumentError(
         f"there is no step {name!r}",
         hint=f"did you mean {', '.join(near)}?" if near else "rlds preprocess --list shows all",
     )

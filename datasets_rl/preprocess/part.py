@@ -17,7 +17,7 @@ import cloudpickle
 import numpy as np
 import torch
 
-from datasets_rl.errors import ConversionFailed, PreprocessFailed
+from datasets_rl.errors import ConversionError, PreprocessError
 from datasets_rl.format.part import make_part
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.writer import DatasetWriter
@@ -131,8 +131,8 @@ def fill(
         unfit |= {dotted(key) for key in _unfit(came, specs, unfit)}
         try:
             writer.extend(came)
-        except ConversionFailed as error:
-            raise PreprocessFailed(
+        except ConversionError as error:
+            raise PreprocessError(
                 f"the recipe does not make the same fields of all episodes: {'; '.join(error.problems)}",
                 hint="a step must give every episode the same fields, dtypes and shapes",
             ) from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from datasets_rl.convert import converted_bytes
-from datasets_rl.errors import PreprocessFailed
+from datasets_rl.errors import PreprocessError
 from datasets_rl.preprocess.blocks import step_bytes
 from datasets_rl.preprocess.functions import Function
 from datasets_rl.preprocess.part import columns_of, decoded_in, drawing, read
@@ -51,8 +51,8 @@ def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> Probe:
     """Put the first episodes through a recipe, until some are left; of several datasets, those of each.
 
     Raises:
-        PreprocessFailed: If nothing is left of any episode.
-        BadArgument: If datasets come out with different fields.
+        PreprocessError: If nothing is left of any episode.
+        InvalidArgumentError: If datasets come out with different fields.
     """
     spans = list(pairwise(stored.firsts)) if isinstance(stored, Together) else [(0, len(stored.episodes))]
     left, looks = num_frames or len(stored), []
@@ -64,7 +64,7 @@ def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> Probe:
     blocks = [block for look in looks for block in look.came]
     if not blocks:
         why = _why_empty(recipe, [look.reached for look in looks])
-        raise PreprocessFailed(f"nothing is left of the {len(stored):,} steps of {stored.manifest.id}{why}")
+        raise PreprocessError(f"nothing is left of the {len(stored):,} steps of {stored.manifest.id}{why}")
     columns = columns_of(blocks[0], stored.schema)
     if isinstance(stored, Together):
         ids = [one.manifest.id for one in stored.members]

@@ -24,7 +24,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from datasets_rl.errors import BadArgument, DatasetsRLError, NotEnoughMemory, PreprocessFailed
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, NotEnoughMemoryError, PreprocessError
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.digests import digest
 from datasets_rl.preprocess.functions import Function
@@ -68,7 +68,7 @@ class Recipe:
     def __post_init__(self) -> None:
         self.steps = [step for given in self.steps for step in _steps(given)]
         if faults := [fault for number, step in enumerate(self.steps) for fault in _infinite(step, number)]:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 "; ".join(faults), hint="the manifest records arguments, and JSON has finite numbers only"
             )
 
@@ -77,7 +77,7 @@ class Recipe:
         """Read a recipe by its name, from a TOML file, or from a Python file, ``my.py:fn``.
 
         Raises:
-            BadArgument: If there is no such recipe or file, or a step is not as it should be; all faults at once.
+            InvalidArgumentError: If there is no such recipe or file, or a step is not as it should be; all faults at once.
         """
         if python := _PYTHON.fullmatch(text):
             return _from_python(Path(python[1]).expanduser(), python[2] or "")
@@ -85,13 +85,13 @@ class Recipe:
             try:
                 return _from_toml(Path(text).expanduser().read_text("utf-8"), text)
             except OSError as error:
-                raise BadArgument(f"the recipe {text} cannot be read: {error.strerror}") from error
+                raise InvalidArgumentError(f"the recipe {text} cannot be read: {error.strerror}") from error
             except UnicodeDecodeError as error:
-                raise BadArgument(f"the recipe {text} cannot be read as TOML: {error}") from error
+                raise InvalidArgumentError(f"the recipe {text} cannot be read as TOML: {error}") from error
         found = _shipped()
         if text not in found:
             near = difflib.get_close_matches(text, found, n=3, cutoff=0.5)
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"there is no recipe {text!r}: expected one of {', '.join(sorted(found))}",
                 hint=f"did you mean {', '.join(near)}?" if near else "or give FILE.toml or FILE.py:NAME",
             )
@@ -102,19 +102,19 @@ class Recipe:
         """Read steps as one types them, ``cat_frames:4,dim=-1``; words without a name come first, in their order.
 
         Raises:
-            BadArgument: If a step is not as it should be; all faults at once.
+            InvalidArgumentError: If a step is not as it should be; all faults at once.
         """
         problems: list[str] = []
         steps = _all(map(_inline, texts), problems)
         if problems:
-            raise BadArgument("; ".join(problems))
+            raise InvalidArgumentError("; ".join(problems))
         return cls(steps, ", ".join(texts))
 
     def __call__(self, block: Episodes) -> Episodes | None:
         """Return what becomes of a block of whole episodes; None if nothing is left.
 
         Raises:
-            PreprocessFailed: If a step fails; it says which, at which episode and with which fields.
+            PreprocessError: If a step fails; it says which, at which episode and with which fields.
         """
         return self.first(len(self.steps), block)
 
@@ -153,7 +153,7 @@ class Recipe:
         """
         try:
             copied: Recipe = cloudpickle.loads(self.pickled())
-        except BadArgument:
+        except InvalidArgumentError:
             return self
         return copied
 
@@ -161,12 +161,12 @@ class Recipe:
         """Return what another process can make the same recipe of.
 
         Raises:
-            BadArgument: If a function cannot be sent.
+            InvalidArgumentError: If a function cannot be sent.
         """
         try:
             pickled: bytes = cloudpickle.dumps(self)
         except (TypeError, pickle.PicklingError) as error:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"the recipe {self.name!r} cannot be sent to other processes: {error}",
                 hint="one process needs no sending: --jobs 1, num_workers=1",
             ) from error
@@ -179,17 +179,22 @@ class Recipe:
             blocks: Called without arguments, gives all blocks anew.
 
         Raises:
-            PreprocessFailed: If nothing is left to learn from.
+            PreprocessError: If nothing is left to learn from.
         """
         for number, step in enumerate(self.steps):
             if step.learns:
                 left = (one for one in (self.first(number, block) for block in blocks()) if one is not None)
                 some = next(left, None)
                 if some is None:
-                    raise PreprocessFailed(f"nothing is left for step {number} ({step.use()}) to learn from")
+                    raise PreprocessError(f"nothing is left for step {number} ({step.use()}) to learn from")
                 try:
                     step.learn(chain([some], left))
-                except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # BadArgument is one of them
+                except (
+                    ArithmeticError,
+                    LookupError,
+                    TypeError,
+                    ValueError,
+                ) as error:  # InvalidArgumentError is one of them
                     raise _failed(step, number, some, "", error) from error
 
     @property
@@ -239,7 +244,7 @@ def _from_toml(text: str, name: str) -> Recipe:
     try:
         document = parse_toml(text)
     except ValueError as error:
-        raise BadArgument(f"the recipe {name} cannot be read as TOML: {error}") from error
+        raise InvalidArgumentError(f"the recipe {name} cannot be read as TOML: {error}") from error
     problems = [f"it has {key!r}; expected purpose and step" for key in sorted(document.keys() - {"purpose", "step"})]
     entries, steps = document.get("step"), []
     if not isinstance(entries, list) or not all(
@@ -250,22 +255,22 @@ def _from_toml(text: str, name: str) -> Recipe:
         written = [(one["use"], (), {key: value for key, value in one.items() if key != "use"}) for one in entries]
         steps = _all(written, problems)
     if problems:
-        raise BadArgument(f"the recipe {name}: {'; '.join(problems)}")
+        raise InvalidArgumentError(f"the recipe {name}: {'; '.join(problems)}")
     return Recipe(steps, name, str(document.get("purpose", "")))
 
 
 def _from_python(path: Path, attribute: str) -> Recipe:
     if not path.is_file():
-        raise BadArgument(f"the recipe {path} is no file")
+        raise InvalidArgumentError(f"the recipe {path} is no file")
     spec = importlib.util.spec_from_file_location(f"_recipe_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise BadArgument(f"{path} cannot be imported")
+        raise InvalidArgumentError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise BadArgument(f"{path} fails as it is imported: {type(error).__name__}: {error}") from error
+        raise InvalidArgumentError(f"{path} fails as it is imported: {type(error).__name__}: {error}") from error
     # Workers do not find the file by its name.
     cloudpickle.register_pickle_by_value(module)
     found = getattr(module, attribute, None)
@@ -273,7 +278,7 @@ def _from_python(path: Path, attribute: str) -> Recipe:
         return found
     if not _is_recipe(found):
         names = [name for name, one in vars(module).items() if _is_recipe(one) and _is_own(name, one, module)]
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{path} has no {attribute!r} that is a function, a step, a list of them or a Recipe"
             if attribute
             else f"{path} was given without a name",
@@ -314,7 +319,7 @@ def _made(kind: type[Step | Transform]) -> Step | Transform:
     try:
         return kind()
     except TypeError as error:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"the step {kind.__name__} cannot be made without arguments: {error}",
             hint=f"give one that is made: {kind.__name__}(...)",
         ) from error
@@ -363,7 +368,7 @@ def _all(written: Iterable[Written], problems: list[str]) -> list[Step]:
     for number, (name, words, named) in enumerate(written):
         try:
             steps.append(make(name, words, named))
-        except BadArgument as error:
+        except InvalidArgumentError as error:
             problems.append(f"step {number} ({name}): {error.message}{error.hint and f' ({error.hint})'}")
     return steps
 
@@ -379,15 +384,15 @@ def _located(step: Step, number: int, block: Episodes) -> Episodes | None:
 
 
 def _failed(step: Step, number: int, block: Episodes, where: str, error: Exception) -> DatasetsRLError:
-    if isinstance(error, (MemoryError, NotEnoughMemory)):
-        return NotEnoughMemory(
+    if isinstance(error, (MemoryError, NotEnoughMemoryError)):
+        return NotEnoughMemoryError(
             f"step {number} ({_told(step, error)}){where} needs more memory than there is: {getattr(error, 'message', str(error))}",
             hint="make what the step writes smaller, or give fewer processes: --jobs 1, num_workers=1",
         )
     known = isinstance(error, DatasetsRLError)
     why, hint = (error.message, error.hint) if known else (f"{type(error).__name__}: {error}", "")  # type: ignore[attr-defined]  # it is one of ours
     keys = ", ".join(sorted(map(dotted, (*block.states, *block.steps))))
-    return PreprocessFailed(f"step {number} ({_told(step, error)}){where}, which has {keys}: {why}", hint=hint)
+    return PreprocessError(f"step {number} ({_told(step, error)}){where}, which has {keys}: {why}", hint=hint)
 
 
 def _told(step: Step, error: Exception) -> str:

@@ -27,7 +27,7 @@ from datasets_rl import disk
 from datasets_rl.convert import write_metadata
 from datasets_rl.engines import Engine, PartLost, Wait
 from datasets_rl.engines.local import Local
-from datasets_rl.errors import BadArgument, ManifestInvalid, PreprocessFailed
+from datasets_rl.errors import InvalidArgumentError, ManifestError, PreprocessError
 from datasets_rl.format.journal import Journal
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.part import remove_part, room_for_parts
@@ -142,16 +142,16 @@ def preprocess(
         The folder of the result.
 
     Raises:
-        PreprocessFailed: If a step fails or nothing is left; the dataset is as it was.
-        BadArgument: If something else has the name of the result, the dataset is a result of this very recipe, or
+        PreprocessError: If a step fails or nothing is left; the dataset is as it was.
+        InvalidArgumentError: If something else has the name of the result, the dataset is a result of this very recipe, or
             datasets that are to be merged are not alike.
-        DiskFull: If there is no room.
-        Locked: If another process did not finish in time.
+        DiskFullError: If there is no room.
+        LockedError: If another process did not finish in time.
     """
     settings = settings or Settings.from_env()
     folders = _folders(folder)
     if not recipe.steps and len(folders) == 1:
-        raise BadArgument(f"the recipe {recipe.name!r} has no step", hint="only a merge of several needs none")
+        raise InvalidArgumentError(f"the recipe {recipe.name!r} has no step", hint="only a merge of several needs none")
     # A recipe is described before it does anything: functions may keep things, which then belong to what they are.
     described = recipe.to_json()
     mark = fingerprint(_manifest(folders), described, num_frames, seed)
@@ -174,7 +174,7 @@ def preprocess(
         try:
             run.make(engine, settings)
             refuse_replaced([Manifest.read(one) for one in folders], run.digests)
-        except PreprocessFailed:
+        except PreprocessError:
             # What was made belongs to a recipe that does not work: another one will come.
             discard_work(target)
             raise
@@ -195,7 +195,7 @@ def result_folder(
     """Return the folder that `preprocess` with the same arguments would write to, or has written to.
 
     Raises:
-        BadArgument: If something else is there.
+        InvalidArgumentError: If something else is there.
     """
     folders, described = _folders(folder), recipe.to_json()
     mark = fingerprint(_manifest(folders), described, num_frames, seed)
@@ -216,7 +216,7 @@ def preview(
     """Say what `preprocess` would make, from the first episodes, without writing anything.
 
     Raises:
-        PreprocessFailed: If a step fails, or nothing is left of any episode.
+        PreprocessError: If a step fails, or nothing is left of any episode.
     """
     folders = _folders(folder)
     stored, described = opened([str(one) for one in folders]), recipe.to_json()
@@ -269,12 +269,12 @@ def _aim(
     """Return where the result goes.
 
     Raises:
-        BadArgument: If something else is there, or the arguments name two places or none.
+        InvalidArgumentError: If something else is there, or the arguments name two places or none.
     """
     named = {"dest": dest is not None, "as_": bool(as_), "in_place": in_place}
     if sum(named.values()) > 1:
         given = " and ".join(name for name, one in named.items() if one)
-        raise BadArgument(f"{given} name different places for one result", hint="give one of them")
+        raise InvalidArgumentError(f"{given} name different places for one result", hint="give one of them")
     folders = _folders(folder)
     manifest = _manifest(folders)
     if dest is not None:
@@ -282,7 +282,9 @@ def _aim(
         _check_way(target, folders)
         return _Aim(target, manifest.id)
     if len(folders) > 1:
-        raise BadArgument(f"{len(folders)} datasets become one, and it has no place", hint="name a folder for it")
+        raise InvalidArgumentError(
+            f"{len(folders)} datasets become one, and it has no place", hint="name a folder for it"
+        )
     base = place_of(folders[0])
     if in_place:
         return _Aim(base, manifest.id, in_place=True)
@@ -317,7 +319,7 @@ def _last_run(target: Place) -> Mapping[str, Any]:
     """Return the last entry of a dataset's history; nothing for what no recipe made."""
     try:
         history = Manifest.read(target.folder).history
-    except ManifestInvalid:  # a damaged one is the result of nothing
+    except ManifestError:  # a damaged one is the result of nothing
         return {}
     return history[-1] if history else {}
 
@@ -338,11 +340,11 @@ def _folders(folder: Path | Sequence[Path]) -> list[Path]:
     """Return the folders by the names that they have without links: what is replaced must be the dataset, not a link.
 
     Raises:
-        BadArgument: If one of several is named twice.
+        InvalidArgumentError: If one of several is named twice.
     """
     folders = [one.expanduser().resolve() for one in ([folder] if isinstance(folder, Path) else folder)]
     if twice := sorted({str(one) for one in folders if folders.count(one) > 1}):
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{', '.join(twice)} is named twice; a merge takes each dataset once",
             hint="name it once, or weight it in a mixture",
         )
@@ -351,39 +353,39 @@ def _folders(folder: Path | Sequence[Path]) -> list[Path]:
 
 def _check_way(target: Place, folders: Sequence[Path]) -> None:
     if target.folder in folders:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{target.folder} is where the dataset itself lies", hint="name another folder, or preprocess it in place"
         )
     disk.refuse_nesting(target.folder)
     if target.exists and not Manifest.read(target.folder).history:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{target.folder} is in the way: it holds a dataset that no recipe made", hint="remove it first"
         )
     if target.folder.exists() and not target.exists and (not target.folder.is_dir() or any(target.folder.iterdir())):
-        raise BadArgument(f"{target.folder} is in the way: it holds something that is not a dataset")
+        raise InvalidArgumentError(f"{target.folder} is in the way: it holds something that is not a dataset")
 
 
 def _check_loss(stored: Stored, aim: _Aim, recipe: Mapping[str, Any], num_frames: int | None, seed: int) -> None:
     """Let a run pass after which nothing is gone, or done twice, that nobody meant.
 
     Raises:
-        BadArgument: If it would replace a dataset by some of its steps or by the result of something else, or apply a
+        InvalidArgumentError: If it would replace a dataset by some of its steps or by the result of something else, or apply a
             recipe to its own result.
     """
     if aim.in_place and num_frames is not None and num_frames < len(stored):
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"num_frames is {num_frames:,}, and the dataset with its {len(stored):,} steps would be replaced",
             hint="name a folder for the result (--out DIR, dest=), or insist (--force, force=True)",
         )
     history = stored.manifest.history
     if not aim.in_place and history and _is_run(history[-1], recipe, num_frames, seed):
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{stored.manifest.id} is a result of this very recipe, which would be applied twice",
             hint="preprocess the dataset that it was made of, or insist (--force, force=True)",
         )
     if not aim.in_place and aim.place.exists:
         name = _last_run(aim.place).get("recipe", {}).get("name") or "without a name"
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{aim.place.folder} is in the way: it holds the result of another recipe or of other data ({name})",
             hint="choose another name (--as NAME, as_=) or folder, remove it first, or insist (--force, force=True)",
         )
@@ -430,7 +432,7 @@ class _Run:
     def make(self, engine: Engine | None, settings: Settings) -> None:
         """Leave the finished dataset in the build folder."""
         if self.num_frames is not None and self.num_frames < 1:
-            raise BadArgument(f"num_frames is {self.num_frames}; expected at least 1")
+            raise InvalidArgumentError(f"num_frames is {self.num_frames}; expected at least 1")
         recipe = _learned(self.recipe, self.stored, self.num_frames, self.seed, show=settings.progress)
         found = probe(self.stored, recipe.copy(), self.num_frames)
         self.target.work.mkdir(parents=True, exist_ok=True)
@@ -519,7 +521,7 @@ class _Run:
         room = _BLOCK_BYTES if self.max_ram is None else min(_BLOCK_BYTES, self.max_ram // ((self.jobs or 1) * _COPIES))
         longest = int(self.stored.episodes.lengths.max()) * each
         if self.max_ram is not None and longest * _COPIES > self.max_ram:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"max_ram is {self.max_ram:,} bytes; the longest episode has {longest:,} and needs {longest * _COPIES:,}",
                 hint="episodes are worked on as a whole: allow more memory",
             )
@@ -639,7 +641,7 @@ def _parts(engine: Engine, tasks: Sequence[Mapping[str, Any]], told: Sequence[Re
         try:
             return wait()
         except PartLost as error:
-            raise PreprocessFailed(
+            raise PreprocessError(
                 f"the process that made episodes {task['first']:,} to {task['behind']:,} {error.how}",
                 hint=error.hint or "fewer --jobs or a smaller --max-ram need less memory",
             ) from error

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase, is_leaf_nontensor
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.packed import nest
 from datasets_rl.ted.episode import Encoded, end_to_end
 from datasets_rl.ted.episodes import Episodes
@@ -78,7 +78,7 @@ def from_tensors(data: Any, block: Episodes, *, whole: bool) -> Episodes | None:
         The episodes; None if there is no row.
 
     Raises:
-        BadArgument: If it is no such TensorDict; all reasons at once.
+        InvalidArgumentError: If it is no such TensorDict; all reasons at once.
     """
     leaves = _leaves(data, block, whole=whole)
     count = data.batch_size[0]
@@ -199,16 +199,18 @@ def _goes_on(leaves: Mapping[Key, NDArray[Any]], pairs: Sequence[Key], ends: NDA
 
 def _leaves(data: Any, block: Episodes, *, whole: bool) -> dict[Key, NDArray[Any]]:
     if not isinstance(data, TensorDictBase):
-        raise BadArgument(f"it gave a {type(data).__name__}; expected a TensorDict")
+        raise InvalidArgumentError(f"it gave a {type(data).__name__}; expected a TensorDict")
     if data.ndim != 1:
-        raise BadArgument(f"it gave a TensorDict of batch size {list(data.batch_size)}; expected one axis, the steps")
+        raise InvalidArgumentError(
+            f"it gave a TensorDict of batch size {list(data.batch_size)}; expected one axis, the steps"
+        )
     problems = [*_missing(found := _tensors(data)), *_odd(data)]
     if not whole and len(data) != block.count:
         problems.append(
             f"it gave {len(data):,} steps for {block.count:,}; only functions per episode may change lengths"
         )
     if problems:
-        raise BadArgument("; ".join(problems))
+        raise InvalidArgumentError("; ".join(problems))
     for key in (NEXT_REWARD, *_FLAGS):
         if key in found:
             found[key] = found[key].reshape(len(data), 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets_rl.errors import BadArgument, PreprocessFailed
+from datasets_rl.errors import InvalidArgumentError, PreprocessError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.manifest import Manifest
 from datasets_rl.preprocess.blocks import blocks
@@ -40,13 +40,13 @@ def opened(folders: Sequence[str]) -> StoredDataset | Together:
     """Open a dataset, or several as one.
 
     Raises:
-        BadArgument: If one of several says itself which dataset its steps are from: that would be lost.
+        InvalidArgumentError: If one of several says itself which dataset its steps are from: that would be lost.
     """
     found = [StoredDataset(Path(folder)) for folder in folders]
     if len(found) == 1:
         return found[0]
     if taken := [str(one.folder) for one in found if DATASET in one.schema]:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{', '.join(taken)} has a field {dotted(DATASET)} already; a merge says there which one each step is from",
             hint=f"merge all of them at once, or drop it before: -t exclude:{dotted(DATASET)}",
         )
@@ -119,11 +119,11 @@ def refuse_replaced(manifests: Sequence[Manifest], digests: Sequence[str]) -> No
     """Let datasets pass whose bytes are those that a run began with.
 
     Raises:
-        PreprocessFailed: If another process replaced one.
+        PreprocessError: If another process replaced one.
     """
     for manifest, digest in zip(manifests, digests, strict=True):
         if files_digest(manifest) != digest:
-            raise PreprocessFailed(f"{manifest.id} was replaced by another process meanwhile", hint="run it again")
+            raise PreprocessError(f"{manifest.id} was replaced by another process meanwhile", hint="run it again")
 
 
 def merged_manifest(manifests: Sequence[Manifest], folders: Sequence[Path]) -> Manifest:
@@ -184,7 +184,7 @@ def refuse_unlike(names: Sequence[str], several: Sequence[Sequence[Column]]) -> 
     """Let datasets pass whose fields are the same.
 
     Raises:
-        BadArgument: If they are not; it says of every field that is not what it is in each.
+        InvalidArgumentError: If they are not; it says of every field that is not what it is in each.
     """
     tables = [{column.key: _told(column) for column in columns} for columns in several]
     keys = dict.fromkeys(key for table in tables for key in table)
@@ -195,7 +195,7 @@ def refuse_unlike(names: Sequence[str], several: Sequence[Sequence[Column]]) -> 
         if len({table.get(key) for table in tables}) > 1
     ]
     if problems:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"the datasets are not alike: {'; '.join(problems)}",
             hint="choose fields with -t select:..., cast them with -t cast:..., or preprocess each by itself before",
         )

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from datasets_rl import transforms as library
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess._base import Step, snake
 from datasets_rl.preprocess.digests import digest
 from datasets_rl.preprocess.steps import known
@@ -81,14 +81,14 @@ class Applied(Step):
     def __post_init__(self) -> None:
         for kind, name in _INSTEAD.items():
             if isinstance(self.transform, kind):
-                raise BadArgument(f"{kind.__name__} is for buffers", hint=f"the step {name} does it")
+                raise InvalidArgumentError(f"{kind.__name__} is for buffers", hint=f"the step {name} does it")
 
     @classmethod
     def of(cls, name: str, words: Sequence[Any], named: Mapping[str, Any]) -> Applied:
         """Make the step of a transform's name and arguments; dotted keys stand for nested ones.
 
         Raises:
-            BadArgument: If the transform does not take them.
+            InvalidArgumentError: If the transform does not take them.
         """
         kind = transforms()[name]
         keys = {
@@ -99,7 +99,7 @@ class Applied(Step):
         try:
             made = kind(*map(_dtype, words), **{**{key: _dtype(value) for key, value in named.items()}, **keys})
         except TypeError as error:
-            raise BadArgument(f"{name} takes {inspect.signature(kind)}: {error}") from error
+            raise InvalidArgumentError(f"{name} takes {inspect.signature(kind)}: {error}") from error
         return cls(made, {"use": name, **({"args": list(words)} if words else {}), **named})
 
     def __call__(self, block: Episodes) -> Episodes | None:

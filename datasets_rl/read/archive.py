@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read import gz, xz, zips
 from datasets_rl.read.streams import AGAIN, Readable, fill, unlike
 
@@ -60,7 +60,7 @@ class Member:
         """Return what is left of the content, in memory.
 
         Raises:
-            ConversionFailed: If the archive is cut or damaged.
+            ConversionError: If the archive is cut or damaged.
         """
         data = bytearray(self.size)
         return data[: fill(self.stream, memoryview(data))]
@@ -81,7 +81,7 @@ def members(source: Path | str | BinaryIO, name: str = "", *, limits: Limits | N
         Plain files. What is left unread of one is passed over.
 
     Raises:
-        ConversionFailed: If it is no such archive, is cut or damaged, or has members that are refused; of a zip file all
+        ConversionError: If it is no such archive, is cut or damaged, or has members that are refused; of a zip file all
             of those at once.
     """
     limits = limits or Limits()
@@ -104,7 +104,7 @@ def members(source: Path | str | BinaryIO, name: str = "", *, limits: Limits | N
             watched.inflated = watched
             found = _tarred(watched, limits)
         else:
-            raise ConversionFailed(watched.name, [unlike(head, "a tar, tar.gz, tar.xz or zip archive")], hint=AGAIN)
+            raise ConversionError(watched.name, [unlike(head, "a tar, tar.gz, tar.xz or zip archive")], hint=AGAIN)
         yield from found
 
 
@@ -127,7 +127,7 @@ def members_of_part(path: Path, part: int, parts: int, *, limits: Limits | None 
         Plain files, as `members` does.
 
     Raises:
-        ConversionFailed: As `members` does.
+        ConversionError: As `members` does.
     """
     with path.open("rb") as file:
         head = file.read(_BLOCK)
@@ -189,17 +189,17 @@ class _Watched(io.RawIOBase):
         got = fill(self.inflated, view)
         self.at += got
         if got < len(view):
-            raise ConversionFailed(self.name, [f"it is cut at byte {self.at:,} of the archive"], hint=AGAIN)
+            raise ConversionError(self.name, [f"it is cut at byte {self.at:,} of the archive"], hint=AGAIN)
         if self.most is None:
             self.check(self.at, self._stored)
         elif self.at > self.most:
-            raise ConversionFailed(self.name, [f"it has more than the {self.most:,} bytes that its index says"])
+            raise ConversionError(self.name, [f"it has more than the {self.most:,} bytes that its index says"])
 
     def check(self, size: int, stored: int) -> None:
         """Refuse what swells more than data does."""
         if size > max(_GRACE, self._limits.ratio * stored):
             problem = f"{stored:,} bytes inflate to {size:,}; expected at most {self._limits.ratio:,} times as many"
-            raise ConversionFailed(self.name, [problem])
+            raise ConversionError(self.name, [problem])
 
     def skip(self, count: int) -> None:
         """Pass over bytes of the inflated stream; in a plain tar without reading them."""
@@ -273,7 +273,7 @@ def _tarred(archive: _Watched, limits: Limits, stop: int | None = None) -> Itera
     scratch = bytearray(_PIECE)
     while got := archive.inflated.readinto(scratch):
         if any(scratch[:got]):
-            raise ConversionFailed(archive.name, ["something follows the end of the archive"], hint=AGAIN)
+            raise ConversionError(archive.name, ["something follows the end of the archive"], hint=AGAIN)
 
 
 def _headers(archive: _Watched, stop: int | None) -> Iterator[bytearray]:
@@ -291,7 +291,7 @@ def _headers(archive: _Watched, stop: int | None) -> Iterator[bytearray]:
         if ended:
             return
         if not found:
-            raise ConversionFailed(archive.name, [f"byte {start:,} of the archive begins no member"], hint=AGAIN)
+            raise ConversionError(archive.name, [f"byte {start:,} of the archive begins no member"], hint=AGAIN)
         inside = False
         yield header
 
@@ -299,7 +299,7 @@ def _headers(archive: _Watched, stop: int | None) -> Iterator[bytearray]:
 def _said(archive: _Watched, kind: bytes, size: int) -> dict[str, str]:
     """Read what a header says of the next member: a long name, or attributes."""
     if size > _NAME_MOST:
-        raise ConversionFailed(archive.name, [f"a member's header has {size:,} bytes; expected {_NAME_MOST:,} at most"])
+        raise ConversionError(archive.name, [f"a member's header has {size:,} bytes; expected {_NAME_MOST:,} at most"])
     data = bytearray(size + -size % _BLOCK)
     archive.take(memoryview(data))
     text = bytes(data[:size])
@@ -313,11 +313,11 @@ def _said(archive: _Watched, kind: bytes, size: int) -> dict[str, str]:
         length = int(digits) if digits.isdigit() and len(digits) < 8 else 0
         key, mark, value = text[len(digits) + 1 : length - 1].partition(b"=")
         if not mark or not len(digits) < length <= len(text):
-            raise ConversionFailed(archive.name, ["the attributes of a member are damaged"], hint=AGAIN)
+            raise ConversionError(archive.name, ["the attributes of a member are damaged"], hint=AGAIN)
         found[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
         text = text[length:]
     if any(key.startswith("GNU.sparse") for key in found):
-        raise ConversionFailed(archive.name, [f"{found.get('path', 'a member')} is sparse; expected a plain file"])
+        raise ConversionError(archive.name, [f"{found.get('path', 'a member')} is sparse; expected a plain file"])
     return found
 
 
@@ -326,7 +326,7 @@ def _declared(archive: _Watched, said: dict[str, str], size: int) -> int:
     if not text:
         return size
     if not text.isdecimal() or len(text) > 18:
-        raise ConversionFailed(archive.name, [f"a member's size is {text[:30]!r}; expected a number"], hint=AGAIN)
+        raise ConversionError(archive.name, [f"a member's size is {text[:30]!r}; expected a number"], hint=AGAIN)
     return int(text)
 
 
@@ -348,7 +348,7 @@ def _zipped(source: BinaryIO, name: str, limits: Limits) -> Iterator[Member]:
 
 def _refuse(name: str, problems: Iterator[str] | list[str]) -> None:
     if found := list(problems):
-        raise ConversionFailed(name, found)
+        raise ConversionError(name, found)
 
 
 def _foul(name: str, kind: str, seen: set[str], *, folder: bool) -> Iterator[str]:
@@ -394,4 +394,4 @@ def _number(field: bytearray, name: str) -> int:
     try:
         return int(text or b"0", 8)
     except ValueError:
-        raise ConversionFailed(name, [f"a member's size is {text!r}; expected an octal number"], hint=AGAIN) from None
+        raise ConversionError(name, [f"a member's size is {text!r}; expected an octal number"], hint=AGAIN) from None

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 
 __all__ = ["ArffFile", "Attribute", "Rows"]
 
@@ -74,7 +74,7 @@ class ArffFile:
         path: The file.
 
     Raises:
-        ConversionFailed: If it is no such file; every fault of the header.
+        ConversionError: If it is no such file; every fault of the header.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,7 +82,7 @@ class ArffFile:
         faults: list[str] = []
         self.attributes: Sequence[Attribute] = self._header(faults)
         if faults:
-            raise ConversionFailed(path.name, faults[:_SHOWN_MOST])
+            raise ConversionError(path.name, faults[:_SHOWN_MOST])
 
     def rows(self, wanted: Collection[int]) -> Iterator[Rows]:
         """Read the rows, from the first to the last.
@@ -91,7 +91,7 @@ class ArffFile:
             wanted: The places of the attributes to read; numeric or nominal ones.
 
         Raises:
-            ConversionFailed: If a row has another number of fields, or a value that its attribute cannot have; every
+            ConversionError: If a row has another number of fields, or a value that its attribute cannot have; every
                 fault among the rows that were read together.
         """
         start = 0
@@ -125,7 +125,7 @@ class ArffFile:
             while block := stream.read(_BLOCK_BYTES):
                 whole, newline, rest = (rest + block).rpartition(b"\n")
                 if not newline and len(rest) > _BLOCK_BYTES:
-                    raise ConversionFailed(self._path.name, [f"a row has more than {_BLOCK_BYTES:,} bytes"])
+                    raise ConversionError(self._path.name, [f"a row has more than {_BLOCK_BYTES:,} bytes"])
                 if lines := _data(whole):
                     yield lines
             if lines := _data(rest):
@@ -220,7 +220,7 @@ class ArffFile:
     def _refuse(self, faults: Sequence[str]) -> None:
         if faults:
             more = [f"and {len(faults) - _SHOWN_MOST:,} more"] if faults[_SHOWN_MOST:] else []
-            raise ConversionFailed(self._path.name, [*faults[:_SHOWN_MOST], *more])
+            raise ConversionError(self._path.name, [*faults[:_SHOWN_MOST], *more])
 
 
 def _attribute(text: str, faults: list[str]) -> Attribute:
@@ -260,4 +260,4 @@ def _decoded(line: bytes, name: str) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ConversionFailed(name, [f"it is no text in UTF-8: {error}"]) from error
+        raise ConversionError(name, [f"it is no text in UTF-8: {error}"]) from error

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.npy import NpyReader
 from datasets_rl.read.streams import AGAIN, unlike
 
@@ -55,15 +55,15 @@ class Gunzip(io.RawIOBase):
         """Inflate the next bytes into the buffer; return how many, 0 at the end.
 
         Raises:
-            ConversionFailed: If the file is cut, or its bytes or checksum are wrong.
+            ConversionError: If the file is cut, or its bytes or checksum are wrong.
         """
         try:
             # A large view would be inflated elsewhere first, as a whole, and then copied.
             return int(self._inflating.readinto(memoryview(buffer).cast("B")[:_PIECE]))
         except EOFError as error:
-            raise ConversionFailed(self._name, ["the gzip stream is cut"], hint=AGAIN) from error
+            raise ConversionError(self._name, ["the gzip stream is cut"], hint=AGAIN) from error
         except _ERRORS as error:
-            raise ConversionFailed(self._name, [f"the gzip stream is damaged: {error}"], hint=AGAIN) from error
+            raise ConversionError(self._name, [f"the gzip stream is damaged: {error}"], hint=AGAIN) from error
 
 
 class GzipNpy(NpyReader):
@@ -73,7 +73,7 @@ class GzipNpy(NpyReader):
         path: The gzip file.
 
     Raises:
-        ConversionFailed: If it is no gzip file, or its content no array of numbers or text.
+        ConversionError: If it is no gzip file, or its content no array of numbers or text.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -82,7 +82,7 @@ class GzipNpy(NpyReader):
             stream = closing.enter_context(path.open("rb"))
             head = stream.read(64)
             if not head.startswith(MAGIC):
-                raise ConversionFailed(path.name, [unlike(head, "a gzip file")], hint=AGAIN)
+                raise ConversionError(path.name, [unlike(head, "a gzip file")], hint=AGAIN)
             most = stream.seek(0, io.SEEK_END) * _DEFLATE_MOST
             stream.seek(0)
             super().__init__(Gunzip(stream, path.name), path.name, most=most)

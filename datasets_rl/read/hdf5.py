@@ -31,7 +31,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import AGAIN, shown, unlike
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Hdf5File:
         threads: How many chunks are inflated at once; by default one for each core, at most 8.
 
     Raises:
-        ConversionFailed: If it is no HDF5 file, or is cut, or reaches out of itself; every fault at once.
+        ConversionError: If it is no HDF5 file, or is cut, or reaches out of itself; every fault at once.
     """
 
     def __init__(self, path: Path | str, *, threads: int | None = None) -> None:
@@ -184,7 +184,7 @@ class Hdf5File:
             [stop - start, ...], in this machine's byte order.
 
         Raises:
-            ConversionFailed: If a chunk does not decode; the error names the rows.
+            ConversionError: If a chunk does not decode; the error names the rows.
         """
         array = self.arrays[name]
         cursor = _Cursor(array)
@@ -207,7 +207,7 @@ class Hdf5File:
             Blocks, without gaps, in order. Each owns its memory.
 
         Raises:
-            ConversionFailed: If chunks do not decode; the error names the columns and the rows.
+            ConversionError: If chunks do not decode; the error names the columns and the rows.
         """
         cursors = {name: _Cursor(self.arrays[name]) for name in names}
         total = self.arrays[names[0]].shape[0] if stop is None else stop
@@ -228,11 +228,11 @@ class Hdf5File:
         """Read a dataset that belongs to no step: a scalar, a text, or an array.
 
         Raises:
-            ConversionFailed: If it does not decode, or holds Python objects.
+            ConversionError: If it does not decode, or holds Python objects.
         """
         array = self.arrays[name]
         if not (array.text or array.numeric or array.dtype.kind == "U"):
-            raise ConversionFailed(self.path.name, [f"{name} has dtype {array.dtype}; expected numbers or text"])
+            raise ConversionError(self.path.name, [f"{name} has dtype {array.dtype}; expected numbers or text"])
         with library_errors(self.path.name, f"{name}: "):
             return _plain(array.dataset[()], text=array.text)
 
@@ -249,7 +249,7 @@ class Hdf5File:
         if next(budget, None) is None:
             problems.append(f"it has {_NAMES_MOST:,} names of groups and datasets or more; expected fewer")
         if problems:
-            raise ConversionFailed(self.path.name, shown(problems), hint=AGAIN)
+            raise ConversionError(self.path.name, shown(problems), hint=AGAIN)
         return arrays
 
     def _submit(self, jobs: Iterator[_Job]) -> list[Future[None]]:
@@ -264,7 +264,7 @@ class Hdf5File:
             elif error is not None:
                 raise error
         if problems:
-            raise ConversionFailed(self.path.name, shown(problems), hint=AGAIN)
+            raise ConversionError(self.path.name, shown(problems), hint=AGAIN)
 
 
 class _Cursor:
@@ -498,12 +498,12 @@ def _check_magic(path: Path) -> None:
             if stream.read(len(MAGIC)) == MAGIC:
                 return
             at = at * 2 or 512
-    raise ConversionFailed(path.name, [unlike(head, "HDF5")], hint=AGAIN)
+    raise ConversionError(path.name, [unlike(head, "HDF5")], hint=AGAIN)
 
 
 @contextmanager
 def library_errors(name: str, place: str = "HDF5 says: ") -> Iterator[None]:
-    """Report what h5py raises for a damaged file as ConversionFailed.
+    """Report what h5py raises for a damaged file as ConversionError.
 
     Args:
         name: The file.
@@ -512,7 +512,7 @@ def library_errors(name: str, place: str = "HDF5 says: ") -> Iterator[None]:
     try:
         yield
     except LIBRARY_ERRORS as error:
-        raise ConversionFailed(name, [f"{place}{_reason(error)}"], hint=AGAIN) from error
+        raise ConversionError(name, [f"{place}{_reason(error)}"], hint=AGAIN) from error
 
 
 def _plain(raw: Any, *, text: bool) -> NDArray[np.generic] | str | float | bool:

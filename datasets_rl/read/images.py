@@ -18,7 +18,7 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import AGAIN, unlike
 
 __all__ = ["Header", "decode", "header"]
@@ -70,12 +70,12 @@ def header(image: Encoded, name: str = "image") -> Header:
     """Read what an image is, without decoding it.
 
     Raises:
-        ConversionFailed: If it is no PNG or JPEG image, or one that cannot be read as it is.
+        ConversionError: If it is no PNG or JPEG image, or one that cannot be read as it is.
     """
     try:
         return _header(image)
     except _Damaged as error:
-        raise ConversionFailed(name, [str(error)], hint=AGAIN) from error
+        raise ConversionError(name, [str(error)], hint=AGAIN) from error
 
 
 def decode(images: Sequence[Encoded], out: NDArray[Any], name: str = "images", *, first: int = 0) -> None:
@@ -88,7 +88,7 @@ def decode(images: Sequence[Encoded], out: NDArray[Any], name: str = "images", *
         first: The number of the first one there.
 
     Raises:
-        ConversionFailed: If images are damaged, or are others than wanted; every one of them, with its number.
+        ConversionError: If images are damaged, or are others than wanted; every one of them, with its number.
         ValueError: If `out` has another number of images, or is not contiguous.
     """
     if out.shape[:1] != (len(images),) or out.ndim != 4 or not out.flags.c_contiguous:
@@ -110,7 +110,7 @@ def decode(images: Sequence[Encoded], out: NDArray[Any], name: str = "images", *
             problems = [problem for found in pool.map(batch, starts) for problem in found]
     if problems:
         more = [f"and {len(problems) - _SHOWN_MOST:,} more images"] if len(problems) > _SHOWN_MOST else []
-        raise ConversionFailed(name, [*problems[:_SHOWN_MOST], *more], hint=AGAIN)
+        raise ConversionError(name, [*problems[:_SHOWN_MOST], *more], hint=AGAIN)
 
 
 def _decode(image: Encoded, out: NDArray[Any]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import AGAIN, Readable, fill, unlike
 
 __all__ = ["MAGIC", "NpyReader"]
@@ -51,7 +51,7 @@ class NpyReader:
         most: The bytes that the array can have at most, as far as the size of the file tells.
 
     Raises:
-        ConversionFailed: If it is no such file, or claims an array larger than that.
+        ConversionError: If it is no such file, or claims an array larger than that.
     """
 
     def __init__(self, stream: BinaryIO | Readable, name: str, *, most: int) -> None:
@@ -66,10 +66,10 @@ class NpyReader:
             return
         size = self.dtype.itemsize * math.prod(self.shape)
         if self.dtype.kind not in _PLAIN or self.dtype.fields:
-            raise ConversionFailed(name, [f"it has dtype {self.dtype}; expected numbers or text"])
+            raise ConversionError(name, [f"it has dtype {self.dtype}; expected numbers or text"])
         if min(self.shape, default=0) < 0 or size > most:
             declared = f"it declares {list(self.shape)} of {self.dtype}, {size:,} bytes"
-            raise ConversionFailed(name, [f"{declared}; it can hold {most:,} at most"], hint=AGAIN)
+            raise ConversionError(name, [f"{declared}; it can hold {most:,} at most"], hint=AGAIN)
 
     @property
     def pickled(self) -> bool:
@@ -83,7 +83,7 @@ class NpyReader:
             The array in this machine's byte order.
 
         Raises:
-            ConversionFailed: If the file is cut, holds more, or holds Python objects.
+            ConversionError: If the file is cut, holds more, or holds Python objects.
         """
         self._refuse_objects()
         shape = self.shape[::-1] if self.fortran else self.shape
@@ -100,7 +100,7 @@ class NpyReader:
             out: [rows, ...], contiguous, of the array's dtype: the bytes are put there as they come.
 
         Raises:
-            ConversionFailed: If the file is cut, has fewer rows, keeps its columns together, holds Python objects, or
+            ConversionError: If the file is cut, has fewer rows, keeps its columns together, holds Python objects, or
                 has a wrong checksum.
             ValueError: If `out` does not fit.
         """
@@ -109,10 +109,10 @@ class NpyReader:
             wanted = f"[rows, {', '.join(map(str, self.shape[1:]))}] of {self.dtype}, contiguous"
             raise ValueError(f"out is {list(out.shape)} of {out.dtype}; expected {wanted}")
         if self.fortran and len(self.shape) > 1:
-            raise ConversionFailed(self.name, ["its columns lie together, not its rows; it can only be read whole"])
+            raise ConversionError(self.name, ["its columns lie together, not its rows; it can only be read whole"])
         if not self.shape or self._row + len(out) > self.shape[0]:
             rows = self.shape[0] if self.shape else 0
-            raise ConversionFailed(self.name, [f"it has {rows:,} rows; expected {self._row + len(out):,}"])
+            raise ConversionError(self.name, [f"it has {rows:,} rows; expected {self._row + len(out):,}"])
         self._fill(out)
         self._row += len(out)
         if self._row == self.shape[0]:
@@ -124,7 +124,7 @@ class NpyReader:
         The end of the file, where checksums stand, is read before the last block is yielded.
 
         Raises:
-            ConversionFailed: As `read` does.
+            ConversionError: As `read` does.
         """
         self._refuse_objects()
         if not self.shape or (self.fortran and len(self.shape) > 1):
@@ -141,30 +141,30 @@ class NpyReader:
     def _finish(self) -> None:
         """Read the end of the file: nothing may follow the array, and streams compare their checksum there."""
         if fill(self._stream, memoryview(bytearray(1))):
-            raise ConversionFailed(self.name, ["more bytes follow its array"], hint=AGAIN)
+            raise ConversionError(self.name, ["more bytes follow its array"], hint=AGAIN)
 
     def _header(self) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         head = bytearray(12)
         got = fill(self._stream, memoryview(head))
         if not head.startswith(MAGIC):
-            raise ConversionFailed(self.name, [unlike(bytes(head[:got]), "a .npy array")], hint=AGAIN)
+            raise ConversionError(self.name, [unlike(bytes(head[:got]), "a .npy array")], hint=AGAIN)
         if got < len(head):
-            raise ConversionFailed(self.name, ["its header is cut"], hint=AGAIN)
+            raise ConversionError(self.name, ["its header is cut"], hint=AGAIN)
         version, read = tuple(head[6:8]), npy.read_array_header_1_0
         size = int.from_bytes(head[8:10], "little")
         rest = 10 + size - len(head)
         if version == (2, 0):
             read, rest = npy.read_array_header_2_0, int.from_bytes(head[8:12], "little")
         elif version != (1, 0):
-            raise ConversionFailed(self.name, [f"its format is {version}; expected (1, 0) or (2, 0)"])
+            raise ConversionError(self.name, [f"its format is {version}; expected (1, 0) or (2, 0)"])
         if not 0 <= rest <= 1 << 16:
-            raise ConversionFailed(self.name, [f"its header has {rest:,} bytes; expected few"], hint=AGAIN)
+            raise ConversionError(self.name, [f"its header has {rest:,} bytes; expected few"], hint=AGAIN)
         text = bytearray(rest)
         got = fill(self._stream, memoryview(text))
         try:
             found = _parsed(read, bytes(head[8:] + text[:got]))
         except _HEADER_ERRORS as error:
-            raise ConversionFailed(self.name, [f"its header is damaged or cut: {error}"], hint=AGAIN) from error
+            raise ConversionError(self.name, [f"its header is damaged or cut: {error}"], hint=AGAIN) from error
         return found
 
     def _fill(self, out: NDArray[Any]) -> None:
@@ -175,8 +175,8 @@ class NpyReader:
         if got < len(view):
             whole = math.prod(self.shape) * self.dtype.itemsize
             done = self._row * out[:1].nbytes + got if self._row else got
-            raise ConversionFailed(self.name, [f"it is cut: {done:,} of {whole:,} bytes are there"], hint=AGAIN)
+            raise ConversionError(self.name, [f"it is cut: {done:,} of {whole:,} bytes are there"], hint=AGAIN)
 
     def _refuse_objects(self) -> None:
         if self.pickled:
-            raise ConversionFailed(self.name, ["it holds Python objects; expected numbers or text"])
+            raise ConversionError(self.name, ["it holds Python objects; expected numbers or text"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.npy import NpyReader
 from datasets_rl.read.streams import listed, shown
 from datasets_rl.read.zips import ZipReader
@@ -29,7 +29,7 @@ class NpzFile:
         name: What it is called in errors; by default the file's name.
 
     Raises:
-        ConversionFailed: If it is no zip file, or members are no arrays or claim more than they hold; all at once.
+        ConversionError: If it is no zip file, or members are no arrays or claim more than they hold; all at once.
     """
 
     def __init__(self, source: Path | str | BinaryIO, name: str = "") -> None:
@@ -48,16 +48,16 @@ class NpzFile:
         self._zip.close()
 
     def require(self, names: Iterable[str]) -> None:
-        """Raise ConversionFailed with all the names that the file does not have."""
+        """Raise ConversionError with all the names that the file does not have."""
         if missing := [name for name in names if name not in self.arrays]:
             there = listed([*self.arrays]) or "none"
-            raise ConversionFailed(self.name, [f"it has no array {listed(missing)}; it has {there}"])
+            raise ConversionError(self.name, [f"it has no array {listed(missing)}; it has {there}"])
 
     def read(self, name: str) -> NDArray[Any]:
         """Read an array.
 
         Raises:
-            ConversionFailed: If the file has none of that name, or it is cut, damaged, or holds Python objects.
+            ConversionError: If the file has none of that name, or it is cut, damaged, or holds Python objects.
         """
         return self.open(name).read()
 
@@ -65,7 +65,7 @@ class NpzFile:
         """Yield an array in blocks of that many rows; several arrays may take turns.
 
         Raises:
-            ConversionFailed: As `read` does.
+            ConversionError: As `read` does.
         """
         return self.open(name).blocks(rows)
 
@@ -73,7 +73,7 @@ class NpzFile:
         """Return an array, to be read from its first row on.
 
         Raises:
-            ConversionFailed: If the file has none of that name.
+            ConversionError: If the file has none of that name.
         """
         self.require([name])
         return self._reader(f"{name}.npy" if f"{name}.npy" in self._zip.members else name)
@@ -87,8 +87,8 @@ class NpzFile:
         for member in self._zip.members:
             try:
                 found[member.removesuffix(".npy")] = self._reader(member)
-            except ConversionFailed as error:
+            except ConversionError as error:
                 problems.extend(f"{member}: {problem}" for problem in error.problems)
         if problems:
-            raise ConversionFailed(self.name, shown(problems))
+            raise ConversionError(self.name, shown(problems))
         return found

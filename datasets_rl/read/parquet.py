@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed, MissingDependency
+from datasets_rl.errors import ConversionError, MissingDependencyError
 from datasets_rl.read.ragged import Ragged
 from datasets_rl.read.streams import AGAIN, unlike
 
@@ -36,8 +36,8 @@ class TableFile:
         path: The file.
 
     Raises:
-        ConversionFailed: If it is no such file, or is cut.
-        MissingDependency: If pyarrow is absent.
+        ConversionError: If it is no such file, or is cut.
+        MissingDependencyError: If pyarrow is absent.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -45,13 +45,13 @@ class TableFile:
         try:
             import pyarrow as pa
         except ImportError as error:
-            raise MissingDependency("pyarrow", "pyarrow", f"reading {self.path.name}") from error
+            raise MissingDependencyError("pyarrow", "pyarrow", f"reading {self.path.name}") from error
         self._errors: tuple[type[BaseException], ...] = (pa.ArrowException, OSError, UnicodeDecodeError)
         with self.path.open("rb") as stream:
             head = stream.read(64)
         self._parquet = head.startswith(_PARQUET_MAGIC)
         if not head.startswith((_PARQUET_MAGIC, _ARROW_MAGIC)):
-            raise ConversionFailed(self.path.name, [unlike(head, "a Parquet or Arrow file")], hint=AGAIN)
+            raise ConversionError(self.path.name, [unlike(head, "a Parquet or Arrow file")], hint=AGAIN)
         with ExitStack() as closing:
             try:
                 self._file: Any = closing.enter_context(self._opened())
@@ -59,7 +59,7 @@ class TableFile:
                 self.rows: int = self._count()
                 self.columns: Mapping[str, pa.DataType] = dict(_leaves(schema, ""))
             except self._errors as error:
-                raise ConversionFailed(self.path.name, [f"Arrow says: {error}"], hint=AGAIN) from error
+                raise ConversionError(self.path.name, [f"Arrow says: {error}"], hint=AGAIN) from error
             self._closing = closing.pop_all()
 
     def __enter__(self) -> Self:
@@ -79,11 +79,11 @@ class TableFile:
             The columns by name, in order. They may be views, which cannot be written to.
 
         Raises:
-            ConversionFailed: If columns are missing, have empty cells, or do not decode; all columns of a block at once.
+            ConversionError: If columns are missing, have empty cells, or do not decode; all columns of a block at once.
         """
         if missing := [name for name in names if name not in self.columns]:
             there = ", ".join(self.columns) or "none"
-            raise ConversionFailed(self.path.name, [f"it has no column {', '.join(missing)}; it has {there}"])
+            raise ConversionError(self.path.name, [f"it has no column {', '.join(missing)}; it has {there}"])
         start = 0
         batches = self._batches(sorted({name.partition("/")[0] for name in names}), rows)
         while (batch := self._next(batches, start)) is not None:
@@ -120,7 +120,7 @@ class TableFile:
             return next(batches, None)
         except self._errors as error:
             problem = f"rows from {start:,} on do not decode: {error}"
-            raise ConversionFailed(self.path.name, [problem], hint=AGAIN) from error
+            raise ConversionError(self.path.name, [problem], hint=AGAIN) from error
 
     def _block(self, batch: pa.RecordBatch, names: Sequence[str], start: int) -> dict[str, TableColumn]:
         problems: list[str] = []
@@ -136,7 +136,7 @@ class TableFile:
             except ValueError as error:
                 problems.append(f"{name} rows {start:,} to {start + batch.num_rows - 1:,}: {error}")
         if problems:
-            raise ConversionFailed(self.path.name, problems)
+            raise ConversionError(self.path.name, problems)
         return found
 
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.npy import NpyReader
 from datasets_rl.read.pickle_calls import ALLOWED, Damaged, Empty, Name, keys
 from datasets_rl.read.streams import AGAIN, Readable, fill, unlike
@@ -47,7 +47,7 @@ def load(data: bytes | bytearray | memoryview, name: str = "pickle") -> Any:
         Arrays may not be writable.
 
     Raises:
-        ConversionFailed: If it names anything else (all such names at once), is cut or damaged, holds itself, or is nested
+        ConversionError: If it names anything else (all such names at once), is cut or damaged, holds itself, or is nested
             or swollen beyond any data.
     """
     machine = _Machine(memoryview(data).cast("B"))
@@ -61,7 +61,7 @@ def load(data: bytes | bytearray | memoryview, name: str = "pickle") -> Any:
         machine.problems.append(f"it is damaged at byte {machine.at:,}: {type(error).__name__} {error}")
     if machine.problems:
         more = [f"and {len(machine.problems) - _SHOWN_MOST:,} more"] if len(machine.problems) > _SHOWN_MOST else []
-        raise ConversionFailed(name, [*machine.problems[:_SHOWN_MOST], *more], hint=AGAIN)
+        raise ConversionError(name, [*machine.problems[:_SHOWN_MOST], *more], hint=AGAIN)
     return value
 
 
@@ -77,7 +77,7 @@ def load_npy(source: Path | str | BinaryIO | Readable, name: str = "", *, most: 
         The array; of a single object, as ``numpy.save`` writes a dict, the object itself.
 
     Raises:
-        ConversionFailed: If it is no such file, or its pickle is refused.
+        ConversionError: If it is no such file, or its pickle is refused.
     """
     if isinstance(source, Path | str):
         path = Path(source)
@@ -91,10 +91,10 @@ def load_npy(source: Path | str | BinaryIO | Readable, name: str = "", *, most: 
     while got := fill(source, piece):
         data += piece[:got]
         if len(data) > most:
-            raise ConversionFailed(reader.name, [f"its pickle has more than {most:,} bytes"])
+            raise ConversionError(reader.name, [f"its pickle has more than {most:,} bytes"])
     found = load(data, reader.name)
     if not isinstance(found, np.ndarray) or found.shape != reader.shape:
-        raise ConversionFailed(reader.name, [f"its pickle is no array of shape {list(reader.shape)}"], hint=AGAIN)
+        raise ConversionError(reader.name, [f"its pickle is no array of shape {list(reader.shape)}"], hint=AGAIN)
     return found[()] if found.shape == () else found
 
 

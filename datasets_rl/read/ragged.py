@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 
 __all__ = ["Ragged"]
 
@@ -35,13 +35,13 @@ class Ragged:
             name: What the column is called in the error.
 
         Raises:
-            ConversionFailed: If they have not, or are no numbers.
+            ConversionError: If they have not, or are no numbers.
         """
         values = self.values.stacked(name) if isinstance(self.values, Ragged) else self.values
         if not isinstance(values, np.ndarray):
-            raise ConversionFailed(name, ["its values are bytes or text; expected numbers"])
+            raise ConversionError(name, ["its values are bytes or text; expected numbers"])
         sizes = np.unique(self.lengths)
         if len(sizes) > 1:
-            raise ConversionFailed(name, [f"its rows have {sizes[0]:,} to {sizes[-1]:,} values; expected all the same"])
+            raise ConversionError(name, [f"its rows have {sizes[0]:,} to {sizes[-1]:,} values; expected all the same"])
         width = int(sizes[0]) if len(sizes) else 0
         return values.reshape(len(self.lengths), width, *values.shape[1:])

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.ragged import Ragged
 from datasets_rl.read.tfrecord import Feature, example
 
@@ -92,7 +92,7 @@ class Schema:
         name: What the file is called in errors.
 
     Raises:
-        ConversionFailed: If it is no such document, or has features that no record can hold; all of them at once.
+        ConversionError: If it is no such document, or has features that no record can hold; all of them at once.
     """
 
     def __init__(self, document: str | bytes | Mapping[str, Any], name: str = "features.json") -> None:
@@ -104,12 +104,12 @@ class Schema:
         try:
             parsed = json.loads(document) if isinstance(document, str | bytes) else document
         except (ValueError, RecursionError) as error:
-            raise ConversionFailed(name, [f"it is no JSON: {error}"]) from error
+            raise ConversionError(name, [f"it is no JSON: {error}"]) from error
         self._add(parsed, (), (), problems)
         if not self.leaves and not problems:
             problems.append("it names no features")
         if problems:
-            raise ConversionFailed(name, problems)
+            raise ConversionError(name, problems)
 
     def read(self, payload: memoryview, name: str, wanted: Collection[str] | None = None) -> dict[str, Column]:
         """Read an episode.
@@ -123,7 +123,7 @@ class Schema:
             The features by name. Floats of four bytes and byte strings are views of the payload.
 
         Raises:
-            ConversionFailed: If features are missing, or are not what the schema says; every one of them.
+            ConversionError: If features are missing, or are not what the schema says; every one of them.
         """
         features = example(payload, name)
         problems: list[str] = []
@@ -146,7 +146,7 @@ class Schema:
             if len(set(counts.values())) > 1
         )
         if problems:
-            raise ConversionFailed(name, problems)
+            raise ConversionError(name, problems)
         return columns
 
     def _add(self, node: Any, path: tuple[str, ...], lists: tuple[int | None, ...], problems: list[str]) -> None:

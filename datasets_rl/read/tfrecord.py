@@ -19,7 +19,7 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import AGAIN, fill
 
 __all__ = ["Feature", "SequenceExample", "example", "records", "sequence_example"]
@@ -52,7 +52,7 @@ def records(stream: BinaryIO, name: str) -> Iterator[memoryview]:
         Payloads, each with its own memory.
 
     Raises:
-        ConversionFailed: If records are damaged or cut; every one of them, with its number and offset.
+        ConversionError: If records are damaged or cut; every one of them, with its number and offset.
     """
     problems: list[str] = []
     offset = number = 0
@@ -80,7 +80,7 @@ def records(stream: BinaryIO, name: str) -> Iterator[memoryview]:
         number += 1
     if problems:
         more = [f"and {len(problems) - _SHOWN_MOST:,} more records"] if len(problems) > _SHOWN_MOST else []
-        raise ConversionFailed(name, [*problems[:_SHOWN_MOST], *more], hint=AGAIN)
+        raise ConversionError(name, [*problems[:_SHOWN_MOST], *more], hint=AGAIN)
 
 
 def example(payload: memoryview, name: str) -> dict[str, Feature]:
@@ -94,7 +94,7 @@ def example(payload: memoryview, name: str) -> dict[str, Feature]:
         The features by name; one that has no values of any kind is an empty list.
 
     Raises:
-        ConversionFailed: If the bytes are no such message.
+        ConversionError: If the bytes are no such message.
     """
     try:
         found: dict[str, Feature] = {}
@@ -102,7 +102,7 @@ def example(payload: memoryview, name: str) -> dict[str, Feature]:
             if number == 1:
                 found.update(_features(payload, start, stop))
     except (_Damaged, UnicodeDecodeError) as error:
-        raise ConversionFailed(name, [f"it is no tf.train.Example: {error}"], hint=AGAIN) from error
+        raise ConversionError(name, [f"it is no tf.train.Example: {error}"], hint=AGAIN) from error
     return found
 
 
@@ -118,7 +118,7 @@ def sequence_example(payload: memoryview, name: str) -> SequenceExample:
     """Read a ``tf.train.SequenceExample``; see `example`.
 
     Raises:
-        ConversionFailed: If the bytes are no such message.
+        ConversionError: If the bytes are no such message.
     """
     found = SequenceExample({}, {})
     context: dict[str, Feature] = {}
@@ -133,7 +133,7 @@ def sequence_example(payload: memoryview, name: str) -> SequenceExample:
                     lists[key] = [_feature(payload, *span) for field, *span in steps if field == 1]
         found = SequenceExample(context, lists)
     except (_Damaged, UnicodeDecodeError) as error:
-        raise ConversionFailed(name, [f"it is no tf.train.SequenceExample: {error}"], hint=AGAIN) from error
+        raise ConversionError(name, [f"it is no tf.train.SequenceExample: {error}"], hint=AGAIN) from error
     return found
 
 

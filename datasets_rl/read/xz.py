@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, BinaryIO
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import AGAIN, Joined, Readable, Span
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def blocks(file: BinaryIO, name: str) -> list[Block]:
         name: What it is called in errors.
 
     Raises:
-        ConversionFailed: If an index is cut, damaged, or not that of the file.
+        ConversionError: If an index is cut, damaged, or not that of the file.
     """
     found: list[tuple[int, list[tuple[int, int]]]] = []
     end = file.seek(0, io.SEEK_END)
@@ -124,7 +124,7 @@ class Unxz(io.RawIOBase):
         """Inflate the next bytes into the buffer; return how many, 0 at the end.
 
         Raises:
-            ConversionFailed: If the file is cut or damaged.
+            ConversionError: If the file is cut or damaged.
         """
         view = memoryview(buffer).cast("B")
         try:
@@ -135,7 +135,7 @@ class Unxz(io.RawIOBase):
                 if data:
                     return len(data)
         except lzma.LZMAError as error:
-            raise ConversionFailed(self._name, [f"the xz stream is damaged: {error}"], hint=AGAIN) from error
+            raise ConversionError(self._name, [f"the xz stream is damaged: {error}"], hint=AGAIN) from error
         return 0
 
     def _next(self, most: int) -> bytes | None:
@@ -151,7 +151,7 @@ class Unxz(io.RawIOBase):
                 return None
             self._inflating = stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY)
         elif stream.needs_input and not self._more():
-            raise ConversionFailed(self._name, ["the xz stream is cut"], hint=AGAIN)
+            raise ConversionError(self._name, ["the xz stream is cut"], hint=AGAIN)
         data, self._left = stream.decompress(self._left, most), b""
         if stream.eof:
             self._left = stream.unused_data
@@ -180,20 +180,20 @@ def _index(file: BinaryIO, end: int, name: str) -> tuple[int, list[tuple[int, in
     footer = Span(file, max(0, end - _FOOTER.size), _FOOTER.size).read() or b""
     crc, back, flags, mark = _FOOTER.unpack(footer.ljust(_FOOTER.size, b"\0"))
     if mark != _END or crc != zlib.crc32(footer[4:10]):
-        raise ConversionFailed(
+        raise ConversionError(
             name, ["its last bytes are not the end of an xz stream: it is cut or damaged"], hint=AGAIN
         )
     size = 4 * (back + 1)
     start = end - _FOOTER.size - size
     text = (Span(file, start, size).read() or b"") if start >= _HEADER and size <= _INDEX_MOST else b""
     if len(text) < 8 or text[0] or int.from_bytes(text[-4:], "little") != zlib.crc32(text[:-4]):
-        raise ConversionFailed(name, ["the index of its xz stream is damaged"], hint=AGAIN)
+        raise ConversionError(name, ["the index of its xz stream is damaged"], hint=AGAIN)
     numbers = _numbers(text[1:-4])
     count = next(numbers, 0)
     records = [(next(numbers, 0), next(numbers, 0)) for _ in range(min(count, size))]
     stream = start - sum(stored + -stored % 4 for stored, _ in records) - _HEADER
     if stream < 0 or (Span(file, stream, _HEADER).read() or b"")[:8] != MAGIC + flags:
-        raise ConversionFailed(name, ["the index of its xz stream is that of another one"], hint=AGAIN)
+        raise ConversionError(name, ["the index of its xz stream is that of another one"], hint=AGAIN)
     return stream, records
 
 

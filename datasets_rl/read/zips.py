@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.gz import Gunzip
 from datasets_rl.read.streams import AGAIN, Joined, Span, shown, unlike
 
@@ -67,7 +67,7 @@ class ZipReader:
         name: What it is called in errors; by default the file's name.
 
     Raises:
-        ConversionFailed: If it is no zip file, or members are encrypted, compressed in another way, twice there, or claim
+        ConversionError: If it is no zip file, or members are encrypted, compressed in another way, twice there, or claim
             more than deflate can hold; all of them at once.
     """
 
@@ -81,13 +81,13 @@ class ZipReader:
             self.name = name or "zip"
             head = self._file.read(64)
             if not head.startswith((MAGIC, _EMPTY)):
-                raise ConversionFailed(self.name, [unlike(head, "a zip file")], hint=AGAIN)
+                raise ConversionError(self.name, [unlike(head, "a zip file")], hint=AGAIN)
             try:
                 with zipfile.ZipFile(self._file) as archive:
                     entries = archive.infolist()
             except _ZIP_ERRORS as error:
                 problem = f"its directory, which stands at the end, is damaged or cut: {error}"
-                raise ConversionFailed(self.name, [problem], hint=AGAIN) from error
+                raise ConversionError(self.name, [problem], hint=AGAIN) from error
             self.members: Mapping[str, ZipMember] = self._members(entries)
             self._closing = closing.pop_all()
 
@@ -105,17 +105,17 @@ class ZipReader:
         """Open a member as a stream; its checksum is checked where it ends.
 
         Raises:
-            ConversionFailed: If its local header is not where the directory says, or has another name.
+            ConversionError: If its local header is not where the directory says, or has another name.
         """
         member = self.members[name]
         where = f"{self.name}: {name}"
         head = (Span(self._file, member.offset, _LOCAL.size + len(member.raw_name)).read() or b"").ljust(_LOCAL.size)
         mark, _, *sizes = _LOCAL.unpack_from(head)
         if mark != MAGIC:
-            raise ConversionFailed(where, ["it does not lie where the directory says"], hint=AGAIN)
+            raise ConversionError(where, ["it does not lie where the directory says"], hint=AGAIN)
         # No checksum covers names: that each stands there twice is all that shows a flipped bit.
         if head[_LOCAL.size :] != member.raw_name or sizes[0] != len(member.raw_name):
-            raise ConversionFailed(where, [f"its data has the name {head[_LOCAL.size :]!r}"], hint=AGAIN)
+            raise ConversionError(where, [f"its data has the name {head[_LOCAL.size :]!r}"], hint=AGAIN)
         span = Span(self._file, member.offset + _LOCAL.size + sum(sizes), member.stored)
         if not member.deflated:
             return _Stored(span, member, where)
@@ -134,7 +134,7 @@ class ZipReader:
                 entry.filename, *sizes, deflated, entry.CRC, entry.header_offset, raw_name
             )
         if problems:
-            raise ConversionFailed(self.name, shown(problems), hint=AGAIN)
+            raise ConversionError(self.name, shown(problems), hint=AGAIN)
         return found
 
 
@@ -170,5 +170,5 @@ class _Stored(io.RawIOBase):
         if got or not len(view):
             return got
         if (self._got, self._crc) != (self._member.size, self._member.crc):
-            raise ConversionFailed(self._name, ["it is cut, or its checksum is wrong"], hint=AGAIN)
+            raise ConversionError(self._name, ["it is cut, or its checksum is wrong"], hint=AGAIN)
         return 0

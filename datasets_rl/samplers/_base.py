@@ -44,7 +44,7 @@ class Sampler(Stateful, ABC):
             else is known of the choice, by the key that it gets in the batch.
 
         Raises:
-            BadArgument: If the storage holds nothing to choose from.
+            InvalidArgumentError: If the storage holds nothing to choose from.
         """
 
     def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
@@ -64,7 +64,7 @@ class Sampler(Stateful, ABC):
         """Be told from which storage it will sample.
 
         Raises:
-            BadArgument: If it cannot.
+            InvalidArgumentError: If it cannot.
         """
 
     def add(self, index: Tensor) -> None:
@@ -83,14 +83,14 @@ class Sampler(Stateful, ABC):
             storage: Holds the rows.
 
         Raises:
-            BadArgument: If a priority is no finite number from 0, or the shapes differ; nothing has changed then.
+            InvalidArgumentError: If a priority is no finite number from 0, or the shapes differ; nothing has changed then.
         """
 
     def expect_priority(self, priority: Tensor) -> None:
         """Be asked, before rows are written, whether their priorities [n, ...] could be taken over.
 
         Raises:
-            BadArgument: If not.
+            InvalidArgumentError: If not.
         """
 
     def empty(self) -> None:
@@ -114,7 +114,7 @@ class Sampler(Stateful, ABC):
         """Take over the state of the generator; a sampler with more calls this first, which refuses what does not fit.
 
         Raises:
-            BadArgument: If it does not fit; nothing has changed then.
+            InvalidArgumentError: If it does not fit; nothing has changed then.
         """
         super().load_state_dict(state_dict)
         if "generator" in state_dict:

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch import Generator, Tensor
 
 from datasets_rl.checkpoint import part_misfits
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.prioritized import PRIORITY_WEIGHT
 from datasets_rl.samplers.slices import MASK_KEY, SLICE_ID
@@ -38,7 +38,7 @@ class SamplerEnsemble(Sampler):
         generator: Where the randomness comes from, also that of the samplers; by default each one's own.
 
     Raises:
-        BadArgument: If arguments exclude each other or are outside their range.
+        InvalidArgumentError: If arguments exclude each other or are outside their range.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class SamplerEnsemble(Sampler):
         generator: Generator | None = None,
     ) -> None:
         if not samplers:
-            raise BadArgument("there is no sampler; expected at least one")
+            raise InvalidArgumentError("there is no sampler; expected at least one")
         faults = [f"{one!r} has no method sample; expected samplers" for one in samplers if not hasattr(one, "sample")]
         parts: Any = num_buffer_sampled
         if parts is not None and (not isinstance(parts, int) or parts < 1):
             faults.append(f"num_buffer_sampled is {num_buffer_sampled!r}; expected at least 1")
         if faults:
-            raise BadArgument("; ".join(faults))
+            raise InvalidArgumentError("; ".join(faults))
         self.samplers = samplers
         self.sample_from_all = sample_from_all
         self.num_buffer_sampled = len(samplers) if sample_from_all or not num_buffer_sampled else num_buffer_sampled
@@ -76,15 +76,19 @@ class SamplerEnsemble(Sampler):
 
     def _chances(self, value: Sequence[float] | Tensor) -> Tensor:
         if self.sample_from_all:
-            raise BadArgument("p was given, and sample_from_all takes every buffer once: they exclude each other")
+            raise InvalidArgumentError(
+                "p was given, and sample_from_all takes every buffer once: they exclude each other"
+            )
         try:
             p = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
         except (TypeError, ValueError, RuntimeError) as error:
-            raise BadArgument(f"p is {value!r}; expected a number for each sampler") from error
+            raise InvalidArgumentError(f"p is {value!r}; expected a number for each sampler") from error
         if p.shape != (len(self.samplers),):
-            raise BadArgument(f"p has shape {list(p.shape)}; expected [{len(self.samplers)}], one for each sampler")
+            raise InvalidArgumentError(
+                f"p has shape {list(p.shape)}; expected [{len(self.samplers)}], one for each sampler"
+            )
         if not (p.isfinite().all() and (p >= 0).all() and p.sum() > 0):
-            raise BadArgument(f"p is {p.tolist()}; expected finite numbers from 0, not all of them 0")
+            raise InvalidArgumentError(f"p is {p.tolist()}; expected finite numbers from 0, not all of them 0")
         return p / p.sum()
 
     @property
@@ -102,7 +106,7 @@ class SamplerEnsemble(Sampler):
         """Be told from which `StorageEnsemble` it will sample; each sampler is told of its storage.
 
         Raises:
-            BadArgument: If there are not as many storages as samplers, or a sampler cannot sample from its own.
+            InvalidArgumentError: If there are not as many storages as samplers, or a sampler cannot sample from its own.
         """
         for sampler, one in zip(self.samplers, self._members(storage), strict=True):
             sampler.attach(one)
@@ -110,7 +114,7 @@ class SamplerEnsemble(Sampler):
     def _members(self, storage: Storage) -> Sequence[Storage]:
         storages: Sequence[Storage] = getattr(storage, "storages", ())
         if len(storages) != len(self.samplers):
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"{len(self.samplers)} samplers were to draw from {len(storages) or 'no'} storages; expected as many"
             )
         return storages
@@ -130,12 +134,14 @@ class SamplerEnsemble(Sampler):
             with None where it is not said. The numbers of slices are made unique over all buffers.
 
         Raises:
-            BadArgument: If n does not divide the batch size, or a buffer that was drawn has nothing to sample.
+            InvalidArgumentError: If n does not divide the batch size, or a buffer that was drawn has nothing to sample.
         """
         storages = self._members(storage)
         count = self.num_buffer_sampled
         if batch_size % count:
-            raise BadArgument(f"batch_size is {batch_size}; expected a multiple of num_buffer_sampled, {count}")
+            raise InvalidArgumentError(
+                f"batch_size is {batch_size}; expected a multiple of num_buffer_sampled, {count}"
+            )
         numbers = self._draw(count)
         self.ran_out = False
         parts = [
@@ -162,7 +168,7 @@ class SamplerEnsemble(Sampler):
         self.ran_out |= sampler.ran_out
         while len(rows) < size:
             if not sampler.ran_out:
-                raise BadArgument(
+                raise InvalidArgumentError(
                     f"{sampler!r} gave {len(rows)} steps of {size}; the parts of a batch are stacked, so all have the same",
                     hint="fill short trajectories up (pad_output=True), or leave them out (strict_length=True)",
                 )
@@ -194,7 +200,7 @@ class SamplerEnsemble(Sampler):
         try:
             if p is not None:
                 self._chances(p)
-        except (BadArgument, TypeError, ValueError, RuntimeError) as error:
+        except (InvalidArgumentError, TypeError, ValueError, RuntimeError) as error:
             reasons.append(f"p: {error}")
         return reasons + part_misfits("sampler", self.samplers, state_dict.get("samplers"))
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Generator, Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.ensemble import UNSAID, SamplerEnsemble
 from datasets_rl.samplers.slices import SLICE_ID
@@ -45,7 +45,7 @@ class MixtureSampler(SamplerEnsemble):
         generator: Where the randomness comes from, also that of the samplers; by default each one's own.
 
     Raises:
-        BadArgument: If arguments exclude each other or are outside their range.
+        InvalidArgumentError: If arguments exclude each other or are outside their range.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class MixtureSampler(SamplerEnsemble):
         if (final_p is None) != (anneal == 0) or anneal < 0:
             faults.append(f"anneal is {anneal} and final_p is {final_p}; expected both, or neither")
         if faults:
-            raise BadArgument("; ".join(faults))
+            raise InvalidArgumentError("; ".join(faults))
         self.exact = exact
         self.anneal = anneal
         self.unit = unit
@@ -94,11 +94,11 @@ class MixtureSampler(SamplerEnsemble):
             comes as a list, by buffer that gives steps.
 
         Raises:
-            BadArgument: If the batch size is no multiple of the unit, or a buffer has nothing to sample.
+            InvalidArgumentError: If the batch size is no multiple of the unit, or a buffer has nothing to sample.
         """
         storages = self._members(storage)
         if batch_size % self.unit:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"batch_size is {batch_size}; expected a multiple of {self.unit}, which come in one piece"
             )
         counts = self._slots(batch_size // self.unit) * self.unit

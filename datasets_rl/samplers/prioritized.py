@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from datasets_rl.checkpoint import refuse_spawn
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.share import expect_valid
 
@@ -62,7 +62,7 @@ class PrioritizedSampler(Sampler):
             alone reproduces a run.
 
     Raises:
-        BadArgument: If an argument is outside its range.
+        InvalidArgumentError: If an argument is outside its range.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class PrioritizedSampler(Sampler):
             The rows, int64 [B], and their weights, [B].
 
         Raises:
-            BadArgument: If there is no step to sample, all masses are 0, or the storage may hold more than
+            InvalidArgumentError: If there is no step to sample, all masses are 0, or the storage may hold more than
                 `max_capacity`.
         """
         self._follow(storage)
@@ -187,10 +187,10 @@ class PrioritizedSampler(Sampler):
         """Be told from which storage it will sample.
 
         Raises:
-            BadArgument: If that may hold more than `max_capacity` steps.
+            InvalidArgumentError: If that may hold more than `max_capacity` steps.
         """
         if storage.max_size > self._capacity:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"the storage holds up to {storage.max_size:,} steps, and max_capacity is {self._capacity:,}",
                 hint=f"make the sampler with max_capacity={storage.max_size}",
             )
@@ -200,7 +200,7 @@ class PrioritizedSampler(Sampler):
         self.attach(storage)
         held = len(storage)
         if not held:
-            raise BadArgument("the storage holds no step to sample", hint="extend the buffer first")
+            raise InvalidArgumentError("the storage holds no step to sample", hint="extend the buffer first")
         if held < self._held:
             kept, highest = self.priorities[:held].numpy(), self._highest
             self.empty()
@@ -210,7 +210,7 @@ class PrioritizedSampler(Sampler):
         if storage.torn or len(self._torn):
             self._leave_out_torn(storage)
         if not self._tree.total:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"the priorities of all {held:,} steps are 0, and so is eps: none can be drawn",
                 hint="update a priority, or give eps",
             )
@@ -260,7 +260,7 @@ class PrioritizedSampler(Sampler):
             storage: Holds the rows.
 
         Raises:
-            BadArgument: If a priority is no finite number from 0 or too large for alpha, a row is outside the storage,
+            InvalidArgumentError: If a priority is no finite number from 0 or too large for alpha, a row is outside the storage,
                 or the shapes differ; all faults at once, and nothing has changed then.
         """
         rows = _rows(index, storage)
@@ -288,12 +288,12 @@ class PrioritizedSampler(Sampler):
     def _reduced(self, priority: Any, shape: torch.Size) -> Tensor:
         values = _tensor("priority", priority)
         if values.is_complex():
-            raise BadArgument(f"priority is {values.dtype}; expected real numbers")
+            raise InvalidArgumentError(f"priority is {values.dtype}; expected real numbers")
         values = values.to("cpu", torch.float64)
         if values.numel() == 1:
             return values.reshape(1)
         if values.shape[: len(shape)] != shape:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"priority has shape {list(values.shape)}; expected one number, or {list(shape)} as the index has"
             )
         if len(values.shape) == len(shape):
@@ -374,7 +374,7 @@ class PrioritizedSampler(Sampler):
         priorities = state_dict["priorities"]
         if len(priorities) % slots:
             # Rows that came through another process, and the first sample after would have taken in.
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"the sampler knows {len(priorities)} rows, which are not whole slots of {slots}",
                 hint="sample once before saving",
             )
@@ -398,7 +398,7 @@ def _numbers(**values: Any) -> list[str]:
 
 def _refuse(faults: list[str]) -> None:
     if faults:
-        raise BadArgument("; ".join(faults))
+        raise InvalidArgumentError("; ".join(faults))
 
 
 def _tensor(name: str, value: Any) -> Tensor:
@@ -406,7 +406,7 @@ def _tensor(name: str, value: Any) -> Tensor:
         # By way of numpy numbers in lists keep their 64 bits, and arrays may be read-only or run backwards.
         return value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, order="C"))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise BadArgument(f"{name} is {type(value).__name__}; expected numbers ({error})") from error
+        raise InvalidArgumentError(f"{name} is {type(value).__name__}; expected numbers ({error})") from error
 
 
 def _rows(index: Any, storage: Storage | None) -> Tensor:
@@ -414,7 +414,7 @@ def _rows(index: Any, storage: Storage | None) -> Tensor:
         return storage.ravel(index).cpu()
     rows = _tensor("index", index)
     if rows.numel() and (rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool):
-        raise BadArgument(f"index is {rows.dtype}; expected whole numbers")
+        raise InvalidArgumentError(f"index is {rows.dtype}; expected whole numbers")
     return rows.to("cpu", torch.int64)
 
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.prioritized import PRIORITY_WEIGHT, PrioritizedSampler
 from datasets_rl.samplers.slices import AnyKey, SliceSampler, Span
 
@@ -58,7 +58,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         generator: Where the randomness comes from.
 
     Raises:
-        BadArgument: If arguments exclude each other or are outside their range.
+        InvalidArgumentError: If arguments exclude each other or are outside their range.
     """
 
     _admitted: tuple[Slices, NDArray[np.int64]] | None = None
@@ -90,7 +90,9 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         generator: Generator | None = None,
     ) -> None:
         if isinstance(span, tuple) and span[0]:
-            raise BadArgument(f"span is {span}; no slice can start before its trajectory, where no step has a priority")
+            raise InvalidArgumentError(
+                f"span is {span}; no slice can start before its trajectory, where no step has a priority"
+            )
         SliceSampler.__init__(
             self,
             num_slices=num_slices,
@@ -123,7 +125,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         """Draw the slices of a batch.
 
         Raises:
-            BadArgument: As `SliceSampler` and `PrioritizedSampler` say, and if no step at which a slice may start has
+            InvalidArgumentError: As `SliceSampler` and `PrioritizedSampler` say, and if no step at which a slice may start has
                 mass.
         """
         count, length = self._cut(batch_size)
@@ -156,7 +158,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         starts = self._admitted[1]
         starts = starts[self._tree.masses[starts] > 0]
         if not len(starts):
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"all steps at which a slice of {slices.length} steps may start have priority 0",
                 hint="update a priority, or give eps",
             )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Generator, Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.share import Share, expect_valid
 
@@ -28,7 +28,7 @@ class RandomSampler(Sampler):
         world_size: How many processes there are.
 
     Raises:
-        BadArgument: If only one of `rank` and `world_size` is given, or there is no such rank.
+        InvalidArgumentError: If only one of `rank` and `world_size` is given, or there is no such rank.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class RandomSampler(Sampler):
         """Draw `batch_size` steps, each of the storage's with the same chance."""
         count = self._share.size(len(storage))
         if not count:
-            raise BadArgument("the storage holds no step to sample", hint="extend the buffer first")
+            raise InvalidArgumentError("the storage holds no step to sample", hint="extend the buffer first")
         if storage.torn:
             return self._valid_rows(storage, count, batch_size), {}
         return self._share.rows(torch.randint(count, (batch_size,), generator=self.generator)), {}

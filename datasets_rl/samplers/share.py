@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from datasets_rl.storages._base import Storage
@@ -19,10 +19,10 @@ def expect_valid(storage: Storage, count: int) -> None:
     """Check that a number of valid rows is not 0.
 
     Raises:
-        BadArgument: If it is, and so all rows are torn.
+        InvalidArgumentError: If it is, and so all rows are torn.
     """
     if not count:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"the storage holds no valid step to sample: {storage.torn:,} of {len(storage):,} steps are torn, because a "
             "process died while it wrote them",
             hint="extend the buffer: new steps take the place of the torn ones",
@@ -45,15 +45,15 @@ class Share:
         """Read the arguments of a sampler.
 
         Raises:
-            BadArgument: If only one is given, or there is no such rank.
+            InvalidArgumentError: If only one is given, or there is no such rank.
         """
         if rank is None and world_size is None:
             return cls()
         if rank is None or world_size is None:
-            raise BadArgument(f"rank is {rank} and world_size is {world_size}; expected both, or neither")
+            raise InvalidArgumentError(f"rank is {rank} and world_size is {world_size}; expected both, or neither")
         given: tuple[Any, Any] = (rank, world_size)
         if not all(isinstance(one, int) for one in given) or not 0 <= rank < world_size:
-            raise BadArgument(f"rank is {rank!r}; expected at least 0 and below world_size {world_size!r}")
+            raise InvalidArgumentError(f"rank is {rank!r}; expected at least 0 and below world_size {world_size!r}")
         return cls(rank, world_size)
 
     def __bool__(self) -> bool:

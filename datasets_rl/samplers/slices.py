@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.share import Share
 from datasets_rl.ted.keys import Key, as_key
@@ -125,7 +125,7 @@ class SliceSampler(Sampler):
         world_size: How many processes there are.
 
     Raises:
-        BadArgument: If arguments exclude each other; all faults at once.
+        InvalidArgumentError: If arguments exclude each other; all faults at once.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class SliceSampler(Sampler):
         if starts == "episode" and span not in {False, (False, False)}:
             faults.append("starts='episode' allows one start, and span adds others")
         if faults:
-            raise BadArgument("; ".join(faults))
+            raise InvalidArgumentError("; ".join(faults))
         self.num_slices = num_slices
         self.slice_len = slice_len
         self.unit = slice_len or num_slices or 1
@@ -204,7 +204,7 @@ class SliceSampler(Sampler):
         """Draw the slices of a batch.
 
         Raises:
-            BadArgument: If the batch size is no multiple of the length or the number of slices, no trajectory is long
+            InvalidArgumentError: If the batch size is no multiple of the length or the number of slices, no trajectory is long
                 enough, or nothing says where trajectories end.
         """
         count, length = self._cut(batch_size)
@@ -222,21 +222,21 @@ class SliceSampler(Sampler):
         """Return how many slices there are in a batch, and their steps."""
         part, name = (self.num_slices, "num_slices") if self.slice_len is None else (self.slice_len, "slice_len")
         if part is None or batch_size % part:
-            raise BadArgument(f"batch_size is {batch_size}; expected a multiple of {name}, {part}")
+            raise InvalidArgumentError(f"batch_size is {batch_size}; expected a multiple of {name}, {part}")
         return (part, batch_size // part) if self.slice_len is None else (batch_size // part, part)
 
     def _slices(self, storage: Storage, length: int) -> Slices:
         """Return all slices of this length that may be drawn.
 
         Raises:
-            BadArgument: If there is none.
+            InvalidArgumentError: If there is none.
         """
         view = self._look(storage)
         slices = view.slices.get(length)
         if slices is None:
             before, after = (length - 1 if one is True else int(one) for one in self.span)
             if max(before, after) >= length:
-                raise BadArgument(f"span is {self.span}; expected less than the {length} steps of a slice")
+                raise InvalidArgumentError(f"span is {self.span}; expected less than the {length} steps of a slice")
             slices = view.mine.slices(
                 length, short=not self.strict_length, before=before, after=after, at_start=self.starts == "episode"
             )
@@ -256,7 +256,7 @@ class SliceSampler(Sampler):
                 else trajectories.share(self._share.rank, self._share.world_size)
             )
             if len(trajectories) and not len(mine):
-                raise BadArgument(
+                raise InvalidArgumentError(
                     f"of {len(trajectories)} trajectories none is for rank {self._share.rank} of {self._share.world_size}",
                     hint="start fewer processes, or let each of them draw from all",
                 )
@@ -273,7 +273,7 @@ class SliceSampler(Sampler):
             given = self._ends if self._ids is None else self._ids
             name = "ends" if self._ids is None else "trajectories"
             if given is None or given.numel() != len(storage):
-                raise BadArgument(
+                raise InvalidArgumentError(
                     f"{name} has {0 if given is None else given.numel()} elements; the storage holds {len(storage)} steps"
                 )
             rows = storage.in_time()
@@ -345,7 +345,7 @@ class SliceSampler(Sampler):
         if key not in columns:
             try:
                 columns[key] = storage.column(key)
-            except BadArgument:  # no such field, or no fields at all
+            except InvalidArgumentError:  # no such field, or no fields at all
                 columns[key] = None
         return columns[key]
 

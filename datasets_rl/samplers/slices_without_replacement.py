@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.slices import AnyKey, SliceSampler
 from datasets_rl.ted.trajectories import Slices
 
@@ -49,7 +49,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         world_size: How many there are.
 
     Raises:
-        BadArgument: If arguments exclude each other; all faults at once.
+        InvalidArgumentError: If arguments exclude each other; all faults at once.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
     def _choose(self, slices: Slices, count: int) -> Index:
         self._begin(slices)
         if self.drop_last and len(self._left) < count:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"{count} slices are wanted, and there are {len(self._left)} trajectories to take them from; "
                 "with drop_last no batch is left",
                 hint="ask for smaller batches, or give drop_last=False",

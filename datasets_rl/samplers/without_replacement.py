@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Generator, Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers._base import Sampler
 from datasets_rl.samplers.share import Share, expect_valid
 
@@ -34,7 +34,7 @@ class SamplerWithoutReplacement(Sampler):
         world_size: How many processes there are.
 
     Raises:
-        BadArgument: If only one of `rank` and `world_size` is given, or there is no such rank.
+        InvalidArgumentError: If only one of `rank` and `world_size` is given, or there is no such rank.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class SamplerWithoutReplacement(Sampler):
         """Draw up to `batch_size` steps that have not come in this epoch.
 
         Raises:
-            BadArgument: If the storage holds no step, or with `drop_last` less than a batch.
+            InvalidArgumentError: If the storage holds no step, or with `drop_last` less than a batch.
         """
         held = len(storage)
         if held != self._held or self._stop - self._at < batch_size:
@@ -83,9 +83,9 @@ class SamplerWithoutReplacement(Sampler):
         """Take in what was written, and begin an epoch if one is over."""
         count = self._share.size(held)
         if not count:
-            raise BadArgument("the storage holds no step to sample", hint="extend the buffer first")
+            raise InvalidArgumentError("the storage holds no step to sample", hint="extend the buffer first")
         if self.drop_last and count < batch_size:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"the batch size is {batch_size}, and there are {count} steps to sample: every batch would be dropped",
                 hint="take a smaller batch, or drop_last=False",
             )

@@ -8,7 +8,7 @@ import pkgutil
 import re
 from functools import cache
 
-from datasets_rl.errors import UnknownId
+from datasets_rl.errors import UnknownIdError
 from datasets_rl.sources._base import (
     Contents,
     Decision,
@@ -65,10 +65,10 @@ def source(name: str) -> Source:
     """Return a source by name.
 
     Raises:
-        UnknownId: If there is none.
+        UnknownIdError: If there is none.
     """
     if name not in names():
-        raise UnknownId(name, difflib.get_close_matches(name, names(), n=3), f"the sources {', '.join(names())}")
+        raise UnknownIdError(name, difflib.get_close_matches(name, names(), n=3), f"the sources {', '.join(names())}")
     made: Source = importlib.import_module(f"{__name__}.{name}").SOURCE
     return made
 
@@ -77,10 +77,10 @@ def split_id(dataset_id: str) -> tuple[str, str]:
     """Split ``d4rl/hopper-medium-v2`` (or ``d4rl:hopper-medium-v2``) into the source and the id within it.
 
     Raises:
-        UnknownId: If no source is named, none of that name exists, or the id is too long for the name of a file.
+        UnknownIdError: If no source is named, none of that name exists, or the id is too long for the name of a file.
     """
     if (size := len(dataset_id.encode("utf-8", "surrogatepass"))) > ID_MAX:
-        raise UnknownId(f"{dataset_id[:40]}...", known=f"ids of at most {ID_MAX} bytes; this one has {size:,}")
+        raise UnknownIdError(f"{dataset_id[:40]}...", known=f"ids of at most {ID_MAX} bytes; this one has {size:,}")
     head, mark, name = dataset_id.replace(":", "/", 1).partition("/")
     if not mark or not name:
         raise _unknown(dataset_id)
@@ -94,7 +94,7 @@ def find(dataset_id: str) -> Entry:
     For a derived dataset, ``demo/pendulum@td3_bc``, it is that of the dataset that it was derived from.
 
     Raises:
-        UnknownId: If there is no such id; the error names the nearest ones.
+        UnknownIdError: If there is no such id; the error names the nearest ones.
     """
     head, name = split_id(split_derived(dataset_id)[0])
     return source(head).entry(name)
@@ -107,10 +107,10 @@ def split_derived(dataset_id: str) -> tuple[str, str]:
     return dataset_id[:end], dataset_id[end + 1 :]
 
 
-def _unknown(dataset_id: str) -> UnknownId:
+def _unknown(dataset_id: str) -> UnknownIdError:
     everything = [f"{name}/{one}" for name in names() for one in source(name).ids()]
     tails = {full.partition("/")[2]: full for full in everything}
     near = difflib.get_close_matches(dataset_id, tails, n=3, cutoff=0.5)
-    return UnknownId(
+    return UnknownIdError(
         dataset_id, [tails[one] for one in near], f"the {len(everything)} ids of the catalogs; expected SOURCE/NAME"
     )

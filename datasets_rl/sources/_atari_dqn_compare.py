@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import Image
 
-from datasets_rl.errors import ConversionFailed, UnknownKey
+from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.streams import DAMAGED
 from datasets_rl.read.tfrecord import example, records
 from datasets_rl.ted.keys import Key, dotted
@@ -48,7 +48,7 @@ class _Differences:
             return
         try:
             got = np.asarray(self._column(key, start, start + count)).reshape(wanted.shape)
-        except UnknownKey:
+        except UnknownKeyError:
             return  # it was left out on request
         wrong = np.flatnonzero((got != wanted).reshape(count, -1).any(axis=1))
         if len(wrong):
@@ -76,7 +76,7 @@ def compare_logs(files: Mapping[int, Mapping[str, Path]], column: _Column, episo
         For each column that differs, its first difference and how many rows differ.
 
     Raises:
-        ConversionFailed: If a raw file is damaged.
+        ConversionError: If a raw file is damaged.
     """
     differences = _Differences(column)
     at, owed = 0, _BLANKS
@@ -101,7 +101,7 @@ def compare_logs(files: Mapping[int, Mapping[str, Path]], column: _Column, episo
                 at += int(kept.sum())
             before = (number, added, flat) if cursor == capacity - 1 else None
     except DAMAGED as error:
-        raise ConversionFailed("the raw files", [f"they cannot be read: {error}"]) from error
+        raise ConversionError("the raw files", [f"they cannot be read: {error}"]) from error
     return differences.told(at, episodes)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.images import decode
 from datasets_rl.read.tfds import Leaf, Schema
 from datasets_rl.read.tfrecord import records
@@ -57,7 +57,7 @@ class EpisodesRecording(Recording):
         facts: Whether frames are wanted.
 
     Raises:
-        ConversionFailed: If the records are said to be something else.
+        ConversionError: If the records are said to be something else.
     """
 
     def __init__(self, what: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
@@ -73,7 +73,7 @@ class EpisodesRecording(Recording):
         leaves = self._schema.leaves
         faults = [fault for name in _KINDS if (fault := _unlike(name, leaves.get(name)))]
         if faults:
-            raise ConversionFailed(f"features.json of {what}", faults)
+            raise ConversionError(f"features.json of {what}", faults)
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +91,7 @@ class EpisodesRecording(Recording):
                 columns: dict[str, Any] = self._schema.read(payload, name, wanted)
                 checkpoint = int(columns.pop("checkpoint_id", part))
                 if not 0 <= checkpoint < _CHECKPOINT_MOST:
-                    raise ConversionFailed(
+                    raise ConversionError(
                         name, [f"checkpoint_id is {checkpoint:,}; expected the number of a checkpoint"]
                     )
                 yield from self._pieces(
@@ -102,7 +102,7 @@ class EpisodesRecording(Recording):
     def _pieces(self, raw: Mapping[str, Any], name: str, checkpoint: int, found: Counter[str]) -> Iterator[Episode]:
         faults = list(_contradictions(raw))
         if faults:
-            raise ConversionFailed(name, faults)
+            raise ConversionError(name, faults)
         steps = max(0, len(raw["action"]) - 1)
         found["last-step-without-action" if steps else "no-transition"] += 1
         if not steps:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.gz import GzipNpy
 from datasets_rl.rows import Column
 from datasets_rl.sources._base import Decision, Recording
@@ -196,7 +196,7 @@ class LogsRecording(Recording):
             yield Late({OBSERVATION: frames[:1]}, rows.given)
         elif rows.late and frames[0].any():
             row = f"row {log.capacity - 1:,} stands where a blank row must, and has a frame"
-            raise ConversionFailed(place.name, [row])
+            raise ConversionError(place.name, [row])
 
     def _last_frame(self, number: int) -> NDArray[np.uint8]:
         """Read the frame at the end of a file, [84, 84], for which all frames before it are inflated."""
@@ -210,13 +210,13 @@ class LogsRecording(Recording):
         """Read a checkpoint without its frames, and hold it against itself.
 
         Raises:
-            ConversionFailed: If files are damaged or contradict each other; every fault that was found.
+            ConversionError: If files are damaged or contradict each other; every fault that was found.
         """
         fields = _FIELDS if self._frames else _FIELDS[1:]
         log, invalid = self._read(number, fields)
         faults = list(_contradictions(log, invalid, first=not number, last=last))
         if faults:
-            raise ConversionFailed(f"checkpoint {number} of {self._what}", faults)
+            raise ConversionError(f"checkpoint {number} of {self._what}", faults)
         return log
 
     def _read(self, number: int, fields: Sequence[str]) -> tuple[_Log, Any]:
@@ -228,10 +228,10 @@ class LogsRecording(Recording):
             try:
                 found[field] = one = _array(self._files[number][field], field, shape)
                 rows = one.shape[0] if None in shape else rows
-            except ConversionFailed as error:
+            except ConversionError as error:
                 faults += [f"{error.what} {problem}" for problem in error.problems]
         if faults:
-            raise ConversionFailed(f"checkpoint {number} of {self._what}", faults)
+            raise ConversionError(f"checkpoint {number} of {self._what}", faults)
         log = _Log(int(found["add_count"]), *(found[field] for field in ("action", "reward", "terminal")))
         return log, found.get("invalid_range")
 
@@ -244,7 +244,7 @@ def _array(place: Path, field: str, shape: tuple[int | None, ...]) -> NDArray[An
         if not fits or file.dtype.newbyteorder("=") != _DTYPES[field]:
             shown = ", ".join("rows" if size is None else str(size) for size in shape)
             told = f"is {file.dtype} [{', '.join(map(str, file.shape))}]; expected {_DTYPES[field]} [{shown}]"
-            raise ConversionFailed(place.name, [told])
+            raise ConversionError(place.name, [told])
         return np.broadcast_to(np.uint8(0), file.shape) if field == "observation" else file.read()
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.errors import BadArgument, UnknownId
+from datasets_rl.errors import InvalidArgumentError, UnknownIdError
 from datasets_rl.sources._selection import Numbers, Option, Selection
 from datasets_rl.ted.keys import Key
 
@@ -145,7 +145,7 @@ class Contents:
         """Leave out the shards that the globs leave out, and those behind the one that exceeds the size.
 
         Raises:
-            BadArgument: If none is left; `UnknownKey` if there is no such field.
+            InvalidArgumentError: If none is left; `UnknownKeyError` if there is no such field.
         """
         if self.keys:
             selection.kept_keys(self.keys)
@@ -158,17 +158,19 @@ class Contents:
             if selection.max_size is not None:
                 unsized = sorted(path for path in more if sizes[path] is None)
                 if unsized:
-                    raise BadArgument(f"max_size needs the sizes of all files; that of {unsized[0]} is not known")
+                    raise InvalidArgumentError(
+                        f"max_size needs the sizes of all files; that of {unsized[0]} is not known"
+                    )
                 if (least := sum(sizes[path] or 0 for path in more)) > selection.max_size:
                     if not kept:
-                        raise BadArgument(
+                        raise InvalidArgumentError(
                             f"max_size is {selection.max_size:,} bytes; the first piece alone has {least:,}"
                         )
                     break
             taken = more
             kept.append(shard)
         if not kept:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"no file is left of {len(self.assets):,}", hint=f"the first one is {self.assets[0].path}"
             )
         assets = tuple(asset for asset in self.assets if asset.path in taken)
@@ -203,7 +205,7 @@ class Recording(ABC):
             part: That of the shard.
 
         Raises:
-            ConversionFailed: If the files break their own format; every fault that was found is named.
+            ConversionError: If the files break their own format; every fault that was found is named.
         """
 
     def specs(self) -> Mapping[str, Any]:
@@ -236,7 +238,7 @@ class Source(ABC):
         """Return every id that the upstream has today, where it can be asked; by default those of the catalog.
 
         Raises:
-            FetchFailed: If it does not answer.
+            FetchError: If it does not answer.
         """
         del upstream
         return self.ids()
@@ -246,7 +248,7 @@ class Source(ABC):
         """Return what is known of an id; no network.
 
         Raises:
-            UnknownId: If this source has no such id; the error names the nearest ones.
+            UnknownIdError: If this source has no such id; the error names the nearest ones.
         """
 
     def assets(self, name: str) -> Sequence[Asset]:
@@ -262,9 +264,9 @@ class Source(ABC):
             upstream: Lists folders and reads small files, the same ones again after an interruption.
 
         Raises:
-            FetchFailed: If the upstream cannot be asked.
-            ConversionFailed: If it says something that is no such dataset.
-            BadArgument: If it does not have what is wanted.
+            FetchError: If the upstream cannot be asked.
+            ConversionError: If it says something that is no such dataset.
+            InvalidArgumentError: If it does not have what is wanted.
         """
         del selection, upstream
         assets = tuple(self.assets(name))
@@ -274,7 +276,7 @@ class Source(ABC):
         """Check that this source can give such a part.
 
         Raises:
-            BadArgument: If it cannot; all faults at once.
+            InvalidArgumentError: If it cannot; all faults at once.
         """
         known = {option.name: option for option in self.options}
         faults = []
@@ -286,7 +288,7 @@ class Source(ABC):
             elif known[name].choices and value not in known[name].choices:
                 faults.append(f"{name} is {value!r}; expected one of {', '.join(known[name].choices)}")
         if faults:
-            raise BadArgument("; ".join(faults))
+            raise InvalidArgumentError("; ".join(faults))
 
     @abstractmethod
     def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
@@ -298,7 +300,7 @@ class Source(ABC):
             facts: Those of the `Contents`.
 
         Raises:
-            ConversionFailed: If the files lack a column or contradict each other; every fault at once.
+            ConversionError: If the files lack a column or contradict each other; every fault at once.
         """
 
     @abstractmethod
@@ -318,10 +320,10 @@ class Source(ABC):
             Every difference, with the column, the row and both values; empty if there is none.
         """
 
-    def unknown(self, name: str) -> UnknownId:
+    def unknown(self, name: str) -> UnknownIdError:
         """Make the error for an id that this source does not have."""
         ids = self.ids()
         near = difflib.get_close_matches(name, ids, n=3, cutoff=0.5)
-        return UnknownId(
+        return UnknownIdError(
             f"{self.name}/{name}", [f"{self.name}/{one}" for one in near], f"{len(ids)} ids of {self.name}"
         )

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import DAMAGED
 from datasets_rl.ted.keys import dotted
 from datasets_rl.ted.table import EpisodeTable
@@ -40,12 +40,12 @@ def compare(path: Path, column: _Column, *, time_limit: int | None, episodes: Ep
         For each column that differs, its first difference and how many rows differ.
 
     Raises:
-        ConversionFailed: If the raw file is damaged.
+        ConversionError: If the raw file is damaged.
     """
     try:
         return _differences(path, column, time_limit, episodes)
     except DAMAGED as error:
-        raise ConversionFailed(path.name, [f"HDF5 says: {error}"]) from error
+        raise ConversionError(path.name, [f"HDF5 says: {error}"]) from error
 
 
 def _differences(path: Path, column: _Column, limit: int | None, episodes: EpisodeTable | None) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.hdf5 import Hdf5Array
 from datasets_rl.rows import Column
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, OBSERVATION, Key, dotted
@@ -76,7 +76,7 @@ def layout(arrays: Mapping[str, Hdf5Array], what: str, sizes: Sequence[int] | No
         sizes: How many numbers the environment's observations and actions have, where that is known.
 
     Raises:
-        ConversionFailed: With every fault of every column.
+        ConversionError: With every fault of every column.
     """
     rows = _row_count(arrays)
     kinds = {name: _kind(name, array, rows) for name, array in arrays.items()}
@@ -94,7 +94,7 @@ def layout(arrays: Mapping[str, Hdf5Array], what: str, sizes: Sequence[int] | No
     problems.extend(_key_faults(columns))
     problems.extend(_metadata_faults([arrays[name] for name in metadata]))
     if problems:
-        raise ConversionFailed(what, problems)
+        raise ConversionError(what, problems)
     parts = tuple(_part(arrays[name], arrays) for name in sorted(columns, key=_place))
     renamed = sum("." in name for name in columns)
     renamed += sum(name.removeprefix(_METADATA) != given for name, given in metadata.items())

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.hdf5 import Block, Hdf5File
 from datasets_rl.rows import Column
 from datasets_rl.sources._base import Decision, Recording
@@ -85,7 +85,7 @@ class D4RLRecording(Recording):
         continuing: Whether the environment was never reset at its time limit.
 
     Raises:
-        ConversionFailed: If the file is damaged, lacks a column, or its columns contradict each other.
+        ConversionError: If the file is damaged, lacks a column, or its columns contradict each other.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class D4RLRecording(Recording):
                 problems.append(f"{name} is {raw[bad[0]]} at row {bad[0]:,}; expected 0 or 1 ({len(bad):,} such rows)")
             flags[FLAGS.index(name)] = raw == 1
         if problems:
-            raise ConversionFailed(self._what, problems)
+            raise ConversionError(self._what, problems)
         return flags[0], flags[1]
 
     def _read_metadata(self) -> dict[str, NDArray[np.generic] | str | float | bool]:

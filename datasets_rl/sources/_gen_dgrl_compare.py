@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets_rl.errors import ConversionFailed, UnknownKey
+from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.pickles import load_npy
 from datasets_rl.read.streams import DAMAGED
 from datasets_rl.ted.keys import OBSERVATION, Key, dotted
@@ -37,7 +37,7 @@ def compare(place: Path, others: Collection[str], column: _Column, episodes: Epi
         For each column that differs, its first difference.
 
     Raises:
-        ConversionFailed: If the archive is damaged.
+        ConversionError: If the archive is damaged.
     """
     differences: dict[str, str] = {}
     rows = {int(number): row for row, number in enumerate(episodes["source"])}
@@ -63,7 +63,7 @@ def compare(place: Path, others: Collection[str], column: _Column, episodes: Epi
             if seen == len(rows):
                 break
     except DAMAGED as error:
-        raise ConversionFailed(place.name, [f"it cannot be read: {error}"]) from error
+        raise ConversionError(place.name, [f"it cannot be read: {error}"]) from error
     found = [*differences.values()]
     if len(rows) != len(episodes):
         found.append(f"source of the episodes has {len(rows):,} different numbers for {len(episodes):,} episodes")
@@ -78,7 +78,7 @@ def compare(place: Path, others: Collection[str], column: _Column, episodes: Epi
 def _stores_observations(column: _Column) -> bool:
     try:
         column(OBSERVATION, 0, 1)
-    except UnknownKey:
+    except UnknownKeyError:
         return False
     return True
 
@@ -114,7 +114,7 @@ def _one(differences: dict[str, str], column: _Column, arrays: Mapping[str, Any]
     for key, values in wanted.items():
         try:
             got = np.asarray(column(key, start, start + length))
-        except UnknownKey:
+        except UnknownKeyError:
             continue  # a field that was left out on request
         wrong = np.flatnonzero((got != values.reshape(got.shape)).reshape(length, -1).any(axis=1))
         if len(wrong):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read import npy, zips
 from datasets_rl.read.archive import Member, members_of_part
 from datasets_rl.read.npz import NpzFile
@@ -116,8 +116,8 @@ class GenDGRLRecording(Recording):
             yield from self._episode(path.name, member)
         self.decisions = [Decision(rule, text, self._found[rule]) for rule, text in _TEXTS.items() if self._found[rule]]
 
-    def _failed(self, name: str, problems: list[str]) -> ConversionFailed:
-        return ConversionFailed(self._what, [f"{name}: {one}" for one in problems])
+    def _failed(self, name: str, problems: list[str]) -> ConversionError:
+        return ConversionError(self._what, [f"{name}: {one}" for one in problems])
 
     def _episode(self, name: str, member: Member) -> Iterator[Episode]:
         said = _NAME.fullmatch(name)
@@ -132,7 +132,7 @@ class GenDGRLRecording(Recording):
             if faults := [*_misplaced(file, int(length))]:
                 raise self._failed(name, faults)
             action, reward, done = (file.read(one) for one in ("actions", "rewards", "dones"))
-        except ConversionFailed as error:
+        except ConversionError as error:
             raise self._failed(name, [one.removeprefix(f"{name}: ") for one in error.problems]) from None
         steps = len(action)
         if faults := [*_wrong(action, reward, done.reshape(-1), float(total))]:
@@ -194,7 +194,7 @@ class _Arrays:
 def _opened(name: str, member: Member) -> _Arrays:
     """Open an episode as what its first bytes say that it is."""
     if member.size > _FILE_MOST:
-        raise ConversionFailed(name, [f"it has {member.size:,} bytes; expected {_FILE_MOST:,} at most"])
+        raise ConversionError(name, [f"it has {member.size:,} bytes; expected {_FILE_MOST:,} at most"])
     head = bytearray(len(npy.MAGIC))
     head = head[: fill(member.stream, memoryview(head))]
     rest = Joined(io.BytesIO(head), member.stream)
@@ -203,10 +203,10 @@ def _opened(name: str, member: Member) -> _Arrays:
         stored = {one: (array.shape, array.dtype.kind) for one, array in file.arrays.items()}
         return _Arrays(stored, file.read, file.blocks)
     if not head.startswith(npy.MAGIC):
-        raise ConversionFailed(name, [unlike(bytes(head), "an .npz file or a .npy file")], hint=AGAIN)
+        raise ConversionError(name, [unlike(bytes(head), "an .npz file or a .npy file")], hint=AGAIN)
     arrays = load_npy(rest, name, most=member.size)
     if not isinstance(arrays, dict) or not all(isinstance(one, np.ndarray) for one in arrays.values()):
-        raise ConversionFailed(name, [f"it holds a {type(arrays).__name__}; expected a dict of arrays"])
+        raise ConversionError(name, [f"it holds a {type(arrays).__name__}; expected a dict of arrays"])
 
     def blocks(one: str, rows: int) -> Iterator[NDArray[Any]]:
         yield from (arrays[one][start : start + rows] for start in range(0, len(arrays[one]), rows))

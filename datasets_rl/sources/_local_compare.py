@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed, UnknownKey
+from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.streams import AGAIN, DAMAGED
 from datasets_rl.sources._d4rl_compare import datasets, near
 from datasets_rl.sources._local_description import Description, Field
@@ -41,7 +41,7 @@ def compare(
         For each column of a file that differs, its first difference and how many rows differ.
 
     Raises:
-        ConversionFailed: If a file is damaged.
+        ConversionError: If a file is damaged.
     """
     found: list[str] = []
     numbers = np.unique(episodes["file"]).tolist()
@@ -57,7 +57,7 @@ def compare(
                     start, lengths = int(episodes.starts[own][0]), episodes.lengths[own]
                     found += [f"{name}: {one}" for one in _differences(arrays, said, column, start, lengths)]
         except DAMAGED as error:
-            raise ConversionFailed(name, [f"it cannot be read: {error}"], hint=AGAIN) from error
+            raise ConversionError(name, [f"it cannot be read: {error}"], hint=AGAIN) from error
     if met != len(numbers):
         found.append(f"the episodes are of {len(numbers):,} files; {met:,} files have steps")
     return found
@@ -147,7 +147,7 @@ def _unlike(
     """Yield the first difference; but for the rows `ends`, next observations may differ by rounding."""
     try:
         got = np.asarray(column(key, start, start + len(wanted)))
-    except UnknownKey:
+    except UnknownKeyError:
         return  # a field that was left out on request
     wanted = wanted.reshape(got.shape) if key[:2] in {NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED} else wanted
     if wanted.shape != got.shape:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from datasets_rl.errors import BadArgument, ConversionFailed
+from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
 __all__ = ["ALIGNMENTS", "ENDINGS", "FILE", "WAYS", "Description", "Field", "no_choice", "usual"]
@@ -96,7 +96,7 @@ class Description:
         """Read what TOML made of the file.
 
         Raises:
-            ConversionFailed: With everything that is wrong with it.
+            ConversionError: With everything that is wrong with it.
         """
         problems = list(_key_faults(document, (*_TEXTS, *_LISTS, *_TABLES), ""))
         values: dict[str, Any] = {}
@@ -119,14 +119,14 @@ class Description:
         found = tuple(_read_fields(fields if isinstance(fields, Mapping) else {}, (), problems))
         problems.extend(_nesting_faults(found))
         if problems:
-            raise ConversionFailed(what, [f"{FILE}: {one}" for one in problems])
+            raise ConversionError(what, [f"{FILE}: {one}" for one in problems])
         return cls(**values, by=by, marks=marks, fields=found)
 
     def data(self, paths: Iterable[str], what: str) -> tuple[str, list[str]]:
         """Return the format, and which of the files have the data, in their order: 2 comes before 10.
 
         Raises:
-            ConversionFailed: If none does, or they are of several formats.
+            ConversionError: If none does, or they are of several formats.
         """
         there = [path for path in paths if path.rpartition("/")[2] != FILE]
         wanted = [path for path in there if _meets(path, self.files)] if self.files else there
@@ -139,7 +139,7 @@ class Description:
             kinds = ", ".join(sorted(set(formats.values()))) or "neither npz, HDF5 nor Parquet"
             asked = f"for {', '.join(self.files)}" if self.files else f"for {self.format or 'any format'}"
             problem = f"there are {len(there):,} files ({kinds}), and {asked} {len(data):,} are of use"
-            raise ConversionFailed(what, [problem], hint=f"say format = ... and files = ... in {FILE}")
+            raise ConversionError(what, [problem], hint=f"say format = ... and files = ... in {FILE}")
         return chosen, data
 
     def of(self, arrays: Iterable[str]) -> tuple[Field, ...]:
@@ -166,9 +166,9 @@ class Description:
         return ("flags", "") if flags & {one.key for one in fields} else ("file", "")
 
 
-def no_choice(by: str) -> BadArgument:
+def no_choice(by: str) -> InvalidArgumentError:
     """Make the error for episodes that are chosen by number where a file is not one episode."""
-    return BadArgument(
+    return InvalidArgumentError(
         f"episodes can be chosen where a file is an episode; here {by} tell them apart",
         hint=f'put [episodes] by = "file" into {FILE}, or choose files with --include',
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ArrayFile(ABC):
         """Yield the rows of an array in blocks of that many; several arrays may take turns.
 
         Raises:
-            ConversionFailed: If it does not decode.
+            ConversionError: If it does not decode.
         """
 
     def whole(self, name: str) -> _Values:
@@ -99,7 +99,7 @@ class Rows:
                 continue
             block = next(self._blocks, None)
             if block is None:
-                raise ConversionFailed(self._name, [f"it ends at row {end:,}; expected {stop:,} rows"])
+                raise ConversionError(self._name, [f"it ends at row {end:,}; expected {stop:,} rows"])
             self._held, self._start = block, end
         if len(parts) == 1:
             whole: _Values = parts[0]
@@ -110,7 +110,7 @@ class Rows:
         """Read the rows that no step uses: formats with a checksum compare it at the last row.
 
         Raises:
-            ConversionFailed: If the rest of the array is cut or damaged.
+            ConversionError: If the rest of the array is cut or damaged.
         """
         for _ in self._blocks:
             pass
@@ -125,8 +125,8 @@ def open_arrays(path: Path, form: str, name: str) -> ArrayFile:
         name: What it is called in errors.
 
     Raises:
-        ConversionFailed: If it is no such file, or damaged.
-        MissingDependency: If pyarrow is wanted and absent.
+        ConversionError: If it is no such file, or damaged.
+        MissingDependencyError: If pyarrow is wanted and absent.
     """
     if form == "parquet":
         return _Table(path, name)
@@ -175,7 +175,7 @@ class _Npz(ArrayFile):
         reader, array = self._file.open(name), self.arrays[name]
         if reader.fortran and len(reader.shape) > 1 and array.rows * array.row_bytes > _WHOLE_MOST:
             problem = f"{name} keeps its columns together and not its rows, and is too large to be turned"
-            raise ConversionFailed(self.name, [problem], hint="save numpy.ascontiguousarray of it")
+            raise ConversionError(self.name, [problem], hint="save numpy.ascontiguousarray of it")
         for block in reader.blocks(rows):
             yield block.tolist() if array.text else block
 
@@ -206,17 +206,17 @@ class _Table(ArrayFile):
             if isinstance(values, Ragged):
                 values = values.stacked(f"{self.name}: {name}")
             if isinstance(values, list) and values and isinstance(values[0], bytes):
-                raise ConversionFailed(self.name, [f"{name} holds bytes; expected numbers or text"])
+                raise ConversionError(self.name, [f"{name} holds bytes; expected numbers or text"])
             wanted = self.arrays.get(name)
             if isinstance(values, np.ndarray) and wanted is not None and values.shape[1:] != wanted.shape:
                 problem = f"{name} has rows of {list(values.shape[1:])}; the first one has {list(wanted.shape)}"
-                raise ConversionFailed(self.name, [problem])
+                raise ConversionError(self.name, [problem])
             yield values  # type: ignore[misc]  # lists of bytes were refused
 
     def _array(self, name: str) -> Array:
         try:
             first = next(self.blocks(name, 1), np.empty(0))
-        except ConversionFailed:
+        except ConversionError:
             # It is a fault where the column is wanted, and only there.
             return Array(self._file.rows, (), np.dtype(object))
         if isinstance(first, list):

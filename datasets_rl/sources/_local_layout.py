@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import listed
 from datasets_rl.rows import Column
 from datasets_rl.sources._local_description import Description, Field
@@ -125,7 +125,7 @@ def plan(file: ArrayFile, said: Description, known: Sequence[Column] | None = No
         known: The columns of the first file, which this one must have too.
 
     Raises:
-        ConversionFailed: With everything that is wrong.
+        ConversionError: With everything that is wrong.
     """
     fields = said.of(file.arrays)
     problems = list(_lacking(file, fields))
@@ -135,7 +135,7 @@ def plan(file: ArrayFile, said: Description, known: Sequence[Column] | None = No
     usable = [one for one in fields if one.array in file.arrays]
     problems.extend(fault for one in usable for fault in _array_faults(one, file.arrays[one.array]))
     if problems:
-        raise ConversionFailed(file.name, problems)
+        raise ConversionError(file.name, problems)
     parts = tuple(
         _part(one, file.arrays.get(one.array)) for one in fields if one.key not in _FLAGS and one.key[:2] != _AFTER
     )
@@ -152,7 +152,7 @@ def plan(file: ArrayFile, said: Description, known: Sequence[Column] | None = No
     problems.extend(_following_faults(made, file))
     problems.extend(_unlike(made.columns, known or made.columns))
     if problems:
-        raise ConversionFailed(file.name, problems)
+        raise ConversionError(file.name, problems)
     return made
 
 
@@ -237,7 +237,7 @@ def bounds(file: ArrayFile, made: Plan) -> Bounds:
     """Find the episodes of a file; only flags and what tells episodes is read, a few bytes a row.
 
     Raises:
-        ConversionFailed: If the numbers of rows contradict each other, or flags stand where no episode ends; with
+        ConversionError: If the numbers of rows contradict each other, or flags stand where no episode ends; with
             everything that is wrong.
     """
     rows, states = _row_counts(file, made)
@@ -250,17 +250,17 @@ def bounds(file: ArrayFile, made: Plan) -> Bounds:
     if states not in wanted:
         expected = " or ".join(f"{one:,}" for one in wanted)
         problem = f"the observations have {states:,} rows, for {rows:,} rows of rewards in {count:,} episodes"
-        raise ConversionFailed(file.name, [f"{problem}; expected {expected} ({alignment})"])
+        raise ConversionError(file.name, [f"{problem}; expected {expected} ({alignment})"])
     if made.by in {"lengths", "ends"} and extra and held.sum() + count == rows:
         held = held + 1  # they count steps, not rows
     if held.sum() != rows:
-        raise ConversionFailed(file.name, [f"{made.marks} tells of {held.sum():,} rows; there are {rows:,}"])
+        raise ConversionError(file.name, [f"{made.marks} tells of {held.sum():,} rows; there are {rows:,}"])
     if made.by == "flags" and extra and alignment == "one-more":
         problem = "the last row of an episode has no step, so its flags tell no end"
-        raise ConversionFailed(file.name, [problem], hint="tell the episodes by file, column, lengths or ends")
+        raise ConversionError(file.name, [problem], hint="tell the episodes by file, column, lengths or ends")
     if made.following and alignment == "action-before":
         problem = f"{', '.join(made.following.values())}: what a row led to is the observation of the row itself"
-        raise ConversionFailed(file.name, [problem], hint="leave next.observation out, or the alignment")
+        raise ConversionError(file.name, [problem], hint="leave next.observation out, or the alignment")
     rowless = extra * int((held == 0).sum())
     if rowless:  # without a row there is none beyond the steps either
         held, numbers = held[held > 0], numbers[held > 0]
@@ -293,7 +293,7 @@ def _row_counts(file: ArrayFile, made: Plan) -> tuple[int, int]:
             )
         counts.append(next(iter(rows.values())))
     if problems:
-        raise ConversionFailed(file.name, problems)
+        raise ConversionError(file.name, problems)
     return counts[0], counts[1]
 
 
@@ -303,7 +303,7 @@ def _flag(file: ArrayFile, name: str) -> _Flags:
     wrong = np.flatnonzero((raw != 0) & (raw != 1))
     if len(wrong):
         problem = f"{name} is {raw[wrong[0]]} at row {wrong[0]:,}; expected 0 or 1 ({len(wrong):,} such rows)"
-        raise ConversionFailed(file.name, [problem])
+        raise ConversionError(file.name, [problem])
     return np.asarray(raw == 1)
 
 
@@ -313,7 +313,7 @@ def _held(file: ArrayFile, made: Plan, rows: int, flags: Mapping[Key, _Flags]) -
         return np.array([rows], np.int64), np.zeros(1, np.int64)
     if made.by == "flags":
         if not flags:
-            raise ConversionFailed(file.name, ["it has no flag, which would tell where episodes end"])
+            raise ConversionError(file.name, ["it has no flag, which would tell where episodes end"])
         stops = np.flatnonzero(np.logical_or.reduce([*flags.values()])) + 1
         stops = stops if len(stops) and stops[-1] == rows else np.append(stops, rows)
     elif made.by == "column":
@@ -321,12 +321,12 @@ def _held(file: ArrayFile, made: Plan, rows: int, flags: Mapping[Key, _Flags]) -
     else:
         raw = np.asarray(file.whole(made.marks)).reshape(-1)
         if raw.dtype.kind not in "iu" or not len(raw):
-            raise ConversionFailed(file.name, [f"{made.marks} is {file.arrays[made.marks]}; expected whole numbers"])
+            raise ConversionError(file.name, [f"{made.marks} is {file.arrays[made.marks]}; expected whole numbers"])
         stops = raw.astype(np.int64) if made.by == "ends" else np.cumsum(raw, dtype=np.int64)
     held = np.diff(stops, prepend=0)
     if (held < 0).any():
         wrong = int(np.argmax(held < 0))
-        raise ConversionFailed(file.name, [f"{made.marks} gives episode {wrong} of it {held[wrong]:,} rows"])
+        raise ConversionError(file.name, [f"{made.marks} gives episode {wrong} of it {held[wrong]:,} rows"])
     return held, np.arange(len(held), dtype=np.int64)
 
 
@@ -338,7 +338,7 @@ def _runs(file: ArrayFile, name: str) -> tuple[_Index, _Index]:
     if (counts > 1).any():
         again = names[counts > 1][0]
         problem = f"{name} is {again} in {counts.max():,} places that do not touch; expected each episode in one piece"
-        raise ConversionFailed(file.name, [problem])
+        raise ConversionError(file.name, [problem])
     numbers = values[starts].astype(np.int64) if values.dtype.kind in "iu" else np.arange(len(starts))
     return np.diff(np.append(starts, len(values))), numbers
 
@@ -356,7 +356,7 @@ def _extras(file: ArrayFile, made: Plan, lengths: _Index, extra: int) -> dict[st
             problems.append(f"{part.array} has {rows:,} rows, for {steps:,} steps in {count:,} episodes")
         extras[part.array] = int(rows == steps + count)
     if problems:
-        raise ConversionFailed(file.name, problems)
+        raise ConversionError(file.name, problems)
     return extras
 
 
@@ -372,7 +372,7 @@ def _ends(
     wrong = np.flatnonzero((terminated | truncated) & ~last)
     if len(wrong):
         problem = f"a flag stands at step {wrong[0]:,}, within an episode ({len(wrong):,} such steps)"
-        raise ConversionFailed(file.name, [problem], hint=f"it is told by {made.by} where episodes end")
+        raise ConversionError(file.name, [problem], hint=f"it is told by {made.by} where episodes end")
     found["no-terminated"] = int(not {NEXT_TERMINATED, NEXT_DONE} & set(flags))
     found["done-as-terminated"] = int(terminated.sum()) if NEXT_DONE in flags and NEXT_TERMINATED not in flags else 0
     found["both-flags"] = int((terminated & truncated).sum())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import listed
 from datasets_rl.rows import Column
 from datasets_rl.sources._base import NO_TRANSITION, Decision, Recording
@@ -65,8 +65,8 @@ class LocalRecording(Recording):
         chosen: Whether episodes were chosen by their numbers, which are those of the files.
 
     Raises:
-        BadArgument: If episodes were chosen and a file is not one episode.
-        ConversionFailed: If the first file with a row is damaged, or has not what the description says.
+        InvalidArgumentError: If episodes were chosen and a file is not one episode.
+        ConversionError: If the first file with a row is damaged, or has not what the description says.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class LocalRecording(Recording):
             part: The name and the number of each file.
 
         Raises:
-            ConversionFailed: If files break the description; the faults of those behind the first such one are told too.
+            ConversionError: If files break the description; the faults of those behind the first such one are told too.
         """
         self._found = Counter()
         files = part or []
@@ -125,11 +125,11 @@ class LocalRecording(Recording):
                         continue
                     made = self._planned(file)
                     yield from self._of(file, made, bounds(file, made), number)
-            except ConversionFailed as error:
+            except ConversionError as error:
                 problems = [*_named(error), *self._faults(files[place + 1 :])]
                 if (rest := len(problems) - _FAULTS_MOST) > 0:
                     problems = [*problems[:_FAULTS_MOST], f"and {rest:,} more"]
-                raise ConversionFailed(self._what, problems, hint=error.hint or f"mend the files, or {FILE}") from error
+                raise ConversionError(self._what, problems, hint=error.hint or f"mend the files, or {FILE}") from error
         texts = {**_TEXTS, "left-out": f"{_TEXTS['left-out']}: {listed(self._plan.left_out)}"}
         self.decisions = [Decision(rule, text, self._found[rule]) for rule, text in texts.items() if self._found[rule]]
 
@@ -139,7 +139,7 @@ class LocalRecording(Recording):
             with self._open(name) as file:
                 if not is_empty(file, self._said):
                     return self._planned(file)
-        raise ConversionFailed(self._what, [f"none of {len(names):,} files has a step: {', '.join(names[:3])}"])
+        raise ConversionError(self._what, [f"none of {len(names):,} files has a step: {', '.join(names[:3])}"])
 
     def _planned(self, file: ArrayFile) -> Plan:
         made = plan(file, self._said, self.columns)
@@ -156,7 +156,7 @@ class LocalRecording(Recording):
                 with self._open(name) as file:
                     if not is_empty(file, self._said):
                         bounds(file, self._planned(file))
-            except ConversionFailed as error:
+            except ConversionError as error:
                 yield from _named(error)
 
     def _of(self, file: ArrayFile, made: Plan, where: Bounds, number: int) -> Iterator[Episode]:
@@ -231,7 +231,7 @@ class _Reading:
         """Read every array to its end, where formats with a checksum compare it.
 
         Raises:
-            ConversionFailed: If an array is cut or damaged.
+            ConversionError: If an array is cut or damaged.
         """
         for rows in chain(self._rows.values(), self._after.values()):
             rows.finish()
@@ -258,7 +258,7 @@ class _Reading:
         if len(wrong):
             row = rows.start + int(wrong[0]) - 1
             problem = f"next.{dotted(key)} at row {row:,} is not {dotted(key)} of row {row + 1:,}, within an episode"
-            raise ConversionFailed(
+            raise ConversionError(
                 self._name, [f"{problem} ({len(wrong):,} such rows)"], hint="say in [episodes] how their ends are told"
             )
         if not ends:
@@ -272,7 +272,7 @@ class _Reading:
         return cast.transpose(0, *(axis + 1 for axis in part.turn)) if part.turn else cast
 
 
-def _named(error: ConversionFailed) -> list[str]:
+def _named(error: ConversionError) -> list[str]:
     return [f"{error.what}: {one}" for one in error.problems]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from datasets_rl.errors import BadArgument, ConversionFailed
+from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fetch.schemes import NotThere, scheme_of
 from datasets_rl.sources._local_description import Description, usual
 from datasets_rl.sources._local_files import Array, open_arrays
@@ -28,7 +28,7 @@ def template(name: str, data: Mapping[str, Asset]) -> str:
     """
     try:
         form, paths = Description().data(data, name)
-    except ConversionFailed:
+    except ConversionError:
         form, paths = "", sorted(data)
     lines = [f"name = {json.dumps(name)}", f'format = "{form or "npz"}"', 'licence = ""']
     lines += [f"# files = [{json.dumps(paths[0])}]    # of several formats, say which files"] if not form else []
@@ -62,7 +62,7 @@ def _arrays(asset: Asset, form: str, name: str) -> Mapping[str, Array]:
             return {}
         with open_arrays(place, form, name) as file:
             return file.arrays
-    except (BadArgument, NotThere, ConversionFailed):
+    except (InvalidArgumentError, NotThere, ConversionError):
         return {}
 
 

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed, UnknownKey
+from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.streams import DAMAGED
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted
 from datasets_rl.ted.table import EpisodeTable
@@ -55,7 +55,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
         For each column that differs, its first difference and how many rows differ.
 
     Raises:
-        ConversionFailed: If a raw file is damaged.
+        ConversionError: If a raw file is damaged.
     """
     differences: dict[Key, tuple[str, int]] = {}
     main = next((place for path, place in files.items() if path.endswith(".hdf5")), None)
@@ -84,7 +84,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                 if (row == len(episodes) - 1 or episodes["source"][row + 1] != number) and done[number] != steps:
                     differences["episode",] = (f"episode {number} has {done[number]} rows, in the file {steps}", 1)
     except DAMAGED as error:
-        raise ConversionFailed("the raw files", [f"they cannot be read: {error}"]) from error
+        raise ConversionError("the raw files", [f"they cannot be read: {error}"]) from error
     return [f"{text} ({count:,} such rows)" for text, count in differences.values()]
 
 
@@ -141,7 +141,7 @@ def _one(
         last = min(first + block, length)
         try:
             got = _converted(column, place, start + first, start + last)
-        except UnknownKey:
+        except UnknownKeyError:
             return  # a field that was left out on request
         wanted = rows.read(shift + first, shift + last)
         if wanted.size != got.size:
@@ -161,7 +161,7 @@ def _one(
 def _converted(column: _Column, place: Key, start: int, stop: int) -> NDArray[Any]:
     try:
         return np.asarray(column(place, start, stop))
-    except UnknownKey:
+    except UnknownKeyError:
         if not any(name.isdecimal() for name in place):
             raise
         # The members of a Tuple have numbers for names in tables.

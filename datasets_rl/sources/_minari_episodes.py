@@ -23,7 +23,7 @@ import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t
 from numpy.typing import NDArray
 
-from datasets_rl.errors import MissingDependency
+from datasets_rl.errors import MissingDependencyError
 from datasets_rl.read import images
 from datasets_rl.read.hdf5 import CHUNK_GRACE, LIBRARY_ERRORS, chunk_issues, library_errors
 from datasets_rl.sources._minari_spaces import Leaf
@@ -68,7 +68,7 @@ class Stored(ABC):
         """Return the rows [start, stop).
 
         Raises:
-            ConversionFailed: If images are damaged, or of another size than the space says.
+            ConversionError: If images are damaged, or of another size than the space says.
         """
 
     @property
@@ -407,7 +407,7 @@ def _read_table(path: Path) -> Any:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as error:
-        raise MissingDependency("pyarrow", "pyarrow", "an Arrow or Parquet dataset of Minari") from error
+        raise MissingDependencyError("pyarrow", "pyarrow", "an Arrow or Parquet dataset of Minari") from error
     try:
         if path.suffix == ".parquet":
             return parquet.ParquetFile(path).read()

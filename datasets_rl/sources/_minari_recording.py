@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.rows import Column
 from datasets_rl.sources._base import NO_TRANSITION, Decision, Recording, Selection
 from datasets_rl.sources._minari_episodes import (
@@ -90,7 +90,7 @@ class MinariRecording(Recording):
         facts: The metadata, where it is in a file of its own, and what is wanted.
 
     Raises:
-        ConversionFailed: If the files contradict the metadata or themselves; every fault that was found.
+        ConversionError: If the files contradict the metadata or themselves; every fault that was found.
     """
 
     def __init__(self, what: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
@@ -128,12 +128,12 @@ class MinariRecording(Recording):
             self._metadata = dict(episodes.attributes)
         try:
             episodes.leaves = self._leaves_of(self._metadata)
-        except ConversionFailed:
+        except ConversionError:
             episodes.close()
             raise
         if not episodes.numbers:
             episodes.close()
-            raise ConversionFailed(self._what, [f"{main.name} has no episode"])
+            raise ConversionError(self._what, [f"{main.name} has no episode"])
         return episodes
 
     def _leaves_of(self, metadata: Mapping[str, Any]) -> dict[Key, Leaf]:
@@ -145,7 +145,7 @@ class MinariRecording(Recording):
             if space is not None:
                 found.update({(root, *cleaned(leaf.names)): leaf for leaf in leaves(space)})
         if faults:
-            raise ConversionFailed(self._what, faults)
+            raise ConversionError(self._what, faults)
         return found
 
     def _steps(self, facts: Mapping[str, Any]) -> int | None:
@@ -154,7 +154,7 @@ class MinariRecording(Recording):
             return None
         total, numbers = self._metadata.get("total_episodes"), self._episodes.numbers
         if isinstance(total, int) and total != len(numbers):
-            raise ConversionFailed(self._what, [f"it has {len(numbers):,} episodes; its metadata says {total:,}"])
+            raise ConversionError(self._what, [f"it has {len(numbers):,} episodes; its metadata says {total:,}"])
         said = self._metadata.get("total_steps")
         return int(said) if isinstance(said, int) and not self._selection.episodes else None
 
@@ -184,7 +184,7 @@ class MinariRecording(Recording):
                 yield from self._pieces(self._read(number))
             except Faults as error:
                 raise self._failed(number, error.args) from None
-            except ConversionFailed as error:
+            except ConversionError as error:
                 raise self._failed(number, error.problems) from None
         self._found["unknown-minari-version"] += int(self._metadata.get("minari_version") not in _VERSIONS)
         self._found["space-missing"] += len(self._spaceless)
@@ -212,9 +212,9 @@ class MinariRecording(Recording):
                 )
             raise failed from None
 
-    def _failed(self, number: int, problems: Any) -> ConversionFailed:
+    def _failed(self, number: int, problems: Any) -> ConversionError:
         start = f"episode {number}: "
-        return ConversionFailed(self._what, [one if one.startswith(start) else start + one for one in problems])
+        return ConversionError(self._what, [one if one.startswith(start) else start + one for one in problems])
 
     def _pieces(self, raw: RawEpisode) -> Iterator[Episode]:
         if _is_empty(raw):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import UnknownKey
+from datasets_rl.errors import UnknownKeyError
 from datasets_rl.ted.keys import Key
 
 __all__ = ["compare"]
@@ -44,7 +44,7 @@ def compare(files: Mapping[str, Path], column: _Column, recipe: Mapping[str, Any
         for key, wanted in ((("observation",), samples), (("action",), classes)):
             try:
                 got = np.asarray(column(key, start, start + len(wanted)))
-            except UnknownKey:
+            except UnknownKeyError:
                 continue  # a field that was left out on request
             if got.shape != wanted.shape:
                 return [f"{key[0]} is {list(got.shape)} from row {start:,} on, by the file {list(wanted.shape)}"]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.arff import ArffFile, Rows
 from datasets_rl.rows import Column
 from datasets_rl.sources._base import Decision, Recording
@@ -55,7 +55,7 @@ class OpenMLRecording(Recording):
             where it is not the dataset's own.
 
     Raises:
-        ConversionFailed: If the table is not the one that is listed, or breaks its own format.
+        ConversionError: If the table is not the one that is listed, or breaks its own format.
     """
 
     def __init__(self, what: str, path: Path, features: Sequence[Mapping[str, str]], recipe: Mapping[str, Any]) -> None:
@@ -123,7 +123,7 @@ class OpenMLRecording(Recording):
         if listed != there:
             differ = [(a, b) for a, b in zip(listed, there, strict=False) if a != b][:3]
             faults.append(f"OpenML lists {len(listed)} columns, the file has {len(there)}; they differ in {differ}")
-            raise ConversionFailed(self._what, faults)
+            raise ConversionError(self._what, faults)
         targets = [self._names.index(target)] if target in self._names else []
         if not target:
             targets = [place for place, one in enumerate(features) if one["part"] == "target"]
@@ -139,7 +139,7 @@ class OpenMLRecording(Recording):
         if not places:
             faults.append("it has no column but the class")
         if faults:
-            raise ConversionFailed(self._what, faults)
+            raise ConversionError(self._what, faults)
         return targets[0], places
 
     def _is_nominal(self, place: int) -> bool:
@@ -155,7 +155,7 @@ class OpenMLRecording(Recording):
             for place, seen in self._seen.items():
                 seen[rows.codes[place][kept]] = True
         if not kept_rows:
-            raise ConversionFailed(self._what, [f"none of its {total:,} rows has all values"])
+            raise ConversionError(self._what, [f"none of its {total:,} rows has all values"])
         self._found["missing-values"] = total - kept_rows
         return kept_rows
 
@@ -191,7 +191,7 @@ class OpenMLRecording(Recording):
                     faults.append(f"{attribute.name} has the value {value!r:.60}; expected a number")
             self._read[place] = numbers
         if faults:
-            raise ConversionFailed(self._what, faults[:20])
+            raise ConversionError(self._what, faults[:20])
 
     def _learn_scale(self) -> None:
         """Go through the table for the mean and the deviation of every column of the observation."""
@@ -216,7 +216,7 @@ class OpenMLRecording(Recording):
         huge = np.flatnonzero(~(np.isfinite(scaler.mean_) & np.isfinite(scaler.var_)))
         if len(huge):
             names = ", ".join(self._names[scaled[at]] for at in huge[:5])
-            raise ConversionFailed(self._what, [f"{names} cannot be scaled: the numbers are too large"])
+            raise ConversionError(self._what, [f"{names} cannot be scaled: the numbers are too large"])
 
     def _design(self, rows: Rows, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the samples of some rows before they are scaled, [T, width]."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from datasets_rl.errors import UnknownKey
+from datasets_rl.errors import UnknownKeyError
 from datasets_rl.read import archive, pickles
 from datasets_rl.read.tfrecord import example, records
 from datasets_rl.sources._openx_recording import stored_key
@@ -44,7 +44,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
         For each column that differs, its first difference and in how many episodes it differs.
 
     Raises:
-        ConversionFailed: If a raw file is damaged.
+        ConversionError: If a raw file is damaged.
     """
     rows = {int(number): row for row, number in enumerate(episodes["source"])}
     differences: dict[Key, tuple[str, int]] = {}
@@ -129,7 +129,7 @@ def _differences(raw: _Raw, column: _Column, start: int, length: int, *, known: 
             stop = min(length, steps - shift)
             try:
                 yield from ((place, one) for one in _unequal(place, values, column, start, stop, shift, steps))
-            except UnknownKey:
+            except UnknownKeyError:
                 break  # a field that was left out on request
 
 

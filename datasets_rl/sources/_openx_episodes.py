@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read import archive, pickles
 from datasets_rl.read.ragged import Ragged
 from datasets_rl.read.tfds import Column as Raw
@@ -81,7 +81,7 @@ class Records:
         features: The path of features.json.
 
     Raises:
-        ConversionFailed: If features.json is damaged, or describes no steps.
+        ConversionError: If features.json is damaged, or describes no steps.
     """
 
     def __init__(self, files: Mapping[str, Path], features: str) -> None:
@@ -94,7 +94,7 @@ class Records:
                 self.left_out[leaf.name] = reason
         self._counted = next((name for name in self._schema.leaves if name.startswith(f"{_STEPS}/")), "")
         if not self._counted:
-            raise ConversionFailed(features, [f"it describes no {_STEPS}, but {', '.join(self._schema.leaves)}"])
+            raise ConversionError(features, [f"it describes no {_STEPS}, but {', '.join(self._schema.leaves)}"])
         self._paths = paths_of(self._schema)
 
     def episodes(self, part: Sequence[Mapping[str, Any]], wanted: Collection[Key] | None) -> Iterator[RawEpisode]:
@@ -114,7 +114,7 @@ class Records:
                 else:
                     if count is not None and number + 1 != count:
                         problem = f"it has {number + 1:,} records; dataset_info.json says {count:,}"
-                        raise ConversionFailed(name, [problem])
+                        raise ConversionError(name, [problem])
 
     def _episode(self, payload: memoryview, where: str, number: int, leaves: Collection[str]) -> RawEpisode:
         columns: dict[Key, Values] = {}
@@ -178,14 +178,14 @@ def _values(leaf: Leaf, raw: Raw, where: str) -> Values:
 
 def _strings(raw: Any, name: str) -> list[Any]:
     if not isinstance(raw, list):
-        raise ConversionFailed(name, ["it holds lists; expected one value a step"])
+        raise ConversionError(name, ["it holds lists; expected one value a step"])
     return raw
 
 
 def _stacked(arrays: Sequence[Any], name: str) -> NDArray[Any]:
     shapes = sorted({np.shape(array) for array in arrays})
     if len(shapes) > 1:
-        raise ConversionFailed(name, [f"its shape changes from step to step: {list(shapes[0])}, {list(shapes[1])}"])
+        raise ConversionError(name, [f"its shape changes from step to step: {list(shapes[0])}, {list(shapes[1])}"])
     return np.stack(arrays)
 
 
@@ -196,7 +196,7 @@ def _text_or_pictures(strings: list[Any], name: str) -> Values:
     try:
         return [one if isinstance(one, str) else str(one, "utf-8") for one in strings]
     except UnicodeDecodeError as error:
-        raise ConversionFailed(name, [f"it is neither an image nor text in UTF-8: {error}"]) from error
+        raise ConversionError(name, [f"it is neither an image nor text in UTF-8: {error}"]) from error
 
 
 class Archives:
@@ -218,18 +218,16 @@ class Archives:
             for member in archive.members(self._files[file["path"]], name):
                 where = f"{name}, {member.name}"
                 if not member.name.endswith(_MEMBER):
-                    raise ConversionFailed(name, [f"it holds {member.name}; expected names that end in {_MEMBER}"])
+                    raise ConversionError(name, [f"it holds {member.name}; expected names that end in {_MEMBER}"])
                 if member.size > _EPISODE_BYTES:
-                    raise ConversionFailed(
-                        where, [f"it has {member.size:,} bytes; expected {_EPISODE_BYTES:,} at most"]
-                    )
+                    raise ConversionError(where, [f"it has {member.size:,} bytes; expected {_EPISODE_BYTES:,} at most"])
                 yield _unpickled(pickles.load(member.read(), where), where, wanted)
 
 
 def _unpickled(found: Any, where: str, wanted: Collection[Key] | None) -> RawEpisode:
     steps = found.get(_STEPS) if isinstance(found, dict) else None
     if not isinstance(steps, Sequence) or isinstance(steps, str) or not all(isinstance(step, dict) for step in steps):
-        raise ConversionFailed(where, [f"it has no {_STEPS}: a list of dicts, one for each step"])
+        raise ConversionError(where, [f"it has no {_STEPS}: a list of dicts, one for each step"])
     if not steps:
         return RawEpisode(where, 0, None, {}, {})
     flat = [dict(_leaves(step, ())) for step in steps]
@@ -248,11 +246,11 @@ def _unpickled(found: Any, where: str, wanted: Collection[Key] | None) -> RawEpi
             try:
                 columns[key], lost = _column(values, f"{where}: {dotted(key)}")
                 rounded += lost
-            except ConversionFailed as error:
+            except ConversionError as error:
                 problems += [f"{dotted(key)}: {problem}" for problem in error.problems]
     if problems:
         more = [f"and {len(problems) - 20:,} more"] if len(problems) > 20 else []
-        raise ConversionFailed(where, [*problems[:20], *more])
+        raise ConversionError(where, [*problems[:20], *more])
     rest = _leaves({key: value for key, value in found.items() if key != _STEPS}, ())
     named = {_apart(key, flat[0].keys()): _alone(value) for key, value in rest}
     whole = {key: value for key, value in named.items() if value is not None and (wanted is None or key in wanted)}
@@ -272,10 +270,10 @@ def _alone(value: Any) -> str | np.generic | None:
 def _leaves(node: Mapping[Any, Any], path: Key) -> Iterator[tuple[Key, Any]]:
     """Yield what is no dict; an image is one too, and nothing is where None stands."""
     if len(path) > _DEPTH_MOST:
-        raise ConversionFailed(dotted(path), ["it is nested too deep"])
+        raise ConversionError(dotted(path), ["it is nested too deep"])
     for name, value in node.items():
         if not isinstance(name, str):
-            raise ConversionFailed(dotted(path) or _STEPS, [f"it has a field of the name {name!r:.40}; expected text"])
+            raise ConversionError(dotted(path) or _STEPS, [f"it has a field of the name {name!r:.40}; expected text"])
         place = (*path, name)
         if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
             value = value["bytes"]  # noqa: PLW2901 -- an image as `datasets` writes it
@@ -290,12 +288,12 @@ def _column(values: list[Any], name: str) -> tuple[Values, int]:
     if all(isinstance(value, str | bytes | bytearray) for value in values):
         return _text_or_pictures(values, name), 0
     if any(isinstance(value, str | bytes | bytearray) for value in values):
-        raise ConversionFailed(name, ["it is text or bytes at some steps, and numbers at others"])
+        raise ConversionError(name, ["it is text or bytes at some steps, and numbers at others"])
     own = all(isinstance(value, np.ndarray | np.generic) for value in values)
     try:
         column = _stacked([np.asarray(value) for value in values], name)
     except ValueError as error:  # lists within lists, of unequal lengths
-        raise ConversionFailed(name, [f"its lists are no array: {error}"]) from error
+        raise ConversionError(name, [f"its lists are no array: {error}"]) from error
     if own or column.dtype != np.float64:
         return column, 0
     narrow = _rounded(column)

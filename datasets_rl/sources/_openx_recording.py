@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read import images
 from datasets_rl.rows import Column
 from datasets_rl.sources._base import NO_TRANSITION, Decision, Recording, Selection
@@ -81,7 +81,7 @@ class OpenXRecording(Recording):
         facts: What is wanted, and where features.json is.
 
     Raises:
-        ConversionFailed: If there is no episode, or the first one is broken; every fault that was found.
+        ConversionError: If there is no episode, or the first one is broken; every fault that was found.
     """
 
     def __init__(self, what: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
@@ -97,7 +97,7 @@ class OpenXRecording(Recording):
         self._whole = [{"path": path, **everything} for path in sorted(files) if not path.endswith(".json")]
         first = next((raw for raw in self._raw.episodes(self._whole, None) if raw.steps), None)
         if first is None:
-            raise ConversionFailed(what, [f"there is no episode in {', '.join(sorted(files))}"])
+            raise ConversionError(what, [f"there is no episode in {', '.join(sorted(files))}"])
         self._fields = self._fields_of(first)
         self._facts = {key: np.asarray(value).dtype for key, value in first.whole.items() if not isinstance(value, str)}
         self.columns = [field.column for field in self._fields]
@@ -122,7 +122,7 @@ class OpenXRecording(Recording):
                 continue
             try:
                 field = self._field(path, values)
-            except ConversionFailed as error:
+            except ConversionError as error:
                 problems += [f"{dotted(path)}: {problem}" for problem in error.problems]
                 continue
             if field.column.key in found:
@@ -134,7 +134,7 @@ class OpenXRecording(Recording):
         for key in (NEXT_TERMINATED, NEXT_TRUNCATED):
             found[key] = _Field(_LAST, Column(key, np.dtype(np.bool_), (1,)))
         if problems:
-            raise ConversionFailed(self._what, [f"{first.where}: {problem}" for problem in problems])
+            raise ConversionError(self._what, [f"{first.where}: {problem}" for problem in problems])
         return list(found.values())
 
     def _field(self, path: Key, values: Any) -> _Field:
@@ -148,17 +148,17 @@ class OpenXRecording(Recording):
         dtype, shape = _WIDER.get(values.dtype.newbyteorder("="), values.dtype.newbyteorder("=")), values.shape[1:]
         if path == _REWARD:
             if shape not in {(), (1,)}:
-                raise ConversionFailed("", [f"it has the shape {list(shape)}; expected one number a step"])
+                raise ConversionError("", [f"it has the shape {list(shape)}; expected one number a step"])
             return _Field(path, Column(key, dtype if dtype.kind == "f" else np.dtype(np.float32), (1,)))
         if dtype.kind not in "biuf" or 0 in shape:
-            raise ConversionFailed("", [f"it is {dtype} {list(shape)}; expected numbers"])
+            raise ConversionError("", [f"it is {dtype} {list(shape)}; expected numbers"])
         return _Field(path, Column(key, dtype, shape, carried=carried))
 
     def _pictures(self, path: Key, values: Pictures, *, carried: bool) -> _Field:
         head = images.header(values.images[0])
         if any(said not in {None, size} for said, size in zip(values.declared, _pixels(head, values), strict=True)):
             problem = f"its first image is {list(head.shape)}; features.json says {_said(values.declared)}"
-            raise ConversionFailed("", [problem])
+            raise ConversionError("", [problem])
         shape, dtype = _pixels(head, values), np.dtype(np.float32) if values.floats else head.dtype
         encoded = self._encoded and dtype == np.uint8
         column = Column(stored_key(path), _WIDER.get(dtype, dtype), shape, carried=carried, encoded=encoded)
@@ -174,8 +174,8 @@ class OpenXRecording(Recording):
                 for piece in self._pieces(raw):
                     given += not piece.continues
                     yield piece
-            except ConversionFailed as error:
-                raise ConversionFailed(self._what, [f"{raw.where}: {one}" for one in error.problems]) from None
+            except ConversionError as error:
+                raise ConversionError(self._what, [f"{raw.where}: {one}" for one in error.problems]) from None
             if given == most:
                 break
         self.decisions = [Decision(rule, text, self._found[rule]) for rule, text in _TEXTS.items() if self._found[rule]]
@@ -257,7 +257,7 @@ class OpenXRecording(Recording):
         if _REWARD in columns and len(columns[_REWARD]) < rows:
             problems.append(f"reward has {len(columns[_REWARD]):,} values for {steps:,} steps")
         if problems:
-            raise ConversionFailed(self._what, problems)
+            raise ConversionError(self._what, problems)
 
     def _count(self, raw: RawEpisode, columns: Mapping[Key, RawValues], steps: int, *, marked: bool) -> None:
         found = self._found
@@ -276,7 +276,7 @@ class OpenXRecording(Recording):
     def _flag(self, columns: Mapping[Key, RawValues], path: Key, steps: int) -> NDArray[np.bool_]:
         values = columns[path]
         if not isinstance(values, np.ndarray) or values.size != steps or not np.isin(values, (0, 1)).all():
-            raise ConversionFailed(self._what, [f"{dotted(path)} is no flag at every step, 0 or 1"])
+            raise ConversionError(self._what, [f"{dotted(path)} is no flag at every step, 0 or 1"])
         return np.asarray(values.reshape(-1) == 1)
 
     def _values(self, field: _Field, values: RawValues, start: int, stop: int) -> Values:
@@ -293,7 +293,7 @@ class OpenXRecording(Recording):
         if part.dtype == column.dtype:
             return part
         if part.dtype.kind in "iu" and column.dtype.kind == "i" and part.max(initial=0) > np.iinfo(column.dtype).max:
-            raise ConversionFailed(self._what, [f"{dotted(field.path)} has {part.max()}; expected {column.dtype}"])
+            raise ConversionError(self._what, [f"{dotted(field.path)} has {part.max()}; expected {column.dtype}"])
         self._found["widened"] += len(part) * (column.dtype.kind != "b")
         return part.astype(column.dtype)
 
@@ -308,8 +308,8 @@ class OpenXRecording(Recording):
         out: NDArray[Any] = np.empty((len(wanted), rows, columns, 4 if field.floats else channels), narrow)
         try:
             images.decode(wanted, out, name, first=start)
-        except ConversionFailed as error:
-            raise ConversionFailed(self._what, [f"{name}: {problem}" for problem in error.problems]) from None
+        except ConversionError as error:
+            raise ConversionError(self._what, [f"{name}: {problem}" for problem in error.problems]) from None
         if field.floats:
             return out.view("<f4").astype(column.dtype, copy=False)
         self._found["widened"] += len(out) * (column.dtype != narrow)
@@ -326,10 +326,10 @@ class OpenXRecording(Recording):
                         f"is {list(found.shape)} of {found.dtype}; expected {list(column.shape)} of {column.dtype}"
                     )
                     problems.append(f"{dotted(column.key)}: image {number:,} {problem}")
-            except ConversionFailed as error:
+            except ConversionError as error:
                 problems += [f"{dotted(column.key)}: image {number:,} {problem}" for problem in error.problems]
         if problems:
-            raise ConversionFailed(self._what, problems[:_SHOWN_MOST])
+            raise ConversionError(self._what, problems[:_SHOWN_MOST])
 
 
 def _kind(value: str | np.generic | None) -> str:

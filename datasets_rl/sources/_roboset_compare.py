@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed, UnknownKey
+from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.streams import DAMAGED
 from datasets_rl.ted.keys import Key, dotted
 from datasets_rl.ted.table import EpisodeTable
@@ -33,7 +33,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
         For each column that differs, its first difference and how many rows differ.
 
     Raises:
-        ConversionFailed: If a raw file is damaged.
+        ConversionError: If a raw file is damaged.
     """
     found: dict[str, tuple[str, int]] = {}
     rows = {int(number): row for row, number in enumerate(episodes["source"])}
@@ -54,7 +54,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                         else:
                             _compare_rows(found, group, column, start, stop, int(episodes.starts[row]))
     except DAMAGED as error:
-        raise ConversionFailed("the raw files", [f"they cannot be read: {error}"]) from error
+        raise ConversionError("the raw files", [f"they cannot be read: {error}"]) from error
     if rows:
         found["source"] = (f"there is no episode {min(rows)} in the files", len(rows))
     return [f"{text} ({count:,} such rows)" for text, count in found.values()]
@@ -81,7 +81,7 @@ def _compare_rows(
     for key, wanted in _columns(group, start, stop):
         try:
             got = np.asarray(column(key, at, at + stop - start))[: len(wanted)]
-        except UnknownKey:
+        except UnknownKeyError:
             continue  # a field that was left out on request
         same = got.reshape(len(got), -1) == wanted.reshape(len(got), -1)
         wrong = np.flatnonzero(~same.all(axis=1))

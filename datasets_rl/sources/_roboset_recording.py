@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read.hdf5 import Block, Hdf5Array, Hdf5File
 from datasets_rl.rows import Column
 from datasets_rl.sources._base import NO_TRANSITION, Decision, Recording, Selection
@@ -103,7 +103,7 @@ class RoboSetRecording(Recording):
         facts: The number of each path, and what is wanted.
 
     Raises:
-        ConversionFailed: If a file holds anything else than trials, or they differ in what a step is; every fault.
+        ConversionError: If a file holds anything else than trials, or they differ in what a step is; every fault.
     """
 
     def __init__(self, what: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
@@ -141,7 +141,7 @@ class RoboSetRecording(Recording):
                         faults += [f"{path}: Trial{trial.number}: {one}" for one in error.args]
         if faults:
             more = [f"and {len(faults) - _SHOWN_MOST:,} more"] if faults[_SHOWN_MOST:] else []
-            raise ConversionFailed(self._what, [*faults[:_SHOWN_MOST], *more])
+            raise ConversionError(self._what, [*faults[:_SHOWN_MOST], *more])
         self.decisions = [Decision(rule, text, self._found[rule]) for rule, text in _TEXTS.items() if self._found[rule]]
 
     def _pieces(self, trial: _Trial, seed: int) -> Iterator[Episode]:
@@ -262,7 +262,7 @@ def _trials(file: Hdf5File, path: str) -> list[_Trial]:
     """Return the trials of a file by number: by name, Trial10 would come before Trial2.
 
     Raises:
-        ConversionFailed: If it holds anything else.
+        ConversionError: If it holds anything else.
     """
     found: dict[int, dict[Key, Hdf5Array]] = {}
     foreign: dict[str, None] = {}
@@ -286,7 +286,7 @@ def _trials(file: Hdf5File, path: str) -> list[_Trial]:
     if not found and not faults:
         faults.append("it has no trial")
     if faults:
-        raise ConversionFailed(path, faults[:_SHOWN_MOST])
+        raise ConversionError(path, faults[:_SHOWN_MOST])
     return [_Trial(file, number, found[number]) for number in sorted(found)]
 
 
@@ -310,7 +310,7 @@ def _columns(trial: _Trial, where: str) -> list[Column]:
             shape = (1,) if key == NEXT_REWARD else array.shape[1:]
             columns.append(Column(key, dtype, shape, carried=key[0] in _STATES))
     if faults:
-        raise ConversionFailed(where, faults)
+        raise ConversionError(where, faults)
     flag = np.dtype(np.bool_)
     own = [
         Column(NEXT_TERMINATED, flag, (1,)),

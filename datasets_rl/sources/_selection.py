@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted
 
 __all__ = ["Numbers", "Option", "Selection", "read_numbers"]
@@ -61,12 +61,14 @@ class Selection:
         """Read back what `to_json` wrote.
 
         Raises:
-            BadArgument: If it is another document.
+            InvalidArgumentError: If it is another document.
         """
         kinds: dict[str, type] = dict.fromkeys(_LISTS, list) | {"episodes": str, "max_size": int, "options": dict}
         wrong = sorted(f"{name} = {one!r}" for name, one in value.items() if not isinstance(one, kinds.get(name, ())))
         if wrong:
-            raise BadArgument(f"a selection has {', '.join(wrong)}; expected {', '.join(kinds)}, each of its type")
+            raise InvalidArgumentError(
+                f"a selection has {', '.join(wrong)}; expected {', '.join(kinds)}, each of its type"
+            )
         given: dict[str, Any] = {name: tuple(one) if name in _LISTS else one for name, one in value.items()}
         return cls(**given)
 
@@ -153,7 +155,7 @@ class Selection:
         """Return those of the fields that are wanted.
 
         Raises:
-            UnknownKey: If a name that is wanted stands for no field.
+            UnknownKeyError: If a name that is wanted stands for no field.
         """
         if not self.keys:
             return set(keys)
@@ -162,7 +164,7 @@ class Selection:
             wanted = tuple(name.split("."))
             found = {key for key in keys if wanted in {key[: len(wanted)], key[1 : len(wanted) + 1] * (key[0] == NEXT)}}
             if not found:
-                raise UnknownKey(name, sorted(dotted(key) for key in keys))
+                raise UnknownKeyError(name, sorted(dotted(key) for key in keys))
             kept |= found
         return kept
 
@@ -179,7 +181,7 @@ def read_numbers(text: str, total: int, what: str = "episodes") -> list[int]:
         Ascending, none twice.
 
     Raises:
-        BadArgument: If it is no such text, or names a number that there is not.
+        InvalidArgumentError: If it is no such text, or names a number that there is not.
     """
     chosen: set[int] = set()
     for part in _parts(text, what):
@@ -188,9 +190,9 @@ def read_numbers(text: str, total: int, what: str = "episodes") -> list[int]:
         elif -total <= part < total:
             chosen.add(part % total)
         else:
-            raise BadArgument(f"{what} are {text!r}; there are {total:,}, counted from 0")
+            raise InvalidArgumentError(f"{what} are {text!r}; there are {total:,}, counted from 0")
     if not chosen:
-        raise BadArgument(f"{what} are {text!r}, which is none of the {total:,}")
+        raise InvalidArgumentError(f"{what} are {text!r}, which is none of the {total:,}")
     return sorted(chosen)
 
 
@@ -206,20 +208,20 @@ class Numbers:
         """Read numbers as `read_numbers` does; None stands for all.
 
         Raises:
-            BadArgument: If it is no such text, or counts from the end.
+            InvalidArgumentError: If it is no such text, or counts from the end.
         """
         if not text:
             return None
         parts = [*_parts(text, "episodes")]
         if "-" in text:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"episodes are {text!r}; how many there are is not known before the files are read",
                 hint="count from the front",
             )
         ranges = tuple(range(sys.maxsize)[part] for part in parts if isinstance(part, slice))
         single = frozenset(part for part in parts if isinstance(part, int))
         if not single and not any(ranges):
-            raise BadArgument(f"episodes are {text!r}, which is none")
+            raise InvalidArgumentError(f"episodes are {text!r}, which is none")
         return cls(single, tuple(filter(None, ranges)))
 
     def __contains__(self, number: int) -> bool:
@@ -287,7 +289,9 @@ def _parts(text: str, what: str) -> Iterator[int | slice]:
     for part in (text or ":").split(","):
         found = _NUMBERS.fullmatch(part.strip())
         if found is None or found[4] == "0":
-            raise BadArgument(f"{what} are {text!r}; expected numbers and ranges, as in 0:100, 0:100:2 or 1,5,9")
+            raise InvalidArgumentError(
+                f"{what} are {text!r}; expected numbers and ranges, as in 0:100, 0:100:2 or 1,5,9"
+            )
         if found[1]:
             yield int(found[1])
         else:

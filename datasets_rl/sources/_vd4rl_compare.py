@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed, UnknownKey
+from datasets_rl.errors import ConversionError, UnknownKeyError
 from datasets_rl.read.streams import DAMAGED
 from datasets_rl.ted.keys import Key, dotted
 from datasets_rl.ted.table import EpisodeTable
@@ -40,7 +40,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
         For each column that differs, its first difference.
 
     Raises:
-        ConversionFailed: If a raw file is damaged.
+        ConversionError: If a raw file is damaged.
     """
     differences: dict[Key, str] = {}
     done = 0
@@ -65,7 +65,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
             if path.endswith(".npz"):
                 before = {}
     except DAMAGED as error:
-        raise ConversionFailed("the raw files", [f"they cannot be read: {error}"]) from error
+        raise ConversionError("the raw files", [f"they cannot be read: {error}"]) from error
     found = [*differences.values()]
     if done != episodes.steps:
         found.append(f"there are {episodes.steps:,} steps; the files have {done:,}")
@@ -111,7 +111,7 @@ def _one(
         for place, at in places:
             try:
                 got = np.asarray(column(place, done, done + len(at)))
-            except UnknownKey:
+            except UnknownKeyError:
                 continue  # a field that was left out on request
             with np.errstate(over="ignore"):
                 wanted = values[at].reshape(got.shape).astype(got.dtype)

@@ -74,7 +74,7 @@ class EpisodeFiles(RowRecording):
         """Read what the rows are.
 
         Raises:
-            ConversionFailed: If the marks do not say that the file is an episode, from its first row to its last.
+            ConversionError: If the marks do not say that the file is an episode, from its first row to its last.
         """
         found = {name: file.read(name).reshape(-1) for name in _MARKS if name in file.arrays}
         self.found["flags-one-longer"] += any(len(one) > rows for one in found.values())

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.rows import Column
 from datasets_rl.sources._base import NO_TRANSITION, Decision, Recording, Selection
 from datasets_rl.ted.episode import Episode
@@ -84,7 +84,7 @@ class RowRecording(Recording):
         facts: What of the selection is needed.
 
     Raises:
-        ConversionFailed: If the first file lacks what every file must have; every fault that was found.
+        ConversionError: If the first file lacks what every file must have; every fault that was found.
     """
 
     def __init__(self, what: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
@@ -124,9 +124,9 @@ class RowRecording(Recording):
         shape = list(self._by_key[PIXELS].shape)
         return {"pixels": {"kind": "bounded", "shape": shape, "dtype": "uint8", "low": 0, "high": 255}}
 
-    def failed(self, path: str, problems: Sequence[str]) -> ConversionFailed:
+    def failed(self, path: str, problems: Sequence[str]) -> ConversionError:
         """Make the error for a file."""
-        return ConversionFailed(self._what, [f"{path.rpartition('/')[2]}: {one}" for one in problems])
+        return ConversionError(self._what, [f"{path.rpartition('/')[2]}: {one}" for one in problems])
 
     def unlike_others(self, columns: Sequence[Column]) -> Iterator[str]:
         """Yield how the columns of a file differ from those of the first one."""

@@ -96,7 +96,7 @@ class RowFiles(RowRecording):
         """Read what the rows are.
 
         Raises:
-            ConversionFailed: If an episode goes on behind its last row, or another one begins before it.
+            ConversionError: If an episode goes on behind its last row, or another one begins before it.
         """
         kinds, discounts = (file.read(name).reshape(-1) for name in ("step_type", "discount"))
         faults = [f"row {row:,} has step_type {kinds[row]}" for row in np.flatnonzero(~np.isin(kinds, (0, 1, 2)))[:3]]

@@ -21,7 +21,7 @@ from importlib.resources import files as package_files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, Offline
+from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, OfflineError
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
 from datasets_rl.sources._selection import Option, read_numbers
 from datasets_rl.ted.keys import PLAIN
@@ -87,15 +87,15 @@ class AtariDQN(Source):
         path = f"dqn/{name}/replay_logs"
         try:
             folder = upstream.folder(path, [f"{self._catalog['bucket']}/{path}"])
-        except Offline:
+        except OfflineError:
             raise
-        except FetchFailed as error:
-            raise FetchFailed(error.what, error.failures, hint=_closed(entry)) from error
+        except FetchError as error:
+            raise FetchError(error.what, error.failures, hint=_closed(entry)) from error
         return _logs(entry, folder, path, selection)
 
     def _episodes(self, entry: Entry, selection: Selection, upstream: Upstream) -> Contents:
         if not entry.facts["rlu"]:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"RL Unplugged has no {entry.name}; it has {len(self._catalog['rlu_games'])} of the 60 games",
                 hint=f"leave out --upstream {_RLU}",
             )
@@ -164,7 +164,7 @@ def _logs(entry: Entry, folder: Folder, path: str, selection: Selection) -> Cont
         f"checkpoint {number} has no {field}" for number in chosen for field in _FIELDS if field not in found[number]
     ]
     if lacking:
-        raise ConversionFailed(entry.id, lacking)
+        raise ConversionError(entry.id, lacking)
     frames = _wants_frames(selection)
     fields = _FIELDS if frames else _FIELDS[1:]
 
@@ -193,7 +193,7 @@ def _records(entry: Entry, folder: Folder, path: str, selection: Selection) -> C
     beside = f"{inside[0].path.rpartition('/')[0]}/features.json"
     schema = next((asset for asset in folder.assets if asset.path == beside), None)
     if schema is None:
-        raise ConversionFailed(entry.id, [f"there is no features.json beside {inside[0].path}"])
+        raise ConversionError(entry.id, [f"there is no features.json beside {inside[0].path}"])
     found: dict[int, list[Asset]] = {}
     for asset in inside:
         if (records := _RECORDS.fullmatch(asset.path)) is not None:
@@ -207,7 +207,7 @@ def _records(entry: Entry, folder: Folder, path: str, selection: Selection) -> C
                 f"checkpoint {number} has {len(found[number])} files; their names say {' and '.join(sorted(of))}"
             )
     if faults:
-        raise ConversionFailed(entry.id, faults)
+        raise ConversionError(entry.id, faults)
     return Contents(
         (schema, *(asset for number in chosen for asset in found[number])),
         tuple(Shard((asset.path,), number) for number in chosen for asset in found[number]),
@@ -234,7 +234,7 @@ def _own(entry: Entry, folder: Folder, path: str, kind: re.Pattern[str]) -> list
     mine = [above for above in inside if _PLAIN.fullmatch(above) or run.fullmatch(above)]
     if not mine:
         shown = ", ".join(asset.path for asset in folder.assets[:3])
-        raise ConversionFailed(entry.id, [f"no file below {folder.address} is of this run; the first ones are {shown}"])
+        raise ConversionError(entry.id, [f"no file below {folder.address} is of this run; the first ones are {shown}"])
     return inside[max(mine, key=lambda above: [int(one) for one in re.findall(r"\d+", above.rpartition("/")[2])])]
 
 
@@ -248,7 +248,7 @@ def _chosen(selection: Selection, found: Mapping[int, Any]) -> list[int]:
         return sorted(found)
     numbers = read_numbers(text, max(found) + 1, "checkpoints")
     if lacking := [number for number in numbers if number not in found]:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"checkpoints are {text!r}; there is no {lacking[0]}, but {', '.join(map(str, sorted(found)))}"
         )
     return numbers

@@ -20,7 +20,7 @@ from importlib.resources import files as package_files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.errors import FetchFailed
+from datasets_rl.errors import FetchError
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
 from datasets_rl.sources._selection import Numbers
 from datasets_rl.ted.keys import OBSERVATION, PLAIN
@@ -76,7 +76,7 @@ class GenDGRL(Source):
         (asset,) = self.assets(name)
         try:
             there = {one.path: one for one in upstream.folder("", ()).assets}
-        except FetchFailed:
+        except FetchError:
             there = {}  # neither a folder of the user's nor a mirror that gives lists
         paths = self._paths(name)
         others = tuple(url for path in paths[1:] for url in upstream.below_mirrors(path))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, UnknownId
+from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
 from datasets_rl.sources._local_description import ENDINGS, FILE, Description, no_choice
 from datasets_rl.sources._selection import read_numbers
@@ -46,10 +46,12 @@ class Local(Source):
         """Return an entry without facts: those are in the folder.
 
         Raises:
-            UnknownId: If it is no name: letters, digits, dots, dashes and underscores, joined by slashes.
+            UnknownIdError: If it is no name: letters, digits, dots, dashes and underscores, joined by slashes.
         """
         if not _ID.fullmatch(name):
-            raise UnknownId(f"{self.name}/{name}", known="names of letters, digits, '.', '-' and '_', joined by '/'")
+            raise UnknownIdError(
+                f"{self.name}/{name}", known="names of letters, digits, '.', '-' and '_', joined by '/'"
+            )
         return Entry(self.name, name)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Contents:
@@ -57,7 +59,7 @@ class Local(Source):
         entry = self.entry(name)
         try:
             folder = upstream.folder(name, ())
-        except FetchFailed as error:
+        except FetchError as error:
             error.hint = f"give the folder that has the files and a {FILE}: --from-local DIR"
             raise
         inside = {asset.path.removeprefix(f"{name}/"): asset for asset in folder.assets}
@@ -73,7 +75,9 @@ class Local(Source):
             if selection.keeps_file(inside[paths[number]].path)
         }
         if not data:
-            raise BadArgument(f"no file is left of {len(paths):,}", hint=f"the first one is {inside[paths[0]].path}")
+            raise InvalidArgumentError(
+                f"no file is left of {len(paths):,}", hint=f"the first one is {inside[paths[0]].path}"
+            )
         first = next(iter(data))
         described = replace(
             entry,
@@ -134,7 +138,7 @@ def _parsed(text: str, what: str) -> dict[str, Any]:
     try:
         return parse_toml(text)
     except ValueError as error:
-        raise ConversionFailed(what, [f"{FILE} cannot be read as TOML: {error}"]) from error
+        raise ConversionError(what, [f"{FILE} cannot be read as TOML: {error}"]) from error
 
 
 def _chosen(selection: Selection, said: Description, total: int) -> list[int]:
@@ -162,17 +166,17 @@ def _shard(group: Sequence[str], data: Mapping[str, tuple[int, Asset]]) -> Shard
     return Shard(tuple(data[name][1].path for name in group), [[name, data[name][0]] for name in group])
 
 
-def _undescribed(entry: Entry, inside: Mapping[str, Asset]) -> ConversionFailed:
+def _undescribed(entry: Entry, inside: Mapping[str, Asset]) -> ConversionError:
     """Make the error for a folder without a description: one to copy, filled with what was found."""
     endings = tuple(end for ends in ENDINGS.values() for end in ends)
     data = [path for path in inside if path.lower().endswith(endings)]
     if not data:
         shown = ", ".join(sorted(inside)[:5])
-        return ConversionFailed(entry.id, [f"it has neither {FILE} nor an npz, HDF5 or Parquet file, but {shown}"])
+        return ConversionError(entry.id, [f"it has neither {FILE} nor an npz, HDF5 or Parquet file, but {shown}"])
     from datasets_rl.sources._local_template import template
 
     text = template(entry.name, {path: inside[path] for path in data})
-    return ConversionFailed(entry.id, [f"it has no {FILE}"], hint=f"put one beside the files, such as\n\n{text}")
+    return ConversionError(entry.id, [f"it has no {FILE}"], hint=f"put one beside the files, such as\n\n{text}")
 
 
 SOURCE = Local()

@@ -20,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed
+from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
 from datasets_rl.sources._base import Contents, Entry, Recording, Score, Selection, Shard, Source
 from datasets_rl.sources._selection import read_numbers
 
@@ -57,14 +57,14 @@ class Minari(Source):
         """Return the ids that the namespaces of the remote name; that of MINARI_REMOTE, where it is set.
 
         Raises:
-            FetchFailed: If no remote answers.
+            FetchError: If no remote answers.
         """
         failures = []
         for remote in _remotes():
             try:
                 found = _of_hub(remote[1], upstream) if remote[0] == "hf" else _of_bucket(remote[1], upstream)
                 return sorted(one for one in found if _ID.fullmatch(one))
-            except FetchFailed as error:
+            except FetchError as error:
                 failures.append(error)
         raise failures[0]
 
@@ -72,7 +72,7 @@ class Minari(Source):
         """Return what is known of an id; no network.
 
         Raises:
-            UnknownId: If it is no id of Minari's: names joined by slashes, with a version, ``D4RL/door/human-v2``.
+            UnknownIdError: If it is no id of Minari's: names joined by slashes, with a version, ``D4RL/door/human-v2``.
         """
         if not _ID.fullmatch(name):
             raise self.unknown(name)
@@ -153,7 +153,7 @@ def _remotes() -> list[tuple[str, str]]:
     for remote in [said] if said else _DEFAULT_REMOTES:
         place = _REMOTE.fullmatch(remote.rstrip("/"))
         if place is None:
-            raise BadArgument(f"MINARI_REMOTE is {remote!r}; expected hf://AUTHOR or gcp://BUCKET")
+            raise InvalidArgumentError(f"MINARI_REMOTE is {remote!r}; expected hf://AUTHOR or gcp://BUCKET")
         found.append((place[1], place[2]))
     return found
 
@@ -177,7 +177,7 @@ def _of_hub(author: str, upstream: Upstream) -> list[str]:
         try:
             text = upstream.text(Asset((f"hf://datasets/{repo}/{_NAMESPACE}",), path))
             found += [str(one) for one in json.loads(text).get("datasets", [])]
-        except (FetchFailed, AttributeError, TypeError, ValueError):
+        except (FetchError, AttributeError, TypeError, ValueError):
             continue  # something else of the author's
     return found
 
@@ -204,7 +204,7 @@ def _contents_of_one_file(entry: Entry, folder: Folder, inside: Mapping[str, Ass
 
 def _hdf5(entry: Entry, inside: Mapping[str, Asset]) -> Asset:
     if _MAIN not in inside:
-        raise ConversionFailed(entry.id, [f"it has no data/{_MAIN}, but {', '.join(sorted(inside)[:5]) or 'nothing'}"])
+        raise ConversionError(entry.id, [f"it has no data/{_MAIN}, but {', '.join(sorted(inside)[:5]) or 'nothing'}"])
     return replace(inside[_MAIN], magic=_HDF5_MAGIC, kind="HDF5")
 
 
@@ -212,14 +212,14 @@ def _metadata(text: str, entry: Entry, name: str) -> dict[str, Any]:
     """Read metadata.json, trusting nothing in it.
 
     Raises:
-        ConversionFailed: If it does not describe this dataset; all faults at once.
+        ConversionError: If it does not describe this dataset; all faults at once.
     """
     try:
         metadata = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConversionFailed(entry.id, [f"metadata.json is no JSON: {error}"]) from error
+        raise ConversionError(entry.id, [f"metadata.json is no JSON: {error}"]) from error
     if not isinstance(metadata, dict):
-        raise ConversionFailed(entry.id, [f"metadata.json is a {type(metadata).__name__}; expected an object"])
+        raise ConversionError(entry.id, [f"metadata.json is a {type(metadata).__name__}; expected an object"])
     faults = [
         f"metadata.json: {field} is {metadata.get(field)!r:.60}; expected a whole number from 1"
         for field in ("total_episodes", "total_steps")
@@ -230,7 +230,7 @@ def _metadata(text: str, entry: Entry, name: str) -> dict[str, Any]:
     if metadata.get("dataset_id", name) != name:
         faults.append(f"metadata.json: it is of the dataset {metadata['dataset_id']!r:.60}; expected {name}")
     if faults:
-        raise ConversionFailed(entry.id, faults)
+        raise ConversionError(entry.id, faults)
     return metadata
 
 
@@ -258,7 +258,7 @@ def _episode_files(
         if tables != 1:
             faults.append(f"episode {number} has {tables} {kind} files; expected 1")
     if faults:
-        raise ConversionFailed(entry.id, [*faults[:20], *([f"and {len(faults) - 20:,} more"] if faults[20:] else [])])
+        raise ConversionError(entry.id, [*faults[:20], *([f"and {len(faults) - 20:,} more"] if faults[20:] else [])])
     return found
 
 

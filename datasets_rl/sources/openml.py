@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
-from datasets_rl.errors import ConversionFailed, FetchFailed, MissingDependency
+from datasets_rl.errors import ConversionError, FetchError, MissingDependencyError
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
 from datasets_rl.ted.keys import PLAIN
 
@@ -51,7 +51,7 @@ class OpenML(Source):
         """Return what is known of an id; no network.
 
         Raises:
-            UnknownId: If it is neither in the catalog nor of the form ``name@version``.
+            UnknownIdError: If it is neither in the catalog nor of the form ``name@version``.
         """
         catalog = self._catalog
         facts: dict[str, Any] = dict(catalog["ids"].get(name, {}))
@@ -81,7 +81,7 @@ class OpenML(Source):
         search = self._api(f"list/data_name/{wanted.lower()}/limit/2/data_version/{version}")
         try:
             listed = _answer(upstream, search, entry, "data", "dataset")
-        except FetchFailed as error:
+        except FetchError as error:
             # OpenML answers with status 412 where there is none.
             if any("412" in why for _, why in error.failures):
                 error.hint = f"https://www.openml.org/search?type=data&q={quote(wanted)} shows the versions in use"
@@ -108,7 +108,7 @@ class OpenML(Source):
         """Open the table.
 
         Raises:
-            MissingDependency: If pandas or scikit-learn is absent.
+            MissingDependencyError: If pandas or scikit-learn is absent.
         """
         from datasets_rl.sources._openml_recording import OpenMLRecording
 
@@ -117,7 +117,7 @@ class OpenML(Source):
             import pandas as pd  # noqa: F401
             import sklearn  # noqa: F401
         except ImportError as error:
-            raise MissingDependency("pandas and scikit-learn", "openml", f"{self.name}/{name}") from error
+            raise MissingDependencyError("pandas and scikit-learn", "openml", f"{self.name}/{name}") from error
         facts = facts or {}
         entry = self.entry(name)
         return OpenMLRecording(entry.id, Path(files[facts["table"]]), facts["features"], entry.facts)
@@ -148,17 +148,17 @@ def _answer(upstream: Upstream, asset: Asset, entry: Entry, *names: str) -> Any:
     """Return what an answer holds under these names.
 
     Raises:
-        ConversionFailed: If it is no such answer.
+        ConversionError: If it is no such answer.
     """
     text = upstream.text(asset)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConversionFailed(entry.id, [f"{asset.path} is no JSON: {error}"]) from error
+        raise ConversionError(entry.id, [f"{asset.path} is no JSON: {error}"]) from error
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     if not value:
-        raise ConversionFailed(entry.id, [f"{asset.path} has no {'.'.join(names)}: {text[:80]!r}"])
+        raise ConversionError(entry.id, [f"{asset.path} has no {'.'.join(names)}: {text[:80]!r}"])
     return value
 
 
@@ -167,7 +167,7 @@ def _number(listed: Any, entry: Entry) -> int:
     found = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
     numbers = [one.get("did") for one in found if str(one.get("version")) == str(version)]
     if len(numbers) != 1 or not isinstance(numbers[0], int):
-        raise ConversionFailed(
+        raise ConversionError(
             entry.id, [f"OpenML lists {listed!r:.100}; expected one dataset {name}, version {version}"]
         )
     number: int = numbers[0]
@@ -184,7 +184,7 @@ def _features(listed: Any, entry: Entry) -> list[dict[str, Any]]:
             columns.append({"name": str(one["name"]), "kind": str(one["data_type"]).lower(), "part": part})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = f"its list of features cannot be understood: {error!r}"
-        raise ConversionFailed(entry.id, [problem]) from error
+        raise ConversionError(entry.id, [problem]) from error
     return columns
 
 
@@ -192,12 +192,12 @@ def _table(description: Any, entry: Entry) -> Asset:
     """Return the file with the table.
 
     Raises:
-        ConversionFailed: If the description is of another dataset, or of none that can be read; all faults at once.
+        ConversionError: If the description is of another dataset, or of none that can be read; all faults at once.
     """
     from datasets_rl.fetch.asset import Asset
 
     if not isinstance(description, dict):
-        raise ConversionFailed(entry.id, [f"its description is {description!r:.60}; expected an object"])
+        raise ConversionError(entry.id, [f"its description is {description!r:.60}; expected an object"])
     wanted = {"name": entry.facts["name"].lower(), "version": str(entry.facts["version"]), "format": "arff"}
     faults = [
         f"its description says {name} {description.get(name)!r:.60}; expected {value}"
@@ -211,9 +211,7 @@ def _table(description: Any, entry: Entry) -> Asset:
     if pieces.scheme not in {"http", "https"} or not pieces.path.strip("/"):
         faults.append(f"its description says url {url!r:.80}; expected a web address")
     if faults:
-        raise ConversionFailed(
-            entry.id, faults, hint="another version may be in use: rlds download openml/NAME@VERSION"
-        )
+        raise ConversionError(entry.id, faults, hint="another version may be in use: rlds download openml/NAME@VERSION")
     md5 = str(description.get("md5_checksum") or "").lower() or None
     return Asset((url,), unquote(pieces.path).lstrip("/"), kind="ARFF", md5=md5)
 

@@ -20,7 +20,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed
+from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
 from datasets_rl.sources._selection import Numbers, Option, read_numbers
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
@@ -72,7 +72,7 @@ class OpenX(Source):
         """Return what is known of an id; no network.
 
         Raises:
-            UnknownId: If it can be no id: letters, digits and underscores.
+            UnknownIdError: If it can be no id: letters, digits and underscores.
         """
         if not _ID.fullmatch(name):
             raise self.unknown(name)
@@ -107,12 +107,14 @@ class OpenX(Source):
     def _folder(self, name: str, selection: Selection, upstream: Upstream) -> Folder:
         wanted, split = selection.options.get("upstream"), selection.options.get("split") or _TRAIN
         if wanted == "hub" and split != _TRAIN:
-            raise BadArgument(f"split is {split!r}; the mirror has only {_TRAIN}", hint="--upstream rlds has all")
+            raise InvalidArgumentError(
+                f"split is {split!r}; the mirror has only {_TRAIN}", hint="--upstream rlds has all"
+            )
         records = [url.format(id=name) for url in self._catalog["rlds"]]
         mirror = [self._catalog["hub"].format(id=name)] if split == _TRAIN else []
         try:
             return upstream.folder(name, {"rlds": records, "hub": mirror}.get(wanted or "", records + mirror))
-        except FetchFailed as error:
+        except FetchError as error:
             if name not in self._catalog["ids"]:
                 near = self.unknown(name).nearest
                 error.hint = f"it is no id that this version knows; near to it: {', '.join(near) or 'none'}"
@@ -193,7 +195,7 @@ def _of_records(
     inside = {asset.path: asset for asset in folder.assets if asset.path.startswith(f"{place}/")}
     features, described = (inside.get(f"{place}/{name}") for name in ("features.json", "dataset_info.json"))
     if features is None or described is None:
-        raise ConversionFailed(entry.id, [f"{place} has no dataset_info.json, which says how many episodes there are"])
+        raise ConversionError(entry.id, [f"{place} has no dataset_info.json, which says how many episodes there are"])
     info, lengths = _info(upstream.text(described), entry, split)
     found: dict[int, Asset] = {}
     for path, asset in inside.items():
@@ -212,7 +214,7 @@ def _of_records(
         f"{place} lacks piece {number} of {len(lengths)} of {split}" for number in lacking if number not in found
     ]
     if faults:
-        raise ConversionFailed(entry.id, faults[:20])
+        raise ConversionError(entry.id, faults[:20])
     metadata = {"version": place.rpartition("/")[2], "split": split, "upstream": "rlds"}
     metadata |= {name: info[name] for name in ("name", "description") if isinstance(info.get(name), str)}
     citation = info.get("citation")
@@ -238,20 +240,20 @@ def _info(text: str, entry: Entry, split: str) -> tuple[dict[str, Any], list[int
         The document, and how many episodes each file of the split has.
 
     Raises:
-        ConversionFailed: If it does not describe TFRecords; all faults at once.
-        BadArgument: If it has no such split.
+        ConversionError: If it does not describe TFRecords; all faults at once.
+        InvalidArgumentError: If it has no such split.
     """
     try:
         info = json.loads(text)
         splits = {str(one["name"]): one for one in info["splits"]}
     except (ValueError, RecursionError, TypeError, KeyError) as error:
         problem = f"dataset_info.json does not describe splits: {type(error).__name__} {error}"
-        raise ConversionFailed(entry.id, [problem]) from error
+        raise ConversionError(entry.id, [problem]) from error
     faults = []
     if (form := info.get("fileFormat", "tfrecord")) != "tfrecord":
         faults.append(f"dataset_info.json: the files are of the format {form!r:.40}; expected tfrecord")
     if not faults and split not in splits:
-        raise BadArgument(f"split is {split!r}; {entry.id} has {', '.join(sorted(splits)) or 'none'}")
+        raise InvalidArgumentError(f"split is {split!r}; {entry.id} has {', '.join(sorted(splits)) or 'none'}")
     said = splits.get(split, {}).get("shardLengths", [])
     lengths = [int(one) for one in said if str(one).isdecimal()] if isinstance(said, list) else []
     if not faults and (not lengths or len(lengths) != len(said)):
@@ -261,7 +263,7 @@ def _info(text: str, entry: Entry, split: str) -> tuple[dict[str, Any], list[int
             f"dataset_info.json: the split {split} has {sum(lengths):,} episodes; expected 1 to {_EPISODES_MOST:,}"
         )
     if faults:
-        raise ConversionFailed(entry.id, faults)
+        raise ConversionError(entry.id, faults)
     return info, lengths
 
 
@@ -269,7 +271,7 @@ def _of_archives(entry: Entry, folder: Folder, selection: Selection, facts: Mapp
     assets = [replace(asset, kind="tar") for asset in folder.assets if asset.path.endswith(".tar")]
     if not assets:
         names = ", ".join(asset.path for asset in folder.assets[:5])
-        raise ConversionFailed(entry.id, [f"it has neither features.json nor tar archives, but {names}"])
+        raise ConversionError(entry.id, [f"it has neither features.json nor tar archives, but {names}"])
     numbers = Numbers.read(selection.episodes)
     # No archive has to give more episodes than there are up to the last one wanted.
     most = None if numbers is None else numbers.last + 1

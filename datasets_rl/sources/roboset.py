@@ -15,7 +15,7 @@ from importlib.resources import files as package_files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
 from datasets_rl.sources._selection import Numbers
 
@@ -45,7 +45,7 @@ class RoboSet(Source):
         """Return what is known of an id; no network.
 
         Raises:
-            UnknownId: If there is no such id.
+            UnknownIdError: If there is no such id.
         """
         catalog = self._catalog
         if name not in catalog["ids"]:
@@ -107,14 +107,14 @@ class RoboSet(Source):
         pickles = [path for path in found if path.endswith(_PICKLES) and selection.keeps_file(path)]
         if pickles:
             problem = f"{pickles[0]} and {len(pickles) - 1:,} other files are pickles, which can run code"
-            raise ConversionFailed(
+            raise ConversionError(
                 entry.id, [problem], hint="leave them out with --exclude '*.pickle' --exclude '*.pkl'"
             )
         assets = tuple(
             replace(found[path], magic=_MAGIC, kind="HDF5") for path in sorted(found) if path.endswith(".h5")
         )
         if not assets:
-            raise ConversionFailed(entry.id, [f"it has no .h5 file, but {', '.join(sorted(found)[:5]) or 'nothing'}"])
+            raise ConversionError(entry.id, [f"it has no .h5 file, but {', '.join(sorted(found)[:5]) or 'nothing'}"])
         return folder.revision, assets
 
     def _owner(self, path: str) -> str:

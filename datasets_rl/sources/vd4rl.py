@@ -16,7 +16,7 @@ from importlib.resources import files as package_files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.errors import BadArgument, ConversionFailed
+from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.sources._base import Contents, Entry, Recording, Selection, Shard, Source
 from datasets_rl.sources._selection import Numbers, read_numbers
 
@@ -71,7 +71,7 @@ class VD4RL(Source):
         kinds = {suffix for suffix in _KINDS if any(asset.path.endswith(suffix) for asset in inside)}
         if len(kinds) != 1:
             found = ", ".join(sorted(asset.path[len(path) + 1 :] for asset in folder.assets)[:5])
-            raise ConversionFailed(entry.id, [f"{path} holds {found}; expected .npz files or .hdf5 files"])
+            raise ConversionError(entry.id, [f"{path} holds {found}; expected .npz files or .hdf5 files"])
         (suffix,) = kinds
         assets = [
             replace(asset, magic=_KINDS[suffix], kind=suffix[1:].replace("hdf5", "HDF5"))
@@ -113,7 +113,7 @@ def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Contents:
     # Before files are put together, so that one that is left out takes no other with it.
     chosen = [one for one in read_numbers(selection.episodes, len(assets)) if selection.keeps_file(assets[one].path)]
     if not chosen:
-        raise BadArgument(f"no file is left of {len(assets):,}", hint=f"the first one is {assets[0].path}")
+        raise InvalidArgumentError(f"no file is left of {len(assets):,}", hint=f"the first one is {assets[0].path}")
     most = min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES)
     groups: list[list[int]] = [[]]
     size = 0
@@ -149,7 +149,9 @@ def _row_shards(assets: Sequence[Asset], selection: Selection) -> Contents:
     part = Contents(tuple(assets), tuple(_cuts(assets))).narrowed(selection)
     kept = [paths.index(asset.path) for asset in sorted(part.assets, key=lambda asset: _natural(asset.path))]
     if kept != [*range(kept[0], kept[-1] + 1)]:
-        raise BadArgument(f"{paths[kept[0] + 1]} is left out, and an episode may go on in it: take files in a row")
+        raise InvalidArgumentError(
+            f"{paths[kept[0] + 1]} is left out, and an episode may go on in it: take files in a row"
+        )
     shards = []
     for shard in part.shards:
         (path,) = shard.paths

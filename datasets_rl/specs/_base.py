@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import KINDS, Entry, dtype_name
 from datasets_rl.specs.space import Space
 
@@ -54,7 +54,7 @@ class TensorSpec(ABC):
     def __init__(self, shape: Sequence[int] | int, device: torch.device | str | int | None) -> None:
         self._shape = sizes(shape)
         if any(size < 0 for size in self._shape):
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"shape is {list(self._shape)}; expected sizes from 0",
                 hint="stack specs of the shapes that there are with torch.stack",
             )
@@ -130,18 +130,20 @@ class TensorSpec(ABC):
         """Refuse a value that is not in the set.
 
         Raises:
-            BadArgument: With the place, the value and the bound of the first offender of every leaf.
+            InvalidArgumentError: With the place, the value and the bound of the first offender of every leaf.
         """
         reasons = self.misfits(value)
         if reasons:
-            raise BadArgument(f"not in the spec: {'; '.join(reasons)}", hint="`project` moves a value into the spec")
+            raise InvalidArgumentError(
+                f"not in the spec: {'; '.join(reasons)}", hint="`project` moves a value into the spec"
+            )
 
     @abstractmethod
     def project(self, value: Any) -> Any:
         """Return the member of the set that is nearest to a value, or the value itself if it is one.
 
         Raises:
-            BadArgument: If the value has another shape, so that no member is near.
+            InvalidArgumentError: If the value has another shape, so that no member is near.
         """
 
     @abstractmethod
@@ -153,7 +155,7 @@ class TensorSpec(ABC):
             key: What to call it; in a composite, the key or keys to look at.
 
         Raises:
-            BadArgument: If the dtype differs.
+            InvalidArgumentError: If the dtype differs.
         """
 
     def cardinality(self) -> float:
@@ -167,19 +169,21 @@ class TensorSpec(ABC):
             use_mask: Whether to leave out those that are masked.
 
         Raises:
-            BadArgument: If they cannot be counted, or differ from place to place.
+            InvalidArgumentError: If they cannot be counted, or differ from place to place.
         """
         del use_mask
-        raise BadArgument(f"the outcomes of {type(self).__name__} cannot be enumerated")
+        raise InvalidArgumentError(f"the outcomes of {type(self).__name__} cannot be enumerated")
 
     def index(self, index: Tensor, tensor_to_index: Tensor) -> Tensor:
         """Take from the last axis of a tensor what a member of the set chooses.
 
         Raises:
-            BadArgument: If members of the set choose nothing.
+            InvalidArgumentError: If members of the set choose nothing.
         """
         del index, tensor_to_index
-        raise BadArgument(f"members of {type(self).__name__} are no indices", hint="categorical specs have `index`")
+        raise InvalidArgumentError(
+            f"members of {type(self).__name__} are no indices", hint="categorical specs have `index`"
+        )
 
     # --- values from outside
 
@@ -194,7 +198,7 @@ class TensorSpec(ABC):
             ignore_device: Whether the tensor is left where it is.
 
         Raises:
-            BadArgument: If the shape cannot be had.
+            InvalidArgumentError: If the shape cannot be had.
         """
 
     @abstractmethod
@@ -249,7 +253,7 @@ class TensorSpec(ABC):
         try:
             wanted = probe(self.shape).reshape(wanted).shape
         except RuntimeError as error:
-            raise BadArgument(f"{self._named()} has no shape {list(wanted)}: {error}") from None
+            raise InvalidArgumentError(f"{self._named()} has no shape {list(wanted)}: {error}") from None
         return self.moved(lambda tensor: tensor.reshape((*wanted, *tensor.shape[ndim:])))
 
     def view(self, *shape: Any) -> Self:
@@ -348,12 +352,12 @@ class TensorSpec(ABC):
             device: Of the spec; the default device otherwise.
 
         Raises:
-            BadArgument: If it describes no spec; all faults at once.
+            InvalidArgumentError: If it describes no spec; all faults at once.
         """
         faults: list[str] = []
         spec = Entry(document, "spec", faults).spec()
         if faults or not isinstance(spec, TensorSpec):
-            raise BadArgument(f"the document describes no spec: {'; '.join(faults)}")
+            raise InvalidArgumentError(f"the document describes no spec: {'; '.join(faults)}")
         return spec if device is None else spec.to(device)
 
     # --- the language
@@ -458,13 +462,13 @@ class LeafSpec(TensorSpec):
         """Return the nearest member of the set, or the value itself if it is one.
 
         Raises:
-            BadArgument: If it is no tensor, or has another shape.
+            InvalidArgumentError: If it is no tensor, or has another shape.
         """
         if self.is_in(value):
             given: Tensor = value
             return given
         if not isinstance(value, Tensor) or not self._suits(value.shape):
-            raise BadArgument("; ".join(self.misfits(value)), hint="only numbers can be projected, not shapes")
+            raise InvalidArgumentError("; ".join(self.misfits(value)), hint="only numbers can be projected, not shapes")
         return self._nearest(value)
 
     def zero(self, shape: Lead = None) -> Tensor:
@@ -479,10 +483,12 @@ class LeafSpec(TensorSpec):
         """Refuse a value of another dtype.
 
         Raises:
-            BadArgument: If the dtype differs.
+            InvalidArgumentError: If the dtype differs.
         """
         if value.dtype != self.dtype:
-            raise BadArgument(f"{'value' if key is None else key} has dtype {value.dtype}; expected {self.dtype}")
+            raise InvalidArgumentError(
+                f"{'value' if key is None else key} has dtype {value.dtype}; expected {self.dtype}"
+            )
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:
         """Turn numbers, lists and arrays into a tensor of the spec's shape, dtype and device."""
@@ -492,7 +498,7 @@ class LeafSpec(TensorSpec):
         try:
             return tensor.reshape(self.shape)
         except RuntimeError:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"a value of shape {list(tensor.shape)} cannot be encoded; expected {list(self.shape)}"
             ) from None
 
@@ -506,7 +512,7 @@ class LeafSpec(TensorSpec):
         try:
             return torch.as_tensor(val, dtype=dtype, device=None if ignore_device else self.device)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise BadArgument(f"a {type(val).__name__} cannot be encoded as {self.dtype}: {error}") from None
+            raise InvalidArgumentError(f"a {type(val).__name__} cannot be encoded as {self.dtype}: {error}") from None
 
     def to_numpy(self, val: Tensor, safe: bool | None = None) -> Any:
         """Undo `encode`: the values as an array."""
@@ -522,7 +528,7 @@ class LeafSpec(TensorSpec):
         try:
             shape: torch.Size = move(probe(self.shape)).shape
         except (RuntimeError, TypeError) as error:
-            raise BadArgument(f"{self._named()}: {error}") from None
+            raise InvalidArgumentError(f"{self._named()}: {error}") from None
         return shape
 
     def to(self, dest: torch.dtype | torch.device | str | int | None) -> Any:
@@ -569,10 +575,10 @@ def domain_of(dtype: torch.dtype, given: str | None = None) -> str:
     """Return the domain that was given for numbers of a dtype, or that of the dtype.
 
     Raises:
-        BadArgument: If there is no such domain.
+        InvalidArgumentError: If there is no such domain.
     """
     if given not in {None, "continuous", "discrete"}:
-        raise BadArgument(f"domain is {given!r}; expected 'continuous' or 'discrete'")
+        raise InvalidArgumentError(f"domain is {given!r}; expected 'continuous' or 'discrete'")
     return given or ("continuous" if dtype.is_floating_point else "discrete")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._numbers import integers
 
 __all__ = ["draw", "inside", "nearest"]
@@ -27,7 +27,7 @@ def draw(
     """Draw a category for each place, int64 of shape [..., P], each that is allowed with the same chance.
 
     Raises:
-        BadArgument: If some place allows none.
+        InvalidArgumentError: If some place allows none.
     """
     if allowed is None:
         return integers(0, sizes - 1, shape, device=device, generator=generator)
@@ -62,7 +62,7 @@ def nearest(index: Tensor, sizes: int | Tensor, allowed: Tensor | None) -> Tenso
     """Return the nearest category that is allowed to each number of an int64 index [..., P]; the lower one of two.
 
     Raises:
-        BadArgument: If some place allows none.
+        InvalidArgumentError: If some place allows none.
     """
     index = index.clamp(min=0)
     index = index.clamp(max=sizes - 1) if isinstance(sizes, int) else torch.minimum(index, sizes.to(index.device) - 1)
@@ -78,6 +78,6 @@ def _expect_some(allowed: Tensor) -> None:
     none = ~allowed.any(-1)
     if bool(none.any()):
         first = none.nonzero()[0].tolist()
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"the mask allows no category{f' at {first}' if first else ''}", hint="give `update_mask` one with a True"
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._numbers import once
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ def dtype_name(dtype: torch.dtype) -> str:
     """Return the name of a dtype in documents.
 
     Raises:
-        BadArgument: If specs cannot have it.
+        InvalidArgumentError: If specs cannot have it.
     """
     if dtype not in _NAMES:
-        raise BadArgument(f"dtype is {dtype}; expected one of {', '.join(_DTYPES)}")
+        raise InvalidArgumentError(f"dtype is {dtype}; expected one of {', '.join(_DTYPES)}")
     return _NAMES[dtype]
 
 
@@ -180,7 +180,7 @@ class Entry:
             return None
         try:
             spec = KINDS[kind].read(self)
-        except BadArgument as error:
+        except InvalidArgumentError as error:
             self.faults.append(f"{self.place}: {error.message}")
             return None
         self.faults += [

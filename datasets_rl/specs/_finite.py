@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Generator, Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import _categories
 from datasets_rl.specs._base import Lead, LeafSpec, Move, sizes
 from datasets_rl.specs._document import Entry, compact
@@ -53,7 +53,7 @@ class FiniteSpec(LeafSpec):
         """Return how many categories each entry of an outcome has.
 
         Raises:
-            BadArgument: If that differs from place to place.
+            InvalidArgumentError: If that differs from place to place.
         """
 
     @abstractmethod
@@ -79,18 +79,20 @@ class FiniteSpec(LeafSpec):
                 all.
 
         Raises:
-            BadArgument: If it is no mask, or of another shape; nothing has changed then.
+            InvalidArgumentError: If it is no mask, or of another shape; nothing has changed then.
         """
         if mask is None:
             self._mask = None
             return
         mask = torch.as_tensor(mask, device=self.device)
         if mask.dtype != torch.bool:
-            raise BadArgument(f"the mask has dtype {mask.dtype}; expected torch.bool")
+            raise InvalidArgumentError(f"the mask has dtype {mask.dtype}; expected torch.bool")
         try:
             self._mask = self._mask_from(mask)
         except RuntimeError as error:
-            raise BadArgument(f"a mask of shape {list(mask.shape)} does not fit {self._named()}: {error}") from None
+            raise InvalidArgumentError(
+                f"a mask of shape {list(mask.shape)} does not fit {self._named()}: {error}"
+            ) from None
 
     # --- the set
 
@@ -102,7 +104,7 @@ class FiniteSpec(LeafSpec):
         """Draw each category that is allowed with the same chance.
 
         Raises:
-            BadArgument: If the mask allows none.
+            InvalidArgumentError: If the mask allows none.
         """
         shape = (*sizes(shape), *self._places)
         return self._from_index(_categories.draw(self._sizes, self._allowed, shape, self.device, generator))
@@ -121,13 +123,15 @@ class FiniteSpec(LeafSpec):
             use_mask: Whether to leave out those that are masked.
 
         Raises:
-            BadArgument: If they differ along the leading axes.
+            InvalidArgumentError: If they differ along the leading axes.
         """
         choices = [torch.arange(size, device=self.device) for size in self._groups()]
         if use_mask and self._allowed is not None:
             allowed = self._allowed.reshape(-1, len(choices), self._allowed.shape[-1])
             if bool((allowed != allowed[:1]).any()):
-                raise BadArgument(f"the mask of {self._named()} differs from place to place: no outcome is for all")
+                raise InvalidArgumentError(
+                    f"the mask of {self._named()} differs from place to place: no outcome is for all"
+                )
             choices = [choice[kept[: len(choice)]] for choice, kept in zip(choices, allowed[0], strict=True)]
         outcomes = torch.cartesian_prod(*choices).reshape(-1, len(choices))
         last = outcomes.shape[1:] if self._grouped and self._places else ()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 
 __all__ = ["Register", "read_register"]
 
@@ -27,13 +27,13 @@ class Register:
         """Return the categories of numbers [..., G], int64 of the same shape; new numbers get the next ones.
 
         Raises:
-            BadArgument: If a group has more numbers than categories; nothing was registered then.
+            InvalidArgumentError: If a group has more numbers than categories; nothing was registered then.
         """
         columns, grown = values.reshape(-1, len(self.groups)).T.tolist(), []
         for seen, met, size in zip(self.groups, columns, sizes, strict=True):
             new = [value for value in dict.fromkeys(met) if value not in seen]
             if len(seen) + len(new) > size:
-                raise BadArgument(
+                raise InvalidArgumentError(
                     f"{new[size - len(seen)]} is one number too many: the register has {size} categories",
                     hint="make the spec with as many categories as there are numbers",
                 )
@@ -46,13 +46,13 @@ class Register:
         """Return the numbers that have these categories, [..., G]: what `numbered` was given.
 
         Raises:
-            BadArgument: If no number has one of them yet.
+            InvalidArgumentError: If no number has one of them yet.
         """
         columns, found = categories.reshape(-1, len(self.groups)).T.tolist(), []
         for seen, met in zip(self.groups, columns, strict=True):
             listed = list(seen)
             if met and max(met) >= len(listed):
-                raise BadArgument(
+                raise InvalidArgumentError(
                     f"category {max(met)} stands for no number: the register has met {len(listed)}",
                     hint="`encode` puts numbers into it",
                 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._base import sizes
 from datasets_rl.specs._document import Entry
 from datasets_rl.specs.discrete import DiscreteTensorSpec
@@ -25,7 +25,7 @@ class BinaryDiscreteTensorSpec(DiscreteTensorSpec):
         dtype: Of every tensor of the set.
 
     Raises:
-        BadArgument: If n and shape contradict each other, or both are missing.
+        InvalidArgumentError: If n and shape contradict each other, or both are missing.
     """
 
     kind = "binary"
@@ -39,10 +39,10 @@ class BinaryDiscreteTensorSpec(DiscreteTensorSpec):
         dtype: torch.dtype = torch.int8,
     ) -> None:
         if n is None and shape is None:
-            raise BadArgument("n and shape are missing; expected at least one")
+            raise InvalidArgumentError("n and shape are missing; expected at least one")
         shape = (n or 0,) if shape is None else sizes(shape)
         if n is not None and n != (shape[-1] if shape else 0):
-            raise BadArgument(f"n is {n} and shape is {list(shape)}; expected a last axis of size n")
+            raise InvalidArgumentError(f"n is {n} and shape is {list(shape)}; expected a last axis of size n")
         super().__init__(2, shape, device, dtype)
 
     def _groups(self) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._base import Lead, LeafSpec, Move, domain_of, sizes, together
 from datasets_rl.specs._document import Entry, compact
 from datasets_rl.specs._numbers import integers, limits, once, reals, whole
@@ -36,7 +36,7 @@ class BoundedTensorSpec(LeafSpec):
             from it, and a spec of another dtype is what that says.
 
     Raises:
-        BadArgument: If a bound is missing or no number, they do not broadcast, or nothing lies between them.
+        InvalidArgumentError: If a bound is missing or no number, they do not broadcast, or nothing lies between them.
     """
 
     kind = "bounded"
@@ -58,11 +58,13 @@ class BoundedTensorSpec(LeafSpec):
             if shape is None:
                 shape = together(lowest.shape, highest.shape)
                 if not shape:
-                    raise BadArgument("shape is missing, and the bounds are single numbers", hint="give shape=()")
+                    raise InvalidArgumentError(
+                        "shape is missing, and the bounds are single numbers", hint="give shape=()"
+                    )
             super().__init__(shape, device, dtype)
             lowest.expand(self.shape), highest.expand(self.shape)
         except RuntimeError as error:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"low of shape {list(lowest.shape)} and high of {list(highest.shape)} do not broadcast to {shape}: {error}"
             ) from None
         self._domain = domain_of(self.dtype, domain)
@@ -165,15 +167,15 @@ class BoundedTensorSpec(LeafSpec):
 def _one_of(name: str, value: Any, older: str, older_value: Any) -> Tensor:
     """Read a bound from one of two arguments."""
     if (value is None) == (older_value is None):
-        raise BadArgument(f"{name} is {value!r} and {older} is {older_value!r}; expected one of them")
+        raise InvalidArgumentError(f"{name} is {value!r} and {older} is {older_value!r}; expected one of them")
     value = older_value if value is None else value
     try:
         # By way of numpy, a float is a double; in torch it would be rounded first.
         bound = value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise BadArgument(f"{name} is {value!r}; expected numbers: {error}") from None
+        raise InvalidArgumentError(f"{name} is {value!r}; expected numbers: {error}") from None
     if bool(bound.isnan().any()):
-        raise BadArgument(f"{name} is no number at {bound.isnan().nonzero()[0].tolist()}")
+        raise InvalidArgumentError(f"{name} is no number at {bound.isnan().nonzero()[0].tolist()}")
     return bound
 
 
@@ -192,7 +194,7 @@ def _between(low: Tensor, high: Tensor, dtype: torch.dtype, device: torch.device
     if bool(none.any()):
         first = tuple(none.nonzero()[0].tolist())
         at = f" at {list(first)}" if first else ""
-        raise BadArgument(f"no {dtype} lies between low {low[first].item()} and high {high[first].item()}{at}")
+        raise InvalidArgumentError(f"no {dtype} lies between low {low[first].item()} and high {high[first].item()}{at}")
     return low, high
 
 

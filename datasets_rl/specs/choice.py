@@ -10,7 +10,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, is_tensor_collection, lazy_stack
 from torch import Generator, Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._base import Lead, Move, TensorSpec, sizes
 from datasets_rl.specs._document import Entry
 from datasets_rl.specs._numbers import integers
@@ -25,7 +25,7 @@ class ChoiceSpec(TensorSpec):
         choices: Specs, or `NonTensorData` and `NonTensorStack`, all of one type, shape, dtype and device.
 
     Raises:
-        BadArgument: If there is none, or they differ in that.
+        InvalidArgumentError: If there is none, or they differ in that.
     """
 
     kind = "choice"
@@ -34,12 +34,14 @@ class ChoiceSpec(TensorSpec):
     def __init__(self, choices: Sequence[Any]) -> None:
         choices = list(choices)
         if not choices or not isinstance(choices[0], (TensorSpec, NonTensorData, NonTensorStack)):
-            raise BadArgument(f"choices are {choices!r}; expected specs, or values that are no tensors")
+            raise InvalidArgumentError(f"choices are {choices!r}; expected specs, or values that are no tensors")
         first = choices[0]
         for name in ("__class__", "shape", "dtype", "device"):
             there = [getattr(choice, name, None) for choice in choices]
             if any(other != there[0] for other in there):
-                raise BadArgument(f"the choices differ in their {name.strip('_')}: {', '.join(map(str, there))}")
+                raise InvalidArgumentError(
+                    f"the choices differ in their {name.strip('_')}: {', '.join(map(str, there))}"
+                )
         super().__init__(first.shape, first.device)
         self._choices = [choice.clone() for choice in choices]
 
@@ -108,13 +110,13 @@ class ChoiceSpec(TensorSpec):
         """Return the value with each element that is in no choice projected onto the nearest one.
 
         Raises:
-            BadArgument: If the choices are no specs of tensors, or the value has another shape.
+            InvalidArgumentError: If the choices are no specs of tensors, or the value has another shape.
         """
         if self.is_in(value):
             return value
         lead = getattr(value, "ndim", 0) - self.ndim
         if not isinstance(value, Tensor) or lead < 0 or not self._of_specs:
-            raise BadArgument("; ".join(self.misfits(value)), hint="only tensors can be projected")
+            raise InvalidArgumentError("; ".join(self.misfits(value)), hint="only tensors can be projected")
         near = [self._nearest(one) for one in _each(value, lead)]
         return torch.stack(near).reshape(value.shape)
 
@@ -158,7 +160,7 @@ class ChoiceSpec(TensorSpec):
         try:
             return ChoiceSpec([choice.moved(move) if self._of_specs else move(choice) for choice in self._choices])
         except (RuntimeError, TypeError) as error:
-            raise BadArgument(f"{self._named()}: {error}") from None
+            raise InvalidArgumentError(f"{self._named()}: {error}") from None
 
     def to(self, dest: Any) -> ChoiceSpec:
         """Return the spec for a dtype or a device."""
@@ -170,10 +172,10 @@ class ChoiceSpec(TensorSpec):
         """Describe the spec as JSON that `from_json` reads.
 
         Raises:
-            BadArgument: If the choices are no specs.
+            InvalidArgumentError: If the choices are no specs.
         """
         if not self._of_specs:
-            raise BadArgument("a choice of values that are no tensors has no JSON")
+            raise InvalidArgumentError("a choice of values that are no tensors has no JSON")
         return {"kind": self.kind, "choices": [choice.to_json() for choice in self._choices]}
 
     @classmethod

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict, is_tensor_collection
 from torch import Generator
 
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs._base import Lead, Move, TensorSpec, as_device, probe, sizes
 from datasets_rl.specs._document import Entry
 from datasets_rl.specs.non_tensor import NonTensorSpec
@@ -54,7 +54,7 @@ class CompositeSpec(TensorSpec):
         **kwargs: More specs by name.
 
     Raises:
-        BadArgument: If a spec has other leading axes or another device.
+        InvalidArgumentError: If a spec has other leading axes or another device.
     """
 
     domain = "composite"
@@ -75,7 +75,7 @@ class CompositeSpec(TensorSpec):
         **kwargs: Any,
     ) -> None:
         if shape is not None and batch_size is not None:
-            raise BadArgument(f"shape is {shape} and batch_size is {batch_size}; expected one of them")
+            raise InvalidArgumentError(f"shape is {shape} and batch_size is {batch_size}; expected one of them")
         super().__init__(sizes(batch_size if shape is None else shape), device)
         self._specs: dict[str, Child] = {}
         self._names: list[str | None] | None = None
@@ -117,7 +117,7 @@ class CompositeSpec(TensorSpec):
     @names.setter
     def names(self, names: Sequence[str | None] | None) -> None:
         if names is not None and len(names) != self.ndim:
-            raise BadArgument(f"names are {list(names)}; expected one for each of {self.ndim} axes")
+            raise InvalidArgumentError(f"names are {list(names)}; expected one for each of {self.ndim} axes")
         self._names = None if names is None else list(names)
         for spec in self._specs.values():
             if names is not None and isinstance(spec, CompositeSpec):
@@ -131,7 +131,7 @@ class CompositeSpec(TensorSpec):
         Composites and specs of what is no tensor are expanded to the batch size, if theirs is shorter.
 
         Raises:
-            BadArgument: If it is no spec, has other leading axes or another device, or this spec is locked; nothing has
+            InvalidArgumentError: If it is no spec, has other leading axes or another device, or this spec is locked; nothing has
                 changed then.
         """
         head, *rest = _path(name)
@@ -142,14 +142,14 @@ class CompositeSpec(TensorSpec):
         self._expect_unlocked()
         if rest:
             if inner is not None:
-                raise BadArgument(
+                raise InvalidArgumentError(
                     f"{head} is a {type(inner).__name__}; expected a composite to set {'.'.join(rest)} in"
                 )
             spec = CompositeSpec({tuple(rest): spec}, shape=self.shape, device=self.device)
         if isinstance(spec, Mapping):
             spec = CompositeSpec(spec, shape=self.shape, device=self.device)
         if not (spec is None or isinstance(spec, TensorSpec)):
-            raise BadArgument(f"{head} is a {type(spec).__name__}; expected a spec")
+            raise InvalidArgumentError(f"{head} is a {type(spec).__name__}; expected a spec")
         self._specs[head] = self._fitted(head, spec)
         return self
 
@@ -158,7 +158,7 @@ class CompositeSpec(TensorSpec):
         if spec is None or self.device is None or spec.device == self.device:
             return spec
         if spec.device is not None:
-            raise BadArgument(f"{name} is on {spec.device}; expected {self.device}", hint="move it with `to`")
+            raise InvalidArgumentError(f"{name} is on {spec.device}; expected {self.device}", hint="move it with `to`")
         moved: TensorSpec = spec.to(self.device)
         return moved
 
@@ -183,7 +183,7 @@ class CompositeSpec(TensorSpec):
         spec: Any = self
         for name in path:
             if not isinstance(spec, CompositeSpec) or name not in spec:
-                raise UnknownKey(".".join(path), [".".join(_path(key)) for key in self.keys(True)])
+                raise UnknownKeyError(".".join(path), [".".join(_path(key)) for key in self.keys(True)])
             spec = spec._entry(name)  # noqa: SLF001  # of its own kind
         return spec
 
@@ -333,7 +333,7 @@ class CompositeSpec(TensorSpec):
 
     def _expect_unlocked(self) -> None:
         if self.is_locked:
-            raise BadArgument("the composite is locked", hint="`unlock_` it, or change a `clone`")
+            raise InvalidArgumentError("the composite is locked", hint="`unlock_` it, or change a `clone`")
 
     # --- the set
 
@@ -395,13 +395,13 @@ class CompositeSpec(TensorSpec):
         """Return a TensorDict with the entries that are not in their specs projected; the value itself if all are.
 
         Raises:
-            BadArgument: If a key is missing, or an entry has another shape.
+            InvalidArgumentError: If a key is missing, or an entry has another shape.
         """
         # A new one: the reference overwrites the entries of the value that it is given.
         if self.is_in(value):
             return value
         if not self._holds(value) or any(spec is not None and name not in value for name, spec in self._specs.items()):
-            raise BadArgument("; ".join(self.misfits(value)), hint="only numbers can be projected, not keys")
+            raise InvalidArgumentError("; ".join(self.misfits(value)), hint="only numbers can be projected, not keys")
         near = dict(value) if isinstance(value, Mapping) else value.copy()
         for name, spec in self._specs.items():
             if spec is not None:
@@ -416,7 +416,7 @@ class CompositeSpec(TensorSpec):
             key: The name or names to look at; all by default.
 
         Raises:
-            BadArgument: If a dtype differs.
+            InvalidArgumentError: If a dtype differs.
         """
         if isinstance(value, torch.Tensor) and isinstance(key, str):
             value = {key: value}
@@ -462,14 +462,16 @@ class CompositeSpec(TensorSpec):
         """Turn a mapping of numbers, lists, arrays and mappings into a TensorDict; keys may be left out.
 
         Raises:
-            UnknownKey: If a key has no spec.
-            BadArgument: If an entry is None or cannot be encoded.
+            UnknownKeyError: If a key has no spec.
+            InvalidArgumentError: If an entry is None or cannot be encoded.
         """
         encoded, lead = {}, ()
         for key, entry in val.items():
             spec = self[key]
             if entry is None or spec is None:
-                raise BadArgument(f"{key} is {entry!r} and its spec {spec!r}; a missing value cannot be encoded")
+                raise InvalidArgumentError(
+                    f"{key} is {entry!r} and its spec {spec!r}; a missing value cannot be encoded"
+                )
             encoded[key] = spec.encode(entry, ignore_device=ignore_device)
             lead = encoded[key].shape[: len(encoded[key].shape) - spec.ndim]
         return self._made(encoded, lead)
@@ -487,7 +489,7 @@ class CompositeSpec(TensorSpec):
         try:
             shape = move(probe(self.shape)).shape
         except (RuntimeError, TypeError) as error:
-            raise BadArgument(f"{self._named()}: {error}") from None
+            raise InvalidArgumentError(f"{self._named()}: {error}") from None
         specs = {name: None if spec is None else spec.moved(move) for name, spec in self._specs.items()}
         names: Any = self._names
         if names is not None:
@@ -562,13 +564,13 @@ def _with_lead(name: str, spec: Child, shape: torch.Size) -> Child:
     """Return a spec with leading axes.
 
     Raises:
-        BadArgument: If it has others.
+        InvalidArgumentError: If it has others.
     """
     if spec is None or spec.shape[: len(shape)] == shape:
         return spec
     if isinstance(spec, (CompositeSpec, NonTensorSpec)) and spec.shape == shape[: spec.ndim]:
         return spec._led_by(shape) if type(spec) is CompositeSpec else _expanded(spec, spec.ndim, shape)  # noqa: SLF001  # of its own kind
-    raise BadArgument(
+    raise InvalidArgumentError(
         f"{name} has shape {list(spec.shape)}; expected the leading axes {list(shape)} of the composite",
         hint="`expand` it",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._base import TensorSpec
 from datasets_rl.specs.composite import CompositeSpec
 from datasets_rl.specs.lazy import LazyStackedCompositeSpec, LazyStackedTensorSpec
@@ -25,7 +25,7 @@ def consolidate_spec(spec: TensorSpec, recurse_through_entries: bool = True, rec
         recurse_through_stack: Whether the composites of a stack come themselves.
 
     Raises:
-        BadArgument: If a key that some lack has specs of different kinds.
+        InvalidArgumentError: If a key that some lack has specs of different kinds.
     """
     if isinstance(spec, LazyStackedCompositeSpec):
         members = [one.clone() for one in spec.unbind(spec.dim)]
@@ -49,13 +49,13 @@ def _sizeless(name: str, there: list[Any], parent: CompositeSpec) -> Any:
     first = there[0]
     if any(type(one) is not type(first) for one in there):
         kinds = ", ".join(sorted({type(one).__name__ for one in there}))
-        raise BadArgument(f"{name} is {kinds} in the composites that have it; expected one kind")
+        raise InvalidArgumentError(f"{name} is {kinds} in the composites that have it; expected one kind")
     if first is None:
         return None
     if isinstance(first, CompositeSpec):
         return first.empty()
     if isinstance(first, LazyStackedTensorSpec):
-        raise BadArgument(f"{name} is itself a stack of unlike specs, and only some composites have it")
+        raise InvalidArgumentError(f"{name} is itself a stack of unlike specs, and only some composites have it")
     alike = all(one.shape == first.shape for one in there)
     shape = [
         0 if (axis >= parent.ndim if alike else len({one.shape[axis] for one in there}) > 1) else size

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import _categories
 from datasets_rl.specs._base import sizes, together
 from datasets_rl.specs._document import Entry
@@ -31,7 +31,7 @@ class DiscreteTensorSpec(FiniteSpec):
         mask: Which of the n values may be taken, bool, expandable to [*shape, n].
 
     Raises:
-        BadArgument: If n is below 1 or the mask does not fit.
+        InvalidArgumentError: If n is below 1 or the mask does not fit.
     """
 
     kind = "discrete"
@@ -47,7 +47,7 @@ class DiscreteTensorSpec(FiniteSpec):
         super().__init__(sizes(shape), device, dtype)
         self.n = int(n)
         if self.n < 1:
-            raise BadArgument(f"n is {n}; expected at least 1")
+            raise InvalidArgumentError(f"n is {n}; expected at least 1")
         self.update_mask(mask)
 
     @property

@@ -10,7 +10,7 @@ import torch
 from tensordict import LazyStackedTensorDict, is_non_tensor, is_tensor_collection
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument, ManifestInvalid
+from datasets_rl.errors import InvalidArgumentError, ManifestError
 from datasets_rl.manifest import Manifest
 from datasets_rl.specs._base import TensorSpec
 from datasets_rl.specs.composite import CompositeSpec
@@ -36,20 +36,20 @@ def from_manifest(manifest: Manifest, fields: Mapping[Key, torch.dtype | None] |
         fields: The keys that are shown, and the dtype that each is read as (None for its own); all keys by default.
 
     Raises:
-        ManifestInvalid: If the manifest describes a spec that this version does not know; all faults at once.
+        ManifestError: If the manifest describes a spec that this version does not know; all faults at once.
     """
     leaves: dict[Key, Any] = {key: DiscreteTensorSpec(2, (1,), dtype=torch.bool) for key in ROOT_FLAGS}
     faults: list[str] = []
     for field in manifest.schema:
         try:
             leaves[field.key] = spec = TensorSpec.from_json(manifest.specs.get(field.name, {}))
-        except BadArgument as error:
+        except InvalidArgumentError as error:
             faults.append(f"specs.{field.name}: {error.message}")
             continue
         if field.carried:
             leaves[(NEXT, *field.key)] = spec
     if faults:
-        raise ManifestInvalid("manifest.json", faults)
+        raise ManifestError("manifest.json", faults)
     if manifest.final_unknown:
         leaves[NEXT_FINAL_KNOWN] = DiscreteTensorSpec(2, (1,), dtype=torch.bool)
     if fields is not None:

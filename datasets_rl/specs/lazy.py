@@ -9,7 +9,7 @@ import torch
 from tensordict import LazyStackedTensorDict
 from torch import Generator, Tensor
 
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs._base import Lead, LeafSpec, Move, TensorSpec, as_device, sizes, without_ellipsis
 from datasets_rl.specs._document import Entry
 from datasets_rl.specs.composite import CompositeSpec
@@ -25,16 +25,16 @@ class _Stacked(TensorSpec):
         dim: Which axis of the stack they are along.
 
     Raises:
-        BadArgument: If there is none, or they differ in what they must have in common.
+        InvalidArgumentError: If there is none, or they differ in what they must have in common.
     """
 
     def __init__(self, *specs: Any, dim: int = 0) -> None:
         if not specs:
-            raise BadArgument("there is no spec to stack")
+            raise InvalidArgumentError("there is no spec to stack")
         for name in ("ndim", "device", *self._alike):
             there = [getattr(spec, name) for spec in specs]
             if any(other != there[0] for other in there):
-                raise BadArgument(f"the specs differ in their {name}: {', '.join(map(str, there))}")
+                raise InvalidArgumentError(f"the specs differ in their {name}: {', '.join(map(str, there))}")
         self._members = list(specs)
         self.device = specs[0].device
         self.dim = counted(dim, specs[0].ndim + 1)
@@ -91,7 +91,7 @@ class _Stacked(TensorSpec):
     def _expected_parts(self, value: Any) -> list[Any]:
         parts = self._parts(value)
         if parts is None:
-            raise BadArgument(f"a {type(value).__name__} is not stacked like {self._named()}")
+            raise InvalidArgumentError(f"a {type(value).__name__} is not stacked like {self._named()}")
         return parts
 
     def is_in(self, value: Any) -> bool:
@@ -113,7 +113,7 @@ class _Stacked(TensorSpec):
         """Return the value with each part projected by its spec, or the value itself if it is in the set.
 
         Raises:
-            BadArgument: If it is not stacked like the specs, or a part has another shape.
+            InvalidArgumentError: If it is not stacked like the specs, or a part has another shape.
         """
         if self.is_in(value):
             return value
@@ -130,23 +130,23 @@ class _Stacked(TensorSpec):
         """Return how many outcomes every spec has.
 
         Raises:
-            BadArgument: If that differs.
+            InvalidArgumentError: If that differs.
         """
         counts: list[float] = [spec.cardinality() for spec in self._members]
         if len(set(counts)) > 1:
-            raise BadArgument(f"the specs have {counts} outcomes; expected the same number of each")
+            raise InvalidArgumentError(f"the specs have {counts} outcomes; expected the same number of each")
         return counts[0]
 
     def enumerate(self, use_mask: bool = False) -> Any:
         """Return the outcomes of each spec side by side, behind the new first axis.
 
         Raises:
-            BadArgument: If they have different numbers of them.
+            InvalidArgumentError: If they have different numbers of them.
         """
         outcomes = [spec.enumerate(use_mask) for spec in self._members]
         counts = {len(one) for one in outcomes}
         if len(counts) > 1:
-            raise BadArgument(f"the specs have {sorted(counts)} outcomes; expected the same number of each")
+            raise InvalidArgumentError(f"the specs have {sorted(counts)} outcomes; expected the same number of each")
         return self._gathered(outcomes, torch.Size(counts))
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
@@ -169,8 +169,8 @@ class _Stacked(TensorSpec):
         """Do to the stack what `move` does to tensors of its shape: a stack has the methods that it calls."""
         return move(self)
 
-    def _refused(self) -> BadArgument:
-        return BadArgument(f"{self._named()} cannot be reshaped", hint="`unbind` it, and reshape the specs")
+    def _refused(self) -> InvalidArgumentError:
+        return InvalidArgumentError(f"{self._named()} cannot be reshaped", hint="`unbind` it, and reshape the specs")
 
     def _inner(self, axis: int) -> int:
         """Return which axis of a spec an axis of the stack is."""
@@ -180,7 +180,7 @@ class _Stacked(TensorSpec):
         """Arrange the axes before that of the stack in another shape.
 
         Raises:
-            BadArgument: If the others do not stay as they are.
+            InvalidArgumentError: If the others do not stay as they are.
         """
         wanted, kept = sizes(*shape), self.ndim - self.dim
         dim = len(wanted) - kept
@@ -193,7 +193,7 @@ class _Stacked(TensorSpec):
         """Make one axis of several before that of the stack.
 
         Raises:
-            BadArgument: If they are not all before it.
+            InvalidArgumentError: If they are not all before it.
         """
         start, end = self._axis(start_dim), self._axis(end_dim)
         if not start <= end < self.dim:
@@ -215,7 +215,7 @@ class _Stacked(TensorSpec):
         extra = len(wanted) - self.ndim
         dim = extra + self.dim
         if extra < 0 or wanted[dim] not in {-1, len(self._members)}:
-            raise BadArgument(f"{self._named()} cannot be expanded to {list(wanted)}")
+            raise InvalidArgumentError(f"{self._named()} cannot be expanded to {list(wanted)}")
         others = [*wanted[:dim], *wanted[dim + 1 :]]
         members = []
         for spec in self._members:
@@ -252,7 +252,7 @@ class _Stacked(TensorSpec):
         if axis == self.dim:
             return tuple(self._members)
         if self.shape[axis] == -1:
-            raise BadArgument(f"{self._named()} differs along axis {axis}, and has no specs along it")
+            raise InvalidArgumentError(f"{self._named()} differs along axis {axis}, and has no specs along it")
         columns = zip(*[spec.unbind(self._inner(axis)) for spec in self._members], strict=True)
         return tuple(stack(list(column), self.dim - (axis < self.dim)) for column in columns)
 
@@ -342,7 +342,7 @@ class LazyStackedTensorSpec(_Stacked):
         dim: Which axis of the stack they are along.
 
     Raises:
-        BadArgument: If there is none, or they differ in that.
+        InvalidArgumentError: If there is none, or they differ in that.
     """
 
     kind = "stacked"
@@ -352,7 +352,7 @@ class LazyStackedTensorSpec(_Stacked):
     def __init__(self, *specs: Any, dim: int = 0) -> None:
         wrong = next((spec for spec in specs if not isinstance(spec, (LeafSpec, LazyStackedTensorSpec))), None)
         if wrong is not None:
-            raise BadArgument(f"a {type(wrong).__name__} is among the specs; expected specs of tensors")
+            raise InvalidArgumentError(f"a {type(wrong).__name__} is among the specs; expected specs of tensors")
         super().__init__(*specs, dim=dim)
 
     @property
@@ -371,7 +371,7 @@ class LazyStackedTensorSpec(_Stacked):
         if len({tuple(one.shape) for one in drawn}) == 1:
             return torch.stack(drawn, len(lead) + self.dim)
         if lead or self.dim:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"the shapes of {self._named()} differ, and torch stacks such tensors along the first axis only",
                 hint="stack along axis 0 and give no leading axes, or `unbind` the spec",
             )
@@ -390,7 +390,7 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
         dim: Which axis of the stack they are along.
 
     Raises:
-        BadArgument: If there is none, or they differ in that.
+        InvalidArgumentError: If there is none, or they differ in that.
     """
 
     kind = "stacked_composite"
@@ -399,7 +399,7 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
     def __init__(self, *specs: Any, dim: int = 0) -> None:
         wrong = next((spec for spec in specs if not isinstance(spec, CompositeSpec)), None)
         if wrong is not None:
-            raise BadArgument(f"a {type(wrong).__name__} is among the specs; expected composites")
+            raise InvalidArgumentError(f"a {type(wrong).__name__} is among the specs; expected composites")
         super().__init__(*specs, dim=dim)
         self._specs, self._names, self._locked = {}, None, False
         self.data_cls = None
@@ -413,7 +413,7 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
 
     @shape.setter
     def shape(self, shape: Sequence[int]) -> None:
-        raise BadArgument(f"the batch size of a stack cannot be set to {list(shape)}", hint="`expand` it")
+        raise InvalidArgumentError(f"the batch size of a stack cannot be set to {list(shape)}", hint="`expand` it")
 
     def __len__(self) -> int:
         """Return the first axis of the batch size, as in TorchRL; a plain composite returns the number of its keys."""
@@ -448,7 +448,7 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
         """Return the specs along the axis of the stack.
 
         Raises:
-            BadArgument: If there are more or fewer than there are composites.
+            InvalidArgumentError: If there are more or fewer than there are composites.
         """
         self._expect_unlocked()
         if spec is None:
@@ -457,7 +457,9 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
             spec = CompositeSpec(spec, shape=self.shape, device=self.device)
         parts: Sequence[Any] = spec.unbind(self.dim)
         if len(parts) != len(self._members):
-            raise BadArgument(f"{name} has {len(parts)} specs along axis {self.dim}; expected {len(self._members)}")
+            raise InvalidArgumentError(
+                f"{name} has {len(parts)} specs along axis {self.dim}; expected {len(self._members)}"
+            )
         return parts
 
     def _remove(self, name: str) -> None:
@@ -467,7 +469,7 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
     def __delitem__(self, key: str | Sequence[Any]) -> None:
         holders = [spec for spec in self._members if key in spec]
         if not holders:
-            raise UnknownKey(str(key), [str(one) for one in self.keys(True)])
+            raise UnknownKeyError(str(key), [str(one) for one in self.keys(True)])
         for spec in holders:
             del spec[key]
 
@@ -475,7 +477,7 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
         if isinstance(index, (str, tuple)) and index in self:
             return self._at((index,) if isinstance(index, str) else index)
         if isinstance(index, str):
-            raise UnknownKey(index, [str(one) for one in self.keys(True)])
+            raise UnknownKeyError(index, [str(one) for one in self.keys(True)])
         return _Stacked.__getitem__(self, index)
 
     def empty(self) -> LazyStackedCompositeSpec:
@@ -504,10 +506,10 @@ def counted(dim: int, ndim: int) -> int:
     """Count an axis from the front.
 
     Raises:
-        BadArgument: If there is none.
+        InvalidArgumentError: If there is none.
     """
     if not -ndim <= dim < ndim:
-        raise BadArgument(f"dim is {dim}; expected {-ndim} to {ndim - 1}")
+        raise InvalidArgumentError(f"dim is {dim}; expected {-ndim} to {ndim - 1}")
     return dim % ndim
 
 
@@ -519,11 +521,11 @@ def stack(specs: Sequence[TensorSpec], dim: int = 0) -> Any:
         dim: Which axis of the stack they are along.
 
     Raises:
-        BadArgument: If there is none, or they differ in number of axes, dtype or device, or only some are composites.
+        InvalidArgumentError: If there is none, or they differ in number of axes, dtype or device, or only some are composites.
     """
     specs = list(specs)
     if not specs:
-        raise BadArgument("there is no spec to stack")
+        raise InvalidArgumentError("there is no spec to stack")
     first = specs[0]
     if all(spec == first for spec in specs[1:]) and not isinstance(first, _Stacked):
         axis = counted(dim, first.ndim + 1)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._base import Lead, LeafSpec, Move, sizes
 from datasets_rl.specs._document import Entry, compact
 from datasets_rl.specs._finite import FiniteSpec
@@ -34,7 +34,7 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
             for `nvec` 5 or [5]. Members of such a spec may have that axis or not; `zero`, `one` and `enumerate` have it.
 
     Raises:
-        BadArgument: If a number of values is below 1, or the shape or the mask does not fit.
+        InvalidArgumentError: If a number of values is below 1, or the shape or the mask does not fit.
     """
 
     kind = "multi_discrete"
@@ -54,15 +54,17 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         counts = counts.reshape(1) if shape is None and not counts.ndim else counts
         LeafSpec.__init__(self, counts.shape if shape is None else sizes(shape), device, dtype)
         if bool((counts < 1).any()):
-            raise BadArgument(f"nvec is {counts.tolist()}; expected numbers from 1")
+            raise InvalidArgumentError(f"nvec is {counts.tolist()}; expected numbers from 1")
         if counts.shape[-1:] != self.shape[-1:]:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"nvec has {counts.shape[-1:].numel()} entries; expected one for each of the last axis of {list(self.shape)}"
             )
         try:
             self.nvec = counts.to(self.device).expand(self.shape)
         except RuntimeError as error:
-            raise BadArgument(f"nvec of shape {list(counts.shape)} does not fit {list(self.shape)}: {error}") from None
+            raise InvalidArgumentError(
+                f"nvec of shape {list(counts.shape)} does not fit {list(self.shape)}: {error}"
+            ) from None
         self.update_mask(mask)
 
     def _wide(self, value: Any) -> Any:
@@ -92,7 +94,7 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         """Return the nearest member of the set, of the shape of the value; the value itself if it is one.
 
         Raises:
-            BadArgument: If it is no tensor, or has another shape.
+            InvalidArgumentError: If it is no tensor, or has another shape.
         """
         if self.is_in(value):
             given: Tensor = value
@@ -114,11 +116,13 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         """How many values each place of the last axis has, int64.
 
         Raises:
-            BadArgument: If that differs along the leading axes.
+            InvalidArgumentError: If that differs along the leading axes.
         """
         rows = self.nvec.reshape(-1, *self.shape[-1:]) if self.ndim else self.nvec.reshape(1, 1)
         if not len(rows) or bool((rows != rows[:1]).any()):
-            raise BadArgument(f"nvec of {self._named()} differs along the leading axes", hint="`unbind` it first")
+            raise InvalidArgumentError(
+                f"nvec of {self._named()} differs along the leading axes", hint="`unbind` it first"
+            )
         return rows[0].reshape(-1)
 
     def _groups(self) -> list[int]:
@@ -163,7 +167,7 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
             safe: Whether to refuse it if it is not one; not by default.
 
         Raises:
-            BadArgument: If `nvec` differs along the leading axes.
+            InvalidArgumentError: If `nvec` differs along the leading axes.
         """
         if safe:
             self.assert_is_in(val)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._base import together
 from datasets_rl.specs._document import KINDS, Entry
 from datasets_rl.specs._finite import FiniteSpec
@@ -35,7 +35,7 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
         mask: Which values may be taken, bool, expandable to the shape.
 
     Raises:
-        BadArgument: If a number of values is below 1, or the shape or the mask does not fit.
+        InvalidArgumentError: If a number of values is below 1, or the shape or the mask does not fit.
     """
 
     kind = "multi_one_hot"
@@ -52,7 +52,7 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
     ) -> None:
         self.nvec = tuple(int(count) for count in nvec)
         if not self.nvec or min(self.nvec) < 1:
-            raise BadArgument(f"nvec is {list(self.nvec)}; expected numbers from 1")
+            raise InvalidArgumentError(f"nvec is {list(self.nvec)}; expected numbers from 1")
         self._register = Register([{} for _ in self.nvec]) if use_register else None
         self._begin(sum(self.nvec), shape, device, dtype, mask)
 

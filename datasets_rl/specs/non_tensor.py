@@ -10,7 +10,7 @@ import torch
 from tensordict import NonTensorData, is_non_tensor, lazy_stack
 from torch import Generator
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._base import Lead, Move, TensorSpec, as_device, probe, sizes
 from datasets_rl.specs._document import Entry
 
@@ -29,7 +29,7 @@ class NonTensorSpec(TensorSpec):
         feature_dims: How many trailing axes one value stands for; the other way to say it.
 
     Raises:
-        BadArgument: If both `batched` and `feature_dims` are given, or there are fewer axes.
+        InvalidArgumentError: If both `batched` and `feature_dims` are given, or there are fewer axes.
     """
 
     kind = "non_tensor"
@@ -48,11 +48,11 @@ class NonTensorSpec(TensorSpec):
         del dtype
         super().__init__(shape, device)
         if batched is not None and feature_dims is not None:
-            raise BadArgument(f"batched is {batched} and feature_dims is {feature_dims}; expected one of them")
+            raise InvalidArgumentError(f"batched is {batched} and feature_dims is {feature_dims}; expected one of them")
         self.example_data = example_data
         self._features = 0 if batched else feature_dims
         if not 0 <= self.feature_dims <= self.ndim:
-            raise BadArgument(f"feature_dims is {feature_dims}; expected 0 to {self.ndim}, the number of axes")
+            raise InvalidArgumentError(f"feature_dims is {feature_dims}; expected 0 to {self.ndim}, the number of axes")
 
     @property
     def feature_dims(self) -> int:
@@ -98,7 +98,7 @@ class NonTensorSpec(TensorSpec):
         """Return the value, which is in the set.
 
         Raises:
-            BadArgument: If it is not.
+            InvalidArgumentError: If it is not.
         """
         self.assert_is_in(value)
         return value
@@ -124,7 +124,7 @@ class NonTensorSpec(TensorSpec):
         try:
             shape = move(probe(self.shape)).shape
         except (RuntimeError, TypeError) as error:
-            raise BadArgument(f"{self._named()}: {error}") from None
+            raise InvalidArgumentError(f"{self._named()}: {error}") from None
         return self._changed(_shape=shape, _features=self._features and min(self._features, len(shape)))
 
     def to(self, dest: Any) -> NonTensorSpec:
@@ -135,14 +135,14 @@ class NonTensorSpec(TensorSpec):
         """Describe the spec as JSON that `from_json` reads.
 
         Raises:
-            BadArgument: If the example is no JSON value.
+            InvalidArgumentError: If the example is no JSON value.
         """
         try:
             exact = json.loads(json.dumps(self.example_data, allow_nan=False)) == self.example_data
         except (TypeError, ValueError, RecursionError):
             exact = False
         if not exact:
-            raise BadArgument(f"example_data is a {type(self.example_data).__name__} that JSON cannot hold")
+            raise InvalidArgumentError(f"example_data is a {type(self.example_data).__name__} that JSON cannot hold")
         optional = {"feature_dims": self._features, "example": self.example_data}
         given = {name: value for name, value in optional.items() if value is not None}
         return {"kind": self.kind, "shape": list(self.shape), **given}

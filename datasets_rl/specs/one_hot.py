@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import _categories
 from datasets_rl.specs._base import Move, together
 from datasets_rl.specs._document import KINDS, Entry
@@ -40,7 +40,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         mask: Which of the n values may be taken, bool, expandable to the shape.
 
     Raises:
-        BadArgument: If n is below 1, or the shape or the mask does not fit.
+        InvalidArgumentError: If n is below 1, or the shape or the mask does not fit.
     """
 
     kind = "one_hot"
@@ -56,7 +56,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
     ) -> None:
         self.n = int(n)
         if self.n < 1:
-            raise BadArgument(f"n is {n}; expected at least 1")
+            raise InvalidArgumentError(f"n is {n}; expected at least 1")
         self._register = Register([{}]) if use_register else None
         self._begin(self.n, shape, device, dtype, mask)
 
@@ -70,7 +70,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
     ) -> None:
         super().__init__((columns,) if shape is None else shape, device, dtype)
         if self.shape[-1:] != (columns,):
-            raise BadArgument(f"shape is {list(self.shape)}; expected a last axis of size {columns}")
+            raise InvalidArgumentError(f"shape is {list(self.shape)}; expected a last axis of size {columns}")
         self.update_mask(mask)
 
     @property
@@ -134,7 +134,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         With a register, any whole numbers are values, as many as there are.
 
         Raises:
-            BadArgument: If a value is out of range, or one too many, or the shape cannot be had.
+            InvalidArgumentError: If a value is out of range, or one too many, or the shape cannot be had.
         """
         if isinstance(val, Tensor) and val.dtype == self.dtype == torch.bool and self._suits(val.shape):
             return val
@@ -144,14 +144,14 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         sizes = self._sizes
         inside = _categories.inside(self._outcomes(index), sizes, None)
         if inside is not None and not bool(inside.all()):
-            raise BadArgument(f"{val!r} cannot be encoded; expected {self._expected_values()}")
+            raise InvalidArgumentError(f"{val!r} cannot be encoded; expected {self._expected_values()}")
         return self._from_index(self._outcomes(index))
 
     def _outcomes(self, index: Tensor) -> Tensor:
         """Give indices of categories the shape of the places.
 
         Raises:
-            BadArgument: If that cannot be.
+            InvalidArgumentError: If that cannot be.
         """
         places = self._places
         if index.shape[max(index.ndim - len(places), 0) :] == places:
@@ -159,7 +159,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         try:
             return index.reshape(places)
         except RuntimeError:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"values of shape {list(index.shape)} cannot be encoded; expected {list(places)}"
             ) from None
 
@@ -220,11 +220,11 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         """Do to the spec what `move` does to tensors of its shape.
 
         Raises:
-            BadArgument: If that does not leave the last axis as it is.
+            InvalidArgumentError: If that does not leave the last axis as it is.
         """
         spec = super().moved(move)
         if spec.shape[-1:] != self.shape[-1:]:
-            raise BadArgument(f"the last axis of {self._named()} is one value, and must stay as it is")
+            raise InvalidArgumentError(f"the last axis of {self._named()} is one value, and must stay as it is")
         return spec
 
     def squeeze(self, dim: int | None = None) -> Self:
@@ -237,20 +237,20 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         """Return the specs along an axis, without it.
 
         Raises:
-            BadArgument: If it is the last one.
+            InvalidArgumentError: If it is the last one.
         """
         if self._axis(dim) == self.ndim - 1:
-            raise BadArgument(f"the last axis of {self._named()} is one value, and must stay as it is")
+            raise InvalidArgumentError(f"the last axis of {self._named()} is one value, and must stay as it is")
         return super().unbind(dim)
 
     def index_select(self, dim: int, index: Tensor) -> Self:
         """Take places along an axis.
 
         Raises:
-            BadArgument: If it is the last one.
+            InvalidArgumentError: If it is the last one.
         """
         if self._axis(dim) == self.ndim - 1:
-            raise BadArgument(f"the last axis of {self._named()} is one value, and must stay as it is")
+            raise InvalidArgumentError(f"the last axis of {self._named()} is one value, and must stay as it is")
         return super().index_select(dim, index)
 
     def _indexed_shape(self) -> Sequence[int]:

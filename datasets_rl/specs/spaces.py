@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from datasets_rl.errors import BadArgument, MissingDependency
+from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 from datasets_rl.specs._base import LeafSpec, TensorSpec
 from datasets_rl.specs._document import dtype_name, is_whole
 from datasets_rl.specs._finite import FiniteSpec
@@ -52,8 +52,8 @@ def from_gymnasium(space: gymnasium.Space[Any]) -> Any:
         space: Of gymnasium.
 
     Raises:
-        BadArgument: If a space has no spec; all of them at once.
-        MissingDependency: If gymnasium is not installed.
+        InvalidArgumentError: If a space has no spec; all of them at once.
+        MissingDependencyError: If gymnasium is not installed.
     """
     return _read(_described(space))
 
@@ -65,13 +65,13 @@ def from_minari(space: str | Mapping[str, Any]) -> Any:
         space: JSON, or what it parses to. Nothing in it is trusted.
 
     Raises:
-        BadArgument: If it describes no space, or one that has no spec; all faults at once.
+        InvalidArgumentError: If it describes no space, or one that has no spec; all faults at once.
     """
     if isinstance(space, str):
         try:
             space = json.loads(space)
         except (ValueError, RecursionError) as error:
-            raise BadArgument(f"the space is not JSON: {error}") from None
+            raise InvalidArgumentError(f"the space is not JSON: {error}") from None
     return _read(space)
 
 
@@ -79,7 +79,7 @@ def _read(space: Any) -> Any:
     faults: list[str] = []
     spec = _spec(space, "space", faults, 0)
     if faults:
-        raise BadArgument(f"the space has no spec: {'; '.join(faults)}")
+        raise InvalidArgumentError(f"the space has no spec: {'; '.join(faults)}")
     return spec
 
 
@@ -111,7 +111,7 @@ def _spec(space: Any, place: str, faults: list[str], depth: int) -> Any:
         return _composite(space, place, faults, depth)
     try:
         return reader(space)
-    except BadArgument as error:
+    except InvalidArgumentError as error:
         faults.append(f"{place}: {error.message}")
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
         faults.append(f"{place} contradicts itself: {error!r:.200}")
@@ -133,7 +133,7 @@ def _dtype(space: Mapping[str, Any], default: str) -> torch.dtype:
     name = space.get("dtype", default)
     dtype = getattr(torch, name, None) if isinstance(name, str) else None
     if not isinstance(dtype, torch.dtype):
-        raise BadArgument(f"dtype is {name!r:.80}; expected that of a tensor")
+        raise InvalidArgumentError(f"dtype is {name!r:.80}; expected that of a tensor")
     dtype_name(dtype)
     return dtype
 
@@ -142,7 +142,7 @@ def _box(space: Mapping[str, Any]) -> LeafSpec:
     dtype, shape = _dtype(space, "float32"), tuple(space["shape"])
     low, high = (np.asarray(space[name], np.float64 if dtype.is_floating_point else None) for name in ("low", "high"))
     if low.shape != shape or high.shape != shape:
-        raise BadArgument(f"low and high have shapes {low.shape} and {high.shape}; expected {shape}")
+        raise InvalidArgumentError(f"low and high have shapes {low.shape} and {high.shape}; expected {shape}")
     if dtype.is_floating_point and np.isneginf(low).all() and np.isposinf(high).all():
         return Unbounded(shape, dtype=dtype)
     return BoundedTensorSpec(low, high, shape, dtype=dtype)
@@ -191,13 +191,13 @@ def to_gymnasium(spec: TensorSpec) -> gymnasium.Space[Any]:
         spec: Of tensors, or a composite of such.
 
     Raises:
-        BadArgument: If there is no such space: for masks, bounds of one side only are none; all faults at once.
-        MissingDependency: If gymnasium is not installed.
+        InvalidArgumentError: If there is no such space: for masks, bounds of one side only are none; all faults at once.
+        MissingDependencyError: If gymnasium is not installed.
     """
     faults: list[str] = []
     space: gymnasium.Space[Any] = _space(spec, "", faults)
     if faults:
-        raise BadArgument(f"the spec has no space: {'; '.join(faults)}")
+        raise InvalidArgumentError(f"the spec has no space: {'; '.join(faults)}")
     return space
 
 
@@ -241,5 +241,5 @@ def _spaces() -> Any:
     try:
         from gymnasium import spaces
     except ImportError as error:
-        raise MissingDependency("gymnasium", "gymnasium", "a space") from error
+        raise MissingDependencyError("gymnasium", "gymnasium", "a space") from error
     return spaces

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from datasets_rl.checkpoint import Stateful
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.index import EndKey, TrajectoryIndex
 from datasets_rl.ted.keys import Key
 
@@ -51,7 +51,7 @@ class Storage(Stateful, ABC):
         if not faults and max_size >= 2**63:
             faults.append(f"max_size is {max_size}; expected less than 2**63")
         if faults:
-            raise BadArgument("; ".join(faults))
+            raise InvalidArgumentError("; ".join(faults))
         self.max_size = int(max_size)
         self.ndim = int(ndim)
         self._indices: dict[tuple[EndKey | None, Key | None, Key | None], TrajectoryIndex] = {}
@@ -65,7 +65,7 @@ class Storage(Stateful, ABC):
     @checkpointer.setter
     def checkpointer(self, checkpointer: Any) -> None:
         if checkpointer is not None:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"checkpointer is {type(checkpointer).__name__}; expected None: dumps writes .npy files and JSON",
                 hint="leave it out, or export what rb[:] returns",
             )
@@ -171,14 +171,14 @@ class Storage(Stateful, ABC):
             data: What to write.
 
         Raises:
-            BadArgument: If the data does not fit what is stored; all faults at once, and nothing has been written.
+            InvalidArgumentError: If the data does not fit what is stored; all faults at once, and nothing has been written.
         """
 
     def replace(self, index: Any, data: Any) -> None:
         """Write data over steps that are held; which slot is the next one stays as it is.
 
         Raises:
-            BadArgument: If the data does not fit what is stored; nothing has been written then.
+            InvalidArgumentError: If the data does not fit what is stored; nothing has been written then.
             IndexError: If a slot is not held.
         """
         held, written, rewritten = self._counted()
@@ -206,9 +206,9 @@ class Storage(Stateful, ABC):
         """Return one field of all steps held, [rows, ...]; a view where it lies as such.
 
         Raises:
-            UnknownKey: If there is no such key.
+            UnknownKeyError: If there is no such key.
         """
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{type(self).__name__} holds no fields, so there is no {key!r}",
             hint="hold TensorDicts in a LazyTensorStorage; or tell a slice sampler its `ends` or `trajectories`",
         )
@@ -217,7 +217,7 @@ class Storage(Stateful, ABC):
         """Return one field of some rows, [B, ...], without making the rest of it.
 
         Raises:
-            UnknownKey: If there is no such key.
+            UnknownKeyError: If there is no such key.
         """
         column = self.column(key)
         # Several times as fast as indexing, also where the column is part of packed rows.
@@ -248,8 +248,8 @@ class Storage(Stateful, ABC):
                 must come in order; those of a read-only one may lie in any order.
 
         Raises:
-            BadArgument: If nothing says where trajectories end.
-            UnknownKey: If there is no such key.
+            InvalidArgumentError: If nothing says where trajectories end.
+            UnknownKeyError: If there is no such key.
         """
         keys = (end_key, traj_key, step_key)
         if keys not in self._indices:
@@ -262,7 +262,7 @@ class Storage(Stateful, ABC):
 
     def share(self) -> None:
         """Let processes that get this storage from now on read and write the same memory."""
-        raise BadArgument(f"{type(self).__name__} cannot be shared between processes")
+        raise InvalidArgumentError(f"{type(self).__name__} cannot be shared between processes")
 
     @property
     def shared(self) -> bool:
@@ -288,16 +288,16 @@ class Storage(Stateful, ABC):
 
     def empty(self) -> None:
         """Forget all steps."""
-        raise BadArgument(f"{type(self).__name__} cannot be emptied")
+        raise InvalidArgumentError(f"{type(self).__name__} cannot be emptied")
 
 
 def device_of(device: torch.device | str | int) -> torch.device:
     """Read the argument of a storage.
 
     Raises:
-        BadArgument: If it names no device.
+        InvalidArgumentError: If it names no device.
     """
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise BadArgument(f"device is {device!r}; expected a device such as 'cpu' or 'cuda:0'") from error
+        raise InvalidArgumentError(f"device is {device!r}; expected a device such as 'cpu' or 'cuda:0'") from error

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument, IntegrityFailed
+from datasets_rl.errors import IntegrityError, InvalidArgumentError
 from datasets_rl.format.npy import expect_random_reads
 from datasets_rl.format.pictures import Pictures
 from datasets_rl.format.reader import Items, StoredDataset
@@ -158,7 +158,7 @@ class DatasetStorage(EpisodicStorage):
         """Return one field of all rows, [N, ...]: a view where the file holds it as such, else a copy.
 
         Raises:
-            UnknownKey: If there is no such key.
+            UnknownKeyError: If there is no such key.
         """
         stored = self.stored
         if key == NEXT_FINAL_KNOWN and self.masked:
@@ -179,7 +179,7 @@ class DatasetStorage(EpisodicStorage):
 
     def set(self, cursor: Any, data: Any) -> None:
         """Refuse: a stored dataset is not written to."""
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{self.stored.manifest.id} is read-only; {type(data).__name__} was to be written at {cursor!r}",
             hint="write to a ReplayBuffer of your own, or make a changed copy of the dataset",
         )
@@ -203,7 +203,7 @@ def _windows(stored: StoredDataset, *, scattered: bool) -> Tensor:
     offset = int(stored.rows.offset)  # type: ignore[attr-defined]  # it is a memmap
     flat = stored.open_file(ROWS_FILE, lambda path: np.memmap(path, np.uint8, mode="r", offset=offset))
     if flat.size < (count + 1) * schema.record_bytes:
-        raise IntegrityFailed(str(path), ["there is no record of zeros behind the last row"])
+        raise IntegrityError(str(path), ["there is no record of zeros behind the last row"])
     words = _read_only(flat[: (count + 1) * schema.record_bytes].view(np.int64), scattered=scattered)
     return words.as_strided((count, schema.window_bytes // _WORD), (schema.record_bytes // _WORD, 1))
 

@@ -10,7 +10,7 @@ from tensordict import is_tensor_collection
 from torch import Tensor
 
 from datasets_rl.checkpoint import part_misfits, refuse
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages._base import Storage
 from datasets_rl.ted.keys import NEXT_FINAL_KNOWN
 
@@ -28,18 +28,18 @@ class StorageEnsemble(Storage):
         transforms: For each storage what is applied to its data; None for nothing.
 
     Raises:
-        BadArgument: If there is no storage, or another number of transforms.
+        InvalidArgumentError: If there is no storage, or another number of transforms.
     """
 
     def __init__(self, *storages: Storage, transforms: Sequence[Callable[[Any], Any] | None] | None = None) -> None:
         if transforms is not None and len(transforms) != len(storages):
-            raise BadArgument(f"{len(transforms)} transforms were given for {len(storages)} storages")
+            raise InvalidArgumentError(f"{len(transforms)} transforms were given for {len(storages)} storages")
         if not storages:
-            raise BadArgument("there is no storage; expected at least one")
+            raise InvalidArgumentError("there is no storage; expected at least one")
         given: tuple[Any, ...] = storages
         strange = [repr(one) for one in given if not isinstance(one, Storage)]
         if strange:
-            raise BadArgument(f"{', '.join(strange)}: no storage; expected instances of Storage")
+            raise InvalidArgumentError(f"{', '.join(strange)}: no storage; expected instances of Storage")
         super().__init__(sum(storage.max_size for storage in storages))
         self.storages = storages
         self.masked = any(storage.masked for storage in storages)
@@ -101,7 +101,7 @@ class StorageEnsemble(Storage):
 
     def set(self, cursor: Any, data: Any) -> None:
         """Refuse: it is not said to which storage the data belongs."""
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{type(data).__name__} was to be written at {cursor!r} of an ensemble; it does not know where it belongs",
             hint="write to one of its storages: ensemble[i]",
         )

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.renamed import Renamed
 from datasets_rl.storages.selection import SelectedRows
@@ -23,11 +23,11 @@ def check_final_unknown(final_unknown: str | None) -> None:
     """Check the argument of a dataset.
 
     Raises:
-        BadArgument: If it is not one of `FinalUnknown`.
+        InvalidArgumentError: If it is not one of `FinalUnknown`.
     """
     if final_unknown not in (None, *get_args(FinalUnknown)):
         choices = ", ".join(map(repr, get_args(FinalUnknown)))
-        raise BadArgument(f"final_unknown is {final_unknown!r}; expected one of {choices}")
+        raise InvalidArgumentError(f"final_unknown is {final_unknown!r}; expected one of {choices}")
 
 
 def select_final_known(
@@ -46,7 +46,7 @@ def select_final_known(
             "drop_truncated" keeps those that are terminated: a target needs no next observation there.
 
     Raises:
-        BadArgument: If no step is left.
+        InvalidArgumentError: If no step is left.
     """
     if final_unknown in {None, "keep"} or not steps.masked:
         return steps
@@ -60,7 +60,7 @@ def select_final_known(
         unknown = unknown[~terminated]
     rows = np.delete(rows, unknown)
     if not len(rows):
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"final_unknown is {final_unknown!r}, which leaves none of the {len(steps):,} steps: every episode has one "
             "step, and the observation after it is unknown",
             hint="open it with final_unknown='keep'",

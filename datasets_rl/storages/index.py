@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted
 from datasets_rl.ted.trajectories import Signs, Trajectories, spans
 
@@ -48,7 +48,7 @@ class _Keys:
         named = (asked,) if isinstance(asked[0], str) else asked
         ends = tuple(key for key in named if _has(storage, key))
         if not ends and (end_key is not None or traj_key is None):
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"the data has no {' or '.join(dotted(key) for key in named)}, so nothing says where a trajectory ends",
                 hint="name what does: end_key=..., or traj_key=... for a number of the trajectory",
             )
@@ -69,7 +69,7 @@ class _Keys:
 def _has(storage: Storage, key: Key) -> bool:
     try:
         storage.column(key)
-    except UnknownKey:
+    except UnknownKeyError:
         return False
     return True
 
@@ -80,7 +80,7 @@ def _one_each(storage: Storage, key: Key, rows: Index) -> Tensor:
     at = slice(first, stop) if stop - first == len(rows) else torch.from_numpy(rows).to(values.device)
     values = values[at].cpu().reshape(len(rows), -1)
     if values.shape[1] != 1:
-        raise BadArgument(f"{dotted(key)} has {values.shape[1]} values a step; expected one")
+        raise InvalidArgumentError(f"{dotted(key)} has {values.shape[1]} values a step; expected one")
     return values[:, 0]
 
 
@@ -90,7 +90,7 @@ def _numbers(storage: Storage, key: Key, rows: Index) -> Index:
         return values.to(torch.int64).numpy()
     whole = values.to(torch.int64)
     if not torch.equal(whole.to(values.dtype), values):
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{dotted(key)} holds numbers that are not whole; expected a number of the trajectory or step"
         )
     return whole.numpy()
@@ -132,8 +132,8 @@ class TrajectoryIndex:
         """Return the trajectories as they are now.
 
         Raises:
-            BadArgument: If the data does not say where trajectories end.
-            UnknownKey: If a key that was named is not there.
+            InvalidArgumentError: If the data does not say where trajectories end.
+            UnknownKeyError: If a key that was named is not there.
         """
         now = (storage.written, storage.rewritten)
         # Threads that make batches ahead ask outside the gate, while nothing is written.

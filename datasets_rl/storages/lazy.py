@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.rows import WIDE_BYTES
 from datasets_rl.storages._base import Storage, device_of
 from datasets_rl.storages.objects import Objects, as_non_tensor, write_objects
@@ -44,7 +44,7 @@ class LazyTensorStorage(TensorStorage):
         cleanup_memmap: Belongs to `shared_init`.
 
     Raises:
-        BadArgument: If `shared_init` is asked for, a size is below 1, or there is no such device; when the first data
+        InvalidArgumentError: If `shared_init` is asked for, a size is below 1, or there is no such device; when the first data
             comes, if the steps do not fit in the memory.
     """
 
@@ -66,7 +66,7 @@ class LazyTensorStorage(TensorStorage):
     ) -> None:
         del compilable, consolidated, cleanup_memmap
         if shared_init:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 "a LazyTensorStorage cannot be started by several processes",
                 hint="use a LazyMemmapStorage: the first data may come from any process that has it",
             )
@@ -87,7 +87,7 @@ class LazyTensorStorage(TensorStorage):
             try:
                 return torch.from_numpy(np.zeros(shape, np.int64))  # pages of zeros cost nothing until they are written
             except (MemoryError, OverflowError, ValueError) as error:
-                raise BadArgument(
+                raise InvalidArgumentError(
                     f"{self.max_size:,} steps need {math.prod(shape) * _WORD:,} bytes, more than this machine gives",
                     hint="choose a smaller max_size, or a LazyMemmapStorage on a disk that has the room",
                 ) from error
@@ -162,7 +162,7 @@ class LazyTensorStorage(TensorStorage):
         """Let processes that get this storage from now on read and write the same memory.
 
         Raises:
-            BadArgument: If there is no memory yet, or objects that are no tensors.
+            InvalidArgumentError: If there is no memory yet, or objects that are no tensors.
         """
         self._expect_tensors("be shared between processes")
         super().share()
@@ -170,7 +170,7 @@ class LazyTensorStorage(TensorStorage):
     def _expect_tensors(self, verb: str) -> None:
         names = [repr(leaf.path) for leaf in self._structure.leaves if leaf.dtype is None] if self._structure else []
         if names:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"data that is no tensor cannot {verb}: {', '.join(names)}",
                 hint="leave it out, or encode it as a tensor",
             )
@@ -179,7 +179,7 @@ class LazyTensorStorage(TensorStorage):
         """Return what one element is and all steps held; the tensors are views of this storage's memory.
 
         Raises:
-            BadArgument: If there are objects that are no tensors.
+            InvalidArgumentError: If there are objects that are no tensors.
         """
         self._expect_tensors("be saved")
         return super().state_dict()

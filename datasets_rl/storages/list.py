@@ -11,7 +11,7 @@ from tensordict import MemoryMappedTensor, NonTensorData, TensorDict, TensorDict
 from torch import Tensor
 
 from datasets_rl.checkpoint import refuse, refuse_spawn
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages._base import Storage, device_of
 from datasets_rl.storages.positions import Run, names_one, outcome, positions, target
 
@@ -71,7 +71,7 @@ class ListStorage(Storage):
             data: One object, or n.
 
         Raises:
-            BadArgument: If the number of objects differs.
+            InvalidArgumentError: If the number of objects differs.
             IndexError: If a slot is out of range, or slots before it would be left unwritten.
         """
         one = names_one(cursor)
@@ -86,7 +86,7 @@ class ListStorage(Storage):
 
     def _several(self, data: Any) -> Sequence[Any]:
         if isinstance(data, (str, bytes, dict)) or not hasattr(data, "__iter__"):
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"{type(data).__name__} is not several elements; expected a list, tuple, array, tensor or TensorDict",
                 hint="a ListStorage takes elements one by one, and no pytree of several",
             )
@@ -104,7 +104,7 @@ class ListStorage(Storage):
         """Return all elements: tensors, TensorDicts, JSON values, and dicts, lists and tuples of these.
 
         Raises:
-            BadArgument: If an element is anything else.
+            InvalidArgumentError: If an element is anything else.
         """
         items = [_encoded(item, f"element {number}") for number, item in enumerate(self._items)]
         return {"items": items, "slots": self.slots, "held": self.held, "written": self.written}
@@ -171,7 +171,7 @@ def _encoded(item: Any, place: str) -> Any:
         return {"dict": [[_encoded(key, place), _encoded(value, f"{place}[{key!r}]")] for key, value in item.items()]}
     if type(item) in {list, tuple}:
         return {type(item).__name__: [_encoded(value, f"{place}[{number}]") for number, value in enumerate(item)]}
-    raise BadArgument(
+    raise InvalidArgumentError(
         f"{place} is of type {type(item).__qualname__}, which cannot be saved; expected a tensor, a TensorDict, a JSON "
         "value, or a dict, list or tuple of these"
     )

@@ -24,7 +24,7 @@ class ProcessLock:
         path: A file that exists as long as any process may take the lock.
 
     Raises:
-        BadArgument: On a system without `fcntl`.
+        InvalidArgumentError: On a system without `fcntl`.
     """
 
     def __init__(self, path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from datasets_rl import disk
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.rows import shorten
 from datasets_rl.storages.lazy import LazyTensorStorage, layout
 from datasets_rl.storages.ledger import Ledger
@@ -54,8 +54,8 @@ class LazyMemmapStorage(LazyTensorStorage):
             this storage; a folder that was named stays then.
 
     Raises:
-        BadArgument: If there is an earlier storage in the folder that is not to be used, or does not fit.
-        DiskFull: When the first data comes, if the steps do not fit on the disk.
+        InvalidArgumentError: If there is an earlier storage in the folder that is not to be used, or does not fit.
+        DiskFullError: When the first data comes, if the steps do not fit on the disk.
     """
 
     _form: Structure | None = None
@@ -83,13 +83,13 @@ class LazyMemmapStorage(LazyTensorStorage):
             self.scratch_dir = self._scratch.path
         else:
             if not isinstance(scratch_dir, (str, os.PathLike)):
-                raise BadArgument(f"scratch_dir is {scratch_dir!r}; expected a path")
+                raise InvalidArgumentError(f"scratch_dir is {scratch_dir!r}; expected a path")
             self.scratch_dir = Path(scratch_dir).absolute()
             self._scratch = ScratchFolder.of(self.scratch_dir)
             self.scratch_dir.mkdir(parents=True, exist_ok=True)
         there = [name for name in (_ABOUT, _COUNTS, "rows.0.bin") if (self.scratch_dir / name).exists()]
         if there and not existsok:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"{self.scratch_dir} holds the files of an earlier storage: {', '.join(there)}",
                 hint="give an empty folder, delete these files, or go on with their steps with existsok=True",
             )
@@ -102,7 +102,7 @@ class LazyMemmapStorage(LazyTensorStorage):
                 self.recover()
         held, written, _ = self._counted()
         if (written != held and not 0 <= held == self.slots < written) or not 0 <= held <= self.slots:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"{self.scratch_dir / _COUNTS} says that {held} of {self.slots} slots are held and {written} were written"
             )
 
@@ -151,7 +151,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         """Map the files that an earlier storage, or another process, has made.
 
         Raises:
-            BadArgument: If they are damaged, or of a storage with other arguments.
+            InvalidArgumentError: If they are damaged, or of a storage with other arguments.
         """
         path = self.scratch_dir / _ABOUT
         if not path.exists():
@@ -165,12 +165,12 @@ class LazyMemmapStorage(LazyTensorStorage):
             ]
             structure, lane_shape = Structure.from_json(about["structure"], self._form), tuple(about["lanes"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise BadArgument(f"{path} describes no storage: {error}") from error
+            raise InvalidArgumentError(f"{path} describes no storage: {error}") from error
         slots = self._slots_for(lane_shape)
         if not wrong:
             wrong = self._damage(structure, (slots, *lane_shape))
         if wrong:
-            raise BadArgument(f"the storage in {self.scratch_dir} does not fit: {'; '.join(wrong)}")
+            raise InvalidArgumentError(f"the storage in {self.scratch_dir} does not fit: {'; '.join(wrong)}")
         if self.device is None:
             self.device = torch.device("cpu")
         self._map(structure, lane_shape)
@@ -193,7 +193,7 @@ class LazyMemmapStorage(LazyTensorStorage):
     def _allocate(self, structure: Structure, lane_shape: tuple[int, ...]) -> None:
         objects = [repr(leaf.path) for leaf in structure.leaves if leaf.dtype is None]
         if objects:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"data that is no tensor cannot lie in a mapped file: {', '.join(objects)}",
                 hint="leave it out, or use a LazyTensorStorage",
             )
@@ -201,7 +201,7 @@ class LazyMemmapStorage(LazyTensorStorage):
             if self.initialized:  # another process was first
                 faults = self._known().misfits(structure)
                 if faults or lane_shape != self._lane_shape:
-                    raise BadArgument(f"another process has stored other data meanwhile: {'; '.join(faults)}")
+                    raise InvalidArgumentError(f"another process has stored other data meanwhile: {'; '.join(faults)}")
                 return
             self._map(structure, lane_shape)
             about = {

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.dataset import as_rows
 
 __all__ = ["Run", "names_one", "outcome", "positions", "target"]
@@ -116,7 +116,7 @@ def target(cursor: Any, count: int, *, held: int, slots: int) -> Run | Tensor:
         slots: Slots that there are.
 
     Raises:
-        BadArgument: If the data fills another number of slots.
+        InvalidArgumentError: If the data fills another number of slots.
         IndexError: If a slot is out of range, or slots before it would be left unwritten.
     """
     if isinstance(cursor, slice):
@@ -127,7 +127,7 @@ def target(cursor: Any, count: int, *, held: int, slots: int) -> Run | Tensor:
         cursor = range(number, number + 1) if number >= 0 else range(number + held, number + held + 1)
     numbers: Any = cursor if isinstance(cursor, range) else as_rows(cursor, held).reshape(-1).numpy()
     if len(numbers) != count:
-        raise BadArgument(f"{len(numbers)} slots are named for data of {count}")
+        raise InvalidArgumentError(f"{len(numbers)} slots are named for data of {count}")
     if isinstance(numbers, range) and (numbers.step == 1 or count < 2):
         low, high, run = numbers.start, numbers.start + count - 1, True
     else:

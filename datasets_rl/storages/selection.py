@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import nest
@@ -47,7 +47,7 @@ class SelectedRows(EpisodicStorage):
         fields: Mapping[Key, torch.dtype | None] | None = None,
     ) -> None:
         if not len(rows) or (np.diff(rows) <= 0).any():
-            raise BadArgument(f"{len(rows)} rows were named; expected at least one, ascending, none twice")
+            raise InvalidArgumentError(f"{len(rows)} rows were named; expected at least one, ascending, none twice")
         super().__init__(len(rows))
         self.dataset = dataset
         self._rows = torch.from_numpy(np.ascontiguousarray(rows, np.int64))
@@ -97,7 +97,7 @@ class SelectedRows(EpisodicStorage):
     def column(self, key: Key) -> Tensor:
         """Return one field of all M rows, [M, ...], a copy."""
         if key not in self.fields:
-            raise UnknownKey(dotted(key), [dotted(one) for one in self.fields])
+            raise UnknownKeyError(dotted(key), [dotted(one) for one in self.fields])
         if key == EPISODE:
             return self._numbers.clone()
         values = _read_as(self.dataset.column(key)[self._rows], self.fields[key])
@@ -106,7 +106,7 @@ class SelectedRows(EpisodicStorage):
     def pick(self, key: Key, rows: Tensor) -> Tensor:
         """Return one field of some rows, [B, ...]."""
         if key not in self.fields:
-            raise UnknownKey(dotted(key), [dotted(one) for one in self.fields])
+            raise UnknownKeyError(dotted(key), [dotted(one) for one in self.fields])
         if key == EPISODE:
             return self._numbers[rows]
         values = _read_as(self.dataset.pick(key, self._rows[rows]), self.fields[key])

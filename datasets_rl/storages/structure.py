@@ -22,7 +22,7 @@ from tensordict import (
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.rows import shorten
 
 __all__ = ["Leaf", "Structure", "leading", "stacked"]
@@ -121,14 +121,14 @@ class Structure:
             leading: How many leading axes of the data count positions.
 
         Raises:
-            BadArgument: If there is nothing to hold, a leaf is no tensor, or one has fewer axes; all faults at once.
+            InvalidArgumentError: If there is nothing to hold, a leaf is no tensor, or one has fewer axes; all faults at once.
         """
         faults: list[str] = []
         structure = cls._described(data, leading, faults)
         if not structure.leaves:
             faults.append(f"{type(data).__name__} without any tensor")
         if faults:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"the data cannot be held: {'; '.join(faults)}",
                 hint="extend takes several elements, add takes one; a ListStorage holds any object",
             )
@@ -152,7 +152,7 @@ class Structure:
             The sizes of the leading axes, and the leaves in order, each [*lead, *shape].
 
         Raises:
-            BadArgument: If the data does not fit; all faults at once.
+            InvalidArgumentError: If the data does not fit; all faults at once.
         """
         leaves: list[Any] = []
         try:
@@ -190,14 +190,14 @@ class Structure:
         depth = len(key)
         return {leaf.path[depth:]: number for number, leaf in enumerate(self.leaves) if leaf.path[:depth] == key}
 
-    def _misfit(self, data: Any, lead: Lead) -> BadArgument:
+    def _misfit(self, data: Any, lead: Lead) -> InvalidArgumentError:
         faults: list[str] = []
         given = self._described(data, 0, faults)
         sizes = _sizes(data, lead, faults)
         faults += _differences(self.leaves, given.leaves, sizes)
         if not faults:
             faults.append(f"it is {_kind(data, given._spec)}; expected {self}")  # noqa: SLF001 - of this class
-        return BadArgument(
+        return InvalidArgumentError(
             f"the data does not fit what is stored: {'; '.join(faults)}", hint=_hint(self.leaves, given.leaves, lead)
         )
 
@@ -227,7 +227,7 @@ class Structure:
             like: A structure that is described in the same words is returned itself.
 
         Raises:
-            BadArgument: If it describes no structure.
+            InvalidArgumentError: If it describes no structure.
         """
         if like is not None and entry == like.to_json():
             return like
@@ -245,7 +245,7 @@ class Structure:
             nodes = [_node_from_json(node, path, leaves) for node, path in zip(entries, paths, strict=True)]
             return cls(leaves, nodes, spec)
         except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-            raise BadArgument(f"{shorten(entry)} describes no structure of data: {error}") from error
+            raise InvalidArgumentError(f"{shorten(entry)} describes no structure of data: {error}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Torch warns when it unpickles a spec; a tree of numbers says the same.
@@ -268,7 +268,7 @@ def leading(data: Any, axes: int) -> tuple[int, tuple[int, ...]]:
         axes: Leading axes that count positions.
 
     Raises:
-        BadArgument: If there is nothing, or there are fewer axes.
+        InvalidArgumentError: If there is nothing, or there are fewer axes.
     """
     is_list = type(data) is list
     if is_list and not data:
@@ -277,7 +277,7 @@ def leading(data: Any, axes: int) -> tuple[int, tuple[int, ...]]:
     shape = tuple(getattr(found[0][1], "shape", ())) if found else ()
     shape = (len(data), *shape) if is_list else shape
     if len(shape) < axes or not found:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{type(data).__name__} of leading shape {list(shape)} is not several elements; expected {axes} leading axes",
             hint="extend takes several elements, add takes one",
         )
@@ -288,16 +288,16 @@ def stacked(elements: Sequence[Any]) -> Any:
     """Stack elements along a new first axis.
 
     Raises:
-        BadArgument: If they differ in structure or shape.
+        InvalidArgumentError: If they differ in structure or shape.
     """
     if not elements:
-        raise BadArgument("there is nothing to stack: the list is empty")
+        raise InvalidArgumentError("there is nothing to stack: the list is empty")
     try:
         if _is_node(elements[0]):
             return torch.stack(list(elements))
         return pytree.tree_map(lambda *leaves: torch.stack(leaves), *elements, is_leaf=_is_node)
     except (RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"the {len(elements)} elements of the list cannot be stacked: {error}",
             hint="a list holds elements of one structure; give several elements at once as a tuple, dict or TensorDict",
         ) from error

@@ -13,7 +13,7 @@ from tensordict import MemoryMappedTensor, TensorDict
 from torch import Tensor
 
 from datasets_rl.checkpoint import pieces, refuse
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.rows import shorten
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.dataset import wrapped
@@ -41,7 +41,7 @@ class TensorStorage(Storage):
         compilable: Taken because the reference has it; nothing here stands in the way of a compiler or a process.
 
     Raises:
-        BadArgument: If `storage` has a leaf that is no tensor, or the sizes differ.
+        InvalidArgumentError: If `storage` has a leaf that is no tensor, or the sizes differ.
     """
 
     _layout = "leaves"
@@ -71,10 +71,14 @@ class TensorStorage(Storage):
         sizes, columns = structure.flatten(storage, [None] * ndim)
         steps = math.prod(sizes)
         if max_size is not None and max_size != steps:
-            raise BadArgument(f"max_size is {max_size}, and the storage has {list(sizes)} steps; expected {steps}")
+            raise InvalidArgumentError(
+                f"max_size is {max_size}, and the storage has {list(sizes)} steps; expected {steps}"
+            )
         objects = [leaf.path for leaf in structure.leaves if leaf.dtype is None]
         if objects:
-            raise BadArgument(f"{objects} are no tensors", hint="LazyTensorStorage holds objects beside tensors")
+            raise InvalidArgumentError(
+                f"{objects} are no tensors", hint="LazyTensorStorage holds objects beside tensors"
+            )
         super().__init__(steps, ndim=ndim)
         self._storage = storage
         self._structure, self._lane_shape = structure, sizes[1:]
@@ -163,7 +167,7 @@ class TensorStorage(Storage):
             data: One element [*lanes], or several [n, *lanes]; a list of elements is stacked.
 
         Raises:
-            BadArgument: If the data does not fit; all faults at once, and nothing has been written.
+            InvalidArgumentError: If the data does not fit; all faults at once, and nothing has been written.
             IndexError: If a slot is out of range, or slots before it would be left unwritten.
         """
         self._write(cursor, data)
@@ -172,7 +176,7 @@ class TensorStorage(Storage):
         """Write data over steps that are held; which slot is the next one stays as it is.
 
         Raises:
-            BadArgument: If the data does not fit what is stored; nothing has been written then.
+            InvalidArgumentError: If the data does not fit what is stored; nothing has been written then.
             IndexError: If a slot is not held; nothing has been written then.
         """
         self._write(index, data, replacing=True)
@@ -227,7 +231,7 @@ class TensorStorage(Storage):
     def _slots_for(self, lane_shape: tuple[int, ...]) -> int:
         lanes = math.prod(lane_shape)
         if not 0 < lanes <= self.max_size:
-            raise BadArgument(f"one slot has {list(lane_shape)} steps, and max_size is {self.max_size}")
+            raise InvalidArgumentError(f"one slot has {list(lane_shape)} steps, and max_size is {self.max_size}")
         return self.max_size // lanes
 
     def size_of(self, data: Any) -> int:
@@ -236,7 +240,7 @@ class TensorStorage(Storage):
         Before the first write, the lanes are from now on those of this data.
 
         Raises:
-            BadArgument: If it has fewer axes than count positions, or one slot is more than fits.
+            InvalidArgumentError: If it has fewer axes than count positions, or one slot is more than fits.
         """
         count, lane_shape = leading(data, self.ndim)
         if count and not self.initialized:
@@ -260,12 +264,12 @@ class TensorStorage(Storage):
         """Return one field of all rows held, [rows, ...], or a TensorDict of those below a key; views, not copies.
 
         Raises:
-            UnknownKey: If there is no such key.
+            UnknownKeyError: If there is no such key.
         """
         structure, held = self._known(), self.held
         found = structure.under(tuple(key))
         if not found:
-            raise UnknownKey(dotted(key), [".".join(map(str, leaf.path)) for leaf in structure.leaves])
+            raise UnknownKeyError(dotted(key), [".".join(map(str, leaf.path)) for leaf in structure.leaves])
         views = {path: self._flat(self._columns[number][:held]) for path, number in found.items()}
         return views[()] if () in views else TensorDict(nested(views), batch_size=[len(self)])
 
@@ -338,10 +342,10 @@ class TensorStorage(Storage):
         """Let processes that get this storage from now on read and write the same memory.
 
         Raises:
-            BadArgument: If there is no memory yet.
+            InvalidArgumentError: If there is no memory yet.
         """
         if not self.initialized:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"this {type(self).__name__} cannot be shared: its memory is made when the first data comes, and each "
                 "process would make its own",
                 hint="write some data first, or use a LazyMemmapStorage",
@@ -399,7 +403,7 @@ class TensorStorage(Storage):
             return reasons
         try:
             structure = Structure.from_json(state_dict["structure"], self._structure if self.initialized else None)
-        except BadArgument as error:
+        except InvalidArgumentError as error:
             return [error.message]
         lane_shape = tuple(state_dict["lanes"])
         reasons += [f"it has no tensor at {leaf.path}" for leaf in structure.leaves if leaf.dtype is None]
@@ -434,7 +438,7 @@ class TensorStorage(Storage):
         """Take over a state; of a full ring that comes into a larger one, the oldest step becomes the first.
 
         Raises:
-            BadArgument: If it does not fit; nothing has changed then.
+            InvalidArgumentError: If it does not fit; nothing has changed then.
         """
         refuse(self.misfits(state_dict))
         self.empty()

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages._base import Storage
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
 from datasets_rl.storages.index import EndKey
@@ -86,7 +86,7 @@ class PaddedTrajectories(Storage):
     ) -> Trajectories:
         """Refuse: the elements are whole trajectories already."""
         del end_key, traj_key, step_key
-        raise BadArgument(
+        raise InvalidArgumentError(
             "the elements of this storage are whole trajectories, so there are no slices of them",
             hint="sample slices from the steps: open the dataset without split_trajs",
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 
 __all__ = [
     "ACTION",
@@ -80,7 +80,7 @@ def as_key(key: str | Iterable[Any]) -> Key:
     """Read a key from a dotted name, from a tuple of names, or from a tuple that holds tuples.
 
     Raises:
-        BadArgument: If it is no key.
+        InvalidArgumentError: If it is no key.
     """
     if isinstance(key, str):
         parts: tuple[str, ...] = tuple(key.split("."))
@@ -89,5 +89,5 @@ def as_key(key: str | Iterable[Any]) -> Key:
     else:
         parts = tuple(name for part in key for name in ((part,) if isinstance(part, str) else as_key(part)))
     if not parts or not all(parts):
-        raise BadArgument(f"{key!r} is not a key; expected a name, 'a.b', or a tuple of names")
+        raise InvalidArgumentError(f"{key!r} is not a key; expected a name, 'a.b', or a tuple of names")
     return parts

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 
 __all__ = ["EPISODE_DTYPE", "EpisodeTable"]
 
@@ -33,20 +33,20 @@ class EpisodeTable:
         records: Structured array [E] with at least the fields of `EPISODE_DTYPE`.
 
     Raises:
-        BadArgument: If the episodes do not lie back to back from row 0.
+        InvalidArgumentError: If the episodes do not lie back to back from row 0.
     """
 
     def __init__(self, records: NDArray[np.void]) -> None:
         missing = [name for name in EPISODE_DTYPE.names or () if name not in (records.dtype.names or ())]
         if missing:
-            raise BadArgument(f"the episode table lacks the fields {missing}")
+            raise InvalidArgumentError(f"the episode table lacks the fields {missing}")
         self.records = records
         starts, lengths = records["start"], records["length"]
         # A sum that wraps around goes below 0 first.
         wrong = np.flatnonzero((lengths < 1) | (starts < 0) | (starts != np.cumsum(lengths) - lengths))
         if len(wrong):
             first = int(wrong[0])
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"episode {first} starts at row {starts[first]} with {lengths[first]} steps; "
                 "expected episodes of at least one step that lie back to back"
             )

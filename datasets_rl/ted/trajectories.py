@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 from datasets_rl.ted.table import EpisodeTable
 
@@ -254,12 +254,12 @@ class Slices:
         """Raise if there is no slice.
 
         Raises:
-            BadArgument: If no trajectory is long enough, or there is none.
+            InvalidArgumentError: If no trajectory is long enough, or there is none.
         """
         if not len(self.trajectories):
-            raise BadArgument("the storage holds no step to sample", hint="extend the buffer first")
+            raise InvalidArgumentError("the storage holds no step to sample", hint="extend the buffer first")
         if not self.total:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"no trajectory has {self.length} steps; the longest of {len(self.trajectories)} has "
                 f"{self.trajectories.longest}",
                 hint="ask for shorter slices, or give strict_length=False to take short trajectories whole",

@@ -10,7 +10,7 @@ from tensordict import is_tensor_collection
 from torch import Tensor
 
 from datasets_rl.checkpoint import Stateful, refuse
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.specs.infer import spec_from_data
 from datasets_rl.ted.keys import NEXT, Key
@@ -77,7 +77,7 @@ class Transform(Stateful):
         out_keys_inv: Entries that `inv` reads; `in_keys_inv` by default.
 
     Raises:
-        BadArgument: If there are not as many keys in as out.
+        InvalidArgumentError: If there are not as many keys in as out.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Transform(Stateful):
             (self.in_keys_inv, self.out_keys_inv, "keys_inv"),
         ):
             if len(ins) != len(outs):
-                raise BadArgument(f"in_{name} are {ins} and out_{name} are {outs}; expected as many")
+                raise InvalidArgumentError(f"in_{name} are {ins} and out_{name} are {outs}; expected as many")
 
     def __call__(self, data: Any) -> Any:
         """Transform a batch, see `forward`."""
@@ -109,7 +109,7 @@ class Transform(Stateful):
         """Return the transformed batch: a TensorDict of any batch size.
 
         Raises:
-            UnknownKey: If one of `in_keys` is not there.
+            UnknownKeyError: If one of `in_keys` is not there.
         """
         return self.on_own(self.own(data))
 
@@ -145,7 +145,7 @@ class Transform(Stateful):
         """Transform what is going to be written the other way round; without `in_keys_inv` and `_inv_call`, nothing happens.
 
         Raises:
-            UnknownKey: If one of `out_keys_inv` is not there.
+            UnknownKeyError: If one of `out_keys_inv` is not there.
         """
         if not self.in_keys_inv and not self._overrides("_inv_call"):
             return data
@@ -156,7 +156,7 @@ class Transform(Stateful):
     def own(self, data: Any) -> Any:
         """Return a TensorDict of its own over the same tensors."""
         if not is_tensor_collection(data):
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"{type(self).__name__} was given a {type(data).__name__}; expected a TensorDict",
                 hint="a plain function transforms anything else",
             )
@@ -185,13 +185,13 @@ class Transform(Stateful):
     def each_inv(self, value: Any) -> Any:
         """Do the inverse of `each`."""
         del value
-        raise BadArgument(f"{type(self).__name__} has no inverse", hint="leave in_keys_inv out")
+        raise InvalidArgumentError(f"{type(self).__name__} has no inverse", hint="leave in_keys_inv out")
 
     def transform_spec(self, spec: CompositeSpec) -> CompositeSpec:
         """Return the spec of what comes out where data of this spec goes in.
 
         Raises:
-            UnknownKey: If one of `in_keys` has no spec.
+            UnknownKeyError: If one of `in_keys` has no spec.
         """
         spec = spec.clone()
         self.respec(spec)
@@ -249,7 +249,7 @@ class Compose(Transform):
         *transforms: Callables on a batch.
 
     Raises:
-        BadArgument: If one is no callable.
+        InvalidArgumentError: If one is no callable.
     """
 
     def __init__(self, *transforms: Any) -> None:
@@ -265,7 +265,7 @@ class Compose(Transform):
         """Add a transform at a place of the order, and return this.
 
         Raises:
-            BadArgument: If it is no callable, or there is no such place.
+            InvalidArgumentError: If it is no callable, or there is no such place.
         """
         self._expect_place(index)
         self.transforms.insert(index, expect_callable(transform))
@@ -274,7 +274,7 @@ class Compose(Transform):
     def _expect_place(self, index: int) -> None:
         count = len(self.transforms)
         if not -count <= index <= count:
-            raise BadArgument(f"index is {index}; expected one from {-count} to {count}")
+            raise InvalidArgumentError(f"index is {index}; expected one from {-count} to {count}")
 
     def forward(self, data: Any) -> Any:
         """Return what comes out of the last one."""
@@ -459,7 +459,7 @@ def reader(storage: Any, rows: Tensor) -> Callable[[NestedKey], Tensor | None]:
     def entry(key: NestedKey) -> Tensor | None:
         try:
             found: Tensor = storage.pick((key,) if isinstance(key, str) else key, rows)
-        except UnknownKey:
+        except UnknownKeyError:
             return None
         return found
 
@@ -480,10 +480,10 @@ def need(value: Any, key: NestedKey, known: Any) -> Any:
     """Return what was found under a key.
 
     Raises:
-        UnknownKey: If nothing was; the error names the keys of the TensorDict `known`.
+        UnknownKeyError: If nothing was; the error names the keys of the TensorDict `known`.
     """
     if value is None:
-        raise UnknownKey(_named(key), [_named(one) for one in known.keys(include_nested=True, leaves_only=True)])
+        raise UnknownKeyError(_named(key), [_named(one) for one in known.keys(include_nested=True, leaves_only=True)])
     return value
 
 
@@ -491,7 +491,7 @@ def taken(batch: Any, key: NestedKey) -> Any:
     """Return an entry of a TensorDict.
 
     Raises:
-        UnknownKey: If it is not there; the error names those that are.
+        UnknownKeyError: If it is not there; the error names those that are.
     """
     return need(batch.get(key, None), key, batch)
 
@@ -554,8 +554,8 @@ def expect_callable(transform: Any) -> Any:
     """Return a transform.
 
     Raises:
-        BadArgument: If it cannot be called.
+        InvalidArgumentError: If it cannot be called.
     """
     if not callable(transform):
-        raise BadArgument(f"{transform!r} is no callable; expected a transform or a function")
+        raise InvalidArgumentError(f"{transform!r} is no callable; expected a transform or a function")
     return transform

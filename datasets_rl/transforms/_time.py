@@ -11,7 +11,7 @@ import torch
 from tensordict import is_tensor_collection
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms._base import GATHERED, Keys, NestedKey, Transform, found_keys, under_next
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class OverTime(Transform):
         """Read what is needed of a storage, and let it travel with the batch until the turn of this transform comes.
 
         Raises:
-            BadArgument: If nothing says where trajectories end, or rows cannot be read from such a storage.
+            InvalidArgumentError: If nothing says where trajectories end, or rows cannot be read from such a storage.
         """
         if not self._reads_rows(data):
             return data
@@ -75,7 +75,7 @@ class OverTime(Transform):
             return bool(data.ndim == 1)
         if isinstance(data, list) and data and is_tensor_collection(data[0]) and data[0].ndim:
             return False
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{type(self).__name__} reads further steps of the storage, and this one gives a {type(data).__name__}",
             hint="hold TensorDicts in a TensorStorage; in an ensemble, give the transform to the buffers",
         )
@@ -128,10 +128,12 @@ class TimeAxis:
         """Find it: the one with the name "time", or the last one.
 
         Raises:
-            BadArgument: If there is no axis.
+            InvalidArgumentError: If there is no axis.
         """
         if not batch.ndim:
-            raise BadArgument("the batch is a single step; expected [..., T], with the steps of a trajectory in order")
+            raise InvalidArgumentError(
+                "the batch is a single step; expected [..., T], with the steps of a trajectory in order"
+            )
         names = batch.names
         return cls(tuple(batch.shape), names.index("time") if "time" in names else batch.ndim - 1)
 

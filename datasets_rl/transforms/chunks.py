@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.transforms._base import NestedKey, any_like, need, reader, taken, under_next
 from datasets_rl.transforms._bounds import between, bounds_of
@@ -47,7 +47,7 @@ class ActionChunkTransform(OverTime):
     ) -> None:
         super().__init__([action_key], [chunk_key], done_key)
         if chunk_size < 1:
-            raise BadArgument(f"chunk_size is {chunk_size}; expected at least 1")
+            raise InvalidArgumentError(f"chunk_size is {chunk_size}; expected at least 1")
         self.chunk_size, self.pad_key, self.time_dim = chunk_size, pad_key, time_dim
 
     def _reads_rows(self, data: Any) -> bool:
@@ -65,7 +65,9 @@ class ActionChunkTransform(OverTime):
         action = taken(batch, self.in_keys[0])
         place = action.ndim + self.time_dim
         if place < 0:
-            raise BadArgument(f"the action has shape {list(action.shape)}; expected an axis of time at {self.time_dim}")
+            raise InvalidArgumentError(
+                f"the action has shape {list(action.shape)}; expected an axis of time at {self.time_dim}"
+            )
         axis = TimeAxis(tuple(action.shape[: place + 1]), place)
         done = None if self.done_key is None else batch.get(under_next(self.done_key), None)
         there, outside = windows(axis.ends(done), 0, self.chunk_size - 1)

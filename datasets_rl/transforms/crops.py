@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.transforms._base import Keys, NestedKey, Transform, listed, taken
@@ -30,21 +30,21 @@ class RandomCropTensorDict(Transform):
     def __init__(self, sub_seq_len: int, sample_dim: int = -1, mask_key: NestedKey | None = None) -> None:
         super().__init__()
         if sub_seq_len < 1:
-            raise BadArgument(f"sub_seq_len is {sub_seq_len}; expected at least 1")
+            raise InvalidArgumentError(f"sub_seq_len is {sub_seq_len}; expected at least 1")
         self.sub_seq_len, self.sample_dim, self.mask_key = sub_seq_len, sample_dim, mask_key
 
     def apply(self, batch: Any) -> Any:
         """Cut the runs out.
 
         Raises:
-            BadArgument: If a trajectory is too short.
+            InvalidArgumentError: If a trajectory is too short.
         """
         axis = self._axis(batch.shape)
         lengths = torch.tensor(batch.shape[axis])
         if self.mask_key is not None:
             lengths = taken(batch, self.mask_key).reshape(batch.shape).sum(axis, keepdim=True)
         if bool((lengths < self.sub_seq_len).any()):
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"a trajectory of the batch has {int(lengths.min())} steps; expected at least sub_seq_len, "
                 f"{self.sub_seq_len}"
             )
@@ -62,7 +62,7 @@ class RandomCropTensorDict(Transform):
     def _axis(self, shape: Sequence[int]) -> int:
         axis = self.sample_dim + len(shape) if self.sample_dim < 0 else self.sample_dim
         if not 0 <= axis < len(shape):
-            raise BadArgument(f"sample_dim is {self.sample_dim}, and the batch size {list(shape)}")
+            raise InvalidArgumentError(f"sample_dim is {self.sample_dim}, and the batch size {list(shape)}")
         return axis
 
     def respec(self, spec: CompositeSpec) -> None:
@@ -104,7 +104,7 @@ class BurnInTransform(Transform):
     ) -> None:
         self.modules = list(modules) if isinstance(modules, Sequence) else [modules]
         if burn_in < 0:
-            raise BadArgument(f"burn_in is {burn_in}; expected at least 0")
+            raise InvalidArgumentError(f"burn_in is {burn_in}; expected at least 0")
         states = listed(_states(self.modules) if out_keys is None else out_keys)
         super().__init__(out_keys=states, in_keys=states)
         self.burn_in, self.context_key = burn_in, context_key
@@ -113,10 +113,12 @@ class BurnInTransform(Transform):
         """Run the modules over the first steps, and return the rest.
 
         Raises:
-            BadArgument: If the batch is not longer than `burn_in`.
+            InvalidArgumentError: If the batch is not longer than `burn_in`.
         """
         if batch.ndim < 2 or batch.shape[-1] <= self.burn_in:
-            raise BadArgument(f"the batch size is {list(batch.shape)}; expected [..., T] with T above {self.burn_in}")
+            raise InvalidArgumentError(
+                f"the batch size is {list(batch.shape)}; expected [..., T] with T above {self.burn_in}"
+            )
         context, rest = batch[..., : self.burn_in], batch[..., self.burn_in :]
         if self.burn_in and self.modules:
             self._warm_up(context.copy(), rest)
@@ -143,7 +145,7 @@ class BurnInTransform(Transform):
     def respec(self, spec: CompositeSpec) -> None:
         """Refuse: what modules write is not known before they run."""
         del spec
-        raise BadArgument("the spec of what modules write is not known", hint="look at a batch")
+        raise InvalidArgumentError("the spec of what modules write is not known", hint="look at a batch")
 
     def _facts(self) -> dict[str, Any]:
         return {"burn_in": self.burn_in}

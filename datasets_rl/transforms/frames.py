@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.settings import require_memory
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN
@@ -63,7 +63,7 @@ class CatFrames(OverTime):
         mask_key: Where is written which frames of a stack are padding, bool [*batch, N]; nowhere by default.
 
     Raises:
-        BadArgument: If `N`, `dim` or `padding` is none of these; all faults at once.
+        InvalidArgumentError: If `N`, `dim` or `padding` is none of these; all faults at once.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class CatFrames(OverTime):
         if padding not in {"same", "constant", "zeros"}:
             problems.append(f"padding is {padding!r}; expected 'same', 'constant' or 'zeros'")
         if problems:
-            raise BadArgument("; ".join(problems))
+            raise InvalidArgumentError("; ".join(problems))
         self.N, self.dim, self.future, self.mask_key = N, dim, future, mask_key
         self.padding, self.padding_value = padding, 0 if padding == "zeros" else padding_value
         self.as_inverse = as_inverse
@@ -172,7 +172,7 @@ class CatFrames(OverTime):
     def _joined(self, frames: Tensor, axis: int) -> Tensor:
         count = frames.ndim - axis - 1
         if -self.dim > count + 1:
-            raise BadArgument(f"dim is {self.dim}, and a frame has shape {list(frames.shape[axis + 1 :])}")
+            raise InvalidArgumentError(f"dim is {self.dim}, and a frame has shape {list(frames.shape[axis + 1 :])}")
         if -self.dim == count + 1:
             return frames
         # The axis of the frames comes before the one that they are concatenated along, and becomes one with it.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import TensorSpec
 from datasets_rl.transforms._base import Keys, Transform, any_like
 from datasets_rl.transforms._bounds import between, bounds_of, dtype_of, mapped
@@ -67,7 +67,7 @@ class ToTensorImage(_Picture):
     def each(self, value: Tensor) -> Tensor:
         """Return the picture with its channels first, as fractions."""
         if value.ndim < 3:
-            raise BadArgument(f"a picture has shape {list(value.shape)}; expected [..., H, W, C]")
+            raise InvalidArgumentError(f"a picture has shape {list(value.shape)}; expected [..., H, W, C]")
         first = self.shape_tolerant and value.shape[-3] in {1, 3} and value.shape[-1] not in {1, 3}
         whole = not value.is_floating_point() if self.from_int is None else self.from_int
         picture = value if first else value.movedim(-1, -3)
@@ -106,7 +106,7 @@ class Resize(_Picture):
         # torchvision's own names are members of an enumeration with these values.
         self.interpolation = str(getattr(interpolation, "value", interpolation))
         if self.interpolation not in _MODES:
-            raise BadArgument(f"interpolation is {self.interpolation!r}; expected one of {', '.join(_MODES)}")
+            raise InvalidArgumentError(f"interpolation is {self.interpolation!r}; expected one of {', '.join(_MODES)}")
 
     def each(self, value: Tensor) -> Tensor:
         """Scale a batch of pictures in one go."""
@@ -213,7 +213,9 @@ class GrayScale(_Picture):
     def each(self, value: Tensor) -> Tensor:
         """Weigh the channels."""
         if value.ndim < 3 or value.shape[-3] not in {1, 3}:
-            raise BadArgument(f"a picture has shape {list(value.shape)}; expected [..., 3, H, W] or [..., 1, H, W]")
+            raise InvalidArgumentError(
+                f"a picture has shape {list(value.shape)}; expected [..., 3, H, W] or [..., 1, H, W]"
+            )
         if value.shape[-3] == 1:
             return value
         red, green, blue = value.unbind(-3)
@@ -224,7 +226,7 @@ class GrayScale(_Picture):
 def _pair(w: Any, h: int | None) -> tuple[int, int]:
     pair = tuple(w) if isinstance(w, (tuple, list)) else (w, w if h is None else h)
     if len(pair) != 2 or any(not isinstance(size, int) or size < 1 for size in pair):
-        raise BadArgument(f"the size is {pair}; expected two whole numbers from 1")
+        raise InvalidArgumentError(f"the size is {pair}; expected two whole numbers from 1")
     return pair[0], pair[1]
 
 

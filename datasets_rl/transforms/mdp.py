@@ -43,7 +43,7 @@ def step_mdp(
         The next step; it shares the memory of its entries with the one before.
 
     Raises:
-        UnknownKey: If there is nothing under "next".
+        UnknownKeyError: If there is nothing under "next".
     """
     step = taken(tensordict, NEXT).copy()
     if keep_other:

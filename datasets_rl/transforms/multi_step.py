@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_TERMINATED
@@ -91,7 +91,7 @@ class MultiStepTransform(OverTime):
     @n_steps.setter
     def n_steps(self, n_steps: int) -> None:
         if n_steps < 1:
-            raise BadArgument(f"n_steps is {n_steps!r}; expected a whole number from 1")
+            raise InvalidArgumentError(f"n_steps is {n_steps!r}; expected a whole number from 1")
         self._n_steps = n_steps
 
     def found_in_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:

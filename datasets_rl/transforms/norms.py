@@ -10,7 +10,7 @@ from tensordict import is_tensor_collection
 from torch import Tensor
 
 from datasets_rl.checkpoint import refuse
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.manifest import Manifest
 from datasets_rl.specs import TensorSpec
 from datasets_rl.ted.keys import NEXT
@@ -31,7 +31,7 @@ class _Affine(Transform):
 
     def _both(self, value: Tensor) -> tuple[Tensor, Tensor]:
         if self.loc is None or self.scale is None:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"{type(self).__name__} has no loc and scale yet",
                 hint="give them to the constructor, or call init_stats(dataset)",
             )
@@ -126,8 +126,8 @@ class ObservationNorm(_Affine):
             This transform.
 
         Raises:
-            UnknownKey: If there is no such entry.
-            BadArgument: If nothing is known of it.
+            UnknownKeyError: If there is no such entry.
+            InvalidArgumentError: If nothing is known of it.
         """
         key = self.in_keys[0] if key is None else listed([key])[0]
         manifest = getattr(source, "manifest", source)
@@ -182,7 +182,7 @@ class VecNorm(Transform):
     ) -> None:
         super().__init__(in_keys, out_keys)
         if not 0 < decay <= 1:
-            raise BadArgument(f"decay is {decay}; expected a number in (0, 1]")
+            raise InvalidArgumentError(f"decay is {decay}; expected a number in (0, 1]")
         self.decay, self.eps = decay, eps
         self.frozen = False
         self._counts = [0.0] * len(self.in_keys)
@@ -232,7 +232,7 @@ class VecNorm(Transform):
     def _normal(self, place: int, value: Tensor) -> Tensor:
         mean, variance = self._means[place], self._variances[place]
         if mean is None or variance is None:
-            raise BadArgument("VecNorm has seen no data yet", hint="call fit(data), or unfreeze()")
+            raise InvalidArgumentError("VecNorm has seen no data yet", hint="call fit(data), or unfreeze()")
         dtype = value.dtype if value.is_floating_point() else torch.get_default_dtype()
         return (value - mean.to(value.device, dtype)).div_(variance.sqrt().clamp(min=self.eps).to(value.device, dtype))
 
@@ -241,7 +241,7 @@ class VecNorm(Transform):
         place = 0 if key is None else self.in_keys.index(listed([key])[0])
         mean, variance = self._means[place], self._variances[place]
         if mean is None or variance is None:
-            raise BadArgument("VecNorm has seen no data yet", hint="call fit(data)")
+            raise InvalidArgumentError("VecNorm has seen no data yet", hint="call fit(data)")
         dtype = torch.get_default_dtype()
         scale = variance.sqrt().clamp(min=self.eps)
         keys = self.in_keys[place : place + 1], self.out_keys[place : place + 1]
@@ -294,13 +294,13 @@ def _stored(manifest: Manifest, key: NestedKey) -> tuple[Tensor, Tensor]:
     known = manifest.statistics
     name = next((one for one in (".".join(path), ".".join(path[1:])) if one in known), None)
     if name is None:
-        raise UnknownKey(".".join(path), sorted(known))
+        raise UnknownKeyError(".".join(path), sorted(known))
     mean, std = (known[name].get(part) for part in ("mean", "std"))
     try:
         dtype = torch.get_default_dtype()
         return torch.tensor(mean, dtype=dtype), torch.tensor(std, dtype=dtype)
     except (TypeError, RuntimeError):
-        raise BadArgument(f"{name} has a mean of {mean} and a deviation of {std}; expected numbers") from None
+        raise InvalidArgumentError(f"{name} has a mean of {mean} and a deviation of {std}; expected numbers") from None
 
 
 def _measured(source: Any, key: NestedKey, reduce_dim: int | Sequence[int] | None) -> tuple[Tensor, Tensor]:
@@ -310,7 +310,9 @@ def _measured(source: Any, key: NestedKey, reduce_dim: int | Sequence[int] | Non
     elif isinstance(source, Tensor):
         axes = 0 if reduce_dim is None else reduce_dim
     else:
-        raise BadArgument(f"a {type(source).__name__} has no statistics; expected a dataset, a TensorDict or a tensor")
+        raise InvalidArgumentError(
+            f"a {type(source).__name__} has no statistics; expected a dataset, a TensorDict or a tensor"
+        )
     axes = (axes,) if isinstance(axes, int) else tuple(axes)
     values = source.double()
     dtype = source.dtype if source.is_floating_point() else torch.get_default_dtype()

@@ -10,7 +10,7 @@ import torch
 from tensordict import is_tensor_collection
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT
@@ -125,7 +125,7 @@ class Reward2GoTransform(_Sums):
         """Work the sums out for what is written.
 
         Raises:
-            BadArgument: If no episode ends there.
+            InvalidArgumentError: If no episode ends there.
         """
         if isinstance(data, list) and data and is_tensor_collection(data[0]):
             data = torch.stack(data)
@@ -133,7 +133,7 @@ class Reward2GoTransform(_Sums):
         done = batch.get(under_next(self.done_key or "done"), None)
         axis = TimeAxis.of(batch)
         if done is None or not axis.flat(done).reshape(-1, batch.shape[axis.place]).any(1).all():
-            raise BadArgument(
+            raise InvalidArgumentError(
                 "no episode ends in what is written, so that its rewards to go are not known",
                 hint="extend the buffer with whole episodes",
             )
@@ -192,7 +192,7 @@ class TargetReturn(_Sums):
     ) -> None:
         super().__init__(in_keys, "target_return" if out_keys is None else out_keys)
         if mode not in {"reduce", "constant"}:
-            raise BadArgument(f"mode is {mode!r}; expected 'reduce' or 'constant'")
+            raise InvalidArgumentError(f"mode is {mode!r}; expected 'reduce' or 'constant'")
         self.target_return, self.mode = target_return, mode
 
     def sums(self, rewards: Tensor, ends: Tensor) -> Tensor:
@@ -246,7 +246,7 @@ class StepCounter(OverTime):
     ) -> None:
         super().__init__([], [])
         if max_steps is not None and max_steps < 1:
-            raise BadArgument(f"max_steps is {max_steps}; expected at least 1")
+            raise InvalidArgumentError(f"max_steps is {max_steps}; expected at least 1")
         self.max_steps, self.truncated_key, self.update_done = max_steps, truncated_key, update_done
         self.step_count_key = step_count_key
 

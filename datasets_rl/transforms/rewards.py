@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import TensorSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT
@@ -39,7 +39,7 @@ class RewardClipping(Transform):
     ) -> None:
         super().__init__([_REWARD] if in_keys is None else in_keys, out_keys)
         if clamp_min is None and clamp_max is None:
-            raise BadArgument("clamp_min and clamp_max are None; expected at least one number")
+            raise InvalidArgumentError("clamp_min and clamp_max are None; expected at least one number")
         self.clamp_min, self.clamp_max = clamp_min, clamp_max
 
     def each(self, value: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.transforms._base import Keys, NestedKey, Transform, any_like, drop, taken
 from datasets_rl.transforms._bounds import between, bounds_of
@@ -23,7 +23,7 @@ class _Axes(Transform):
         """Move the spec as its data; where its kind cannot be moved like this, say shape and dtype."""
         try:
             moved: TensorSpec = spec.moved(self.each)
-        except BadArgument:
+        except InvalidArgumentError:
             return super().spec_of(spec)
         return moved
 
@@ -102,7 +102,7 @@ class PermuteTransform(_Axes):
         self.dims = tuple(dims)
         count = len(self.dims)
         if sorted(self.dims) != list(range(-count, 0)):
-            raise BadArgument(f"dims are {self.dims}; expected each of {list(range(-count, 0))} once")
+            raise InvalidArgumentError(f"dims are {self.dims}; expected each of {list(range(-count, 0))} once")
         self._back = tuple(self.dims.index(dim) - count for dim in range(-count, 0))
 
     def each(self, value: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ class CatTensors(Transform):
             return torch.cat(values, self.dim)
         except (RuntimeError, IndexError) as error:
             shapes = ", ".join(f"{key} {list(value.shape)}" for key, value in zip(self.in_keys, values, strict=True))
-            raise BadArgument(f"{shapes} cannot be concatenated along axis {self.dim}: {error}") from None
+            raise InvalidArgumentError(f"{shapes} cannot be concatenated along axis {self.dim}: {error}") from None
 
     def respec(self, spec: CompositeSpec) -> None:
         """Concatenate the specs: bounds where all of them have some."""
@@ -219,7 +219,7 @@ def _permuted(value: Tensor, dims: tuple[int, ...]) -> Tensor:
 def _expect_from_the_end(allowed: bool, **dims: int) -> None:
     wrong = [f"{name} is {dim}" for name, dim in dims.items() if dim >= 0]
     if wrong and not allowed:
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"{', '.join(wrong)}; expected below 0: counted from the last axis, so that it holds for any batch size",
             hint="or give allow_positive_dim=True",
         )

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms._base import NestedKey, flat_key, taken, under_next
 from datasets_rl.transforms._time import TimeAxis, positions
 
@@ -55,8 +55,8 @@ def split_trajectories(
         jagged layout.
 
     Raises:
-        BadArgument: If nothing says where trajectories end.
-        UnknownKey: If a key that was named does not exist.
+        InvalidArgumentError: If nothing says where trajectories end.
+        UnknownKeyError: If a key that was named does not exist.
     """
     axis = TimeAxis.of(rollout_tensordict)
     names = _NUMBERS if prefix is None else (_below(prefix, "traj_ids"),)
@@ -112,7 +112,7 @@ def _ends(steps: Any, axis: TimeAxis, numbers: Tensor | None, done_key: NestedKe
     elif numbers is None:
         done = steps.get(under_next("done"), None)
     if numbers is None and done is None:
-        raise BadArgument(
+        raise InvalidArgumentError(
             "neither a number of the trajectory nor a flag exists, so nothing says where one ends",
             hint="name what does: trajectory_key=..., or done_key=...",
         )

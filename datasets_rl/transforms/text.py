@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.transforms._base import Keys, NestedKey, Transform, any_like, taken
 from datasets_rl.transforms.unary import UnaryTransform, each_item, items_of, set_any
@@ -64,7 +64,7 @@ class Hash(UnaryTransform):
         try:
             return self.repertoire[_numbers(code)]
         except KeyError:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"no text of the {len(self.repertoire)} that are known has the hash {code.tolist()}",
                 hint="give the texts as repertoire=",
             ) from None
@@ -109,7 +109,9 @@ class Tokenizer(Transform):
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         if not callable(tokenizer) and not hasattr(tokenizer, "encode"):
-            raise BadArgument(f"tokenizer is {tokenizer!r}; expected a callable, or an object with a method encode")
+            raise InvalidArgumentError(
+                f"tokenizer is {tokenizer!r}; expected a callable, or an object with a method encode"
+            )
         self.tokenizer = tokenizer
         self.skip_special_tokens, self.add_special_tokens = skip_special_tokens, add_special_tokens
         self.max_length, self.padding, self.return_attention_mask = max_length, padding, return_attention_mask
@@ -142,10 +144,10 @@ class Tokenizer(Transform):
         """Add the specs of tokens and mask.
 
         Raises:
-            BadArgument: If their length depends on the texts.
+            InvalidArgumentError: If their length depends on the texts.
         """
         if self.max_length is None:
-            raise BadArgument("how many tokens a batch has depends on its texts", hint="give max_length")
+            raise InvalidArgumentError("how many tokens a batch has depends on its texts", hint="give max_length")
         for out_key in self.out_keys:
             shape = (*spec.shape, self.max_length)
             spec.set(out_key, any_like(torch.zeros(shape, dtype=torch.int64)))

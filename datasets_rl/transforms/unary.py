@@ -9,7 +9,7 @@ import torch
 from tensordict import is_non_tensor
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.transforms._base import Keys, NestedKey, Transform, any_like, expect_callable, taken
 
@@ -47,7 +47,7 @@ class UnaryTransform(Transform):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         expect_callable(fn)
         if self.in_keys_inv and inv_fn is None:
-            raise BadArgument(f"in_keys_inv are {self.in_keys_inv}, and there is no inv_fn")
+            raise InvalidArgumentError(f"in_keys_inv are {self.in_keys_inv}, and there is no inv_fn")
         self.fn, self.inv_fn = fn, inv_fn
 
     def apply(self, batch: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from datasets_rl.checkpoint import Stateful
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from datasets_rl.specs import TensorSpec
@@ -35,7 +35,7 @@ class Writer(Stateful, ABC):
             data: A step, or several with further leading axes, or a list of steps.
 
         Raises:
-            BadArgument: If it is not in the spec, with the path, the value and the bound; all faults at once.
+            InvalidArgumentError: If it is not in the spec, with the path, the value and the bound; all faults at once.
         """
         if self.spec is None:
             return
@@ -44,7 +44,7 @@ class Writer(Stateful, ABC):
             return
         reasons = [reason for number, step in enumerate(data) for reason in self.spec.misfits(step, f"step {number}")]
         if reasons:
-            raise BadArgument(f"not in the spec: {'; '.join(reasons)}")
+            raise InvalidArgumentError(f"not in the spec: {'; '.join(reasons)}")
 
     def register_storage(self, storage: Storage) -> None:
         """Be told where to write."""
@@ -54,10 +54,10 @@ class Writer(Stateful, ABC):
         """Return the storage.
 
         Raises:
-            BadArgument: If there is none yet.
+            InvalidArgumentError: If there is none yet.
         """
         if self._storage is None:
-            raise BadArgument(f"{type(self).__name__} has no storage", hint="give it to a ReplayBuffer")
+            raise InvalidArgumentError(f"{type(self).__name__} has no storage", hint="give it to a ReplayBuffer")
         return self._storage
 
     @abstractmethod

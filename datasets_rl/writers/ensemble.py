@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from datasets_rl.checkpoint import part_misfits
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.writers._base import Writer
 
 __all__ = ["WriterEnsemble"]
@@ -63,8 +63,8 @@ class WriterEnsemble(Writer):
         return f"{type(self).__name__}({', '.join(map(repr, self.writers))})"
 
 
-def _refused(verb: str, data: Any) -> BadArgument:
-    return BadArgument(
+def _refused(verb: str, data: Any) -> InvalidArgumentError:
+    return InvalidArgumentError(
         f"cannot {verb} {type(data).__name__}: an ensemble does not know to which of its buffers it belongs",
         hint=f"write to one of them: rb[i].{verb}(data)",
     )

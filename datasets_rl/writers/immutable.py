@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.writers._base import Writer
 
 __all__ = ["ImmutableDatasetWriter"]
@@ -25,11 +25,11 @@ class ImmutableDatasetWriter(Writer):
 
     def empty(self) -> None:
         """Refuse."""
-        raise BadArgument("a dataset cannot be emptied", hint="`delete()` removes it from the disk")
+        raise InvalidArgumentError("a dataset cannot be emptied", hint="`delete()` removes it from the disk")
 
 
-def _refused(verb: str, data: Any) -> BadArgument:
-    return BadArgument(
+def _refused(verb: str, data: Any) -> InvalidArgumentError:
+    return InvalidArgumentError(
         f"cannot {verb} {type(data).__name__}: a dataset is read-only",
         hint="write to a ReplayBuffer of your own",
     )

@@ -12,7 +12,7 @@ from tensordict import is_tensor_collection, lazy_stack
 from torch import Tensor
 
 from datasets_rl.checkpoint import refuse_spawn
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.ted.keys import NEXT_REWARD, Key, as_key, dotted
 from datasets_rl.writers._base import Writer
 
@@ -57,7 +57,7 @@ class TensorDictMaxValueWriter(Writer):
         self, rank_key: str | Key | None = None, reduction: str = "sum", *, spec: TensorSpec | None = None
     ) -> None:
         if reduction not in _REDUCTIONS:
-            raise BadArgument(f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}")
+            raise InvalidArgumentError(f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}")
         self.rank_key = NEXT_REWARD if rank_key is None else as_key(rank_key)
         self.reduction = reduction
         self.spec = spec
@@ -71,10 +71,10 @@ class TensorDictMaxValueWriter(Writer):
         """Be told where to write.
 
         Raises:
-            BadArgument: If a slot has lanes: steps of one time do not rank together.
+            InvalidArgumentError: If a slot has lanes: steps of one time do not rank together.
         """
         if storage.ndim > 1:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"{type(self).__name__} ranks slots, and one of this storage (ndim {storage.ndim}) holds several steps",
                 hint="store whole trajectories with ndim=1",
             )
@@ -101,7 +101,7 @@ class TensorDictMaxValueWriter(Writer):
             The row that each took, int64 [n]; -1 for those that were not kept.
 
         Raises:
-            BadArgument: If the data has no rank, or one is NaN; nothing has changed then.
+            InvalidArgumentError: If the data has no rank, or one is NaN; nothing has changed then.
         """
         if isinstance(data, list) and data:
             for element in data:
@@ -157,16 +157,16 @@ class TensorDictMaxValueWriter(Writer):
         _expect_collection(data)
         values = data.get(self.rank_key, None)
         if values is None:
-            raise UnknownKey(dotted(self.rank_key), [dotted(as_key(key)) for key in data.keys(True, True)])
+            raise UnknownKeyError(dotted(self.rank_key), [dotted(as_key(key)) for key in data.keys(True, True)])
         if values.is_complex() or not values.numel():
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"the rank {dotted(self.rank_key)!r} is {values.dtype} {list(values.shape)}; expected real numbers"
             )
         flat = values.detach().to("cpu", torch.float64).reshape(len(values), -1)
         ranks: NDArray[np.float64] = _REDUCTIONS[self.reduction](flat).numpy()
         odd = np.flatnonzero(np.isnan(ranks))
         if len(odd):
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"the rank {dotted(self.rank_key)!r} is NaN in {len(odd)} of {len(ranks)} elements, first in {odd[0]}",
                 hint="nothing was written; leave such elements out",
             )
@@ -222,7 +222,7 @@ class TensorDictMaxValueWriter(Writer):
 
 def _expect_collection(data: Any) -> None:
     if not is_tensor_collection(data):
-        raise BadArgument(
+        raise InvalidArgumentError(
             f"expected a TensorDict or tensorclass, which has a field to rank by; got {type(data).__name__}"
         )
 

@@ -21,7 +21,7 @@ from datasets_rl import (
     TensorDictMaxValueWriter,
     TensorDictReplayBuffer,
 )
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ from datasets_rl.errors import BadArgument
     ],
 )
 def test_what_is_no_such_argument_is_refused(made, options, says):
-    with pytest.raises(BadArgument, match=says):
+    with pytest.raises(InvalidArgumentError, match=says):
         made(**options)
 
 
@@ -61,7 +61,7 @@ def test_what_is_no_such_argument_is_refused(made, options, says):
     ids=["buffers", "storages", "samplers", "chances"],
 )
 def test_what_is_no_part_of_an_ensemble_is_refused(made, parts, options, says):
-    with pytest.raises(BadArgument, match=says):
+    with pytest.raises(InvalidArgumentError, match=says):
         made(*parts, **options)
 
 
@@ -77,14 +77,14 @@ def test_a_buffer_is_shared_from_the_start_if_asked(prefetch):
 def test_more_steps_than_there_is_memory_are_refused_and_nothing_is_held():
     rb = ReplayBuffer(storage=LazyTensorStorage(10**17))
 
-    with pytest.raises(BadArgument, match=r"100,000,000,000,000,000 steps need 800,000.* bytes"):
+    with pytest.raises(InvalidArgumentError, match=r"100,000,000,000,000,000 steps need 800,000.* bytes"):
         rb.extend(torch.zeros(3))
 
     assert len(rb) == 0
 
 
 def test_tensors_without_values_are_refused():
-    with pytest.raises(BadArgument, match="'a' is on the meta device"):
+    with pytest.raises(InvalidArgumentError, match="'a' is on the meta device"):
         ReplayBuffer(storage=LazyTensorStorage(9)).extend({"a": torch.zeros(3, device="meta")})
 
 
@@ -96,7 +96,7 @@ def test_a_transform_without_a_result_is_named(prefetch):
     rb = TensorDictReplayBuffer(storage=LazyTensorStorage(9), batch_size=2, prefetch=prefetch, transform=forgetful)
     rb.extend(TensorDict({"a": torch.zeros(3)}, [3]))
 
-    with pytest.raises(BadArgument, match=r"forgetful.* returned None"):
+    with pytest.raises(InvalidArgumentError, match=r"forgetful.* returned None"):
         rb.sample()
 
 

@@ -9,7 +9,7 @@ import torch
 from tensordict import NonTensorStack, TensorDict
 
 from datasets_rl import (
-    BadArgument,
+    InvalidArgumentError,
     LazyTensorStorage,
     Mixture,
     PrioritizedSampler,
@@ -82,17 +82,17 @@ class TestOneSetOfKeys:
             assert torch.equal(zeros, batch["index", "buffer_ids"] != owner)
 
     def test_refuse_raises_before_the_first_batch(self, kind):
-        with pytest.raises(BadArgument, match=re.escape("action  float32 [2]  -")):
+        with pytest.raises(InvalidArgumentError, match=re.escape("action  float32 [2]  -")):
             KINDS[kind](buffer(**action()), buffer())
 
     def test_the_first_line_names_the_keys(self, kind):
         many = {f"k{number}": torch.zeros(20) for number in range(9)}
-        with pytest.raises(BadArgument) as refused:
+        with pytest.raises(InvalidArgumentError) as refused:
             KINDS[kind](buffer(**action(), **many), buffer())
         assert refused.value.message.splitlines()[0] == (
             "the members do not fit together: only some have action, k0, k1, k2, k3, k4 and 4 more"
         )
-        with pytest.raises(BadArgument) as refused:
+        with pytest.raises(InvalidArgumentError) as refused:
             KINDS[kind](buffer(**action(), k0=torch.zeros(20)), buffer(k0=torch.zeros(20, 1)))
         assert refused.value.message.splitlines()[0] == (
             "the members do not fit together: only some have action; the dtype or the shape differs in k0"
@@ -131,7 +131,7 @@ class TestGrowingBuffers:
         assert "action" in rb.sample()
 
         online.extend(data())
-        with pytest.raises(BadArgument, match="action"):
+        with pytest.raises(InvalidArgumentError, match="action"):
             rb.sample()
 
     @pytest.mark.parametrize("prefetch", [None, 2])
@@ -210,7 +210,7 @@ def test_a_collate_function_gets_the_parts_as_the_buffers_gave_them():
 def test_objects_that_are_neither_tensors_nor_text_cannot_be_filled():
     things = {"thing": NonTensorStack(*[frozenset((1,))] * 20)}
 
-    with pytest.raises(BadArgument, match="missing='zero' cannot fill thing"):
+    with pytest.raises(InvalidArgumentError, match="missing='zero' cannot fill thing"):
         Mixture(buffer(**things), buffer(), missing="zero")
     assert "thing" not in Mixture(buffer(**things), buffer(), missing="drop", batch_size=4).sample()
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from datasets_rl import (
-    BadArgument,
+    InvalidArgumentError,
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
@@ -27,7 +27,7 @@ from datasets_rl import (
     TensorDictMaxValueWriter,
     TensorDictReplayBuffer,
 )
-from datasets_rl.errors import IntegrityFailed
+from datasets_rl.errors import IntegrityError
 
 SLOTS = 12
 
@@ -141,10 +141,10 @@ def test_an_edited_checkpoint_is_refused_as_damaged(saved, kind, data):
     elif json.dumps(edited) == json.dumps({key: value for key, value in document.items() if key != "digest"}):
         assert error is None  # as older releases wrote it
     elif "digest" in edited and {"kind", "state"} <= edited.keys():
-        assert type(error) is IntegrityFailed, repr(error)
+        assert type(error) is IntegrityError, repr(error)
         assert error.hint
     else:
-        assert error is None or type(error) in {IntegrityFailed, BadArgument}, repr(error)
+        assert error is None or type(error) in {IntegrityError, InvalidArgumentError}, repr(error)
 
 
 @pytest.mark.parametrize("kind", BUFFERS)
@@ -157,7 +157,7 @@ def test_an_edited_checkpoint_of_an_older_release_which_has_no_digest_is_refused
     document["state"] = data.draw(edits(state))
     error = load_edited(saved[kind], kind, document)
 
-    assert error is None or type(error) in {IntegrityFailed, BadArgument}, repr(error)
+    assert error is None or type(error) in {IntegrityError, InvalidArgumentError}, repr(error)
 
 
 @pytest.mark.parametrize("kind", BUFFERS)
@@ -176,12 +176,12 @@ def test_the_known_edits_are_refused_and_nothing_has_changed(saved, kind, edit):
         ring["structures"] = ring.pop("structure")
     else:
         ring["lanes"] = None
-    assert type(load_edited(saved[kind], kind, document)) is IntegrityFailed
+    assert type(load_edited(saved[kind], kind, document)) is IntegrityError
 
     document.pop("digest")
     buffer = filled(kind)
     before = buffer[:].clone()
-    with pytest.raises(BadArgument, match=r"structure|lanes"):
+    with pytest.raises(InvalidArgumentError, match=r"structure|lanes"):
         buffer.load_state_dict(_read(saved[kind], document))
     assert (buffer[:] == before).all()
 

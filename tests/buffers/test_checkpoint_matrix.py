@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 
 from datasets_rl import (
-    BadArgument,
+    InvalidArgumentError,
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
@@ -212,7 +212,7 @@ def test_a_smaller_buffer_refuses_and_stays_as_it_is(parts, tmp_path, monkeypatc
     written(smaller, 100, 7)
     before = content(smaller)
 
-    with pytest.raises(BadArgument, match="does not fit"):
+    with pytest.raises(InvalidArgumentError, match="does not fit"):
         smaller.loads(tmp_path)
     assert (content(smaller) == before).all()
     assert len(smaller) == 7 * smaller.storage.lanes
@@ -257,7 +257,7 @@ def test_a_damaged_state_is_refused_and_nothing_changes(damage, reason):
     damage(state)
     other = ReplayBuffer(storage=LazyTensorStorage(SLOTS + 1), batch_size=6)
     other.extend(steps(50, 2))
-    with pytest.raises(BadArgument, match=reason):
+    with pytest.raises(InvalidArgumentError, match=reason):
         other.load_state_dict(state)
     original._prefetch.close()
 
@@ -266,7 +266,7 @@ def test_a_damaged_state_is_refused_and_nothing_changes(damage, reason):
 
 def test_something_else_is_no_state():
     for state in ([1], {}, {"storage": {}}):
-        with pytest.raises(BadArgument, match="expected the state of a replay buffer"):
+        with pytest.raises(InvalidArgumentError, match="expected the state of a replay buffer"):
             ReplayBuffer().load_state_dict(state)
 
 
@@ -274,5 +274,5 @@ def test_a_list_is_not_taken_over_by_tensors_nor_they_by_a_list():
     for kind, other in ((ListStorage, LazyTensorStorage), (LazyTensorStorage, ListStorage)):
         buffer = ReplayBuffer(storage=kind(SLOTS))
         buffer.extend(steps(0, SLOTS + 4))
-        with pytest.raises(BadArgument, match="storage:"):
+        with pytest.raises(InvalidArgumentError, match="storage:"):
             ReplayBuffer(storage=other(SLOTS + 5)).load_state_dict(buffer.state_dict())

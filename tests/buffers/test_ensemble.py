@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 
 from datasets_rl import (
-    BadArgument,
+    InvalidArgumentError,
     LazyMemmapStorage,
     LazyTensorStorage,
     PrioritizedSampler,
@@ -109,7 +109,7 @@ def unlike():
 
 
 def test_keys_that_only_some_have_are_named():
-    with pytest.raises(BadArgument) as caught:
+    with pytest.raises(InvalidArgumentError) as caught:
         ReplayBufferEnsemble(*unlike(), sample_from_all=True)
 
     lines = [line.split() for line in caught.value.message.splitlines()[1:]]
@@ -132,7 +132,7 @@ def test_keys_that_only_some_have_are_dropped_or_filled_on_demand():
 
 
 def test_shapes_that_differ_are_explained_key_by_key():
-    with pytest.raises(BadArgument, match=r"x +float32 \[2\] +float32 \[3\]"):
+    with pytest.raises(InvalidArgumentError, match=r"x +float32 \[2\] +float32 \[3\]"):
         ReplayBufferEnsemble(member(0, x=torch.ones(20, 2)), member(1, x=torch.ones(20, 3)), sample_from_all=True)
 
 
@@ -159,7 +159,7 @@ def test_some_of_the_buffers_are_an_ensemble_with_their_chances():
 
 @pytest.mark.parametrize("verb", ["add", "extend"])
 def test_writing_to_all_at_once_is_refused(rb, verb):
-    with pytest.raises(BadArgument, match="does not know") as caught:
+    with pytest.raises(InvalidArgumentError, match="does not know") as caught:
         getattr(rb, verb)(TensorDict({"value": torch.ones(2)}, [2]))
     assert "rb[i]" in caught.value.hint
 
@@ -189,14 +189,14 @@ def test_it_can_be_put_together_from_parts():
     ids=["missing", "p", "all", "parts"],
 )
 def test_contradictions_are_refused(options, problem):
-    with pytest.raises(BadArgument, match=problem):
+    with pytest.raises(InvalidArgumentError, match=problem):
         ReplayBufferEnsemble(member(0), member(1), **options)
-    with pytest.raises(BadArgument, match="needs buffers"):
+    with pytest.raises(InvalidArgumentError, match="needs buffers"):
         ReplayBufferEnsemble(storages=StorageEnsemble(LazyTensorStorage(3)))
 
 
 def test_a_batch_that_cannot_be_divided_is_refused(rb):
-    with pytest.raises(BadArgument, match="multiple of"):
+    with pytest.raises(InvalidArgumentError, match="multiple of"):
         rb.sample(5)
 
 
@@ -225,7 +225,7 @@ def test_priorities_go_to_the_samplers_of_their_buffers():
     assert batch["value"].tolist() == [[4, 4], [10_004, 10_004]]
     assert batch["priority_weight"].shape == (2, 2)
     rb.update_tensordict_priority(batch.set("td_error", torch.tensor([[0.0, 0.0], [2.0, 2.0]])))
-    with pytest.raises(BadArgument):
+    with pytest.raises(InvalidArgumentError):
         rb[0].sample(1)
     assert rb[1].sample(1)["value"].tolist() == [10_004]
 
@@ -320,14 +320,14 @@ class TestAsABuffer:
             rb._prefetch.close()
 
     def test_ensembles_of_ensembles_are_refused(self, rb):
-        with pytest.raises(BadArgument, match=r"buffers \[0\] are ensembles themselves"):
+        with pytest.raises(InvalidArgumentError, match=r"buffers \[0\] are ensembles themselves"):
             ReplayBufferEnsemble(rb, member(2))
 
     @pytest.mark.parametrize("part", [RandomSampler(), RoundRobinWriter(), LazyTensorStorage(3)])
     def test_its_parts_cannot_be_exchanged(self, rb, part):
         verb = {RandomSampler: "sampler", RoundRobinWriter: "writer", LazyTensorStorage: "storage"}[type(part)]
         before = getattr(rb, verb)
-        with pytest.raises(BadArgument, match="cannot become a part of an ensemble"):
+        with pytest.raises(InvalidArgumentError, match="cannot become a part of an ensemble"):
             getattr(rb, f"set_{verb}")(part)
 
         assert getattr(rb, verb) is before
@@ -360,7 +360,7 @@ class TestAsABuffer:
         assert "value" in rb._repr_html_()
         rb.share()
         assert all(rb[number]._gate.shared for number in range(2))
-        with pytest.raises(BadArgument, match="names no buffer"):
+        with pytest.raises(InvalidArgumentError, match="names no buffer"):
             rb["value"]
 
     def test_one_buffer_may_be_in_it_twice(self):

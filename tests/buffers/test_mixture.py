@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from datasets_rl import (
-    BadArgument,
+    InvalidArgumentError,
     LazyTensorStorage,
     Mixture,
     PrioritizedSampler,
@@ -53,7 +53,7 @@ def test_keys_that_differ_are_told_one_by_one_before_the_first_batch():
     odd = member(1, more=torch.zeros(40), image=torch.zeros(40, 3, 8, 8, dtype=torch.uint8))
     plain = member(0, image=torch.zeros(40, 3, 4, 4))
 
-    with pytest.raises(BadArgument) as raised:
+    with pytest.raises(InvalidArgumentError) as raised:
         Mixture(plain, odd, names=["medium", "expert"])
 
     lines = [line.split() for line in raised.value.message.splitlines()[1:]]
@@ -76,7 +76,7 @@ def test_keys_that_only_some_have_are_dropped_or_filled(missing, there):
 
 
 def test_shapes_that_differ_are_refused_whatever_becomes_of_missing_keys():
-    with pytest.raises(BadArgument, match=r"extra +float32 \[2\] +float32 \[3\]"):
+    with pytest.raises(InvalidArgumentError, match=r"extra +float32 \[2\] +float32 \[3\]"):
         Mixture(member(0, extra=torch.zeros(40, 2)), member(1, extra=torch.zeros(40, 3)), missing="drop")
 
 

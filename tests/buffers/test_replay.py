@@ -13,7 +13,7 @@ import torch
 from stored_data import trajectory, write_dataset
 
 from datasets_rl.buffers import ReplayBuffer, TensorDictReplayBuffer
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers import RandomSampler, SamplerWithoutReplacement
 from datasets_rl.storages import DatasetStorage, TensorStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
@@ -104,9 +104,9 @@ def test_an_element_a_slice_and_a_mask_give_steps(buffer, storage):
 
 @pytest.mark.parametrize("verb", ["add", "extend"])
 def test_writes_are_refused(buffer, verb):
-    with pytest.raises(BadArgument, match="read-only"):
+    with pytest.raises(InvalidArgumentError, match="read-only"):
         getattr(buffer(), verb)(buffer()[0])
-    with pytest.raises(BadArgument, match="emptied"):
+    with pytest.raises(InvalidArgumentError, match="emptied"):
         buffer().empty()
 
 
@@ -120,18 +120,18 @@ def test_writes_are_refused(buffer, verb):
     ],
 )
 def test_arguments_that_exclude_each_other_are_refused(storage, options, problem):
-    with pytest.raises(BadArgument, match=problem):
+    with pytest.raises(InvalidArgumentError, match=problem):
         ReplayBuffer(storage=storage, **{"batch_size": 5, **options})
 
 
 def test_a_batch_size_is_needed_somewhere(storage):
     made = ReplayBuffer(storage=storage)
 
-    with pytest.raises(BadArgument, match="no batch size"):
+    with pytest.raises(InvalidArgumentError, match="no batch size"):
         made.sample()
-    with pytest.raises(BadArgument, match="batch_size is 0"):
+    with pytest.raises(InvalidArgumentError, match="batch_size is 0"):
         made.sample(0)
-    with pytest.raises(BadArgument, match="iterating needs"):
+    with pytest.raises(InvalidArgumentError, match="iterating needs"):
         next(iter(made))
 
 
@@ -362,7 +362,7 @@ def test_next_of_a_buffer_that_never_ends_goes_on(buffer):
 def test_an_iteration_that_failed_is_begun_anew():
     made = ReplayBuffer(batch_size=2)
     for _ in range(2):
-        with pytest.raises(BadArgument):
+        with pytest.raises(InvalidArgumentError):
             made.next()
     made.extend(torch.arange(4))
 
@@ -397,7 +397,7 @@ def test_what_is_put_into_the_transform_is_applied_from_then_on(buffer, prefetch
 
     assert torch.equal(batch["mine"], batch["index"] + 1)
     assert len(made.transforms) == 1
-    with pytest.raises(BadArgument, match="index is 3"):
+    with pytest.raises(InvalidArgumentError, match="index is 3"):
         made.transform.insert(3, print)
-    with pytest.raises(BadArgument, match="no callable"):
+    with pytest.raises(InvalidArgumentError, match="no callable"):
         made.transform.append(3)

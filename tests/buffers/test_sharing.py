@@ -14,7 +14,7 @@ from torch import multiprocessing as mp
 from torch.utils.data import DataLoader
 
 from datasets_rl import (
-    BadArgument,
+    InvalidArgumentError,
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
@@ -184,7 +184,7 @@ def test_four_processes_for_a_minute(storage, seconds):
 
 
 def test_what_cannot_be_shared_says_so():
-    with pytest.raises(BadArgument, match="cannot be shared"):
+    with pytest.raises(InvalidArgumentError, match="cannot be shared"):
         ReplayBuffer(storage=ListStorage(3)).share()
 
 
@@ -284,7 +284,7 @@ class TestLoader:
         assert runs[0] == runs[1]
 
     def test_a_batch_size_is_needed(self):
-        with pytest.raises(BadArgument, match="no batch size"):
+        with pytest.raises(InvalidArgumentError, match="no batch size"):
             SampledBatches(ReplayBuffer())
 
 
@@ -310,7 +310,7 @@ class TestSpawnNeverCopiesInSilence:
         rb = TensorDictReplayBuffer(**{"storage": LazyMemmapStorage(20), **made}, batch_size=4)
         process = mp.get_context("spawn").Process(target=_nothing, args=(rb,))
 
-        with pytest.raises(BadArgument, match=f"a {named} cannot be shared between processes") as raised:
+        with pytest.raises(InvalidArgumentError, match=f"a {named} cannot be shared between processes") as raised:
             process.start()
         assert raised.value.hint
 
@@ -325,7 +325,7 @@ class TestSpawnNeverCopiesInSilence:
 def test_a_checkpointer_is_refused_and_not_ignored():
     storage = LazyTensorStorage(4)
 
-    with pytest.raises(BadArgument, match="checkpointer is object; expected None"):
+    with pytest.raises(InvalidArgumentError, match="checkpointer is object; expected None"):
         storage.checkpointer = object()
     storage.checkpointer = None
     assert storage.checkpointer is None

@@ -12,9 +12,9 @@ import torch
 from tensordict import NonTensorStack, TensorDict
 
 from datasets_rl import (
-    BadArgument,
     BoundedTensorSpec,
     CompositeSpec,
+    InvalidArgumentError,
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
@@ -27,7 +27,7 @@ from datasets_rl import (
     TensorDictReplayBuffer,
     TensorStorage,
     Unbounded,
-    UnknownKey,
+    UnknownKeyError,
 )
 
 
@@ -193,7 +193,7 @@ def test_what_is_no_part_is_refused_and_nothing_changes(buffer):
     before = (made.storage, made.sampler, made.writer)
     for change in (made.set_storage, made.set_sampler, made.set_writer):
         for part in (3, RandomSampler):
-            with pytest.raises(BadArgument, match="has no method"):
+            with pytest.raises(InvalidArgumentError, match="has no method"):
                 change(part)
 
     assert (made.storage, made.sampler, made.writer) == before
@@ -213,9 +213,9 @@ def test_steps_whose_priority_is_none_are_not_written(buffer, priority):
     made = buffer(kind=TensorDictReplayBuffer, sampler=PrioritizedSampler(10, 0.7, 0.9))
     made.extend(steps(0, 2))
     before = made.sampler.state_dict()
-    with pytest.raises(BadArgument, match="priority"):
+    with pytest.raises(InvalidArgumentError, match="priority"):
         made.extend(steps(2, 3).set("td_error", torch.tensor([1.0, priority, 1.0])))
-    with pytest.raises(BadArgument, match="priority"):
+    with pytest.raises(InvalidArgumentError, match="priority"):
         made.add(steps(2, 1)[0].set("td_error", torch.tensor(priority)))
 
     assert numbers(made[:]) == [0, 1]
@@ -243,7 +243,7 @@ def test_an_emptied_buffer_starts_again(buffer):
     assert len(made) == 0
     with pytest.raises(IndexError):
         made[0]
-    with pytest.raises(BadArgument, match="no step"):
+    with pytest.raises(InvalidArgumentError, match="no step"):
         made.sample()
     made.extend(steps(20, 2))
     assert set(numbers(made.sample())) <= {20, 21}
@@ -254,7 +254,7 @@ def test_an_unknown_key_is_answered_with_the_known_ones(buffer):
     made = buffer()
     made.extend(steps(0, 2))
 
-    with pytest.raises(UnknownKey, match="observation"):
+    with pytest.raises(UnknownKeyError, match="observation"):
         made["next", "nothing"]
 
 
@@ -316,7 +316,7 @@ class TestFields:
     )
     def test_what_does_not_fit_a_field_is_refused_and_nothing_changes(self, lanes, key, value, problem):
         before = lanes[:].clone()
-        with pytest.raises(BadArgument, match=problem):
+        with pytest.raises(InvalidArgumentError, match=problem):
             lanes[key] = value
 
         assert (lanes[:] == before).all()
@@ -326,9 +326,9 @@ class TestFields:
         made.extend(steps(0, 3))
 
         assert made["next", "reward"].tolist() == [0, 1, 2]
-        with pytest.raises(UnknownKey, match="observation"):
+        with pytest.raises(UnknownKeyError, match="observation"):
             made["nothing"]
-        with pytest.raises(BadArgument, match="no fields"):
+        with pytest.raises(InvalidArgumentError, match="no fields"):
             made["observation"] = 1
 
     def test_fields_of_a_pytree_are_found_through_transforms_too(self, buffer):
@@ -342,7 +342,7 @@ class TestFields:
         made = TensorDictReplayBuffer(storage=LazyTensorStorage(4))
         made.extend(steps(0, 2).set("text", NonTensorStack("a", "b")))
 
-        with pytest.raises(BadArgument, match="objects"):
+        with pytest.raises(InvalidArgumentError, match="objects"):
             made["text"] = "c"
 
 
@@ -369,7 +369,7 @@ def test_what_has_no_axis_of_time_is_refused():
     made.extend(TensorDict({"a": torch.zeros(2, 3)}, [2, 3]))
 
     for buffer, data in ((made, made.sample()), (ReplayBuffer(storage=LazyTensorStorage(4, ndim=2)), torch.zeros(3))):
-        with pytest.raises(BadArgument, match="axis 1, which it lacks"):
+        with pytest.raises(InvalidArgumentError, match="axis 1, which it lacks"):
             buffer.extend(data)
 
 
@@ -412,7 +412,7 @@ def test_items_of_a_list_keep_their_form_in_a_batch():
 
 
 def test_all_faults_of_the_arguments_are_told_at_once():
-    with pytest.raises(BadArgument) as caught:
+    with pytest.raises(InvalidArgumentError) as caught:
         ReplayBuffer(storage=ListStorage(3), batch_size=0, sampler=3, transform=["x"], dim_extend=-1, prefetch=1.5)
 
     for part in (
@@ -430,7 +430,7 @@ def test_parts_may_be_given_as_classes_or_factories():
 
     assert made.storage.max_size == 7
     assert isinstance(made.sampler, RandomSampler)
-    with pytest.raises(BadArgument, match="without arguments"):
+    with pytest.raises(InvalidArgumentError, match="without arguments"):
         ReplayBuffer(storage=LazyTensorStorage)
 
 
@@ -448,7 +448,7 @@ def test_what_cannot_be_stacked_says_what_to_do():
     made = ReplayBuffer()
     made.extend([object(), object()])
 
-    with pytest.raises(BadArgument, match="object") as caught:
+    with pytest.raises(InvalidArgumentError, match="object") as caught:
         made.sample(2)
     assert "collate_fn" in caught.value.hint
 
@@ -466,7 +466,7 @@ def test_a_buffer_of_tensordicts_refuses_something_else():
     made = TensorDictReplayBuffer(storage=ListStorage(4))
 
     for write, data in ((made.extend, [1, 2]), (made.extend, torch.ones(3)), (made.add, "a")):
-        with pytest.raises(BadArgument, match="TensorDicts only") as caught:
+        with pytest.raises(InvalidArgumentError, match="TensorDicts only") as caught:
             write(data)
         assert "ReplayBuffer" in caught.value.hint
     assert len(made) == 0
@@ -592,7 +592,7 @@ class TestPriorities:
         assert self.only(made) == {6}
 
     def test_a_batch_without_an_index_says_what_to_do(self, made):
-        with pytest.raises(BadArgument, match="no 'index'") as caught:
+        with pytest.raises(InvalidArgumentError, match="no 'index'") as caught:
             made.update_tensordict_priority(steps(0, 2).set("td_error", torch.ones(2)))
         assert "update_priority" in caught.value.hint
 
@@ -606,7 +606,7 @@ class TestPriorities:
         assert info["priority_weight"].shape == (4,)
 
     def test_another_sampler_is_refused(self):
-        with pytest.raises(BadArgument, match="makes its own"):
+        with pytest.raises(InvalidArgumentError, match="makes its own"):
             PrioritizedReplayBuffer(alpha=1, beta=1, sampler=RandomSampler())
 
 
@@ -631,7 +631,7 @@ def test_a_sampler_that_is_too_small_is_refused_before_anything_is_written():
         lambda: made.set_sampler(small),
         lambda: ReplayBuffer(storage=LazyTensorStorage(5), sampler=small).set_storage(storage),
     ):
-        with pytest.raises(BadArgument, match="max_capacity is 5"):
+        with pytest.raises(InvalidArgumentError, match="max_capacity is 5"):
             attempt()
 
 
@@ -640,7 +640,7 @@ def test_a_state_of_something_else_is_refused(buffer, state):
     made = buffer()
     made.extend(steps(0, 3))
 
-    with pytest.raises(BadArgument, match="does not fit"):
+    with pytest.raises(InvalidArgumentError, match="does not fit"):
         made.load_state_dict(state)
     assert numbers(made[:]) == [0, 1, 2]
 
@@ -670,7 +670,9 @@ class TestSpecs:
             "list": lambda: made.extend([data[0], data[1]]),
         }
 
-        with pytest.raises(BadArgument, match=r"observation is 101.0 at .*expected a number in \[0.0, 100.0\]"):
+        with pytest.raises(
+            InvalidArgumentError, match=r"observation is 101.0 at .*expected a number in \[0.0, 100.0\]"
+        ):
             write[verb]()
         assert len(made) == 0
 

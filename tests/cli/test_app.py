@@ -16,7 +16,7 @@ import datasets_rl.cli
 from datasets_rl import library
 from datasets_rl.cli.app import main
 from datasets_rl.cli.commands import command_names
-from datasets_rl.errors import FetchFailed
+from datasets_rl.errors import FetchError
 
 
 def test_the_folder_is_the_list_of_commands():
@@ -215,7 +215,7 @@ def test_a_home_that_is_a_file_is_told_with_the_path_and_a_remedy(rlds, home):
 def test_an_error_is_a_json_document_where_json_is_asked_for(rlds):
     ran = rlds("path", "demo/pendulum", "--json")
 
-    assert ran.json["error"]["kind"] == "NotADataset"
+    assert ran.json["error"]["kind"] == "NotADatasetError"
     assert ran.json["error"]["code"] == ran.code == 3
     assert ran.err.startswith("rlds: ")
 
@@ -264,7 +264,7 @@ def test_failed_items_are_reported_and_the_others_are_done(rlds, home, monkeypat
 
 def test_a_single_failed_item_gives_its_own_code(rlds, monkeypatch):
     def failing(*_, **__):
-        raise FetchFailed("a.hdf5", [("http://a/", "status 404")])
+        raise FetchError("a.hdf5", [("http://a/", "status 404")])
 
     monkeypatch.setattr(library, "download", failing)
 

@@ -73,7 +73,7 @@ def test_without_an_address_that_works_the_code_is_that_of_the_network(rlds, mon
     ran = rlds("download", "d4rl/hopper-medium-v2", "--json")
 
     assert ran.code == 4
-    assert ran.json["datasets"][0]["error"]["kind"] == "Offline"
+    assert ran.json["datasets"][0]["error"]["kind"] == "OfflineError"
     assert "--from-local" in ran.err
 
 

@@ -11,21 +11,21 @@ from datasets_rl.cli.errors import EXIT_CODES, code_of, explain
 from datasets_rl.cli.output import Printer
 
 CASES = [
-    (errors.BadArgument("x is 0: expected 1"), 2),
-    (errors.UnknownKey("rewards", ["reward"]), 2),
-    (errors.UnknownId("a/b", ["a/c"], "2 ids"), 3),
-    (errors.NotADataset("/tmp/x"), 3),
-    (errors.FetchFailed("a.hdf5", [("http://a", "status 500"), ("http://b", "stalled")]), 4),
-    (errors.Offline("a.hdf5"), 4),
-    (errors.IntegrityFailed("a.hdf5", ["it is cut"]), 5),
-    (errors.ManifestInvalid("manifest.json", ["steps is -1"]), 5),
-    (errors.DiskFull("/data", 10, 1), 6),
-    (errors.MissingDependency("minari", "minari", "reading Minari"), 7),
-    (errors.ConversionFailed("a.hdf5", ["no column actions"]), 8),
-    (errors.PreprocessFailed("step 0 (function): it broke"), 8),
-    (errors.NotEnoughMemory("stack_frames needs 8 bytes of memory: this machine has 4"), 11),
-    (errors.Locked("a/b", "process 1 on here", "/tmp/lock"), 9),
-    (errors.NeedsYes("delete a/b"), 10),
+    (errors.InvalidArgumentError("x is 0: expected 1"), 2),
+    (errors.UnknownKeyError("rewards", ["reward"]), 2),
+    (errors.UnknownIdError("a/b", ["a/c"], "2 ids"), 3),
+    (errors.NotADatasetError("/tmp/x"), 3),
+    (errors.FetchError("a.hdf5", [("http://a", "status 500"), ("http://b", "stalled")]), 4),
+    (errors.OfflineError("a.hdf5"), 4),
+    (errors.IntegrityError("a.hdf5", ["it is cut"]), 5),
+    (errors.ManifestError("manifest.json", ["steps is -1"]), 5),
+    (errors.DiskFullError("/data", 10, 1), 6),
+    (errors.MissingDependencyError("minari", "minari", "reading Minari"), 7),
+    (errors.ConversionError("a.hdf5", ["no column actions"]), 8),
+    (errors.PreprocessError("step 0 (function): it broke"), 8),
+    (errors.NotEnoughMemoryError("stack_frames needs 8 bytes of memory: this machine has 4"), 11),
+    (errors.LockedError("a/b", "process 1 on here", "/tmp/lock"), 9),
+    (errors.ConfirmationRequiredError("delete a/b"), 10),
     (errors.DatasetsRLError("something else"), 1),
     (OSError(5, "Input/output error", "/data/a"), 1),
     (OSError(2, "No such file or directory", "/nodir/a"), 1),
@@ -33,8 +33,8 @@ CASES = [
     (OSError("no number"), 1),
     (MemoryError(), 11),
     (MemoryError("Unable to allocate 44 GiB"), 11),
-    (errors.BadArgument("no recipe and no step is named"), 2),
-    (errors.ConversionFailed("local/own", []), 8),
+    (errors.InvalidArgumentError("no recipe and no step is named"), 2),
+    (errors.ConversionError("local/own", []), 8),
 ]
 
 
@@ -63,14 +63,14 @@ def test_every_error_is_three_lines_what_why_and_what_next(error, capsys):
 
 
 def test_further_lines_of_a_message_are_for_programs():
-    told = explain(errors.BadArgument("they do not fit: a, b\n  key  x  y\n  a: 1"))
+    told = explain(errors.InvalidArgumentError("they do not fit: a, b\n  key  x  y\n  a: 1"))
 
     assert (told.what, told.why) == ("they do not fit", "a, b")
 
 
 def test_what_does_not_bring_a_hint_is_sent_to_the_help_of_its_command():
-    assert "rlds mix --help" in explain(errors.BadArgument("x is 0: expected 1"), "mix").hint
-    assert explain(errors.BadArgument("x is 0: expected 1", hint="give 1"), "mix").hint == "give 1"
+    assert "rlds mix --help" in explain(errors.InvalidArgumentError("x is 0: expected 1"), "mix").hint
+    assert explain(errors.InvalidArgumentError("x is 0: expected 1", hint="give 1"), "mix").hint == "give 1"
 
 
 @pytest.mark.parametrize("error", [error for error, _ in CASES], ids=lambda value: type(value).__name__)
@@ -104,7 +104,7 @@ def test_codes_are_there_once_and_in_order():
 
 
 def test_what_is_a_sentence_already_gets_no_second_verb():
-    told = explain(errors.IntegrityFailed("the files given are not those expected", ["a: it is cut"]))
+    told = explain(errors.IntegrityError("the files given are not those expected", ["a: it is cut"]))
 
     assert told.what == "the files given are not those expected"
-    assert explain(errors.IntegrityFailed("a.hdf5", ["it is cut"])).what == "a.hdf5 is not as expected"
+    assert explain(errors.IntegrityError("a.hdf5", ["it is cut"])).what == "a.hdf5 is not as expected"

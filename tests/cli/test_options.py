@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from datasets_rl.cli.options import exit_code, read_size, target
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_sizes_are_read_as_people_write_them(text, size):
 
 @pytest.mark.parametrize("text", ["", "0", "0.4", "-1", "MB", "1XB", "1 2", "1ib", "five", "1e9", "inf"])
 def test_what_is_no_size_above_0_is_refused(text):
-    with pytest.raises(BadArgument, match="is not a size; expected a number of bytes above 0"):
+    with pytest.raises(InvalidArgumentError, match="is not a size; expected a number of bytes above 0"):
         read_size(text)
 
 

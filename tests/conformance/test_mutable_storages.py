@@ -18,7 +18,7 @@ from tensordict import TensorDict, tensorclass
 from torch.utils import _pytree as pytree
 
 from datasets_rl import checkpoint
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage, TensorStorage
 
 
@@ -262,7 +262,7 @@ def test_slots_cannot_be_left_unwritten(variant, kind):
 
 def test_another_number_of_steps_than_slots_is_refused(variant, kind):
     storage = variant(kind)
-    with pytest.raises(BadArgument, match="2 slots are named for data of 3"):
+    with pytest.raises(InvalidArgumentError, match="2 slots are named for data of 3"):
         storage.set(range(2), kind(np.arange(3)))
     assert storage.held == 0
 
@@ -294,7 +294,7 @@ def test_nothing_is_written_of_data_that_does_not_fit(variant, kind):
     storage.set(range(4), kind(np.arange(4)))
     wrong = pytree.tree_map(lambda leaf: torch.zeros_like(leaf, dtype=torch.int8), kind(np.arange(2)))
     for slots, data in ((range(2), wrong), (0, kind(np.arange(2))), (range(2), kind(3)), (range(2), "text")):
-        with pytest.raises(BadArgument):
+        with pytest.raises(InvalidArgumentError):
             storage.set(slots, data)
 
     assert same(storage.get(slice(None)), kind(np.arange(4)))
@@ -332,7 +332,7 @@ def test_a_state_comes_into_a_smaller_storage_if_its_steps_fit(variant, kind):
     for target in (fits, small):
         target.set(0, kind(99))
     fits.load_state_dict(storage.state_dict())
-    with pytest.raises(BadArgument, match="it holds 5 slots; 4 fit"):
+    with pytest.raises(InvalidArgumentError, match="it holds 5 slots; 4 fit"):
         small.load_state_dict(storage.state_dict())
 
     assert same(fits.get(slice(None)), kind(np.arange(5)))
@@ -408,9 +408,9 @@ def test_lanes_that_do_not_divide_the_size_leave_a_rest(kind):
     too_many = LazyTensorStorage(7, ndim=2)
 
     assert storage.slots == 3
-    with pytest.raises(BadArgument, match="one slot has"):
+    with pytest.raises(InvalidArgumentError, match="one slot has"):
         too_many.set(0, kind(np.zeros(8, int)))
-    with pytest.raises(BadArgument):
+    with pytest.raises(InvalidArgumentError):
         storage.set(0, kind(np.zeros(3, int)))
     assert too_many.held == 0
 
@@ -495,7 +495,7 @@ def test_a_column_is_a_view_of_all_steps(variant):
     assert storage.column(("next", "reward")).tolist() == [[0], [1], [40], [3], [4]]
     assert storage.column(("next",))["reward"].tolist() == [[0], [1], [40], [3], [4]]
     assert storage.get(2)["next", "reward"].tolist() == [40]
-    with pytest.raises(BadArgument, match=r"'next\.rewards'"):
+    with pytest.raises(InvalidArgumentError, match=r"'next\.rewards'"):
         storage.column(("next", "rewards"))
 
 
@@ -526,7 +526,7 @@ def test_all_faults_of_data_are_told_at_once(variant):
     data["done"] = torch.zeros(2, 1)
     data["next", "reward"] = torch.zeros(2, dtype=torch.float16)
     data["next", "info"] = torch.zeros(2)
-    with pytest.raises(BadArgument) as caught:
+    with pytest.raises(InvalidArgumentError) as caught:
         storage.set(range(2), data)
 
     for part in (
@@ -541,9 +541,9 @@ def test_all_faults_of_data_are_told_at_once(variant):
 def test_one_element_for_extend_and_several_for_add_get_a_hint(variant):
     storage = variant(tensordicts)
     storage.set(range(5), tensordicts(np.arange(5)))
-    with pytest.raises(BadArgument, match="this looks like one element: give it to add"):
+    with pytest.raises(InvalidArgumentError, match="this looks like one element: give it to add"):
         storage.set(range(3), tensordicts(1))
-    with pytest.raises(BadArgument, match="this looks like several elements: give them to extend"):
+    with pytest.raises(InvalidArgumentError, match="this looks like several elements: give them to extend"):
         storage.set(0, tensordicts(np.arange(3)))
 
 
@@ -578,7 +578,7 @@ class TestListStorage:
 
     @pytest.mark.parametrize("data", ["text", {"a": 1}, 3], ids=repr)
     def test_what_is_no_sequence_is_refused(self, data):
-        with pytest.raises(BadArgument, match="is not several elements"):
+        with pytest.raises(InvalidArgumentError, match="is not several elements"):
             ListStorage().set(range(1), data)
 
     def test_outside_there_is_nothing(self):
@@ -610,7 +610,7 @@ class TestListStorage:
     def test_an_element_that_cannot_be_saved_is_named(self):
         storage = ListStorage()
         storage.set(range(2), [1, {"a": [object()]}])
-        with pytest.raises(BadArgument, match=r"element 1\['a'\]\[0\] is of type object"):
+        with pytest.raises(InvalidArgumentError, match=r"element 1\['a'\]\[0\] is of type object"):
             storage.state_dict()
 
     def test_a_state_that_does_not_fit_changes_nothing(self):
@@ -618,7 +618,7 @@ class TestListStorage:
         storage.set(range(3), [1, 2, 3])
         small.set(0, 7)
         for state in (storage.state_dict(), {}, {"items": [{"no": 1}], "written": 1}):
-            with pytest.raises(BadArgument):
+            with pytest.raises(InvalidArgumentError):
                 small.load_state_dict(copy.copy(state))
 
         assert small.get(slice(None)) == [7]

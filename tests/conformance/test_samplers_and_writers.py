@@ -10,7 +10,7 @@ from stored_data import trajectory, write_dataset
 from tensordict import TensorDict
 
 from datasets_rl import samplers, writers
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
@@ -42,7 +42,7 @@ class Nothing(Storage):
         raise IndexError(index)
 
     def set(self, cursor, data):
-        raise BadArgument(f"{data} at {cursor}")
+        raise InvalidArgumentError(f"{data} at {cursor}")
 
 
 @pytest.fixture
@@ -108,14 +108,14 @@ class SamplerContract:
             assert other.ran_out == sampler.ran_out
 
     def test_a_generator_that_is_none_is_refused(self):
-        with pytest.raises(BadArgument, match="generator"):
+        with pytest.raises(InvalidArgumentError, match="generator"):
             self.make().load_state_dict({**self.make().state_dict(), "generator": torch.zeros(3)})
 
     def test_a_damaged_state_is_refused_on_the_way_into_a_larger_ring(self):
         """A ring that has wrapped is brought into order first, and its sampler's state with it."""
         state = self.make().state_dict()
         damaged = dict.fromkeys(state, 7) | {"generator": 7}
-        with pytest.raises(BadArgument, match="generator"):
+        with pytest.raises(InvalidArgumentError, match="generator"):
             self.make().load_state_dict(self.make().renumbered(damaged, 1, 4))
 
     def test_a_pickled_sampler_goes_on_where_it_was(self, storage):
@@ -133,7 +133,7 @@ class SamplerContract:
         assert set(sampler.sample(storage, 4)[0].tolist()) <= set(range(10))
 
     def test_nothing_cannot_be_sampled(self):
-        with pytest.raises(BadArgument, match="no step"):
+        with pytest.raises(InvalidArgumentError, match="no step"):
             self.make().sample(Nothing(), 1)
 
 
@@ -198,7 +198,7 @@ class WriterContract:
         if not writer.state_dict():
             return
         before = repr(writer.state_dict())
-        with pytest.raises(BadArgument, match="does not fit"):
+        with pytest.raises(InvalidArgumentError, match="does not fit"):
             writer.load_state_dict({"other": 1})
         assert repr(writer.state_dict()) == before
 
@@ -249,7 +249,7 @@ class Writes:
         assert writer.extend(self.steps(0, 2)).tolist() == [0, 1]
 
     def test_without_a_storage_it_says_what_is_missing(self):
-        with pytest.raises(BadArgument, match="no storage"):
+        with pytest.raises(InvalidArgumentError, match="no storage"):
             self.make().extend(self.steps(0, 1))
 
     def test_a_pickled_writer_goes_on_where_it_was(self):
@@ -287,12 +287,12 @@ class TestImmutableDatasetWriter(WriterContract):
 
     @pytest.mark.parametrize("verb", ["add", "extend"])
     def test_writes_are_refused_with_a_way_out(self, verb):
-        with pytest.raises(BadArgument, match=f"cannot {verb} dict: a dataset is read-only") as caught:
+        with pytest.raises(InvalidArgumentError, match=f"cannot {verb} dict: a dataset is read-only") as caught:
             getattr(self.make(), verb)({})
         assert "ReplayBuffer" in caught.value.hint
 
     def test_a_dataset_cannot_be_emptied(self):
-        with pytest.raises(BadArgument, match="emptied"):
+        with pytest.raises(InvalidArgumentError, match="emptied"):
             self.make().empty()
 
 

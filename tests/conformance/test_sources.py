@@ -31,7 +31,7 @@ from datasets_rl import Selection, library, load, sources, verification
 from datasets_rl.cli.app import main
 from datasets_rl.cli.errors import EXIT_CODES
 from datasets_rl.datasets import dataset_class
-from datasets_rl.errors import BadArgument, DatasetsRLError, Offline, UnknownKey
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, OfflineError, UnknownKeyError
 from datasets_rl.format.journal import Journal
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
@@ -525,7 +525,7 @@ def test_a_field_that_there_is_not_is_refused(made, home, rlds):
 
 def test_files_are_chosen_by_globs(made, home):
     if not made.last:
-        with pytest.raises(BadArgument, match="no file is left"):
+        with pytest.raises(InvalidArgumentError, match="no file is left"):
             made.download(home, part={"include": ("*.no-such-file",)})
         return
     patterns = tuple(glob.escape(path) for path in sorted(made.last))
@@ -548,7 +548,7 @@ def test_the_first_files_that_fit_are_taken(made, home):
     sizes = {file.path: file.bytes for file in made.stored.manifest.raw}
     unsized = None in {asset.size for asset in made.contents.assets}
     if not made.last or unsized:
-        with pytest.raises(BadArgument, match="is not known" if unsized else "the first piece alone has"):
+        with pytest.raises(InvalidArgumentError, match="is not known" if unsized else "the first piece alone has"):
             made.download(home, part={"max_size": 1})
         return
     most = sum(sizes[path] for path in sizes if path not in made.last)
@@ -560,7 +560,7 @@ def test_the_first_files_that_fit_are_taken(made, home):
 
 def test_episodes_are_chosen_before_the_download(made, home):
     if not (made.case.episodes and "episodes" in sources.source(made.place.root.name).selects):
-        with pytest.raises(BadArgument, match="episodes"):
+        with pytest.raises(InvalidArgumentError, match="episodes"):
             made.download(home, part={"episodes": "0:1"})
         return
     wanted = made.stored.episodes["source"]
@@ -628,12 +628,12 @@ def test_a_part_shows_less_and_refuses_another_choice(made, home):
         assert {key for key in fields if key[0] != "next"} <= {*ROOT_FLAGS, EPISODE, ("X",), ("y",)}
         if "images" in part.get("options", {}):
             asked = Selection(options={"images": made.case.options.get("images", "decoded")})
-            with pytest.raises(BadArgument, match=r"was made with --images .*; --images .* was asked for"):
+            with pytest.raises(InvalidArgumentError, match=r"was made with --images .*; --images .* was asked for"):
                 kind(made.name, root=root, selection=asked)
             continue
         more = {"keys": ("no_such_field",), "episodes": ":", "exclude": ("nothing",), "options": {"checkpoints": "0:9"}}
         ((name, _),) = part.items()
-        with pytest.raises(BadArgument, match=r"holds .*; .* was asked for"):
+        with pytest.raises(InvalidArgumentError, match=r"holds .*; .* was asked for"):
             kind(made.name, root=root, selection=Selection(**{name: more[name]}), **made.closed)
 
 
@@ -744,7 +744,7 @@ def test_fields_that_are_known_beforehand_are_those_that_come(made, home):
     if not made.contents.keys:
         pytest.skip("the files tell")
     assert {*made.contents.keys} == {field.key for field in made.stored.schema} - {NEXT_DONE, EPISODE}
-    with pytest.raises(UnknownKey):
+    with pytest.raises(UnknownKeyError):
         made.download(home, part={"keys": ("observatoin",)})
     assert not [
         path for path in home.rglob("*") if path.is_file() and path.name in {Path(one).name for one in made.paths}
@@ -773,7 +773,7 @@ def test_without_a_network_what_is_stored_opens_and_the_rest_is_missing(made, ho
     if asset.urls and asset.urls[0].startswith("package:"):
         assert len(made.download(home)) == len(made.stored)
         return
-    with pytest.raises(Offline):
+    with pytest.raises(OfflineError):
         made.download(home)
     assert [*library.stored(home)] == []
     root = home / made.place.root.name

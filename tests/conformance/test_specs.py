@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, is_non_tensor, is_tensor_collection
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import (
     BinaryDiscreteTensorSpec,
     BoundedTensorSpec,
@@ -156,7 +156,7 @@ class SpecContract:
 
     def test_json_brings_it_back(self, spec):
         if not self.in_json:
-            with pytest.raises(BadArgument):
+            with pytest.raises(InvalidArgumentError):
                 spec.to_json()
             return
         text = json.dumps(spec.to_json(), allow_nan=False)
@@ -215,7 +215,7 @@ class SpecContract:
 
     def test_a_stack_of_unlike_specs_is_not_reshaped(self, spec):
         if not self.moves:
-            with pytest.raises(BadArgument, match="cannot be reshaped"):
+            with pytest.raises(InvalidArgumentError, match="cannot be reshaped"):
                 spec.unsqueeze(0).flatten()
 
     @pytest.mark.parametrize("wrong", [9, -9])
@@ -226,14 +226,14 @@ class SpecContract:
             spec.unsqueeze(wrong)
 
     def test_shapes_that_cannot_be_had_are_refused(self, spec):
-        with pytest.raises(BadArgument):
+        with pytest.raises(InvalidArgumentError):
             spec.expand(2, *spec.shape).reshape(7, 11)
-        with pytest.raises(BadArgument):
+        with pytest.raises(InvalidArgumentError):
             spec.expand(2, *spec.shape).expand(3, *spec.shape)
 
     def test_the_outcomes_are_as_many_as_the_cardinality_and_in_the_set(self, spec):
         if not self.countable:
-            with pytest.raises(BadArgument):
+            with pytest.raises(InvalidArgumentError):
                 spec.enumerate()
             return
         outcomes = spec.enumerate()
@@ -295,12 +295,12 @@ class LeafContract(SpecContract):
         assert not spec.expand(3, *spec.shape).is_in(drawn)
         if spec.ndim:
             assert not spec.is_in(drawn[..., :0])
-            with pytest.raises(BadArgument, match="shape"):
+            with pytest.raises(InvalidArgumentError, match="shape"):
                 spec.project(drawn[..., :0])
 
     def test_a_value_of_another_dtype_does_not_pass_the_type_check(self, spec):
         spec.type_check(spec.rand())
-        with pytest.raises(BadArgument, match=r"speed has dtype torch\.complex64"):
+        with pytest.raises(InvalidArgumentError, match=r"speed has dtype torch\.complex64"):
             spec.type_check(spec.rand().to(torch.complex64), "speed")
 
     def test_lists_and_arrays_and_flat_ones_are_encoded(self, spec):
@@ -311,9 +311,9 @@ class LeafContract(SpecContract):
                 continue  # its last axis may be a leading one
             assert torch.equal(spec.encode(value), drawn)
         if len(plain.shape):
-            with pytest.raises(BadArgument, match="cannot be encoded"):
+            with pytest.raises(InvalidArgumentError, match="cannot be encoded"):
                 spec.encode(np.zeros((5, 7)))
-        with pytest.raises(BadArgument):
+        with pytest.raises(InvalidArgumentError):
             spec.encode("text")
 
     def test_a_tensor_that_fits_is_not_copied(self, spec):
@@ -429,7 +429,7 @@ class TestMultiDiscreteOfUnlikeRows(LeafContract):
             lambda: spec.to_one_hot(spec.rand()),
             lambda: spec.update_mask(mask("11111")),
         ):
-            with pytest.raises(BadArgument, match="differs along the leading axes"):
+            with pytest.raises(InvalidArgumentError, match="differs along the leading axes"):
                 call()
 
 
@@ -460,7 +460,7 @@ class TestOneHot(LeafContract):
             lambda: torch.index_select(stacked, -1, torch.tensor([0])),
             lambda: stacked.reshape(-1) if stacked.shape[-1] > 1 else stacked.unbind(stacked.ndim - 1),
         ):
-            with pytest.raises(BadArgument, match="must stay as it is"):
+            with pytest.raises(InvalidArgumentError, match="must stay as it is"):
                 call()
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from stored_data import Model, plain, trajectory, write_dataset
 
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages import DatasetStorage
 from datasets_rl.storages.selection import SelectedRows
 from datasets_rl.storages.trajectories import PaddedTrajectories
@@ -102,7 +102,7 @@ class StorageContract:
         assert {key if isinstance(key, tuple) else (key,) for key in everything.keys(True, True)} == set(storage.keys())
 
     def test_an_unknown_key_is_answered_with_the_known_ones(self, storage):
-        with pytest.raises(UnknownKey, match="observation"):
+        with pytest.raises(UnknownKeyError, match="observation"):
             storage.column(("next", "nothing"))
 
     def test_what_comes_out_may_be_written_to_and_changes_nothing(self, storage, stored):
@@ -130,9 +130,9 @@ class StorageContract:
             leaf.copy_(rest[key])
 
     def test_writes_are_refused(self, storage):
-        with pytest.raises(BadArgument, match="read-only"):
+        with pytest.raises(InvalidArgumentError, match="read-only"):
             storage[0] = storage[0]
-        with pytest.raises(BadArgument, match="emptied"):
+        with pytest.raises(InvalidArgumentError, match="emptied"):
             storage.empty()
 
     def test_iterating_gives_the_elements(self, storage):
@@ -207,7 +207,7 @@ class TestSelectedRows(StorageContract):
 
     @pytest.mark.parametrize("rows", [[], [1, 1], [2, 1]], ids=repr)
     def test_rows_are_named_in_their_order_and_once(self, stored, rows):
-        with pytest.raises(BadArgument, match="ascending"):
+        with pytest.raises(InvalidArgumentError, match="ascending"):
             SelectedRows(DatasetStorage(stored), np.array(rows, np.int64))
 
 

@@ -13,7 +13,7 @@ import torch
 from tensordict import TensorDict
 
 from datasets_rl import transforms
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs import (
     BoundedTensorSpec,
     CompositeSpec,
@@ -357,14 +357,14 @@ def test_part_of_a_batch_is_transformed_as_in_the_whole(case):
 
 @only(lambda case: case.missing)
 def test_a_missing_key_is_named(case):
-    with pytest.raises(UnknownKey, match="among something"):
+    with pytest.raises(UnknownKeyError, match="among something"):
         case.make()(TensorDict({"something": torch.zeros(2, 3)}, [2, 3]))
 
 
 @only(lambda case: not isinstance(case.make(), Compose))
 def test_it_takes_tensordicts_only(case):
     """Pytrees are what plain functions are for."""
-    with pytest.raises(BadArgument, match="was given a dict; expected a TensorDict"):
+    with pytest.raises(InvalidArgumentError, match="was given a dict; expected a TensorDict"):
         case.make()({"observation": torch.zeros(3)})
 
 

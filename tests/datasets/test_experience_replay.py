@@ -14,7 +14,14 @@ from stored_data import trajectory, write_dataset
 from datasets_rl import library, loading, verification
 from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, StoredExperienceReplay, open_dataset
 from datasets_rl.demo import __file__ as demo_folder
-from datasets_rl.errors import BadArgument, IntegrityFailed, ManifestInvalid, NotADataset, UnknownId, UnknownKey
+from datasets_rl.errors import (
+    IntegrityError,
+    InvalidArgumentError,
+    ManifestError,
+    NotADatasetError,
+    UnknownIdError,
+    UnknownKeyError,
+)
 from datasets_rl.manifest import Manifest
 from datasets_rl.samplers import RandomSampler, SliceSampler
 
@@ -76,7 +83,7 @@ def test_a_key_gives_one_field_and_a_group_gives_all_below_it(pendulum):
 
 @pytest.mark.parametrize("key", ["nothing", ("next", "action"), "next.nothing", ("observation", "x")])
 def test_an_unknown_key_is_answered_with_the_known_ones(pendulum, key):
-    with pytest.raises(UnknownKey, match=r"next\.reward"):
+    with pytest.raises(UnknownKeyError, match=r"next\.reward"):
         _ = pendulum[key]
 
 
@@ -135,7 +142,7 @@ def test_nothing_done_to_what_comes_out_changes_the_dataset(pendulum):
 
 
 def test_a_dataset_that_is_not_there_is_not_made_unless_asked_for(tmp_path):
-    with pytest.raises(NotADataset, match="not downloaded") as caught:
+    with pytest.raises(NotADatasetError, match="not downloaded") as caught:
         DemoExperienceReplay("pendulum", root=tmp_path, download=False)
     assert caught.value.hint == "rlds download demo/pendulum"
     assert not list(tmp_path.iterdir())
@@ -146,7 +153,7 @@ def test_a_root_is_looked_into_whatever_lies_in_the_working_folder(tmp_path, mon
     write_dataset(tmp_path / "demo" / "pendulum", [trajectory(2)])
     monkeypatch.chdir(tmp_path)
 
-    with pytest.raises(NotADataset):
+    with pytest.raises(NotADatasetError):
         DemoExperienceReplay("pendulum", root=tmp_path / "elsewhere", download=False)
 
 
@@ -167,13 +174,13 @@ def test_force_mends_a_damaged_dataset_and_true_refuses_it(tmp_path):
     with (folder / "rows.npy").open("r+b") as stream:
         stream.truncate(1000)
 
-    with pytest.raises(IntegrityFailed, match=r"rows\.npy is 1,000 bytes"):
+    with pytest.raises(IntegrityError, match=r"rows\.npy is 1,000 bytes"):
         DemoExperienceReplay("pendulum", root=tmp_path)
     assert len(DemoExperienceReplay("pendulum", root=tmp_path, download="force")) > 0
 
 
 def test_download_has_three_values(tmp_path):
-    with pytest.raises(BadArgument, match="expected True, False or 'force'"):
+    with pytest.raises(InvalidArgumentError, match="expected True, False or 'force'"):
         DemoExperienceReplay("pendulum", root=tmp_path, download="maybe")
 
 
@@ -182,7 +189,7 @@ def test_delete_removes_everything(tmp_path):
     dataset.delete()
 
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-    with pytest.raises(NotADataset):
+    with pytest.raises(NotADatasetError):
         DemoExperienceReplay("pendulum", root=tmp_path, download=False)
 
 
@@ -191,12 +198,12 @@ def test_delete_removes_everything(tmp_path):
     [({"terminate_on_end": False}, "terminate_on_end"), ({"dataset_id": None}, "no dataset_id")],
 )
 def test_arguments_that_exclude_each_other_are_refused(tmp_path, options, problem):
-    with pytest.raises(BadArgument, match=problem):
+    with pytest.raises(InvalidArgumentError, match=problem):
         D4RLExperienceReplay(**{"dataset_id": "maze2d-umaze-v1", "root": tmp_path, **options})
 
 
 def test_a_near_miss_of_an_id_names_the_nearest():
-    with pytest.raises(UnknownId, match=r"did you mean .*hopper-medium-v2"):
+    with pytest.raises(UnknownIdError, match=r"did you mean .*hopper-medium-v2"):
         D4RLExperienceReplay("hoper-medium-v2")
 
 
@@ -208,7 +215,7 @@ def test_any_folder_is_opened_by_its_path(tmp_path):
     assert dataset.root == tmp_path
     dataset.delete()
     assert not (tmp_path / "toy").exists()
-    with pytest.raises(NotADataset):
+    with pytest.raises(NotADatasetError):
         open_dataset(tmp_path / "toy")
 
 
@@ -245,7 +252,7 @@ def with_metadata(folder, metadata, files=()):
 def test_metadata_that_reach_out_or_contradict_themselves_are_refused(tmp_path, metadata):
     dataset = with_metadata(tmp_path / "toy", metadata)
 
-    with pytest.raises(ManifestInvalid, match="metadata"):
+    with pytest.raises(ManifestError, match="metadata"):
         _ = dataset.metadata
 
 
@@ -257,7 +264,7 @@ def test_metadata_that_are_a_pickle_are_refused(tmp_path):
     listed = [{"path": "w.npy", "bytes": path.stat().st_size, "sha256": ""}]
     dataset = with_metadata(tmp_path / "toy", {"w": {"file": "w.npy"}}, listed)
 
-    with pytest.raises(IntegrityFailed, match=r"w\.npy"):
+    with pytest.raises(IntegrityError, match=r"w\.npy"):
         _ = dataset.metadata
 
 
@@ -274,7 +281,7 @@ def test_a_folder_that_holds_more_than_the_dataset_is_not_deleted(tmp_path):
     (tmp_path / "toy" / "notes").mkdir()
     (tmp_path / "toy" / "notes" / "thesis.tex").write_text("years of work")
 
-    with pytest.raises(BadArgument, match=r"notes/thesis\.tex"):
+    with pytest.raises(InvalidArgumentError, match=r"notes/thesis\.tex"):
         open_dataset(tmp_path / "toy").delete()
 
     assert (tmp_path / "toy" / "notes" / "thesis.tex").read_text() == "years of work"
@@ -285,7 +292,7 @@ def test_foreign_files_in_a_downloaded_dataset_survive(tmp_path, act):
     folder = library.download("demo/pendulum", root=tmp_path)
     (folder / "thesis.tex").write_text("years of work")
 
-    with pytest.raises(BadArgument, match=r"thesis\.tex"):
+    with pytest.raises(InvalidArgumentError, match=r"thesis\.tex"):
         library.remove("demo/pendulum", root=tmp_path) if act == "remove" else library.download(
             "demo/pendulum", root=tmp_path, force=True
         )
@@ -358,13 +365,13 @@ def test_a_draw_from_the_specs_is_in_them(pendulum):
 )
 def test_arguments_of_another_kind_are_refused(pendulum, home, options):
     del pendulum
-    with pytest.raises(BadArgument):
+    with pytest.raises(InvalidArgumentError):
         DemoExperienceReplay("pendulum", root=home / "demo", **options)
 
 
 @pytest.mark.parametrize("size", [1.5, "3", True, 0, -1])
 def test_batch_sizes_of_another_kind_are_refused(pendulum, size):
-    with pytest.raises(BadArgument, match="expected a whole number from 1"):
+    with pytest.raises(InvalidArgumentError, match="expected a whole number from 1"):
         pendulum.sample(size)
 
 

@@ -35,10 +35,10 @@ from datasets_rl import (
     SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
     UnknownFinalWarning,
-    UnknownKey,
+    UnknownKeyError,
     open_dataset,
 )
-from datasets_rl.errors import BadArgument, IntegrityFailed
+from datasets_rl.errors import IntegrityError, InvalidArgumentError
 from datasets_rl.ted.table import EpisodeTable
 
 MASK = ("next", "final_known")
@@ -115,7 +115,7 @@ def test_any_index_gives_the_mask_and_its_place_in_the_column(tmp_path_factory, 
     if all(wanted):
         assert MASK not in dataset
         assert MASK not in dataset[rows].keys(True, True)
-        with pytest.raises(UnknownKey, match="final_known"):
+        with pytest.raises(UnknownKeyError, match="final_known"):
             _ = dataset[MASK]
         return
 
@@ -200,7 +200,7 @@ def test_the_specs_know_the_key(tmp_path):
 def test_a_manifest_that_counts_other_unknown_observations_than_the_table_is_refused(tmp_path):
     stored = write_dataset(tmp_path / "toy", trajectories(), final_unknown=0)
 
-    with pytest.raises(IntegrityFailed, match=r"4 final observations are unknown; the manifest says 0"):
+    with pytest.raises(IntegrityError, match=r"4 final observations are unknown; the manifest says 0"):
         _ = open_dataset(stored.folder).episodes
 
 
@@ -220,7 +220,7 @@ def test_dropping_leaves_out_exactly_the_transitions_without_a_next_observation(
     stored = write_dataset(tmp_path_factory.mktemp("dropped") / "toy", trajectories(of))
     kept = kept_by_hand(of, which)
     if not kept:
-        with pytest.raises(BadArgument, match="leaves none"):
+        with pytest.raises(InvalidArgumentError, match="leaves none"):
             open_dataset(stored.folder, final_unknown=which)
         return
     dataset, model = open_dataset(stored.folder, final_unknown=which), Model(trajectories(of))
@@ -260,7 +260,7 @@ def test_slices_end_where_the_observation_is_known(folder):
 
 
 def test_another_word_is_refused(folder):
-    with pytest.raises(BadArgument, match="'drop_truncated'"):
+    with pytest.raises(InvalidArgumentError, match="'drop_truncated'"):
         open_dataset(folder, final_unknown="no")
 
 

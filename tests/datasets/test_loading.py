@@ -11,7 +11,7 @@ from d4rl_files import mujoco
 
 from datasets_rl import Selection, library, load, open_dataset, sources
 from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, StoredExperienceReplay, dataset_class
-from datasets_rl.errors import BadArgument, NotADataset, UnknownId
+from datasets_rl.errors import InvalidArgumentError, NotADatasetError, UnknownIdError
 
 NAME = "bullet-maze2d-open-v0"
 FIELDS = Selection(keys=("observation",))
@@ -55,10 +55,10 @@ def test_a_folder_of_the_working_directory_never_hides_an_id(home, tmp_path, mon
 @pytest.mark.parametrize(
     ("given", "kind", "says"),
     [
-        ("./nothing", NotADataset, "nothing is not a dataset: it does not exist"),
-        ("nothing/td3", UnknownId, "no dataset 'nothing'"),
-        ("", UnknownId, "no dataset ''"),
-        ("mix.toml", BadArgument, r'expected an id or a folder\nload_mixture\("mix.toml"\)'),
+        ("./nothing", NotADatasetError, "nothing is not a dataset: it does not exist"),
+        ("nothing/td3", UnknownIdError, "no dataset 'nothing'"),
+        ("", UnknownIdError, "no dataset ''"),
+        ("mix.toml", InvalidArgumentError, r'expected an id or a folder\nload_mixture\("mix.toml"\)'),
     ],
 )
 def test_what_is_no_dataset_is_named_with_what_to_do(given, kind, says, tmp_path, monkeypatch):
@@ -71,7 +71,7 @@ def test_what_is_no_dataset_is_named_with_what_to_do(given, kind, says, tmp_path
 
 @pytest.mark.parametrize("arguments", [{"root": "."}, {"download": "force"}])
 def test_a_folder_takes_no_argument_that_only_an_id_has(arguments, tmp_path):
-    with pytest.raises(BadArgument, match="is a folder, which opens where it lies"):
+    with pytest.raises(InvalidArgumentError, match="is a folder, which opens where it lies"):
         load(tmp_path, **arguments)
 
 
@@ -86,13 +86,15 @@ def test_a_folder_takes_no_argument_that_only_an_id_has(arguments, tmp_path):
     ],
 )
 def test_a_mistyped_argument_is_named_with_the_nearest_before_anything_is_fetched(home, dataset_id, argument, near):
-    with pytest.raises(BadArgument, match=rf"has no argument '{argument}'.*\ndid you mean {near}"):
+    with pytest.raises(InvalidArgumentError, match=rf"has no argument '{argument}'.*\ndid you mean {near}"):
         load(dataset_id, **{argument: 3})
     assert not home.exists()
 
 
 def test_an_argument_that_a_class_does_not_have_is_refused_with_those_that_it_has():
-    with pytest.raises(BadArgument, match="OpenMLExperienceReplay has no argument 'split_trajs'; it has batch_size"):
+    with pytest.raises(
+        InvalidArgumentError, match="OpenMLExperienceReplay has no argument 'split_trajs'; it has batch_size"
+    ):
         load("openml/magic", split_trajs=True)
 
 
@@ -100,7 +102,7 @@ def test_every_class_takes_what_load_spells_out_and_a_selection():
     spelled = [one for one in inspect.signature(load).parameters if one not in {"dataset_id", "options"}]
     for source in sources.names():
         lacking = {"openml": {"split_trajs"}}.get(source, set())
-        with pytest.raises(BadArgument, match="has no argument 'no_such'; it has") as caught:
+        with pytest.raises(InvalidArgumentError, match="has no argument 'no_such'; it has") as caught:
             load(f"{source}/{next(iter(sources.source(source).ids()), 'own')}", no_such=1)
         named = caught.value.message.partition("it has ")[2].split(", ")
         assert set(spelled) - lacking <= set(named), source
@@ -143,7 +145,7 @@ def test_without_a_download_a_larger_part_is_refused_with_what_adds_it(raw):
         lambda part: D4RLExperienceReplay(NAME, selection=part, download=False),
         lambda part: open_dataset(folder, selection=part),
     ):
-        with pytest.raises(BadArgument, match=says):
+        with pytest.raises(InvalidArgumentError, match=says):
             refused(Selection(keys=("action",)))
     assert len(open_dataset(folder, selection=FIELDS)) == len(load(folder))
 
@@ -183,5 +185,5 @@ def test_files_that_are_restricted_in_two_ways_count_no_episodes_together(raw):
     )
 
     assert library.missing_part(folder, Selection("0:3", include=("a",))) is None
-    with pytest.raises(BadArgument, match="which counts its episodes over other files"):
+    with pytest.raises(InvalidArgumentError, match="which counts its episodes over other files"):
         library.missing_part(folder, Selection("0:3", include=("b",)))

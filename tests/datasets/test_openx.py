@@ -12,7 +12,7 @@ from upstreams import bucket
 
 from datasets_rl import OpenXExperienceReplay, Selection
 from datasets_rl.datasets.streaming import Stream
-from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, NotADataset, UnknownKey
+from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, NotADatasetError, UnknownKeyError
 from datasets_rl.samplers import RandomSampler, SliceSampler, SliceSamplerWithoutReplacement
 from datasets_rl.sources import openx
 from datasets_rl.ted.episode import Texts
@@ -221,7 +221,7 @@ def test_short_trajectories_are_filled_up_where_one_says_with_what(streamed, pad
 
 
 def test_a_trajectory_that_is_too_short_is_an_error_or_taken_whole(streamed):
-    with pytest.raises(BadArgument, match="a trajectory has 2 steps; expected 4 for a slice"):
+    with pytest.raises(InvalidArgumentError, match="a trajectory has 2 steps; expected 4 for a slice"):
         list(streamed(4, slice_len=4, shuffle=False))
 
     dataset = streamed(20, slice_len=4, strict_length=False, shuffle=False)
@@ -240,7 +240,7 @@ def test_iterated_without_a_batch_size_slices_are_cut(streamed):
 @pytest.mark.parametrize("size", [3, 5])
 def test_a_batch_that_slices_do_not_fill_is_refused(streamed, size):
     for options in ({"num_slices": 2}, {"slice_len": 2}):
-        with pytest.raises(BadArgument, match="multiple of num_slices or slice_len"):
+        with pytest.raises(InvalidArgumentError, match="multiple of num_slices or slice_len"):
             streamed(**options).sample(size)
 
 
@@ -315,7 +315,7 @@ def test_what_breaks_on_the_way_is_told(streamed, tmp_path):
     raw.spoil_bytes(raw.flipped, tmp_path / "tree")
     dataset = streamed(shuffle=False)
 
-    with pytest.raises(ConversionFailed, match="does not have the CRC32C"):
+    with pytest.raises(ConversionError, match="does not have the CRC32C"):
         list(dataset)
     assert on_disk(dataset)[0] != []
 
@@ -326,13 +326,13 @@ def test_a_stream_that_broke_begins_anew(streamed, tmp_path):
 
     for _ in range(2):
         assert source(dataset, dataset.sample(1)) == 0
-        with pytest.raises(ConversionFailed):
+        with pytest.raises(ConversionError):
             dataset.sample(1)
     raw.write_records(tmp_path / "tree", [raw.FILES[1]] * 3)
     raw.spoil_bytes(raw.flipped, tmp_path / "tree")
     other = streamed(num_slices=1, shuffle=False, selection=Selection(episodes="1"))
     for _ in range(2):
-        with pytest.raises(ConversionFailed):
+        with pytest.raises(ConversionError):
             other.sample(1)
 
 
@@ -348,16 +348,16 @@ def test_a_stream_has_no_length_no_index_and_no_folder(streamed):
     dataset = streamed()
 
     for ask in (lambda: len(dataset), lambda: dataset[0], lambda: dataset.data_path):
-        with pytest.raises(BadArgument, match="streamed"):
+        with pytest.raises(InvalidArgumentError, match="streamed"):
             ask()
-    with pytest.raises(UnknownKey):
+    with pytest.raises(UnknownKeyError):
         dataset.texts("language_instruction")
     assert repr(dataset) == "OpenXExperienceReplay(Stream('openx/cmu_stretch', 3 shards))"
 
 
 def test_a_stream_that_nobody_has_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_OFFLINE", "1")
-    with pytest.raises(FetchFailed):
+    with pytest.raises(FetchError):
         Stream("openx/cmu_stretch", root=tmp_path, selection=Selection(), room=0)
 
 
@@ -380,7 +380,7 @@ def test_a_stream_that_nobody_has_is_told(tmp_path, monkeypatch):
     ],
 )
 def test_arguments_that_exclude_each_other_or_mean_nothing_are_refused(tmp_path, options, says):
-    with pytest.raises(BadArgument, match=says):
+    with pytest.raises(InvalidArgumentError, match=says):
         OpenXExperienceReplay(raw.NAME, root=tmp_path, **options)
     assert [*tmp_path.iterdir()] == []
 
@@ -412,5 +412,5 @@ def test_a_downloaded_set_is_iterated_trajectory_by_trajectory_too():
 
 @pytest.mark.usefixtures("served")
 def test_what_is_not_there_is_not_opened():
-    with pytest.raises(NotADataset):
+    with pytest.raises(NotADatasetError):
         OpenXExperienceReplay(raw.NAME, download=False, streaming=False)

@@ -63,7 +63,7 @@ def rejected(call):
     """Whether a call is refused; how, is each library's own affair."""
     try:
         call()
-    except (ValueError, RuntimeError, TypeError, ours.BadArgument):
+    except (ValueError, RuntimeError, TypeError, ours.InvalidArgumentError):
         return True
     return False
 
@@ -459,9 +459,9 @@ def test_next_goes_through_an_epoch_says_that_it_has_ended_and_begins_another(li
 
 
 def test_next_needs_a_batch_size_and_steps(library):
-    with pytest.raises((RuntimeError, ours.BadArgument)):
+    with pytest.raises((RuntimeError, ours.InvalidArgumentError)):
         ring(library).next()
-    with pytest.raises((RuntimeError, ours.BadArgument)):
+    with pytest.raises((RuntimeError, ours.InvalidArgumentError)):
         ring(library, batch_size=2).next()
 
 

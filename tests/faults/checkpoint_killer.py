@@ -15,7 +15,7 @@ from lives import inside, life
 from torch.utils import _pytree as pytree
 
 from datasets_rl import checkpoint
-from datasets_rl.errors import BadArgument, DatasetsRLError
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError
 
 checkpoint._PIECE = 1 << 14
 checkpoint._THREADS = 1  # so that the events come in the same order in every child
@@ -42,7 +42,7 @@ def found():
     """Say which state a reader finds, to the last byte."""
     try:
         got = checkpoint.read(folder, deep=True)
-    except BadArgument:
+    except InvalidArgumentError:
         return "absent"
     except DatasetsRLError as error:
         return f"broken: {error}"

@@ -16,7 +16,7 @@ from dataclasses import replace
 import pytest
 from servers import File, IgnoresIfRange, Slow, Stall, serve
 
-from datasets_rl.errors import DiskFull
+from datasets_rl.errors import DiskFullError
 from datasets_rl.fetch import Asset, fetch
 from datasets_rl.fetch.part import Part
 from datasets_rl.settings import Settings
@@ -197,11 +197,11 @@ FULL = (
     START
     + """
 import resource
-from datasets_rl.errors import DiskFull
+from datasets_rl.errors import DiskFullError
 resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 try:
     fetch(assets, Path(folder), settings=settings)
-except DiskFull as error:
+except DiskFullError as error:
     print(error.path, error.hint)
 """
 )
@@ -228,5 +228,5 @@ def test_a_full_disk_is_told_and_what_came_is_kept(tmp_path, split):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110 - evaluated at import
 def test_a_device_without_room_is_told(tmp_path):
     (tmp_path / "a.part").symlink_to("/dev/full")
-    with serve({"/a": File(DATA)}) as server, pytest.raises(DiskFull, match="No space left"):
+    with serve({"/a": File(DATA)}) as server, pytest.raises(DiskFullError, match="No space left"):
         fetch([Asset((server.url + "/a",), "a")], tmp_path, settings=Settings(tmp_path, progress=False))

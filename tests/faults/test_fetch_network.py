@@ -40,7 +40,7 @@ from servers import (
     serve,
 )
 
-from datasets_rl.errors import FetchFailed, IntegrityFailed
+from datasets_rl.errors import FetchError, IntegrityError
 from datasets_rl.fetch import Asset, fetch, part, plan, transfer
 from datasets_rl.fetch.download import asking
 from datasets_rl.fetch.parallel import Limiter
@@ -89,7 +89,7 @@ def _streams(request, monkeypatch):
 def start(get, server, path="/a", after=100_000, body=DATA, **file):
     """Leave a part of `after` bytes, as a process that gave up does."""
     server.paths[path] = Cut(body, after=after, times=10**9, **file)
-    with pytest.raises(FetchFailed):
+    with pytest.raises(FetchError):
         get(server.url + path, retries=0)
     server.requests.clear()
 
@@ -141,7 +141,7 @@ def test_progress_gives_new_tries(get):
 
 def test_tries_without_progress_end(get, folder):
     with serve({"/a": Cut(DATA, after=0, times=10**9)}) as server:
-        with pytest.raises(FetchFailed, match=r"received 0 bytes, expected 300008\) \(4 times\)"):
+        with pytest.raises(FetchError, match=r"received 0 bytes, expected 300008\) \(4 times\)"):
             get(server.url + "/a")
 
         assert len(server.requests) == 4
@@ -150,7 +150,7 @@ def test_tries_without_progress_end(get, folder):
 
 def test_a_server_that_always_breaks_off_and_ignores_ranges_does_not_keep_us_for_ever(get):
     with serve({"/a": Cut(DATA, after=100_000, times=10**9, ranges=False, advertises=True)}) as server:
-        with pytest.raises(FetchFailed, match="it was begun again too often"):
+        with pytest.raises(FetchError, match="it was begun again too often"):
             get(server.url + "/a")
 
         assert len(server.requests) < 20
@@ -159,7 +159,7 @@ def test_a_server_that_always_breaks_off_and_ignores_ranges_does_not_keep_us_for
 def test_a_stall_is_named_with_its_time(get):
     with (
         serve({"/a": Stall(DATA, after=0, times=10**9)}) as server,
-        pytest.raises(FetchFailed, match=r"no byte came for 0\.5 s"),
+        pytest.raises(FetchError, match=r"no byte came for 0\.5 s"),
     ):
         get(server.url + "/a", retries=0)
 
@@ -180,7 +180,7 @@ def test_a_server_that_sends_a_byte_from_time_to_time_is_given_up(get, where, re
     """Each try receives a few bytes more, which is not the progress that gives new tries."""
     began = time.monotonic()
     with serve({"/a": Drips(DATA, where=where, pause=0.1)}) as server:
-        with pytest.raises(FetchFailed, match=reason + r".* \(3 times\)"):
+        with pytest.raises(FetchError, match=reason + r".* \(3 times\)"):
             get(server.url + "/a", retries=2)
 
         assert len(server.requests) == 3
@@ -240,7 +240,7 @@ def test_the_least_rate_can_be_switched_off(folder, settings):
 def test_a_byte_every_half_second_ends_with_two_seconds_of_patience(folder, settings):
     with serve({"/a": Drips(DATA)}) as server:
         asset = Asset((server.url + "/a",), "a")
-        with pytest.raises(FetchFailed, match="expected at least 100 bytes"):
+        with pytest.raises(FetchError, match="expected at least 100 bytes"):
             fetch([asset], folder, settings=replace(settings, timeout=2, retries=1))
 
 
@@ -249,25 +249,25 @@ def test_a_proxy_of_the_environment_is_measured_as_well(get, monkeypatch, where)
     with serve({"/a": Drips(DATA, where=where, pause=0.1)}) as proxy:
         monkeypatch.setenv("NO_PROXY", "")
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
-        with pytest.raises(FetchFailed, match=r"at least 100 bytes per second|not complete after"):
+        with pytest.raises(FetchError, match=r"at least 100 bytes per second|not complete after"):
             get("http://data.invalid/a", retries=0)
 
 
 def test_nobody_listening_is_told(get):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(FetchFailed, match="Connection refused"):
+    with pytest.raises(FetchError, match="Connection refused"):
         get(f"http://127.0.0.1:{port}/a", retries=0)
 
 
 def test_a_host_that_does_not_exist_is_told(get):
-    with pytest.raises(FetchFailed, match=r"http://no-such-host\.invalid/a: .+"):
+    with pytest.raises(FetchError, match=r"http://no-such-host\.invalid/a: .+"):
         get("http://no-such-host.invalid/a", retries=0)
 
 
 @pytest.mark.parametrize("url", ["http:", "http://", "http:///a", "https:a/b", "http://a:b/", "http://\x7f/a"])
 def test_an_address_that_is_none_is_told(get, url):
-    with pytest.raises(FetchFailed, match=r"it is not an HTTP address|No address associated|Name or service"):
+    with pytest.raises(FetchError, match=r"it is not an HTTP address|No address associated|Name or service"):
         get(url)
 
 
@@ -320,7 +320,7 @@ def test_a_refusal_leads_to_the_next_mirror_at_once(get, code):
 
 def test_every_mirror_that_failed_is_named_with_its_reason(get):
     paths = {"/gone": Status(404), "/busy": Status(503), "/page": Html(title="Log in"), "/gz": Gzipped(DATA)}
-    with serve(paths) as server, pytest.raises(FetchFailed) as caught:
+    with serve(paths) as server, pytest.raises(FetchError) as caught:
         get([server.url + path for path in paths] + ["file:///no/such"])
 
     reasons = dict(caught.value.failures)
@@ -333,7 +333,7 @@ def test_every_mirror_that_failed_is_named_with_its_reason(get):
 
 
 def test_a_web_page_is_refused_after_its_first_bytes(get, folder):
-    page = pytest.raises(FetchFailed, match="a web page, not an HDF5 file: 'Wi-Fi login'")
+    page = pytest.raises(FetchError, match="a web page, not an HDF5 file: 'Wi-Fi login'")
     with serve({"/a": Html(title="Wi-Fi login")}) as server, page:
         get(server.url + "/a", size=5)
 
@@ -342,14 +342,14 @@ def test_a_web_page_is_refused_after_its_first_bytes(get, folder):
 
 def test_a_git_lfs_pointer_is_refused(get):
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123\n"
-    with serve({"/a": pointer}) as server, pytest.raises(FetchFailed, match="a git-LFS pointer came"):
+    with serve({"/a": pointer}) as server, pytest.raises(FetchError, match="a git-LFS pointer came"):
         get(server.url + "/a")
 
 
 def test_the_host_behind_a_redirect_is_named(get):
     with serve({"/b": Status(403)}) as there, serve({}) as here:
         here.paths["/a"] = Redirect(there.url.replace("127.0.0.1", "localhost") + "/b")
-        with pytest.raises(FetchFailed, match=r"status 403 \(redirected to localhost\)"):
+        with pytest.raises(FetchError, match=r"status 403 \(redirected to localhost\)"):
             get(here.url + "/a")
 
 
@@ -357,12 +357,12 @@ def test_the_host_behind_a_redirect_is_named(get):
     ("to", "said"), [("/a", "more than 10 redirects"), ("ftp://x/a", "not an HTTP address"), ("http://[x/a", ".")]
 )
 def test_redirects_to_nowhere_end(get, to, said):
-    with serve({"/a": Redirect(to)}) as server, pytest.raises(FetchFailed, match=said):
+    with serve({"/a": Redirect(to)}) as server, pytest.raises(FetchError, match=said):
         get(server.url + "/a")
 
 
 def test_another_length_than_the_catalogs_is_refused_before_anything_is_written(get, folder):
-    with serve({"/a": DATA}) as server, pytest.raises(IntegrityFailed, match="has 300,008 bytes, expected 12"):
+    with serve({"/a": DATA}) as server, pytest.raises(IntegrityError, match="has 300,008 bytes, expected 12"):
         get(server.url + "/a", size=12)
 
     assert not folder.exists()
@@ -371,7 +371,7 @@ def test_another_length_than_the_catalogs_is_refused_before_anything_is_written(
 @pytest.mark.parametrize("length", [True, False])
 @pytest.mark.parametrize("body", [DATA[:-1] + b"?", DATA[:-5], DATA + b"more"], ids=["edited", "shorter", "longer"])
 def test_wrong_bytes_are_deleted_and_told(get, folder, body, length):
-    with serve({"/a": File(body, length=length)}) as server, pytest.raises(IntegrityFailed) as caught:
+    with serve({"/a": File(body, length=length)}) as server, pytest.raises(IntegrityError) as caught:
         get(server.url + "/a", sha256=SHA256)
 
     assert f"it has sha256 {hashlib.sha256(body).hexdigest()}, expected {SHA256}" in str(caught.value)
@@ -387,7 +387,7 @@ def test_wrong_bytes_of_one_mirror_lead_to_the_next(get):
 
 
 def test_where_every_mirror_has_other_bytes_all_are_named(get):
-    with serve({"/a": OTHER, "/b": DATA[:-1] + b"?"}) as server, pytest.raises(IntegrityFailed) as caught:
+    with serve({"/a": OTHER, "/b": DATA[:-1] + b"?"}) as server, pytest.raises(IntegrityError) as caught:
         get([server.url + "/a", server.url + "/b"], sha256=SHA256, size=len(DATA))
 
     assert len(caught.value.problems) == 2
@@ -396,7 +396,7 @@ def test_where_every_mirror_has_other_bytes_all_are_named(get):
 def test_a_server_that_lies_about_the_length_is_not_believed(get):
     with (
         serve({"/a": LiesAboutLength(DATA)}) as server,
-        pytest.raises(FetchFailed, match="300008 bytes, and 300,108 before"),
+        pytest.raises(FetchError, match="300008 bytes, and 300,108 before"),
     ):
         get(server.url + "/a")
 
@@ -430,7 +430,7 @@ def test_a_file_that_was_cut_at_an_unknown_length_is_fetched_again(get, real, ki
 @pytest.mark.parametrize("hash_check", [True, False])
 def test_a_file_that_stays_cut_is_refused_and_the_next_run_fetches_it_anew(get, folder, real, kind, hash_check):
     with serve({"/a": kind(real, after=100_000, times=10**9)}) as server:
-        with pytest.raises(IntegrityFailed) as caught:
+        with pytest.raises(IntegrityError) as caught:
             get(server.url + "/a", hash_check=hash_check)
         assert f"it is cut: its superblock states {len(real):,} bytes, and it has 100,000" in str(caught.value)
         assert "run the same command again" in caught.value.hint
@@ -455,7 +455,7 @@ def test_a_killed_process_does_not_make_a_cut_file_whole(get, folder, real, kind
         facts = {**sidecar(folder), "total": None, "spans": [[0, None, 100_000]]}
         (folder / "a.hdf5.part.json").write_text(json.dumps(facts))
         server.paths["/a"] = kind(real[:100_000], times=0, etag=sidecar(folder)["etag"])
-        with pytest.raises(IntegrityFailed, match="it is cut"):
+        with pytest.raises(IntegrityError, match="it is cut"):
             get(server.url + "/a")
         server.paths["/a"] = real
 
@@ -470,7 +470,7 @@ def test_a_file_of_a_known_size_is_not_judged_by_its_format(get, real):
 
 def test_a_mirror_with_a_file_of_another_size_is_not_a_matter_of_the_network(get):
     """No further try helps, although the upstream could not be reached either."""
-    with serve({"/a": OTHER}) as server, pytest.raises(IntegrityFailed) as caught:
+    with serve({"/a": OTHER}) as server, pytest.raises(IntegrityError) as caught:
         get([server.url + "/a", "http://no-such-host.invalid/a"], retries=0, size=len(DATA))
 
     assert "the file there has 280,008 bytes, expected 300,008" in str(caught.value)
@@ -562,7 +562,7 @@ def test_bytes_of_two_versions_never_meet(get, seed, marks):
         for _ in range(30):
             try:
                 came = get(server.url + "/a", retries=1)
-            except FetchFailed:
+            except FetchError:
                 continue
             break
 
@@ -612,7 +612,7 @@ def test_bytes_joined_for_the_sake_of_a_digest_are_dropped_where_it_is_not_compa
         start(get, server, body=EDITED, after=250_000)
         server.paths.update({"/a": Status(404), "/b": Cut(DATA, after=10_000, times=10**9)})
         urls = [server.url + "/a", server.url + "/b"]
-        with pytest.raises(FetchFailed):
+        with pytest.raises(FetchError):
             get(urls, retries=0, sha256=SHA256)
         assert sidecar(folder)["spans"] == [[0, 300_008, 260_000]]
         server.paths["/b"] = DATA
@@ -622,7 +622,7 @@ def test_bytes_joined_for_the_sake_of_a_digest_are_dropped_where_it_is_not_compa
 
 def test_an_address_that_breaks_off_and_names_no_version_says_so_in_the_end(get):
     unnamed = Cut(DATA, after=100_000, times=10**9, etag=None)
-    with serve({"/a": unnamed}) as server, pytest.raises(FetchFailed, match="no strong ETag and no Last-Modified"):
+    with serve({"/a": unnamed}) as server, pytest.raises(FetchError, match="no strong ETag and no Last-Modified"):
         get(server.url + "/a")
 
     assert len(server.requests) == 4
@@ -751,7 +751,7 @@ def test_without_a_digest_the_address_that_began_is_asked_first(get):
 def test_a_mirror_that_has_nothing_does_not_cost_the_part(get, folder):
     with serve({}) as server:
         start(get, server)
-        with pytest.raises(FetchFailed):
+        with pytest.raises(FetchError):
             get(server.url + "/nothing", retries=0)
 
     assert sidecar(folder)["spans"] == [[0, 300_008, 100_000]]
@@ -760,7 +760,7 @@ def test_a_mirror_that_has_nothing_does_not_cost_the_part(get, folder):
 def test_every_range_goes_on_in_another_process(get, folder, monkeypatch):
     monkeypatch.setattr(transfer, "SPLIT_FROM", 100_000)
     with serve({"/a": InTurn(DATA, Cut(DATA, after=30_000, times=10**9))}) as server:
-        with pytest.raises(FetchFailed):
+        with pytest.raises(FetchError):
             get(server.url + "/a", retries=0)
         spans = sidecar(folder)["spans"]
         assert len(spans) == 4
@@ -775,7 +775,7 @@ def test_every_range_goes_on_in_another_process(get, folder, monkeypatch):
 def test_ranges_of_a_file_that_changed_meanwhile_are_dropped(get, folder, monkeypatch):
     monkeypatch.setattr(transfer, "SPLIT_FROM", 100_000)
     with serve({"/a": InTurn(OTHER, Cut(OTHER, after=30_000, times=10**9))}) as server:
-        with pytest.raises(FetchFailed):
+        with pytest.raises(FetchError):
             get(server.url + "/a", retries=0)
         assert len(sidecar(folder)["spans"]) == 4
         server.paths["/a"] = DATA
@@ -786,7 +786,7 @@ def test_ranges_of_a_file_that_changed_meanwhile_are_dropped(get, folder, monkey
 def test_what_other_files_got_is_kept_when_one_fails(folder, settings):
     with serve({"/a": Status(404), "/b": Stall(DATA, after=100_000)}) as server:
         wanted = [Asset((f"{server.url}/{name}",), name) for name in "ba"]
-        with pytest.raises(FetchFailed, match="could not fetch a"):
+        with pytest.raises(FetchError, match="could not fetch a"):
             fetch(wanted, folder, settings=settings)
         server.paths["/a"] = DATA
 
@@ -797,7 +797,7 @@ def test_no_thread_and_no_connection_outlives_the_call(get, monkeypatch):
     monkeypatch.setattr(transfer, "SPLIT_FROM", 100_000)
     before = threading.active_count()
     with serve({"/a": InTurn(DATA, Status(403))}) as server:
-        with pytest.raises(FetchFailed):
+        with pytest.raises(FetchError):
             get(server.url + "/a")
 
         # The server's own threads end with the connections.

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from servers import Cut, File, NoRange, Redirect, Slow, Status, serve
 
-from datasets_rl.errors import BadArgument, FetchFailed, IntegrityFailed, Offline
+from datasets_rl.errors import FetchError, IntegrityError, InvalidArgumentError, OfflineError
 from datasets_rl.fetch import Asset, fetch, fetch_local, mirrored, remaining_bytes, transfer
 from datasets_rl.fetch.parallel import Limiter
 
@@ -54,7 +54,7 @@ def test_an_empty_file_is_a_file(get):
 
 
 def test_a_file_shorter_than_its_first_bytes_is_told_so(get):
-    with serve({"/a": MAGIC[:4]}) as server, pytest.raises(FetchFailed, match="begins with 89 48 44 46, expected"):
+    with serve({"/a": MAGIC[:4]}) as server, pytest.raises(FetchError, match="begins with 89 48 44 46, expected"):
         get(server.url + "/a")
 
 
@@ -122,7 +122,7 @@ def test_a_new_digest_in_the_catalog_fetches_the_file_again(get, data):
 def test_an_edited_file_is_taken_where_the_user_says_so_and_marked(get, data):
     with serve({"/a": data}) as server:
         assert get(server.url + "/a", sha256="0" * 64, size=1, hash_check=False).checked == "skipped"
-        with pytest.raises(IntegrityFailed):
+        with pytest.raises(IntegrityError):
             get(server.url + "/a", sha256="0" * 64, size=len(data))
 
 
@@ -135,19 +135,19 @@ def test_paths_with_folders_are_made(get, data, names):
 
 @pytest.mark.parametrize("path", ["../a", "/a", "C:a", "a\\..\\b"])
 def test_a_path_out_of_the_folder_is_refused_before_any_request(get, data, path):
-    with serve({"/a": data}) as server, pytest.raises(BadArgument):
+    with serve({"/a": data}) as server, pytest.raises(InvalidArgumentError):
         get(server.url + "/a", path=path)
 
     assert server.requests == []
 
 
 def test_two_files_in_one_place_are_refused(folder, settings):
-    with pytest.raises(BadArgument, match="several files would go to the same place: a"):
+    with pytest.raises(InvalidArgumentError, match="several files would go to the same place: a"):
         fetch([Asset(("http://x/1",), "a"), Asset(("http://x/2",), "a")], folder, settings=settings)
 
 
 def test_a_rate_of_nothing_is_refused(get):
-    with pytest.raises(BadArgument, match="rate limit is 0"):
+    with pytest.raises(InvalidArgumentError, match="rate limit is 0"):
         get("http://127.0.0.1:9/a", limit_rate=0)
 
 
@@ -247,7 +247,7 @@ def test_the_bytes_still_to_come_are_known_without_a_request(data, folder, tmp_p
             Asset(((tmp_path / "nothing").as_uri(), "https://up/c"), "c", size=70),
         ]
         assert remaining_bytes([half, *others], folder) == len(data) + 70
-        with pytest.raises(FetchFailed):
+        with pytest.raises(FetchError):
             fetch(
                 [replace(half, urls=(server.url + "/a", server.url + "/gone"))],
                 folder,
@@ -269,7 +269,7 @@ def test_a_finished_file_costs_nothing(get, data, folder):
 
 
 def test_offline_makes_no_request(folder, settings, data):
-    with serve({"/a": data}) as server, pytest.raises(Offline, match="switched off"):
+    with serve({"/a": data}) as server, pytest.raises(OfflineError, match="switched off"):
         fetch(
             [Asset((server.url + "/a", "gs://b/a", "hf://datasets/o/r/a"), "a")],
             folder,
@@ -311,14 +311,14 @@ def test_the_user_s_folder_may_hold_files_by_path_or_by_name(tmp_path, data):
 
 
 def test_all_files_that_the_user_lacks_are_named(tmp_path):
-    with pytest.raises(FetchFailed, match="2 of 2 files") as caught:
+    with pytest.raises(FetchError, match="2 of 2 files") as caught:
         fetch_local([Asset((), "x/a"), Asset((), "b")], tmp_path)
 
     assert [place for place, _ in caught.value.failures] == [str(tmp_path / "x" / "a"), str(tmp_path / "b")]
 
 
 def test_both_names_looked_for_are_told(tmp_path):
-    with pytest.raises(FetchFailed) as caught:
+    with pytest.raises(FetchError) as caught:
         fetch_local([Asset((), "x/a.hdf5")], tmp_path)
 
     assert str(tmp_path / "x" / "a.hdf5") in caught.value.message
@@ -326,7 +326,7 @@ def test_both_names_looked_for_are_told(tmp_path):
 
 
 def test_a_place_that_does_not_exist_is_a_bad_argument(tmp_path):
-    with pytest.raises(BadArgument, match="nowhere does not exist"):
+    with pytest.raises(InvalidArgumentError, match="nowhere does not exist"):
         fetch_local([Asset((), "a")], tmp_path / "nowhere")
 
 
@@ -338,19 +338,19 @@ def test_a_file_of_the_user_with_the_right_digest_may_have_any_name(tmp_path, da
     assert came.path == tmp_path / "mine.hdf5"
     assert came.checked == "catalog"
 
-    with pytest.raises(FetchFailed):
+    with pytest.raises(FetchError):
         fetch_local([Asset((), "x/a.hdf5", len(data))], tmp_path)
 
 
 def test_wrong_bytes_at_one_address_and_none_at_the_others_is_a_fault_of_the_bytes(get, data, tmp_path):
     (tmp_path / "b.hdf5").write_bytes(data)
     wrong = (tmp_path / "b.hdf5").as_uri()
-    with serve({}) as server, pytest.raises(IntegrityFailed) as caught:
+    with serve({}) as server, pytest.raises(IntegrityError) as caught:
         get([wrong, server.url + "/gone"], size=5)
     assert "--no-hash-check" in caught.value.hint
     assert "status 404" in caught.value.message
 
-    with pytest.raises(IntegrityFailed, match="may give the right file later"):
+    with pytest.raises(IntegrityError, match="may give the right file later"):
         get([wrong, "http://127.0.0.1:9/a"], size=5)
 
 
@@ -359,7 +359,7 @@ def test_all_wrong_files_of_the_user_are_named(tmp_path, data):
     (tmp_path / "b").write_bytes(data)
     wanted = [Asset((), "a", magic=MAGIC, kind="HDF5"), Asset((), "b", len(data), "0" * 64, MAGIC)]
 
-    with pytest.raises(IntegrityFailed) as caught:
+    with pytest.raises(IntegrityError) as caught:
         fetch_local(wanted, tmp_path)
 
     assert len(caught.value.problems) == 2
@@ -375,13 +375,13 @@ def test_without_the_hash_check_only_the_first_bytes_of_the_user_s_file_count(tm
 
     assert (came.checked, came.sha256) == ("skipped", sha256)
     path.write_bytes(b"PK")
-    with pytest.raises(IntegrityFailed, match="begins with 50 4b"):
+    with pytest.raises(IntegrityError, match="begins with 50 4b"):
         fetch_local([Asset((), "a", magic=MAGIC)], path, hash_check=False)
 
 
 def test_one_file_cannot_stand_for_two(tmp_path):
     (tmp_path / "a").write_bytes(b"")
-    with pytest.raises(BadArgument, match="is one file, and 2 are wanted"):
+    with pytest.raises(InvalidArgumentError, match="is one file, and 2 are wanted"):
         fetch_local([Asset((), "a"), Asset((), "b")], tmp_path / "a")
 
 
@@ -389,7 +389,7 @@ def test_a_password_in_an_address_stays_out_of_records_and_messages(get, data, f
     with serve({"/a": data}) as server:
         url = server.url.replace("//", "//me:secret@")
         get(url + "/a")
-        with pytest.raises(FetchFailed) as caught:
+        with pytest.raises(FetchError) as caught:
             get(url + "/gone", path="other")
 
     assert server.requests[0].headers["authorization"].startswith("Basic ")
@@ -429,7 +429,7 @@ def test_progress_counts_the_bytes_that_come_and_those_at_hand(get, data, monkey
 
     monkeypatch.setattr(download, "report", report)
     with serve({"/a": Status(404, times=1, then=Cut(data, after=100_000, times=2))}) as server:
-        with pytest.raises(FetchFailed):
+        with pytest.raises(FetchError):
             get(server.url + "/a", size=len(data))
         get(server.url + "/a", size=len(data))
 

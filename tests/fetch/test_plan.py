@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.fetch import plan
 from datasets_rl.fetch.plan import Answer, Do, Finished, Left, Wanted
 
@@ -149,7 +149,7 @@ def test_ranges_cover_every_byte_once(start, stop, pieces):
     ["", "/etc/passwd", "..", "../a", "a/../../b", "a\\b", "C:a", "C:/a", "//host/a", "a//b", "./a", "a/", "a\0"],
 )
 def test_a_path_that_leads_out_of_the_folder_is_refused(path):
-    with pytest.raises(BadArgument, match="not a plain relative path"):
+    with pytest.raises(InvalidArgumentError, match="not a plain relative path"):
         plan.safe_path(path)
 
 

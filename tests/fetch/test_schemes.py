@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 from servers import File, Redirect, Status, serve
 
-from datasets_rl.errors import BadArgument, FetchFailed, IntegrityFailed
+from datasets_rl.errors import FetchError, IntegrityError, InvalidArgumentError
 from datasets_rl.fetch import schemes
 from datasets_rl.fetch.part import Part
 from datasets_rl.fetch.plan import Wanted
@@ -40,7 +40,7 @@ def test_every_scheme_keeps_the_contract(name):
 
 @pytest.mark.parametrize("url", ["ftp://x/a", "/mnt/a", "", "_base:x", "C:\\a"])
 def test_an_unknown_scheme_is_refused_with_the_known_ones(get, url):
-    with pytest.raises(BadArgument, match="begins with none of file:, gs:, hf:, http:, https:, package:"):
+    with pytest.raises(InvalidArgumentError, match="begins with none of file:, gs:, hf:, http:, https:, package:"):
         get(url)
 
 
@@ -61,16 +61,16 @@ def test_a_file_address_may_hold_spaces_and_name_this_host(tmp_path):
     ],
 )
 def test_a_file_address_that_leads_nowhere_says_why(get, url, reason):
-    with pytest.raises(FetchFailed, match=reason):
+    with pytest.raises(FetchError, match=reason):
         get(url)
 
 
 def test_a_wrong_file_in_place_is_told_and_left_alone(get, tmp_path, data):
     path = tmp_path / "mine"
     path.write_bytes(data)
-    with pytest.raises(IntegrityFailed, match="300,008 bytes, expected 5"):
+    with pytest.raises(IntegrityError, match="300,008 bytes, expected 5"):
         get(path.as_uri(), size=5)
-    with pytest.raises(IntegrityFailed, match="has sha256"):
+    with pytest.raises(IntegrityError, match="has sha256"):
         get(path.as_uri(), sha256="0" * 64)
 
     assert path.read_bytes() == data
@@ -87,12 +87,12 @@ def test_a_file_of_a_package_is_used_in_place(get):
     "url", ["package:datasets_rl.fetch/no.py", "package:no_such_package/a", "package:datasets_rl", "package:/a"]
 )
 def test_a_package_without_the_file_says_so(get, url):
-    with pytest.raises(FetchFailed, match="package"):
+    with pytest.raises(FetchError, match="package"):
         get(url)
 
 
 def test_a_package_address_cannot_leave_its_package(get):
-    with pytest.raises(FetchFailed, match="not a plain relative path"):
+    with pytest.raises(FetchError, match="not a plain relative path"):
         get("package:datasets_rl.fetch/../errors.py")
 
 
@@ -103,7 +103,7 @@ def test_a_bucket_is_read_over_plain_https():
 
 
 def test_a_bucket_needs_an_object(get):
-    with pytest.raises(FetchFailed, match="it has no object"):
+    with pytest.raises(FetchError, match="it has no object"):
         get("gs://bucket")
 
 
@@ -124,7 +124,7 @@ def test_an_object_that_nobody_listed_is_compared_with_what_its_bucket_says_of_i
     with serve({f"/bucket/{name}": File(data, headers=headers) for name, headers in behaviour.items()}) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         checked = {name: get(f"gs://bucket/{name}", path=name).checked for name in ("right", "zipped")}
-        with pytest.raises(IntegrityFailed, match=r"it has crc32c [0-9a-f]{8}, expected 00000000"):
+        with pytest.raises(IntegrityError, match=r"it has crc32c [0-9a-f]{8}, expected 00000000"):
             get("gs://bucket/wrong", path="wrong")
         skipped = get("gs://bucket/wrong", path="wrong", hash_check=False)
 
@@ -177,7 +177,7 @@ def test_an_address_that_names_a_commit_costs_one_request(get, hub, sha256):
 
 def test_wrong_bytes_under_a_named_commit_are_told(get, hub, data):
     hub[1].paths["/blob"] = data[:-1] + b"?"
-    with pytest.raises(IntegrityFailed, match="it has sha256"):
+    with pytest.raises(IntegrityError, match="it has sha256"):
         get(f"hf://datasets/o/r@{COMMIT}/data/a.hdf5")
 
 
@@ -205,9 +205,9 @@ def test_a_small_file_on_the_hub_has_no_digest_and_is_recorded(get, hub, data):
 
 
 def test_another_file_on_the_hub_than_the_catalogs_is_refused_before_its_bytes_come(get, hub):
-    with pytest.raises(IntegrityFailed, match="the file there has sha256"):
+    with pytest.raises(IntegrityError, match="the file there has sha256"):
         get("hf://datasets/o/r/data/a.hdf5", sha256="0" * 64)
-    with pytest.raises(IntegrityFailed, match="the file there has 300,008 bytes, expected 7"):
+    with pytest.raises(IntegrityError, match="the file there has 300,008 bytes, expected 7"):
         get("hf://datasets/o/r/data/a.hdf5", size=7)
 
     assert hub[1].requests == []
@@ -215,13 +215,13 @@ def test_another_file_on_the_hub_than_the_catalogs_is_refused_before_its_bytes_c
 
 def test_wrong_bytes_behind_the_hub_are_told(get, hub, data):
     hub[1].paths["/blob"] = data[:-1] + b"?"
-    with pytest.raises(IntegrityFailed, match="it has sha256"):
+    with pytest.raises(IntegrityError, match="it has sha256"):
         get("hf://datasets/o/r/data/a.hdf5")
 
 
 def test_a_gated_repository_says_so_in_the_hubs_words(get, hub):
     hub[0].paths["/datasets/o/r/resolve/main/c"] = Status(403, {"X-Error-Message": "Access to r is restricted"})
-    with pytest.raises(FetchFailed, match="status 403: Access to r is restricted"):
+    with pytest.raises(FetchError, match="status 403: Access to r is restricted"):
         get("hf://datasets/o/r/c")
 
 
@@ -234,5 +234,5 @@ def test_a_busy_hub_is_asked_again(get, hub, data):
 
 @pytest.mark.parametrize("url", ["hf://o/r/a", "hf://datasets/o/r", "hf://models/o/r/a", "hf://datasets/o"])
 def test_a_malformed_hub_address_is_told(get, url):
-    with pytest.raises(FetchFailed, match="not of the form"):
+    with pytest.raises(FetchError, match="not of the form"):
         get(url)

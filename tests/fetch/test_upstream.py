@@ -9,7 +9,7 @@ import pytest
 from servers import Html, Status
 from upstreams import COMMIT, bucket, hub
 
-from datasets_rl.errors import FetchFailed, IntegrityFailed, Offline
+from datasets_rl.errors import FetchError, IntegrityError, OfflineError
 from datasets_rl.fetch import fetch
 from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.settings import Settings
@@ -103,7 +103,7 @@ def test_an_object_without_md5_is_compared_with_its_crc32c(ask, tree, tmp_path):
     assert {asset.md5 for asset in folder.assets} == {None}
     assert {one.checked for one in fetch(folder.assets, tmp_path / "raw", settings=settings)} == {"catalog"}
     (tree / "set/z.bin").write_bytes(b"x" * (700 * 4 + 10))
-    with pytest.raises(IntegrityFailed, match=r"it has crc32c [0-9a-f]{8}, expected"):
+    with pytest.raises(IntegrityError, match=r"it has crc32c [0-9a-f]{8}, expected"):
         fetch(folder.assets[-1:], tmp_path / "other", settings=settings)
 
 
@@ -134,7 +134,7 @@ def test_a_list_is_asked_for_once_and_serves_without_a_network(ask, on_hub):
 
 
 def test_offline_with_nothing_kept_names_the_ways(ask, on_hub):
-    with pytest.raises(Offline, match=r"--from-local PATH, or a copy of the upstream with --mirror"):
+    with pytest.raises(OfflineError, match=r"--from-local PATH, or a copy of the upstream with --mirror"):
         ask(offline=True).folder("up", [URL])
     assert on_hub.requests == []
 
@@ -169,7 +169,7 @@ def test_a_folder_of_the_users_is_listed_without_hidden_files(ask, tree, inner):
 def test_an_upstream_that_does_not_list_is_told_with_every_address(ask, on_hub, behaviour, message):
     for name in on_hub.paths:
         on_hub.paths[name] = behaviour
-    with pytest.raises(FetchFailed, match=message) as caught:
+    with pytest.raises(FetchError, match=message) as caught:
         ask().folder("up", [URL, "https://example.org/x"])
     assert [url for url, _ in caught.value.failures] == [URL, "https://example.org/x"]
 
@@ -200,5 +200,5 @@ def test_a_hostile_list_is_refused(ask, on_hub, entry):
             original(call)
 
     repository.answer = answer
-    with pytest.raises(FetchFailed):
+    with pytest.raises(FetchError):
         ask().folder("up", [URL])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from raw.images import encoded, scene
 from stored_data import columns
 
-from datasets_rl.errors import ConversionFailed, IntegrityFailed
+from datasets_rl.errors import ConversionError, IntegrityError
 from datasets_rl.format import DatasetWriter, writer
 from datasets_rl.rows import Column
 from datasets_rl.ted.episode import Encoded, Episode, Texts
@@ -198,7 +198,7 @@ def test_a_part_that_was_cut_is_refused(tmp_path):
     with (folder / "rows.npy").open("r+b") as file:
         file.truncate(300)
 
-    with pytest.raises(IntegrityFailed, match="it does not hold 9 rows"):
+    with pytest.raises(IntegrityError, match="it does not hold 9 rows"):
         written(tmp_path / "whole", lambda to: to.absorb(folder, commit), columns())
 
 
@@ -217,7 +217,7 @@ def test_a_part_that_was_cut_is_refused(tmp_path):
 )
 def test_blocks_that_do_not_fit_are_refused(tmp_path, changes, problem):
     good = back_to_back([episode(0, 3, True, more=()), episode(1, 2, False, more=())])
-    with pytest.raises(ConversionFailed, match=problem):
+    with pytest.raises(ConversionError, match=problem):
         written(tmp_path / "toy", lambda to: to.extend(replace(good, words={}, **changes)), columns())
 
 

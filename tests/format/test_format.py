@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from stored_data import columns, trajectory, write_dataset
 
-from datasets_rl.errors import BadArgument, IntegrityFailed, UnknownKey
+from datasets_rl.errors import IntegrityError, InvalidArgumentError, UnknownKeyError
 from datasets_rl.format import DatasetWriter, StoredDataset
 from datasets_rl.format.verify import check_files
 from datasets_rl.rows import WIDE_BYTES, Column
@@ -108,7 +108,7 @@ def test_a_file_of_another_size_is_found_when_the_dataset_is_opened(folder, name
         with path.open("r+b") as stream:
             stream.truncate({"cut": path.stat().st_size - 1, "extended": path.stat().st_size + 1, "emptied": 0}[change])
 
-    with pytest.raises(IntegrityFailed, match=name):
+    with pytest.raises(IntegrityError, match=name):
         StoredDataset(folder)
     assert any(name in problem for problem in check_files(folder, lambda _: None))
 
@@ -136,7 +136,7 @@ def test_a_flipped_header_is_an_integrity_error_and_not_a_crash(folder, name):
     raw = path.read_bytes()
     for place in range(128):
         path.write_bytes(raw[:place] + bytes([raw[place] ^ 0x01]) + raw[place + 1 :])
-        with suppress(IntegrityFailed):
+        with suppress(IntegrityError):
             stored = StoredDataset(folder)
             DatasetStorage(stored).get([0, 1, 2, 3, 4])
             assert len(stored.episodes) == 2
@@ -147,7 +147,7 @@ def test_every_changed_file_is_named_at_once(folder):
     (folder / "rows.npy").unlink()
     (folder / "final.npy").write_bytes(b"")
 
-    with pytest.raises(IntegrityFailed) as caught:
+    with pytest.raises(IntegrityError) as caught:
         StoredDataset(folder)
     assert len(caught.value.problems) == 2
 
@@ -170,7 +170,7 @@ def test_an_episode_table_that_does_not_add_up_is_refused(folder):
     table["length"] = [4, 2]
     table.flush()
 
-    with pytest.raises(IntegrityFailed, match="back to back"):
+    with pytest.raises(IntegrityError, match="back to back"):
         _ = StoredDataset(folder).episodes
     assert check_files(folder, lambda _: None)
 
@@ -194,7 +194,7 @@ def test_rows_without_the_record_of_zeros_behind_them_are_refused(folder):
     wanted = StoredDatasetSizes.of(text, "rows.npy")
     (folder / "manifest.json").write_text(text.replace(f'"bytes": {wanted}', f'"bytes": {size}'))
 
-    with pytest.raises(IntegrityFailed, match="no record of zeros"):
+    with pytest.raises(IntegrityError, match="no record of zeros"):
         DatasetStorage(StoredDataset(folder))
 
 
@@ -225,12 +225,12 @@ def test_rows_of_a_column_count_as_in_a_slice(folder, key, start, stop):
 
 
 def test_a_key_that_is_not_there_is_answered_with_those_that_are(folder):
-    with pytest.raises(UnknownKey, match=r"next\.action.*observation, .*next\.reward"):
+    with pytest.raises(UnknownKeyError, match=r"next\.action.*observation, .*next\.reward"):
         StoredDataset(folder).column(("next", "action"))
 
 
 def test_only_files_of_the_dataset_are_mapped(folder):
-    with pytest.raises(BadArgument, match="not a file of toy/data"):
+    with pytest.raises(InvalidArgumentError, match="not a file of toy/data"):
         StoredDataset(folder).map("../manifest.json")
 
 

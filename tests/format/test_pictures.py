@@ -10,8 +10,8 @@ import torch
 from raw.images import decoded, encoded, scene
 from stored_data import Trajectory, columns, plain, write_dataset
 
-from datasets_rl import BadArgument, TensorDictReplayBuffer
-from datasets_rl.errors import ConversionFailed, IntegrityFailed
+from datasets_rl import InvalidArgumentError, TensorDictReplayBuffer
+from datasets_rl.errors import ConversionError, IntegrityError
 from datasets_rl.format import DatasetWriter, StoredDataset
 from datasets_rl.format.verify import check_files
 from datasets_rl.progress import Report
@@ -184,20 +184,20 @@ def test_pictures_that_do_not_fit_are_refused_before_they_are_stored(tmp_path, p
     writer = DatasetWriter(tmp_path, COLUMNS, what="toy/data")
     good = episode(0, 4, known=True)
     try:
-        with pytest.raises(ConversionFailed, match=problem):
+        with pytest.raises(ConversionError, match=problem):
             writer.append(Episode(good.steps, {CAMERA: Encoded(pictures)}))
-        with pytest.raises(ConversionFailed, match="camera holds ndarray; expected encoded pictures"):
+        with pytest.raises(ConversionError, match="camera holds ndarray; expected encoded pictures"):
             writer.append(Episode(good.steps, {CAMERA: np.zeros((5, *SHAPE), U1)}))
-        with pytest.raises(ConversionFailed, match="action holds Encoded; expected float32"):
+        with pytest.raises(ConversionError, match="action holds Encoded; expected float32"):
             writer.append(Episode({**good.steps, ("action",): good.steps[WRIST]}, good.states))
     finally:
         writer.discard()
 
 
 def test_only_three_axes_of_bytes_can_be_pictures():
-    with pytest.raises(BadArgument, match="holds pictures and is <f4"):
+    with pytest.raises(InvalidArgumentError, match="holds pictures and is <f4"):
         Schema.layout([Column(CAMERA, np.dtype("f4"), SHAPE, encoded=True)])
-    with pytest.raises(BadArgument, match=r"expected \|u1 of three axes"):
+    with pytest.raises(InvalidArgumentError, match=r"expected \|u1 of three axes"):
         Schema.layout([Column(CAMERA, U1, (24, 32), encoded=True)])
 
 
@@ -211,7 +211,7 @@ def test_damage_is_told_with_the_file_and_the_picture(whole, tmp_path):
 
     storage = DatasetStorage(StoredDataset(tmp_path))
     assert storage.get([0, 1, 2])["observation", "camera"].any()
-    with pytest.raises(IntegrityFailed, match=r"observation.camera.npy: picture 7 is a PNG"):
+    with pytest.raises(IntegrityError, match=r"observation.camera.npy: picture 7 is a PNG"):
         storage.get([0, 7])
 
 
@@ -222,5 +222,5 @@ def test_ends_that_lead_outside_are_refused(whole, tmp_path):
     ends[2] += 1 << 40
     np.save(path, ends)
 
-    with pytest.raises(IntegrityFailed, match="the ends of its 16 pictures do not go up"):
+    with pytest.raises(IntegrityError, match="the ends of its 16 pictures do not go up"):
         StoredDataset(stored.folder).column(CAMERA)

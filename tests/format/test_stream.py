@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets_rl.errors import DiskFull
+from datasets_rl.errors import DiskFullError
 from datasets_rl.format.npy import NpyStream, file_sha256
 
 FLOATS = np.dtype("f8")
@@ -29,7 +29,7 @@ def test_large_blocks_are_taken_up_in_their_order(tmp_path, sizes):
 def test_a_full_disk_leaves_no_thread_behind():
     stream = NpyStream(Path("/dev/full"), FLOATS, expected=1 << 20)
 
-    with pytest.raises(DiskFull):
+    with pytest.raises(DiskFullError):
         stream.append(np.zeros(1 << 20))
 
     assert not [one for one in threading.enumerate() if one.name == "rlds-digest"]

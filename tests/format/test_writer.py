@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from stored_data import Model, columns, trajectory, write_dataset
 
-from datasets_rl.errors import BadArgument, ConversionFailed
+from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.format import DatasetWriter, writer
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.rows import Column
@@ -70,13 +70,13 @@ def test_a_piece_that_does_not_fit_is_refused_with_its_place(write, bad, problem
     toy = write()
     toy.append(episode(4))
 
-    with pytest.raises(ConversionFailed, match=r"toy/data cannot .* episode 1 \(from row 4\)") as caught:
+    with pytest.raises(ConversionError, match=r"toy/data cannot .* episode 1 \(from row 4\)") as caught:
         toy.append(bad)
     assert caught.match(problem)
 
 
 def test_all_faults_of_a_piece_are_named_at_once(write):
-    with pytest.raises(ConversionFailed) as caught:
+    with pytest.raises(ConversionError) as caught:
         write().append(
             episode(action=np.zeros((3, 3), F4), next__reward=np.zeros((3, 1)), observation=np.zeros((9, 3)))
         )
@@ -101,12 +101,12 @@ def test_a_flag_stands_on_the_last_row_and_nowhere_else(write, monkeypatch, step
         toy.append(episode(4, next__truncated=flags(*marks)))
         toy.finish()
 
-    with pytest.raises(ConversionFailed, match=problem):
+    with pytest.raises(ConversionError, match=problem):
         write_all()
 
 
 def test_a_dataset_has_at_least_one_step(write):
-    with pytest.raises(ConversionFailed, match="it has no step"):
+    with pytest.raises(ConversionError, match="it has no step"):
         write().finish()
 
 
@@ -117,7 +117,7 @@ def test_an_episode_that_goes_on_has_an_end(write, monkeypatch, steps_of_a_block
     toy.append(episode(3))
     toy.append(next(trajectory(4, cuts=[2]).pieces()))
 
-    with pytest.raises(ConversionFailed, match="episode 1 has no end"):
+    with pytest.raises(ConversionError, match="episode 1 has no end"):
         toy.finish()
 
 
@@ -131,7 +131,7 @@ def test_an_observation_is_known_as_a_whole_or_not_at_all(write):
     states = {("observation", "a"): np.ones((3, 1), F4), ("observation", "b"): np.ones((2, 1), F4)}
     steps = {key: array for key, array in trajectory(2).steps.items() if key != ("action",)}
 
-    with pytest.raises(ConversionFailed, match="one observation has a state after the last action"):
+    with pytest.raises(ConversionError, match="one observation has a state after the last action"):
         write(of).append(Episode(steps, states))
 
 
@@ -139,14 +139,14 @@ def test_an_observation_is_known_as_a_whole_or_not_at_all(write):
 def test_columns_without_reward_or_flags_are_refused_before_anything_is_written(tmp_path, missing):
     of = [column for column in columns() if column.key[-1] != missing]
 
-    with pytest.raises(BadArgument, match=rf"next\.{missing} is not in the schema"):
+    with pytest.raises(InvalidArgumentError, match=rf"next\.{missing} is not in the schema"):
         DatasetWriter(tmp_path, of, what="toy/data")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("own", [("next", "done"), ("episode",), ("done",), ("truncated",)])
 def test_columns_that_the_format_makes_itself_are_refused(tmp_path, own):
-    with pytest.raises(BadArgument, match=r"twice|format uses"):
+    with pytest.raises(InvalidArgumentError, match=r"twice|format uses"):
         DatasetWriter(tmp_path, columns(Column(own, BOOL, (1,))), what="toy/data")
 
 

@@ -14,8 +14,8 @@ from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
 from datasets_rl import (
-    BadArgument,
     CatFrames,
+    InvalidArgumentError,
     LazyMemmapStorage,
     LazyTensorStorage,
     ListStorage,
@@ -201,7 +201,7 @@ class TestPriorities:
         rb = self.made()
         before = rb.sampler.priorities.clone()
 
-        with pytest.raises(BadArgument, match="priority 1 of 2"):
+        with pytest.raises(InvalidArgumentError, match="priority 1 of 2"):
             rb.update_priority([0, 1], [3.0, wrong])
         assert torch.equal(rb.sampler.priorities, before)
         assert rb.sample(64)["priority_weight"].isfinite().all()
@@ -268,7 +268,7 @@ class TestSaving:
     def test_a_scratch_folder_with_other_files_is_not_used_silently(self, tmp_path):  # pytorch/rl#2437
         filled(10, episodes(5), storage=lambda size: LazyMemmapStorage(size, scratch_dir=tmp_path))
 
-        with pytest.raises(BadArgument, match="earlier storage"):
+        with pytest.raises(InvalidArgumentError, match="earlier storage"):
             LazyMemmapStorage(10, scratch_dir=tmp_path)
 
     def test_loading_twice_is_loading_once(self, tmp_path):  # danijar/dreamerv3#103
@@ -306,7 +306,7 @@ class TestSaving:
         state = tmp_path / "dump" / "state.json"
         state.write_text(state.read_text().replace('"version": 1', '"version": 99'))
 
-        with pytest.raises(BadArgument, match=r"version 99.*version 1"):
+        with pytest.raises(InvalidArgumentError, match=r"version 99.*version 1"):
             rb.loads(tmp_path / "dump")
 
     def test_a_state_loads_with_weights_only(self, tmp_path):  # NVIDIA-NeMo/RL#2651
@@ -403,7 +403,7 @@ class TestSurprises:
     def test_data_of_another_shape_says_what_was_expected_and_what_came(self):  # pytorch/rl#3146, #1885, #1585
         rb = filled(5, TensorDict({"a": torch.zeros(2, 3)}, [2]))
 
-        with pytest.raises(BadArgument, match=r"'a' has shape \[2, 4\]; expected \[2, 3\]"):
+        with pytest.raises(InvalidArgumentError, match=r"'a' has shape \[2, 4\]; expected \[2, 3\]"):
             rb.extend(TensorDict({"a": torch.zeros(2, 4)}, [2]))
         assert len(rb) == 2
 
@@ -432,7 +432,7 @@ class TestSurprises:
         rb = ReplayBuffer(storage=ListStorage(3))
         rb.extend([None, None])
 
-        with pytest.raises(BadArgument) as caught:
+        with pytest.raises(InvalidArgumentError) as caught:
             rb.sample(2)
         assert "collate_fn" in caught.value.hint
 

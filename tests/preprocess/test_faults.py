@@ -18,7 +18,7 @@ from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl import disk
 from datasets_rl.engines.local import Local
-from datasets_rl.errors import BadArgument, Locked, PreprocessFailed
+from datasets_rl.errors import InvalidArgumentError, LockedError, PreprocessError
 from datasets_rl.format import StoredDataset
 from datasets_rl.format.part import remove_part
 from datasets_rl.preprocess import Function, Recipe, preprocess, probe, run
@@ -27,7 +27,7 @@ from datasets_rl.settings import Settings
 FULL = """
 import json, resource, signal, sys
 from pathlib import Path
-from datasets_rl.errors import DiskFull
+from datasets_rl.errors import DiskFullError
 from datasets_rl.preprocess import Function, Recipe, preprocess
 
 # No file may grow beyond this: the system then says so as it says that a disk is full.
@@ -36,7 +36,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
 recipe = Recipe([Function(lambda batch: batch.set("more", batch["observation"].repeat(1, 9)), "batch")])
 try:
     preprocess(Path(sys.argv[1]), recipe, num_parts=4, in_place=True)
-except DiskFull as error:
+except DiskFullError as error:
     print(json.dumps(str(error)))
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 if len(sys.argv) > 2:
@@ -90,7 +90,7 @@ def test_of_two_runs_at_once_one_waits_and_finds_the_work_done(folder, tmp_path)
     runs = [threading.Thread(target=preprocess, args=(folder, recipe), kwargs={"in_place": True}) for _ in range(2)]
     runs[0].start()
     assert waited(calls)
-    with pytest.raises(Locked, match="is being made by"):
+    with pytest.raises(LockedError, match="is being made by"):
         preprocess(folder, recipe, wait=0, in_place=True)
     runs[1].start()
     go_on.touch()
@@ -113,7 +113,7 @@ def test_a_worker_that_dies_ends_the_run_and_says_what_may_help(folder):
             os._exit(3)
         return batch
 
-    with pytest.raises(PreprocessFailed, match=r"the process that made episodes 0 to 3 ended with 3(.|\n)*--max-ram"):
+    with pytest.raises(PreprocessError, match=r"the process that made episodes 0 to 3 ended with 3(.|\n)*--max-ram"):
         preprocess(folder, Recipe([Function(dies, "batch")]), engine=Local(2), num_parts=4, in_place=True)
     assert StoredDataset(folder).manifest == before
 
@@ -166,7 +166,7 @@ def test_a_function_that_gives_later_episodes_another_dtype_is_told_and_nothing_
         return batch.set("action", batch["action"].double() if (batch["episode"] == 9).any() else batch["action"])
 
     monkeypatch.setattr(probe, "_BYTES", 1)
-    with pytest.raises(PreprocessFailed, match="action as float64"):
+    with pytest.raises(PreprocessError, match="action as float64"):
         preprocess(folder, Recipe([Function(odd, "batch")]), num_parts=12, in_place=True)
     assert StoredDataset(folder).manifest == before
     assert not (folder.parent / ".work" / "data").exists()
@@ -176,7 +176,7 @@ def test_a_function_that_cannot_be_sent_is_refused_where_it_would_have_to_be(fol
     held = threading.Lock()
     recipe = Recipe([Function(lambda batch: batch.set("free", batch["action"] * (not held.locked())), "batch")])
 
-    with pytest.raises(BadArgument, match="cannot be sent to other processes"):
+    with pytest.raises(InvalidArgumentError, match="cannot be sent to other processes"):
         preprocess(folder, recipe, jobs=2, num_parts=4, in_place=True)
     assert StoredDataset(preprocess(folder, recipe, jobs=1, in_place=True)).manifest.history
 
@@ -249,7 +249,7 @@ def test_a_worker_tells_an_error_as_this_process_would(folder):
     recipe = Recipe([Function(lambda batch: fails(batch) if (batch["episode"] == 5).any() else batch, "batch")])
     told = []
     for engine in (None, Local(2)):
-        with pytest.raises(PreprocessFailed) as caught:
+        with pytest.raises(PreprocessError) as caught:
             preprocess(folder, recipe, engine=engine, num_parts=6, in_place=True)
         told.append(str(caught.value))
 

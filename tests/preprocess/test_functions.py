@@ -11,9 +11,9 @@ import pytest
 import torch
 from stored_data import Model, columns, plain, trajectory, write_dataset
 
-from datasets_rl import BadArgument
+from datasets_rl import InvalidArgumentError
 from datasets_rl.datasets.stored import StoredExperienceReplay
-from datasets_rl.errors import PreprocessFailed
+from datasets_rl.errors import PreprocessError
 from datasets_rl.format import StoredDataset
 from datasets_rl.format.verify import check_files
 from datasets_rl.preprocess import Function, Recipe, preprocess, probe, run, undo
@@ -104,7 +104,7 @@ def test_episodes_of_one_step_do_not_decide_what_is_stored_once(dataset, given, 
 
 @pytest.mark.parametrize("step", ["keep_top_returns", "scale_by_returns", "flat_observation", "normalise"])
 def test_a_step_that_nothing_is_left_for_says_so(folder, step):
-    with pytest.raises(PreprocessFailed, match=f"nothing is left for step 1 .{step}. to learn from"):
+    with pytest.raises(PreprocessError, match=f"nothing is left for step 1 .{step}. to learn from"):
         preprocess(folder, Recipe.inline(["keep_lengths:100", step]), in_place=True)
 
 
@@ -229,7 +229,7 @@ def test_a_destination_that_holds_something_else_is_refused(dataset, folder, tmp
         raw: "a dataset that no recipe made",
         tmp_path / "file": "something that is not a dataset",
     }.items():
-        with pytest.raises(BadArgument, match=problem):
+        with pytest.raises(InvalidArgumentError, match=problem):
             dataset.preprocess(with_norm, dest=dest)
     assert strict(folder).manifest == before
     assert len(strict(raw)) == 3
@@ -253,7 +253,7 @@ def test_undo_brings_back_what_was_replaced_once(dataset, folder):
 
     undo(folder)
     assert strict(folder).manifest == before
-    with pytest.raises(BadArgument, match="has no earlier version"):
+    with pytest.raises(InvalidArgumentError, match="has no earlier version"):
         undo(folder)
 
 
@@ -281,7 +281,7 @@ def test_a_function_that_fails_leaves_the_dataset_and_says_where(dataset, folder
         return step
 
     with pytest.raises(
-        PreprocessFailed,
+        PreprocessError,
         match=r"step 0 \(function .*fails, test_functions.py:\d+\) at episode 2, which has .*observation.*: ValueError: no such thing",
     ):
         dataset.preprocess(fails, in_place=True)
@@ -304,7 +304,7 @@ def test_a_function_that_fails_leaves_the_dataset_and_says_where(dataset, folder
 )
 def test_what_is_no_dataset_any_more_is_refused(dataset, folder, fn, problem):
     before = strict(folder).manifest
-    with pytest.raises(PreprocessFailed, match=problem):
+    with pytest.raises(PreprocessError, match=problem):
         dataset.preprocess(fn, in_place=True)
     assert strict(folder).manifest == before
 
@@ -331,7 +331,7 @@ def test_the_same_recipe_on_the_same_data_is_found_again(folder, tmp_path):
     made = (tmp_path / "out" / "manifest.json").stat().st_mtime_ns
     preprocess(folder, Recipe([Function(with_norm), Function(lambda step: step)]), dest=tmp_path / "out")
     assert (tmp_path / "out" / "manifest.json").stat().st_mtime_ns == made
-    with pytest.raises(BadArgument, match="in the way: it holds the result of another recipe"):
+    with pytest.raises(InvalidArgumentError, match="in the way: it holds the result of another recipe"):
         preprocess(folder, Recipe([Function(halved)]), dest=tmp_path / "out")
     assert (tmp_path / "out" / "manifest.json").stat().st_mtime_ns == made
     preprocess(folder, Recipe([Function(halved)]), dest=tmp_path / "out", force=True)
@@ -395,7 +395,7 @@ def test_numbers_that_numpy_and_python_draw_are_the_same_in_any_process(folder, 
 )
 def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, name):
     (tmp_path / name.partition(":")[0]).write_text(text, "utf-8", "surrogateescape")
-    with pytest.raises(BadArgument, match=r"own\.(py fails|toml cannot be read as TOML)"):
+    with pytest.raises(InvalidArgumentError, match=r"own\.(py fails|toml cannot be read as TOML)"):
         Recipe.of(str(tmp_path / name))
 
 
@@ -436,7 +436,7 @@ def test_a_class_an_object_and_a_recipe_of_a_file_are_steps(own, folder, name):
 
 @pytest.mark.parametrize("end", ["", ":", ":other"])
 def test_a_python_file_without_a_name_that_is_in_it_says_which_are(own, end):
-    with pytest.raises(BadArgument, match=r"own\.py (was given without a name|has no 'other')") as caught:
+    with pytest.raises(InvalidArgumentError, match=r"own\.py (was given without a name|has no 'other')") as caught:
         Recipe.of(own + end)
     assert caught.value.hint == "it has own.py:Doubled, own.py:Needs, own.py:several, own.py:both"
 
@@ -447,7 +447,7 @@ def test_a_function_that_fails_is_named_with_its_line(folder, tmp_path, jobs):
         "def third(row):\n    return row[2]\n\n\ndef fn(step):\n    return step.set('z', third(step['action']))\n"
     )
     said = r"step 0 \(function fn, mine\.py:2\) at episode 0, which has action, .*: IndexError"
-    with pytest.raises(PreprocessFailed, match=said):
+    with pytest.raises(PreprocessError, match=said):
         preprocess(folder, Recipe.of(f"{tmp_path / 'mine.py'}:fn"), jobs=jobs, num_parts=2, in_place=True)
 
 
@@ -457,7 +457,7 @@ def test_no_worker_is_the_process_itself(dataset):
 
 
 def test_a_class_of_a_step_that_needs_arguments_is_named(own):
-    with pytest.raises(BadArgument, match=r"the step Needs cannot be made without arguments: .*'by'"):
+    with pytest.raises(InvalidArgumentError, match=r"the step Needs cannot be made without arguments: .*'by'"):
         Recipe.of(f"{own}:Needs")
 
 
@@ -468,7 +468,7 @@ def test_a_dataset_takes_a_step_its_class_a_recipe_and_a_name(dataset, tmp_path)
         assert torch.equal(came["next", "reward"], wanted["next", "reward"])
     same = dataset.preprocess(ScaleRewards, dest=tmp_path / "class")[:]
     assert torch.equal(same["next", "reward"], wanted["next", "reward"] + 1)
-    with pytest.raises(BadArgument, match="a recipe says itself"):
+    with pytest.raises(InvalidArgumentError, match="a recipe says itself"):
         dataset.preprocess(ScaleRewards(), batched=True, in_place=True)
 
 
@@ -484,7 +484,7 @@ def test_a_dataset_takes_a_transform(dataset, given, how):
 
 
 def test_a_step_that_cannot_learn_is_named_with_the_fields_that_there_are(folder):
-    with pytest.raises(PreprocessFailed, match=r"step 0 \(normalise\), which has action, .*: there is no field speed"):
+    with pytest.raises(PreprocessError, match=r"step 0 \(normalise\), which has action, .*: there is no field speed"):
         preprocess(folder, Recipe.inline(["normalise:speed"]), in_place=True)
 
 
@@ -512,5 +512,5 @@ def test_a_step_that_cannot_learn_is_named_with_the_fields_that_there_are(folder
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(dataset, arguments, problem):
-    with pytest.raises(BadArgument, match=problem):
+    with pytest.raises(InvalidArgumentError, match=problem):
         dataset.preprocess(with_norm, **arguments, in_place=True)

@@ -22,7 +22,7 @@ from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl import Selection, library
 from datasets_rl.engines.ray import RayEngine
-from datasets_rl.errors import BadArgument, ConversionFailed, MissingDependency, PreprocessFailed
+from datasets_rl.errors import ConversionError, InvalidArgumentError, MissingDependencyError, PreprocessError
 from datasets_rl.format import DatasetWriter, StoredDataset
 from datasets_rl.preprocess import Recipe, part, preprocess
 from datasets_rl.progress import Report
@@ -91,7 +91,7 @@ def test_an_error_of_a_node_is_the_one_that_was_raised_there(folder, tmp_path):
 
     said = []
     for engine in (None, RayEngine()):
-        with pytest.raises(PreprocessFailed) as raised:
+        with pytest.raises(PreprocessError) as raised:
             preprocess(folder, Recipe([fails]), dest=tmp_path / "out", num_parts=PARTS, engine=engine)
         said.append((type(raised.value), raised.value.message, raised.value.hint))
 
@@ -104,7 +104,7 @@ def test_an_error_of_a_node_is_the_one_that_was_raised_there(folder, tmp_path):
 def test_a_node_without_the_shared_folder_is_named(tmp_path):
     task = {"folder": str(tmp_path / "nowhere" / "000000")}
 
-    with RayEngine() as engine, pytest.raises(BadArgument, match="does not see") as raised:
+    with RayEngine() as engine, pytest.raises(InvalidArgumentError, match="does not see") as raised:
         engine.begin(part.make, task, Report())()
     assert "all nodes share" in raised.value.hint
 
@@ -168,7 +168,7 @@ def test_a_fault_that_a_node_finds_is_told_as_it_is_here(get, tmp_path):
     shutil.copytree(tmp_path / "raw", copy)
     (copy / NAME / "data" / "17" / "metadata.json").write_text('{"total_steps": 99}')
     for place, engine in (("here", None), ("there", RayEngine())):
-        with pytest.raises(ConversionFailed, match="episode 17") as raised:
+        with pytest.raises(ConversionError, match="episode 17") as raised:
             get(place, from_local=copy, engine=engine)
         told.append((raised.value.what, raised.value.problems, raised.value.hint))
 
@@ -178,7 +178,7 @@ def test_a_fault_that_a_node_finds_is_told_as_it_is_here(get, tmp_path):
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
 
-    with pytest.raises(MissingDependency) as raised, RayEngine():
+    with pytest.raises(MissingDependencyError) as raised, RayEngine():
         pass
     assert raised.value.hint == "pip install 'datasets-rl[ray]'"
 
@@ -276,7 +276,7 @@ def test_a_cluster_elsewhere_is_reached_by_its_address(folder, tmp_path, wanted,
         made = preprocess(folder, changed(), dest=tmp_path / "out", num_parts=PARTS, engine=engine)
 
         assert files(made) == wanted
-        with engine, pytest.raises(BadArgument, match="does not see"):
+        with engine, pytest.raises(InvalidArgumentError, match="does not see"):
             engine.begin(part.make, {"folder": str(tmp_path / "nowhere" / "000000")}, Report())()
     finally:
         ray.shutdown()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from stored_data import FLAGS, Trajectory, write_dataset
 
-from datasets_rl.errors import BadArgument, PreprocessFailed
+from datasets_rl.errors import InvalidArgumentError, PreprocessError
 from datasets_rl.format import StoredDataset
 from datasets_rl.format.verify import check_files
 from datasets_rl.preprocess import Recipe, Step, preprocess
@@ -107,7 +107,7 @@ def test_iql_locomotion_scales_by_the_span_of_returns():
 
 
 def test_iql_locomotion_refuses_returns_that_are_all_the_same():
-    with pytest.raises(PreprocessFailed, match="all episodes have the return 3"):
+    with pytest.raises(PreprocessError, match="all episodes have the return 3"):
         made("iql_locomotion", episodes([1, 1], [3, 3]))
 
 
@@ -136,7 +136,7 @@ def test_success_only_looks_at_steps_and_at_final_states():
         [2, 2, 1], known=[True, True, False], states={key: np.zeros((5, 1))}, finals={key: [[0], [1], [1]]}
     )
     assert made("success_only", in_states).numbers.tolist() == [1]
-    with pytest.raises(PreprocessFailed, match="fields called success: none"):
+    with pytest.raises(PreprocessError, match="fields called success: none"):
         made("success_only", episodes([1]))
 
 
@@ -276,11 +276,11 @@ def test_float32_casts_all_fractions_and_nothing_else():
 
     assert came.states["observation",].dtype == came.finals["observation",].dtype == np.float32
     assert came.steps["n",].dtype == np.int64
-    with pytest.raises(PreprocessFailed, match=r"n holds 3000, which does not fit uint8"):
+    with pytest.raises(PreprocessError, match=r"n holds 3000, which does not fit uint8"):
         made(Recipe.inline(["cast:uint8,n"]), episodes([1], n=np.array([3000])))
-    with pytest.raises(PreprocessFailed, match=r"x holds numbers that do not fit float16"):
+    with pytest.raises(PreprocessError, match=r"x holds numbers that do not fit float16"):
         made(Recipe.inline(["cast:float16,x"]), episodes([1], x=np.array([1e9])))
-    with pytest.raises(PreprocessFailed, match=r"x holds 0\.5, which does not fit int8"):
+    with pytest.raises(PreprocessError, match=r"x holds 0\.5, which does not fit int8"):
         made(Recipe.inline(["cast:int8,x"]), episodes([1], x=np.array([0.5])))
     endless = made(Recipe.inline(["cast:float16,x"]), episodes([2], x=np.array([np.inf, np.nan]))).steps["x",]
     assert np.array_equal(endless, [np.inf, np.nan], equal_nan=True)
@@ -438,12 +438,12 @@ def test_success_rewards_count_the_state_that_a_step_leads_to():
     ],
 )
 def test_arguments_that_make_no_sense_are_refused_before_anything_is_read(step, problem):
-    with pytest.raises(BadArgument, match=problem):
+    with pytest.raises(InvalidArgumentError, match=problem):
         Recipe.inline([step])
 
 
 def test_the_nearest_recipe_is_named():
-    with pytest.raises(BadArgument, match="did you mean iql_locomotion"):
+    with pytest.raises(InvalidArgumentError, match="did you mean iql_locomotion"):
         Recipe.of("iql_locomtion")
 
 
@@ -462,13 +462,13 @@ def test_the_nearest_recipe_is_named():
     ],
 )
 def test_data_that_a_step_cannot_use_is_named(step, problem):
-    with pytest.raises((PreprocessFailed, BadArgument), match=problem):
+    with pytest.raises((PreprocessError, InvalidArgumentError), match=problem):
         made(Recipe.inline([step]), episodes([2], x=np.array([1, 2])))
 
 
 def test_parts_of_an_observation_are_not_left_below_their_vector():
     states = {("observation", "place"): [[1.0]], ("observation", "image"): np.zeros((1, 4, 4, 3), np.uint8)}
-    with pytest.raises(PreprocessFailed, match=r"observation.image would stay below observation"):
+    with pytest.raises(PreprocessError, match=r"observation.image would stay below observation"):
         made("flat_observation", episodes([1], states=states, finals=states))
 
 
@@ -569,7 +569,7 @@ def test_a_transform_is_known_by_what_it_does():
 
 @pytest.mark.parametrize(("given", "step"), [(Reward2GoTransform(), "returns_to_go"), (VecNorm(["x"]), "normalise")])
 def test_a_transform_that_is_for_buffers_is_refused_and_the_step_named(given, step):
-    with pytest.raises(BadArgument, match=f"{type(given).__name__} is for buffers") as caught:
+    with pytest.raises(InvalidArgumentError, match=f"{type(given).__name__} is for buffers") as caught:
         Recipe([given])
     assert step in caught.value.hint
 
@@ -628,7 +628,7 @@ def test_a_shipped_recipe_writes_a_strict_dataset_however_it_is_cut(name, stored
 
 def test_a_file_that_fails_is_named(tmp_path):
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
-    with pytest.raises(BadArgument, match=r"broken\.py fails as it is imported: ModuleNotFoundError"):
+    with pytest.raises(InvalidArgumentError, match=r"broken\.py fails as it is imported: ModuleNotFoundError"):
         Recipe.of(f"{tmp_path / 'broken.py'}:fn")
 
 
@@ -643,7 +643,7 @@ def test_a_file_tells_all_its_faults_at_once(tmp_path):
         use = "nothing"
     """)
 
-    with pytest.raises(BadArgument) as raised:
+    with pytest.raises(InvalidArgumentError) as raised:
         Recipe.of(str(file))
     assert "it has 'steps'; expected purpose and step" in str(raised.value)
     assert "step 0 (keep_lengths): most is 'few'" in str(raised.value)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from stored_data import columns, trajectory, write_dataset
 
-from datasets_rl import BadArgument
-from datasets_rl.errors import PreprocessFailed
+from datasets_rl import InvalidArgumentError
+from datasets_rl.errors import PreprocessError
 from datasets_rl.format import StoredDataset
 from datasets_rl.preprocess import Function, Recipe, part, preprocess, probe, run, undo
 
@@ -35,7 +35,7 @@ def test_a_dataset_that_is_replaced_meanwhile_is_told_and_nothing_is_made(folder
     recipe = Recipe([Function(meddling, "episode")])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(probe, "_BYTES", 1)
-        with pytest.raises(PreprocessFailed, match="replaced by another process meanwhile"):
+        with pytest.raises(PreprocessError, match="replaced by another process meanwhile"):
             preprocess(folder, recipe, dest=tmp_path / "out", jobs=jobs, num_parts=5)
     assert not (tmp_path / "out").exists()
 
@@ -45,7 +45,7 @@ def test_a_dataset_that_is_replaced_meanwhile_is_told_and_nothing_is_made(folder
 
 def test_some_steps_do_not_take_the_place_of_all_unless_one_insists(folder):
     recipe = Recipe.inline(["scale_rewards:2"])
-    with pytest.raises(BadArgument, match="21 steps would be replaced"):
+    with pytest.raises(InvalidArgumentError, match="21 steps would be replaced"):
         preprocess(folder, recipe, num_frames=5, in_place=True)
     assert not StoredDataset(folder).manifest.history
 
@@ -61,7 +61,7 @@ def test_a_result_does_not_take_the_place_of_another_one(folder, tmp_path):
     for target in (folder, other):
         before = StoredDataset(target).manifest
         source = other if target == folder else folder
-        with pytest.raises(BadArgument, match="in the way"):
+        with pytest.raises(InvalidArgumentError, match="in the way"):
             preprocess(source, Recipe.inline(["keep_lengths:4"]), dest=target)
         assert StoredDataset(target).manifest == before
 

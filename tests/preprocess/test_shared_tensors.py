@@ -7,7 +7,7 @@ import pytest
 import torch
 from stored_data import columns, trajectory, write_dataset
 
-from datasets_rl.errors import PreprocessFailed
+from datasets_rl.errors import PreprocessError
 from datasets_rl.format import StoredDataset
 from datasets_rl.preprocess import Function, Recipe, preprocess
 from datasets_rl.rows import Column
@@ -101,5 +101,5 @@ def test_a_field_of_some_steps_only_is_refused(folder, early):
     def some(step):
         return step.set("flag", step["action"]) if (step["next", "done"].item() != early) else step
 
-    with pytest.raises(PreprocessFailed, match="flag for some steps"):
+    with pytest.raises(PreprocessError, match="flag for some steps"):
         made(folder, some, "step", jobs=1)

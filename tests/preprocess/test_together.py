@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from stored_data import Model, columns, trajectory, write_dataset
 
-from datasets_rl.errors import BadArgument, PreprocessFailed
+from datasets_rl.errors import InvalidArgumentError, PreprocessError
 from datasets_rl.format import StoredDataset
 from datasets_rl.format.verify import check_files
 from datasets_rl.preprocess import Recipe, preprocess, preview
@@ -100,7 +100,7 @@ def test_fields_that_differ_are_named_key_by_key(folders, tmp_path):
     odd = write_dataset(tmp_path / "d" / "data", [other], [*columns(dtype=np.float64), *more], id="d/data").folder
 
     with pytest.raises(
-        BadArgument,
+        InvalidArgumentError,
         match=r"observation is float32 \[3\] in a/data, float64 \[3\] in d/data; .*reading is not there in a/data, int32 \[2\] in d/data",
     ):
         preprocess([folders[0], odd], Recipe.inline(["scale_rewards"]), dest=tmp_path / "all")
@@ -113,7 +113,7 @@ def test_a_merge_of_a_merge_does_not_lose_where_steps_are_from(folders, tmp_path
     recipe = Recipe.inline(["scale_rewards:2"])
     both = preprocess(folders[:2], recipe, dest=tmp_path / "both")
 
-    with pytest.raises(BadArgument, match=f"{both} has a field dataset already") as raised:
+    with pytest.raises(InvalidArgumentError, match=f"{both} has a field dataset already") as raised:
         preprocess([both, folders[2]], recipe, dest=tmp_path / "all")
     assert "exclude:dataset" in raised.value.hint
     assert not (tmp_path / "all").exists()
@@ -123,9 +123,9 @@ def test_a_merge_of_a_merge_does_not_lose_where_steps_are_from(folders, tmp_path
 
 
 def test_a_merge_needs_a_place_and_something_that_is_left(folders, tmp_path):
-    with pytest.raises(BadArgument, match="3 datasets become one, and it has no place"):
+    with pytest.raises(InvalidArgumentError, match="3 datasets become one, and it has no place"):
         preprocess(folders, Recipe.inline(["scale_rewards"]), in_place=True)
-    with pytest.raises(PreprocessFailed, match=r"of the 15 steps of a/data \+ b/data.*: 0 of 5 epi"):
+    with pytest.raises(PreprocessError, match=r"of the 15 steps of a/data \+ b/data.*: 0 of 5 epi"):
         preprocess(folders, Recipe.inline(["keep_lengths:6"]), dest=tmp_path / "all")
     made = strict(preprocess(folders, Recipe.inline(["keep_lengths:5"]), dest=tmp_path / "all"))
     assert made.column(("dataset",)).tolist() == [2] * 5
@@ -134,5 +134,5 @@ def test_a_merge_needs_a_place_and_something_that_is_left(folders, tmp_path):
 def test_a_dataset_and_what_was_made_of_it_are_told_apart_by_their_folders(folders, tmp_path):
     small = preprocess(folders[0], Recipe.inline(["cast:float16,observation"]), dest=tmp_path / "small")
 
-    with pytest.raises(BadArgument, match=rf"float32 \[3\] in {folders[0]}, float16 \[3\] in {small}"):
+    with pytest.raises(InvalidArgumentError, match=rf"float32 \[3\] in {folders[0]}, float16 \[3\] in {small}"):
         preprocess([folders[0], small], Recipe.inline(["scale_rewards:2"]), dest=tmp_path / "all")

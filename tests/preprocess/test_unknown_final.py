@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_data import Model, trajectory, write_dataset
 
-from datasets_rl import BadArgument, MultiStepTransform, Recipe, open_dataset
+from datasets_rl import InvalidArgumentError, MultiStepTransform, Recipe, open_dataset
 from datasets_rl.ted.check import check_rules
 
 MASK = ("next", "final_known")
@@ -99,5 +99,5 @@ def test_functions_are_always_given_the_mask_and_need_not_return_it(tmp_path):
 
 
 def test_a_field_of_the_name_of_the_mask_is_refused(tmp_path):
-    with pytest.raises(BadArgument, match="final_known has a name that the format uses itself"):
+    with pytest.raises(InvalidArgumentError, match="final_known has a name that the format uses itself"):
         put_through(tmp_path, [(3, False, False)], "rename:action,next.final_known")

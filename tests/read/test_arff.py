@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read import arff
 from datasets_rl.read.arff import ArffFile, Attribute
 
@@ -87,7 +87,7 @@ def test_blocks_may_end_anywhere(opened, monkeypatch, size):
     ],
 )
 def test_what_breaks_the_format_is_refused_with_its_row(opened, text, says):
-    with pytest.raises(ConversionFailed, match=says):
+    with pytest.raises(ConversionError, match=says):
         values(opened(text))
 
 
@@ -100,7 +100,7 @@ def test_a_category_that_has_nan_in_its_name_is_one(opened):
 def test_a_row_without_end_is_refused_before_it_is_held(opened, monkeypatch):
     monkeypatch.setattr(arff, "_BLOCK_BYTES", 100)
 
-    with pytest.raises(ConversionFailed, match="a row has more than 100 bytes"):
+    with pytest.raises(ConversionError, match="a row has more than 100 bytes"):
         values(opened(f"{HEADER}{'1' * 1000}"))
 
 
@@ -118,7 +118,7 @@ def test_blanks_around_values_and_behind_rows_do_not_count(opened):
 
 @pytest.mark.parametrize("value", ["1_0", "\uff11\uff12", "1_000.5"])
 def test_what_only_python_calls_a_number_is_none(opened, value):
-    with pytest.raises(ConversionFailed, match=f"row 1: n is '{value}'; expected a finite number"):
+    with pytest.raises(ConversionError, match=f"row 1: n is '{value}'; expected a finite number"):
         values(opened(f"{HEADER}1,a\n{value},b\n"))
 
 
@@ -131,7 +131,7 @@ def test_undeclared_values_that_pandas_lets_pass_as_missing_are_refused(opened, 
     frame = pd.DataFrame({0: [1.0, 2.0], 1: pd.Categorical.from_codes([0, -1], ["a", "b", "?"])})
     monkeypatch.setattr(ArffFile, "_frame", lambda *_: frame)
 
-    with pytest.raises(ConversionFailed, match="row 1: c is 'z'; expected one of a, b"):
+    with pytest.raises(ConversionError, match="row 1: c is 'z'; expected one of a, b"):
         values(opened(f"{HEADER}1,a\n2,z\n"))
 
 
@@ -144,5 +144,5 @@ def test_undeclared_values_that_pandas_lets_pass_as_missing_are_refused(opened, 
 )
 def test_blanks_without_end_take_no_time(opened, text):
     """Each was tried as the beginning of the end of a value: the square of a million."""
-    with pytest.raises(ConversionFailed, match="expected one of"):
+    with pytest.raises(ConversionError, match="expected one of"):
         values(opened(text))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read import hdf5
 from datasets_rl.read.hdf5 import Hdf5File
 
@@ -205,7 +205,7 @@ class TestRareButValid:
 
 
 class TestDamage:
-    """Every fault is a ConversionFailed that says what is wrong and where."""
+    """Every fault is a ConversionError that says what is wrong and where."""
 
     @pytest.mark.parametrize(
         ("content", "says"),
@@ -220,7 +220,7 @@ class TestDamage:
     def test_what_is_not_hdf5_is_named(self, tmp_path, content, says):
         path = tmp_path / "x.hdf5"
         path.write_bytes(content)
-        with pytest.raises(ConversionFailed, match=says) as caught:
+        with pytest.raises(ConversionError, match=says) as caught:
             Hdf5File(path)
 
         assert "x.hdf5" in str(caught.value)
@@ -230,7 +230,7 @@ class TestDamage:
     def test_a_truncated_file_is_refused(self, tmp_path, kept):
         path = one(tmp_path / "x.h5", compression="gzip")
         path.write_bytes(path.read_bytes()[:kept])
-        with pytest.raises(ConversionFailed, match="HDF5 says") as caught:
+        with pytest.raises(ConversionError, match="HDF5 says") as caught:
             Hdf5File(path)
 
         if kept > 1000 or kept < 0:
@@ -246,7 +246,7 @@ class TestDamage:
             data[place.byte_offset + place.size // 2] ^= 0x10
         path.write_bytes(data)
 
-        with Hdf5File(path) as file, pytest.raises(ConversionFailed) as caught:
+        with Hdf5File(path) as file, pytest.raises(ConversionError) as caught:
             file.read("x")
         assert [problem.partition(":")[0] for problem in caught.value.problems] == [
             "x rows 200 to 299",
@@ -265,7 +265,7 @@ class TestDamage:
             blocks = file.blocks(["x"], rows=100)
             for start in range(0, 500, 100):
                 np.testing.assert_array_equal(next(blocks).columns["x"], ARRAY[start : start + 100])
-            with pytest.raises(ConversionFailed, match="x rows 500 to 599"):
+            with pytest.raises(ConversionError, match="x rows 500 to 599"):
                 next(blocks)
 
     def test_damage_that_only_the_library_sees_is_refused(self, tmp_path):
@@ -276,7 +276,7 @@ class TestDamage:
         data[place.byte_offset + place.size // 2] ^= 0x10
         path.write_bytes(data)
 
-        with Hdf5File(path) as file, pytest.raises(ConversionFailed, match="x rows 0 to 999"):
+        with Hdf5File(path) as file, pytest.raises(ConversionError, match="x rows 0 to 999"):
             file.read("x")
 
     @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ class TestDamage:
             file["x"].id.write_direct_chunk((100, 0), stored)
         with Hdf5File(path, threads=1) as file:
             tracemalloc.start()
-            with pytest.raises(ConversionFailed, match=says):
+            with pytest.raises(ConversionError, match=says):
                 file.read("x")
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
@@ -317,7 +317,7 @@ class TestDamage:
         path = one(tmp_path / "x.h5", np.zeros(10, bool), compression="gzip", chunks=(10,))
         with h5py.File(path, "r+") as file:
             file["x"].id.write_direct_chunk((0,), zlib.compress(bytes(9) + b"\2"))
-        with Hdf5File(path) as file, pytest.raises(ConversionFailed, match="neither 0 nor 1"):
+        with Hdf5File(path) as file, pytest.raises(ConversionError, match="neither 0 nor 1"):
             file.read("x")
 
 
@@ -325,7 +325,7 @@ class TestHostile:
     """A file reaches nothing but itself, and claims no more than it holds."""
 
     def refused(self, path, says):
-        with pytest.raises(ConversionFailed, match=says):
+        with pytest.raises(ConversionError, match=says):
             Hdf5File(path)
 
     def test_an_external_link_is_refused(self, tmp_path):
@@ -398,7 +398,7 @@ class TestHostile:
         with h5py.File(tmp_path / "x.h5", "w") as file:
             file["a"] = h5py.ExternalLink("secret.h5", "/")
             file["b"] = h5py.SoftLink("/a/x")
-        with pytest.raises(ConversionFailed) as caught:
+        with pytest.raises(ConversionError) as caught:
             Hdf5File(tmp_path / "x.h5")
         assert [problem.partition(" ")[0] for problem in caught.value.problems] == ["a", "b"]
 
@@ -428,5 +428,5 @@ class TestHostile:
         with Hdf5File(tmp_path / "x.h5") as file:
             for name in ("ragged", "pointer"):
                 assert not file.arrays[name].numeric
-                with pytest.raises(ConversionFailed, match=f"{name} has dtype object"):
+                with pytest.raises(ConversionError, match=f"{name} has dtype object"):
                     file.value(name)

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from raw.images import decoded, encoded, scene
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read import images
 
 
@@ -24,7 +24,7 @@ def one(data, shape, dtype=np.uint8):
 
 
 def faults(data, shape=(16, 24, 3), dtype=np.uint8):
-    with pytest.raises(ConversionFailed) as caught:
+    with pytest.raises(ConversionError) as caught:
         images.decode(
             data if isinstance(data, list) else [data],
             np.empty((len(data) if isinstance(data, list) else 1, *shape), dtype),
@@ -115,7 +115,7 @@ def test_many_images_decode_in_their_order_from_any_buffer(kind, wrap):
 )
 def test_what_is_no_image_is_named(data, says):
     assert says in faults(data)[0]
-    with pytest.raises(ConversionFailed, match=says):
+    with pytest.raises(ConversionError, match=says):
         images.header(data)
 
 
@@ -144,7 +144,7 @@ def test_a_jpeg_whose_bytes_are_wrong_fails_or_has_the_right_shape():
         damaged[place] ^= 0x04
         try:
             one(bytes(damaged), (16, 24, 3))
-        except ConversionFailed:
+        except ConversionError:
             refused += 1
 
     assert refused > 50
@@ -171,7 +171,7 @@ def png(columns, rows, kind=0, bits=8, body=b"", interlaced=0):
 def test_a_bomb_is_refused_by_its_declared_size():
     data = png(100_000, 100_000, body=zlib.compress(bytes(10_000_000)))
     tracemalloc.start()
-    with pytest.raises(ConversionFailed, match="declares 100,000 by 100,000 pixels"):
+    with pytest.raises(ConversionError, match="declares 100,000 by 100,000 pixels"):
         images.header(data)
     assert "declares 100,000" in faults(data)[0]
     peak = tracemalloc.get_traced_memory()[1]
@@ -183,7 +183,7 @@ def test_a_bomb_is_refused_by_its_declared_size():
 def test_pixels_beyond_the_declared_size_are_not_inflated():
     data = png(24, 16, body=zlib.compress(bytes(50_000_000)))
     tracemalloc.start()
-    with suppress(ConversionFailed):
+    with suppress(ConversionError):
         one(data, (16, 24, 1))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read import gz
 from datasets_rl.read.gz import GzipNpy
 from datasets_rl.read.npy import NpyReader
@@ -98,9 +98,9 @@ class TestNpy:
             out = np.empty((50, 7, 3), np.uint8)
             rows.read_into(out)
             np.testing.assert_array_equal(out, ARRAY[:50])
-            with pytest.raises(ConversionFailed, match="checksum is wrong"):
+            with pytest.raises(ConversionError, match="checksum is wrong"):
                 rows.read_into(out)
-            with pytest.raises(ConversionFailed, match="checksum is wrong"):
+            with pytest.raises(ConversionError, match="checksum is wrong"):
                 next(file.blocks("x", 1000))
 
     def test_an_error_about_thousands_of_members_names_a_few_and_counts_the_others(self, tmp_path):
@@ -109,11 +109,11 @@ class TestNpy:
                 for number in range(3000):
                     file.writestr(f"{number}.npy", content)
 
-        with NpzFile(tmp_path / "good") as file, pytest.raises(ConversionFailed) as caught:
+        with NpzFile(tmp_path / "good") as file, pytest.raises(ConversionError) as caught:
             file.require(["rewards"])
         assert str(caught.value).startswith("good cannot be converted: it has no array rewards; it has 0, 1, 2, ")
         assert "19 and 2,980 more" in str(caught.value)
-        with pytest.raises(ConversionFailed) as caught:
+        with pytest.raises(ConversionError) as caught:
             NpzFile(tmp_path / "bad")
         assert len(caught.value.problems) == 21
         assert caught.value.problems[-1] == "and 2,980 more"
@@ -124,11 +124,11 @@ class TestNpy:
         first, last = data.index(b"rewards.npy"), data.rindex(b"rewards.npy")
         for at in (first, last):
             (tmp_path / "x.npz").write_bytes(data[:at] + b"s" + data[at + 1 :])
-            with pytest.raises(ConversionFailed, match="its data has the name"):
+            with pytest.raises(ConversionError, match="its data has the name"):
                 NpzFile(tmp_path / "x.npz")
 
     def test_more_rows_than_there_are_are_refused(self):
-        with pytest.raises(ConversionFailed, match="it has 100 rows; expected 101"):
+        with pytest.raises(ConversionError, match="it has 100 rows; expected 101"):
             reader(npy(ARRAY)).read_into(np.empty((101, 7, 3), np.uint8))
 
     @pytest.mark.parametrize(
@@ -141,23 +141,23 @@ class TestNpy:
     def test_every_cut_is_refused(self):
         data = npy(ARRAY[:3])
         for kept in range(len(data)):
-            with pytest.raises(ConversionFailed, match=r"cut|empty|is not"):
+            with pytest.raises(ConversionError, match=r"cut|empty|is not"):
                 reader(data[:kept]).read()
 
     def test_bytes_behind_the_array_are_refused(self):
-        with pytest.raises(ConversionFailed, match="more bytes follow"):
+        with pytest.raises(ConversionError, match="more bytes follow"):
             reader(npy(ARRAY) + b"x").read()
 
     def test_objects_are_told_and_not_read(self):
         source = reader(npy(np.array([{}], object), allow_pickle=True))
 
         assert source.pickled
-        with pytest.raises(ConversionFailed, match="Python objects"):
+        with pytest.raises(ConversionError, match="Python objects"):
             source.read()
 
     @pytest.mark.parametrize("array", [np.zeros(2, "M8[s]"), np.zeros(2, [("a", "f4")]), np.zeros(2, "V3")])
     def test_other_types_are_refused(self, array):
-        with pytest.raises(ConversionFailed, match="expected numbers or text"):
+        with pytest.raises(ConversionError, match="expected numbers or text"):
             reader(npy(array))
 
     @pytest.mark.parametrize(
@@ -175,15 +175,13 @@ class TestNpy:
         ],
     )
     def test_what_is_no_array_is_named(self, data, says):
-        with pytest.raises(ConversionFailed, match=says):
+        with pytest.raises(ConversionError, match=says):
             reader(data).read()
 
     def test_more_than_the_file_can_hold_is_refused_before_it_is_allocated(self):
-        with pytest.raises(
-            ConversionFailed, match=r"declares \[10000000000000, 3\] of uint8, 30,000,000,000,000 bytes"
-        ):
+        with pytest.raises(ConversionError, match=r"declares \[10000000000000, 3\] of uint8, 30,000,000,000,000 bytes"):
             reader(claiming((10**13, 3)))
-        with pytest.raises(ConversionFailed, match=r"declares \[100, 7, 3\] of uint8, 2,100 bytes; it can hold 2,099"):
+        with pytest.raises(ConversionError, match=r"declares \[100, 7, 3\] of uint8, 2,100 bytes; it can hold 2,099"):
             reader(npy(ARRAY), most=2099)
 
     @settings(max_examples=100, deadline=None)
@@ -192,7 +190,7 @@ class TestNpy:
         damaged = bytearray(npy(ARRAY[:2]))
         for _ in range(data.draw(st.integers(1, 4))):
             damaged[data.draw(st.integers(0, 130))] = data.draw(st.integers(0, 255))
-        with suppress(ConversionFailed):
+        with suppress(ConversionError):
             reader(damaged, most=1 << 20).read()
 
 
@@ -213,7 +211,7 @@ class TestGzip:
         data = path.read_bytes()
         for kept in range(len(data)):
             path.write_bytes(data[:kept])
-            with pytest.raises(ConversionFailed, match=r"x\.gz"), GzipNpy(path) as source:
+            with pytest.raises(ConversionError, match=r"x\.gz"), GzipNpy(path) as source:
                 source.read()
 
     @pytest.mark.parametrize("end", range(1, 9))
@@ -223,7 +221,7 @@ class TestGzip:
         data[-end] ^= 1
         path.write_bytes(data)
 
-        with pytest.raises(ConversionFailed, match="damaged") as caught, GzipNpy(path) as source:
+        with pytest.raises(ConversionError, match="damaged") as caught, GzipNpy(path) as source:
             source.read()
         assert "--force" in caught.value.hint
 
@@ -234,20 +232,20 @@ class TestGzip:
             damaged = bytearray(data)
             damaged[place] ^= 0x20
             path.write_bytes(damaged)
-            with pytest.raises(ConversionFailed), GzipNpy(path) as source:
+            with pytest.raises(ConversionError), GzipNpy(path) as source:
                 source.read()
 
     def test_what_is_no_gzip_is_named(self, tmp_path):
         (tmp_path / "x.gz").write_bytes(b"<?xml version='1.0'?><Error><Code>AccessDenied")
 
-        with pytest.raises(ConversionFailed, match="web page"):
+        with pytest.raises(ConversionError, match="web page"):
             GzipNpy(tmp_path / "x.gz")
 
     def test_an_array_that_deflate_cannot_hold_is_refused(self, tmp_path):
         path = tmp_path / "x.gz"
         path.write_bytes(gzip.compress(claiming((10**10,))))
 
-        with pytest.raises(ConversionFailed, match=r"declares \[10000000000\]"):
+        with pytest.raises(ConversionError, match=r"declares \[10000000000\]"):
             GzipNpy(path)
 
     def test_rows_reach_the_caller_without_a_copy_of_the_array(self, tmp_path):
@@ -270,7 +268,7 @@ class TestGzip:
             one(source.read(), ARRAY)
         path.write_bytes(path.read_bytes()[:-9])
 
-        with pytest.raises(ConversionFailed, match="cut"), GzipNpy(path) as source:
+        with pytest.raises(ConversionError, match="cut"), GzipNpy(path) as source:
             source.read()
 
 
@@ -304,7 +302,7 @@ class TestNpz:
     def test_all_missing_members_are_named(self, npz):
         with (
             NpzFile(npz) as file,
-            pytest.raises(ConversionFailed, match="no array image, reward; it has bytes, floats"),
+            pytest.raises(ConversionError, match="no array image, reward; it has bytes, floats"),
         ):
             file.require(["bytes", "image", "reward"])
 
@@ -329,14 +327,14 @@ class TestNpz:
             for place in range(start, start + entry.compress_size):
                 damaged = bytearray(data)
                 damaged[place] ^= 0x10
-                with pytest.raises(ConversionFailed), NpzFile(io.BytesIO(damaged)) as file:
+                with pytest.raises(ConversionError), NpzFile(io.BytesIO(damaged)) as file:
                     file.read("x")
 
     def test_every_cut_is_refused(self, tmp_path):
         np.savez_compressed(tmp_path / "x.npz", x=ARRAY[:2])
         data = (tmp_path / "x.npz").read_bytes()
         for kept in range(len(data)):
-            with pytest.raises(ConversionFailed):
+            with pytest.raises(ConversionError):
                 NpzFile(io.BytesIO(data[:kept]))
 
     @settings(max_examples=100, deadline=None)
@@ -347,7 +345,7 @@ class TestNpz:
         damaged = bytearray(out.getvalue())
         for _ in range(data.draw(st.integers(1, 4))):
             damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
-        with suppress(ConversionFailed), NpzFile(io.BytesIO(damaged)) as file:
+        with suppress(ConversionError), NpzFile(io.BytesIO(damaged)) as file:
             for name in file.arrays:
                 file.read(name)
 
@@ -357,13 +355,13 @@ class TestNpz:
             archive.writestr("b.npy", npy(ARRAY))
             archive.writestr("c.npy", npy(np.zeros(9))[:-80].replace(b"(9,)", b"(99,)"))
 
-        with pytest.raises(ConversionFailed) as caught:
+        with pytest.raises(ConversionError) as caught:
             NpzFile(tmp_path / "x.npz")
         assert [problem[:6] for problem in caught.value.problems] == ["a.npy:", "c.npy:"]
 
     def test_objects_are_not_read(self, tmp_path):
         np.savez(tmp_path / "x.npz", x=np.array([{}], object))
-        with NpzFile(tmp_path / "x.npz") as file, pytest.raises(ConversionFailed, match="Python objects"):
+        with NpzFile(tmp_path / "x.npz") as file, pytest.raises(ConversionError, match="Python objects"):
             file.read("x")
 
 
@@ -377,7 +375,7 @@ class TestZip:
             archive.writestr("lzma", b"3", zipfile.ZIP_LZMA)
             archive.writestr("swollen", bytes(5000), zipfile.ZIP_DEFLATED)
             archive.infolist()[-1].file_size = 10**9
-        with pytest.raises(ConversionFailed) as caught:
+        with pytest.raises(ConversionError) as caught:
             ZipReader(path)
 
         assert [problem.split(";")[0] for problem in caught.value.problems] == [
@@ -392,7 +390,7 @@ class TestZip:
         data = bytearray((tmp_path / "x.zip").read_bytes())
         data[data.index(b"PK\x01\x02") + 8] |= 1
 
-        with pytest.raises(ConversionFailed, match="secret is encrypted"):
+        with pytest.raises(ConversionError, match="secret is encrypted"):
             ZipReader(io.BytesIO(data))
 
     def test_a_member_elsewhere_is_refused(self, tmp_path):
@@ -400,5 +398,5 @@ class TestZip:
             archive.writestr("a", b"1" * 50)
         data = bytearray((tmp_path / "x.zip").read_bytes())
         data[data.index(b"PK\x01\x02") + 42] += 3
-        with ZipReader(io.BytesIO(data)) as archive, pytest.raises(ConversionFailed, match="does not lie where"):
+        with ZipReader(io.BytesIO(data)) as archive, pytest.raises(ConversionError, match="does not lie where"):
             archive.open("a")

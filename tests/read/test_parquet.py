@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from datasets_rl.errors import ConversionFailed, MissingDependency
+from datasets_rl.errors import ConversionError, MissingDependencyError
 from datasets_rl.read.parquet import TableFile
 from datasets_rl.read.ragged import Ragged
 
@@ -103,7 +103,7 @@ def test_lists_come_with_their_lengths(file):
 
 def test_lists_of_one_length_stack_and_others_do_not(file):
     np.testing.assert_array_equal(column(file, "equal")[0].stacked("equal"), [[1.5, 2.5]] * 7)
-    with pytest.raises(ConversionFailed, match="ragged cannot be converted: its rows have 0 to 3 values"):
+    with pytest.raises(ConversionError, match="ragged cannot be converted: its rows have 0 to 3 values"):
         column(file, "ragged")[0].stacked("ragged")
 
 
@@ -113,7 +113,7 @@ def test_columns_of_a_block_lie_side_by_side(file):
 
 
 def test_all_missing_columns_are_named(file):
-    with pytest.raises(ConversionFailed, match="no column image, nothing; it has reward, done"):
+    with pytest.raises(ConversionError, match="no column image, nothing; it has reward, done"):
         next(file.blocks(["image", "reward", "nothing"], rows=3))
 
 
@@ -129,7 +129,7 @@ def test_empty_cells_are_refused_in_all_columns_at_once(tmp_path, kind):
             "f": pa.array([1, 2, 3], pa.timestamp("s")),
         }
     )
-    with TableFile(written(tmp_path / "x", kind, data)) as opened, pytest.raises(ConversionFailed) as caught:
+    with TableFile(written(tmp_path / "x", kind, data)) as opened, pytest.raises(ConversionError) as caught:
         list(opened.blocks(["a", "b", "c/x", "d", "f"], rows=3))
 
     assert [problem.partition(":")[0] for problem in caught.value.problems] == [
@@ -148,7 +148,7 @@ def test_empty_cells_are_refused_in_all_columns_at_once(tmp_path, kind):
 def test_what_is_no_table_is_named(tmp_path, data, says):
     (tmp_path / "x").write_bytes(data)
 
-    with pytest.raises(ConversionFailed, match=says):
+    with pytest.raises(ConversionError, match=says):
         TableFile(tmp_path / "x")
 
 
@@ -157,7 +157,7 @@ def test_a_cut_file_is_refused(tmp_path, kind):
     data = written(tmp_path / "x", kind).read_bytes()
     for kept in range(0, len(data), 97):
         (tmp_path / "cut").write_bytes(data[:kept])
-        with pytest.raises(ConversionFailed):
+        with pytest.raises(ConversionError):
             TableFile(tmp_path / "cut")
 
 
@@ -169,7 +169,7 @@ def test_a_page_with_a_checksum_is_compared_with_it(tmp_path):
     data[data.index(values.tobytes()) + 4001] ^= 1
     (tmp_path / "x").write_bytes(data)
 
-    with pytest.raises(ConversionFailed, match="CRC"), TableFile(tmp_path / "x") as file:
+    with pytest.raises(ConversionError, match="CRC"), TableFile(tmp_path / "x") as file:
         list(file.blocks(["a"], rows=300))
 
 
@@ -180,13 +180,13 @@ def test_damage_never_fails_in_another_way(tmp_path, data, kind):
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     (tmp_path / "damaged").write_bytes(damaged)
-    with suppress(ConversionFailed), TableFile(tmp_path / "damaged") as file:
+    with suppress(ConversionError), TableFile(tmp_path / "damaged") as file:
         list(file.blocks(list(file.columns), rows=2))
 
 
 def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
-    with pytest.raises(MissingDependency, match="needs pyarrow") as caught:
+    with pytest.raises(MissingDependencyError, match="needs pyarrow") as caught:
         TableFile(tmp_path / "x.parquet")
     assert "datasets-rl[pyarrow]" in caught.value.hint

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read import pickles
 
 SHARED = [1, 2]
@@ -72,7 +72,7 @@ def by_python(value, protocol):
 
 
 def faults(data):
-    with pytest.raises(ConversionFailed) as caught:
+    with pytest.raises(ConversionError) as caught:
         pickles.load(data, "x.pickle")
     return caught.value.problems
 
@@ -328,7 +328,7 @@ def test_damaged_pickles_never_fail_in_another_way(data, episode):
     for _ in range(data.draw(st.integers(1, 5))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     before = set(sys.modules)
-    with suppress(ConversionFailed):
+    with suppress(ConversionError):
         pickles.load(damaged)
 
     assert set(sys.modules) == before
@@ -337,7 +337,7 @@ def test_damaged_pickles_never_fail_in_another_way(data, episode):
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from([bytes([code]) for code in range(256)]) | st.binary(max_size=4), max_size=40))
 def test_random_programs_never_fail_in_another_way(codes):
-    with suppress(ConversionFailed):
+    with suppress(ConversionError):
         pickles.load(b"\x80\x04" + b"".join(codes) + b".")
 
 
@@ -359,14 +359,14 @@ class TestArrayFiles:
     def test_a_foreign_name_in_a_npy_file_is_refused(self, tmp_path):
         np.save(tmp_path / "x.npy", np.array([ATTACKS["system"]], object), allow_pickle=True)
 
-        with pytest.raises(ConversionFailed, match=r"x.npy.*system is not plain data"):
+        with pytest.raises(ConversionError, match=r"x.npy.*system is not plain data"):
             pickles.load_npy(tmp_path / "x.npy")
 
     def test_a_pickle_of_another_shape_is_refused(self, tmp_path):
         np.save(tmp_path / "x.npy", np.array([1, 2], object), allow_pickle=True)
         data = (tmp_path / "x.npy").read_bytes().replace(b"(2,)", b"(3,)")
 
-        with pytest.raises(ConversionFailed, match=r"no array of shape \[3\]"):
+        with pytest.raises(ConversionError, match=r"no array of shape \[3\]"):
             pickles.load_npy(io.BytesIO(data))
 
     def test_a_pickle_that_is_too_long_is_refused(self):
@@ -374,5 +374,5 @@ class TestArrayFiles:
         np.save(out, np.array([b"x" * 5_000_000], object), allow_pickle=True)
         out.seek(0)
 
-        with pytest.raises(ConversionFailed, match="more than 1,000,000 bytes"):
+        with pytest.raises(ConversionError, match="more than 1,000,000 bytes"):
             pickles.load_npy(out, most=1_000_000)

@@ -10,7 +10,7 @@ import pytest
 from raw.images import encoded, scene
 from raw.tfrecords import example
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read import images
 from datasets_rl.read.ragged import Ragged
 from datasets_rl.read.tfds import Schema
@@ -88,7 +88,7 @@ def read(schema, features, **options):
 
 
 def faults(schema, features):
-    with pytest.raises(ConversionFailed) as caught:
+    with pytest.raises(ConversionError) as caught:
         read(schema, features)
     assert caught.value.what == "record 3"
     return caught.value.problems
@@ -296,11 +296,11 @@ def test_lists_of_a_fixed_length_are_held_to_it():
     ],
 )
 def test_what_is_no_schema_is_refused(document, says):
-    with pytest.raises(ConversionFailed, match=says):
+    with pytest.raises(ConversionError, match=says):
         Schema(document)
 
 
 def test_all_faults_of_a_schema_are_named_at_once():
-    with pytest.raises(ConversionFailed) as caught:
+    with pytest.raises(ConversionError) as caught:
         Schema(features(a=tensor("bfloat16"), b=tensor("int64"), c=tensor("qint8")))
     assert len(caught.value.problems) == 2

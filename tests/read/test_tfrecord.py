@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw.tfrecords import crc32c, example, masked, record, sequence_example
 
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.read import tfrecord
 from datasets_rl.read.gz import Gunzip
 
@@ -32,7 +32,7 @@ def read(data, name="x.tfrecord"):
 
 
 def faults(data):
-    with pytest.raises(ConversionFailed) as caught:
+    with pytest.raises(ConversionError) as caught:
         read(data)
     assert "--force" in caught.value.hint
     return caught.value.problems
@@ -113,7 +113,7 @@ def test_all_damaged_records_are_named_at_once_and_those_before_them_are_given()
     reading = tfrecord.records(io.BytesIO(data), "x.tfrecord")
 
     assert bytes(next(reading)) == b"good"
-    with pytest.raises(ConversionFailed) as caught:
+    with pytest.raises(ConversionError) as caught:
         next(reading)
     assert caught.value.problems == (
         "record 1 at byte 20 does not have the CRC32C that it should",
@@ -201,7 +201,7 @@ def test_unknown_fields_are_passed_over():
     ],
 )
 def test_what_is_no_example_is_refused(payload, says):
-    with pytest.raises(ConversionFailed, match=says):
+    with pytest.raises(ConversionError, match=says):
         tfrecord.example(memoryview(payload), "record 3")
 
 
@@ -212,12 +212,12 @@ def test_damaged_examples_never_fail_in_another_way(data):
     for _ in range(data.draw(st.integers(1, 4))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(payload)))
-    with suppress(ConversionFailed):
+    with suppress(ConversionError):
         assert len(tfrecord.example(memoryview(payload)[:cut], "it")) <= 12
 
 
 def test_a_flood_of_empty_strings_is_refused(monkeypatch):
     monkeypatch.setattr(tfrecord, "_STRINGS_MOST", 100)
 
-    with pytest.raises(ConversionFailed, match="more than 100 byte strings"):
+    with pytest.raises(ConversionError, match="more than 100 byte strings"):
         tfrecord.example(memoryview(example({"x": [b""] * 101})), "it")

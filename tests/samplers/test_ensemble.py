@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers import (
     PrioritizedSampler,
     RandomSampler,
@@ -89,7 +89,7 @@ def test_two_buffers_give_no_slice_the_same_number():
 def test_a_part_that_cannot_be_filled_is_refused():
     """Slices of another length would fill it, without a word."""
     sampler = SamplerEnsemble(SliceSampler(num_slices=2, strict_length=False))
-    with pytest.raises(BadArgument, match=r"gave 6 steps of 8; .*have the same"):
+    with pytest.raises(InvalidArgumentError, match=r"gave 6 steps of 8; .*have the same"):
         sampler.sample(StorageEnsemble(trajectories(9, 3)), 8)
 
 
@@ -134,24 +134,24 @@ def test_the_chances_can_be_set_later(storages):
     ids=repr,
 )
 def test_chances_that_are_none_are_refused(p, message):
-    with pytest.raises(BadArgument, match=message):
+    with pytest.raises(InvalidArgumentError, match=message):
         three(p=p)
     sampler = three(p=[1, 2, 1])
-    with pytest.raises(BadArgument, match=message):
+    with pytest.raises(InvalidArgumentError, match=message):
         sampler.p = p
     assert sampler.p.tolist() == [0.25, 0.5, 0.25]
 
 
 def test_arguments_that_exclude_each_other_are_refused(storages):
-    with pytest.raises(BadArgument, match="exclude"):
+    with pytest.raises(InvalidArgumentError, match="exclude"):
         three(p=[1, 1, 1], sample_from_all=True)
-    with pytest.raises(BadArgument, match="no sampler"):
+    with pytest.raises(InvalidArgumentError, match="no sampler"):
         SamplerEnsemble()
-    with pytest.raises(BadArgument, match="num_buffer_sampled is 0"):
+    with pytest.raises(InvalidArgumentError, match="num_buffer_sampled is 0"):
         three(num_buffer_sampled=0)
-    with pytest.raises(BadArgument, match="batch_size is 10; expected a multiple of num_buffer_sampled, 3"):
+    with pytest.raises(InvalidArgumentError, match="batch_size is 10; expected a multiple of num_buffer_sampled, 3"):
         three().sample(storages, 10)
-    with pytest.raises(BadArgument, match="3 samplers were to draw from no storages"):
+    with pytest.raises(InvalidArgumentError, match="3 samplers were to draw from no storages"):
         three().sample(filled(3), 3)
 
 
@@ -202,7 +202,7 @@ def test_chances_that_were_changed_are_kept():
 
     assert other.p.tolist() == [0.0, 0.25, 0.75]
     for p in ([1.0, 2.0], "a", [float("nan")] * 3):
-        with pytest.raises(BadArgument, match="p: "):
+        with pytest.raises(InvalidArgumentError, match="p: "):
             other.load_state_dict(sampler.state_dict() | {"p": p})
     assert other.p.tolist() == [0.0, 0.25, 0.75]
     other.load_state_dict(three().state_dict())
@@ -211,16 +211,16 @@ def test_chances_that_were_changed_are_kept():
 
 @pytest.mark.parametrize("samplers", [None, 3, [1, 2, 3]], ids=repr)
 def test_a_state_that_is_none_is_refused(samplers):
-    with pytest.raises(BadArgument, match="samplers are not a list of states"):
+    with pytest.raises(InvalidArgumentError, match="samplers are not a list of states"):
         three().load_state_dict({"samplers": samplers})
 
 
 def test_a_state_of_other_samplers_is_refused_with_all_reasons():
     sampler = SamplerEnsemble(PrioritizedSampler(2, 1.0, 1.0), SamplerWithoutReplacement())
 
-    with pytest.raises(BadArgument, match="there were 1 samplers and are 2"):
+    with pytest.raises(InvalidArgumentError, match="there were 1 samplers and are 2"):
         sampler.load_state_dict({"samplers": [{}]})
-    with pytest.raises(BadArgument, match=r"sampler 0: priorities are not float64.*sampler 1: held is None"):
+    with pytest.raises(InvalidArgumentError, match=r"sampler 0: priorities are not float64.*sampler 1: held is None"):
         sampler.load_state_dict({"samplers": [{}, {}]})
 
 
@@ -247,7 +247,7 @@ def test_emptied_all_begin_anew(storages):
 def test_every_sampler_is_told_of_its_storage_and_may_refuse(storages):
     SamplerEnsemble(RandomSampler(), PrioritizedSampler(5, 1.0, 1.0), RandomSampler()).attach(storages)
 
-    with pytest.raises(BadArgument, match="up to 5 steps, and max_capacity is 4"):
+    with pytest.raises(InvalidArgumentError, match="up to 5 steps, and max_capacity is 4"):
         SamplerEnsemble(RandomSampler(), PrioritizedSampler(4, 1.0, 1.0), RandomSampler()).attach(storages)
-    with pytest.raises(BadArgument, match="3 samplers were to draw from 2 storages"):
+    with pytest.raises(InvalidArgumentError, match="3 samplers were to draw from 2 storages"):
         three().attach(storages[:2])

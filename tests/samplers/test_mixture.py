@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from datasets_rl import (
-    BadArgument,
+    InvalidArgumentError,
     LazyTensorStorage,
     MixtureSampler,
     RandomSampler,
@@ -96,7 +96,7 @@ def test_slices_come_whole_and_their_numbers_differ():
 
 
 def test_a_batch_that_cannot_be_cut_into_slices_is_refused():
-    with pytest.raises(BadArgument, match="multiple of 4"):
+    with pytest.raises(InvalidArgumentError, match="multiple of 4"):
         MixtureSampler(SliceSampler(slice_len=4), unit=4).sample(several(1), 10)
 
 
@@ -131,7 +131,7 @@ def test_a_state_goes_on_with_the_batch_that_would_have_come_next():
 def test_a_state_that_is_none_is_refused(change):
     sampler = plain(2)
 
-    with pytest.raises(BadArgument, match="does not fit"):
+    with pytest.raises(InvalidArgumentError, match="does not fit"):
         sampler.load_state_dict({**sampler.state_dict(), **change})
 
 
@@ -147,7 +147,7 @@ def test_a_state_that_is_none_is_refused(change):
     ids=str,
 )
 def test_arguments_that_make_no_mixture_are_refused(options, said):
-    with pytest.raises(BadArgument, match=said):
+    with pytest.raises(InvalidArgumentError, match=said):
         plain(2, **options)
 
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers import PrioritizedSampler
 from datasets_rl.storages import LazyTensorStorage
 
@@ -77,7 +77,7 @@ class TestChances:
         sampler.extend(torch.arange(len(priorities)))
         try:
             sampler.update_priority(range(len(priorities)), priorities)
-        except BadArgument:
+        except InvalidArgumentError:
             return
         index, info = sampler.sample(filled(len(priorities), 64), 50)
 
@@ -212,10 +212,10 @@ class TestRows:
         assert sampler.priorities.tolist() == [1.0, 2.0]
 
     def test_a_capacity_below_that_of_the_storage_is_refused_at_the_first_use(self):
-        with pytest.raises(BadArgument, match="up to 10 steps, and max_capacity is 5") as caught:
+        with pytest.raises(InvalidArgumentError, match="up to 10 steps, and max_capacity is 5") as caught:
             PrioritizedSampler(5, 1.0, 1.0).sample(filled(2, 10), 1)
         assert "max_capacity=10" in caught.value.hint
-        with pytest.raises(BadArgument, match="index 1 of 2 is 5, one of 1 outside the 5 rows"):
+        with pytest.raises(InvalidArgumentError, match="index 1 of 2 is 5, one of 1 outside the 5 rows"):
             PrioritizedSampler(5, 1.0, 1.0).extend(torch.tensor([4, 5]))
 
     def test_emptied_it_starts_anew(self):
@@ -241,9 +241,9 @@ class TestRows:
     def test_nothing_to_draw_is_said_so(self):
         sampler, storage = with_priorities([0.0, 0.0], eps=0.0)
 
-        with pytest.raises(BadArgument, match="priorities of all 2 steps are 0"):
+        with pytest.raises(InvalidArgumentError, match="priorities of all 2 steps are 0"):
             sampler.sample(storage, 1)
-        with pytest.raises(BadArgument, match="no step"):
+        with pytest.raises(InvalidArgumentError, match="no step"):
             PrioritizedSampler(3, 1.0, 1.0).sample(filled(0, 3), 1)
 
 
@@ -274,7 +274,7 @@ class TestWhatIsRefused:
         sampler, storage = with_priorities([1.0, 2.0, 3.0])
         before = copy.deepcopy(sampler.state_dict())
 
-        with pytest.raises(BadArgument, match=message):
+        with pytest.raises(InvalidArgumentError, match=message):
             sampler.update_priority(index, priority, storage=storage)
 
         after = sampler.state_dict()
@@ -298,17 +298,17 @@ class TestWhatIsRefused:
         ids=repr,
     )
     def test_bad_arguments_are_named_all_at_once(self, arguments, message):
-        with pytest.raises(BadArgument, match=message):
+        with pytest.raises(InvalidArgumentError, match=message):
             PrioritizedSampler(**{"max_capacity": 3, "alpha": 0.5, "beta": 0.5, **arguments})
 
     def test_bad_exponents_are_refused_later_too(self):
         sampler, _ = with_priorities([1e200, 1.0])
 
-        with pytest.raises(BadArgument, match="beta is -1"):
+        with pytest.raises(InvalidArgumentError, match="beta is -1"):
             sampler.beta = -1
-        with pytest.raises(BadArgument, match="alpha is nan"):
+        with pytest.raises(InvalidArgumentError, match="alpha is nan"):
             sampler.alpha = NAN
-        with pytest.raises(BadArgument, match=r"priority 0 of 2 is 1e[+]200"):
+        with pytest.raises(InvalidArgumentError, match=r"priority 0 of 2 is 1e[+]200"):
             sampler.alpha = 2.0
         assert sampler.alpha == 1.0
 
@@ -413,10 +413,10 @@ class TestState:
         state["priorities"][2] = NAN
 
         with pytest.raises(
-            BadArgument, match=r"alpha is -1.*3 priorities, and max_capacity is 2.*priority 2 of 3 is nan"
+            InvalidArgumentError, match=r"alpha is -1.*3 priorities, and max_capacity is 2.*priority 2 of 3 is nan"
         ):
             sampler.load_state_dict(state)
-        with pytest.raises(BadArgument, match="priorities are not float64"):
+        with pytest.raises(InvalidArgumentError, match="priorities are not float64"):
             sampler.load_state_dict({})
         assert sampler.priorities.tolist() == [1.0, 2.0]
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers import PrioritizedSliceSampler
 from datasets_rl.storages import LazyTensorStorage
 
@@ -79,7 +79,7 @@ class TestChances:
     def test_starts_without_mass_are_an_error_that_says_so(self):
         sampler = sampler_of([0, 0, 0, 0, 9, 9, 9, 0, 5, 2, 1], slice_len=4)
 
-        with pytest.raises(BadArgument, match="start have priority 0"):
+        with pytest.raises(InvalidArgumentError, match="start have priority 0"):
             sampler.sample(filled([7, 4]), 8)
 
 
@@ -104,7 +104,7 @@ def test_no_slice_crosses_a_trajectory(lengths, length, strict, after, seed, ove
         storage.set(range(overwritten), more)
     left = [min(one, max(0, stop - overwritten)) for one, stop in zip(lengths, np.cumsum(lengths), strict=True)]
     if strict and max(*left, overwritten) < length:
-        with pytest.raises(BadArgument, match="no trajectory"):
+        with pytest.raises(InvalidArgumentError, match="no trajectory"):
             sampler.sample(storage, 4 * length)
         return
 
@@ -157,7 +157,7 @@ def test_a_slice_may_reach_over_the_end_of_its_trajectory():
 
     assert rows.tolist() == [4, 4, 4]
     assert info["next", "truncated"].all()
-    with pytest.raises(BadArgument, match="no slice can start before its trajectory"):
+    with pytest.raises(InvalidArgumentError, match="no slice can start before its trajectory"):
         PrioritizedSliceSampler(5, 1.0, 1.0, slice_len=3, span=(1, 0))
 
 
@@ -189,13 +189,13 @@ def test_a_state_keeps_priorities_slice_ids_and_draws():
 
 
 def test_faults_of_both_kinds_are_refused():
-    with pytest.raises(BadArgument, match="exactly one"):
+    with pytest.raises(InvalidArgumentError, match="exactly one"):
         PrioritizedSliceSampler(5, 1.0, 1.0)
-    with pytest.raises(BadArgument, match="alpha is -1"):
+    with pytest.raises(InvalidArgumentError, match="alpha is -1"):
         PrioritizedSliceSampler(5, -1.0, 1.0, slice_len=3)
-    with pytest.raises(BadArgument, match="max_capacity is 5"):
+    with pytest.raises(InvalidArgumentError, match="max_capacity is 5"):
         PrioritizedSliceSampler(5, 1.0, 1.0, slice_len=3).sample(filled([7]), 3)
-    with pytest.raises(BadArgument, match="priority 0 of 1 is nan"):
+    with pytest.raises(InvalidArgumentError, match="priority 0 of 1 is nan"):
         sampler_of([1.0, 2.0], slice_len=1).update_priority([0], float("nan"))
     assert "slice_len=3" in repr(PrioritizedSliceSampler(5, 0.7, 1.0, slice_len=3))
     assert "alpha=0.7" in repr(PrioritizedSliceSampler(5, 0.7, 1.0, slice_len=3))

@@ -12,8 +12,8 @@ from stored_data import trajectory, write_dataset
 from tensordict import TensorDict
 
 from datasets_rl import (
-    BadArgument,
     DatasetStorage,
+    InvalidArgumentError,
     LazyTensorStorage,
     ListStorage,
     ReplayBuffer,
@@ -234,7 +234,7 @@ class TestWhatIsDrawn:
         assert found == {"ab", "bc", "de", "ef"}
 
     def test_what_is_given_must_be_of_all_steps(self):
-        with pytest.raises(BadArgument, match="ends has 3 elements; the storage holds 20 steps"):
+        with pytest.raises(InvalidArgumentError, match="ends has 3 elements; the storage holds 20 steps"):
             ring(steps(), sampler=SliceSampler(slice_len=2, ends=torch.tensor([True, False, True]))).sample(2)
 
 
@@ -370,7 +370,7 @@ class TestEpochs:
         assert [len(batch) for batch in ring(steps(), sampler=sampler, batch_size=2)] == [2, 2]
 
     def test_if_every_batch_were_left_out_it_says_so(self):
-        with pytest.raises(BadArgument, match="6 slices are wanted, and there are 5 trajectories"):
+        with pytest.raises(InvalidArgumentError, match="6 slices are wanted, and there are 5 trajectories"):
             ring(steps(), sampler=SliceSamplerWithoutReplacement(num_slices=6, drop_last=True)).sample(6)
 
     def test_a_write_begins_a_new_epoch(self):
@@ -419,7 +419,7 @@ class TestEpochs:
     def test_a_state_that_does_not_fit_is_refused(self, change, match):
         sampler = SliceSamplerWithoutReplacement(slice_len=1)
 
-        with pytest.raises(BadArgument, match=match):
+        with pytest.raises(InvalidArgumentError, match=match):
             sampler.load_state_dict({**sampler.state_dict(), **change})
 
 
@@ -435,7 +435,7 @@ class TestShares:
         assert seen == [{0, 3}, {1, 4}, {2}]
 
     def test_a_rank_without_an_episode_is_told(self):
-        with pytest.raises(BadArgument, match="of 5 trajectories none is for rank 5 of 6"):
+        with pytest.raises(InvalidArgumentError, match="of 5 trajectories none is for rank 5 of 6"):
             ring(steps(), sampler=SliceSampler(slice_len=1, rank=5, world_size=6)).sample(1)
 
 
@@ -463,7 +463,7 @@ class TestDatasets:
         assert not {4, 5} & set(rows[:, 0].tolist())
 
     def test_padded_trajectories_have_no_slices(self, storage):
-        with pytest.raises(BadArgument, match="whole trajectories, so") as caught:
+        with pytest.raises(InvalidArgumentError, match="whole trajectories, so") as caught:
             SliceSampler(slice_len=3).sample(PaddedTrajectories(storage), 3)
         assert "steps" in caught.value.hint
 
@@ -495,11 +495,11 @@ class TestRefusals:
         ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
     )
     def test_arguments_that_exclude_each_other(self, arguments, match):
-        with pytest.raises(BadArgument, match=match):
+        with pytest.raises(InvalidArgumentError, match=match):
             SliceSampler(**arguments)
 
     def test_all_faults_are_said_at_once(self):
-        with pytest.raises(BadArgument, match=r"exactly one.*pad_output.*starts"):
+        with pytest.raises(InvalidArgumentError, match=r"exactly one.*pad_output.*starts"):
             SliceSampler(pad_output=True, starts="never")
 
     @pytest.mark.parametrize(
@@ -511,35 +511,35 @@ class TestRefusals:
         ids=["length", "number"],
     )
     def test_a_batch_that_does_not_divide(self, size, match):
-        with pytest.raises(BadArgument, match=match):
+        with pytest.raises(InvalidArgumentError, match=match):
             ring(steps(), sampler=SliceSampler(**size)).sample(10)
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_no_episode_that_is_long_enough(self, kind):
-        with pytest.raises(BadArgument, match="no trajectory has 8 steps; the longest of 5 has 7") as caught:
+        with pytest.raises(InvalidArgumentError, match="no trajectory has 8 steps; the longest of 5 has 7") as caught:
             ring(steps(), sampler=kind(slice_len=8)).sample(8)
         assert "strict_length=False" in caught.value.hint
 
     def test_a_span_as_long_as_the_slice_turns_out_to_be(self):
-        with pytest.raises(BadArgument, match="expected less than the 2 steps"):
+        with pytest.raises(InvalidArgumentError, match="expected less than the 2 steps"):
             ring(steps(), sampler=SliceSampler(num_slices=2, span=2)).sample(4)
 
     def test_data_that_says_nothing_of_trajectories(self):
-        with pytest.raises(BadArgument, match="nothing says where a trajectory ends"):
+        with pytest.raises(InvalidArgumentError, match="nothing says where a trajectory ends"):
             ring(TensorDict({"t": torch.arange(3)}, [3]), sampler=SliceSampler(slice_len=1)).sample(1)
 
     @pytest.mark.parametrize("key", ["end_key", "traj_key"])
     def test_a_key_that_was_named_and_is_not_there(self, key):
         """The reference falls back on other keys, and cuts elsewhere than it was told to."""
-        with pytest.raises(BadArgument, match="abent"):
+        with pytest.raises(InvalidArgumentError, match="abent"):
             ring(steps(), sampler=SliceSampler(slice_len=1, **{key: "abent"})).sample(1)
 
     def test_a_number_of_several_values(self):
-        with pytest.raises(BadArgument, match="episode has 2 values a step"):
+        with pytest.raises(InvalidArgumentError, match="episode has 2 values a step"):
             ring(steps(episode=torch.zeros(20, 2)), sampler=SliceSampler(slice_len=1)).sample(1)
 
     def test_a_number_that_is_not_whole(self):
-        with pytest.raises(BadArgument, match="not whole"):
+        with pytest.raises(InvalidArgumentError, match="not whole"):
             ring(steps(episode=torch.full((20,), 0.5)), sampler=SliceSampler(slice_len=1)).sample(1)
 
 
@@ -572,5 +572,5 @@ def test_a_field_that_comes_with_other_data_is_noticed():
 def test_a_list_says_how_its_slices_can_be_found():
     buffer = ReplayBuffer(storage=ListStorage(3), sampler=SliceSampler(slice_len=1), batch_size=1)
     buffer.extend([1, 2, 3])
-    with pytest.raises(BadArgument, match=r"ListStorage holds no fields.*\n.*tell a slice sampler its `ends`"):
+    with pytest.raises(InvalidArgumentError, match=r"ListStorage holds no fields.*\n.*tell a slice sampler its `ends`"):
         buffer.sample()

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers import RandomSampler, SamplerWithoutReplacement
 from datasets_rl.storages import LazyTensorStorage
 
@@ -50,7 +50,7 @@ def test_drop_last_gives_whole_batches_only(count, batch_size, shuffle):
     storage = filled(count)
     sampler = SamplerWithoutReplacement(drop_last=True, shuffle=shuffle)
     if batch_size > count:
-        with pytest.raises(BadArgument, match=f"batch size is {batch_size}, and there are {count} steps"):
+        with pytest.raises(InvalidArgumentError, match=f"batch size is {batch_size}, and there are {count} steps"):
             sampler.sample(storage, batch_size)
         return
 
@@ -250,7 +250,7 @@ class TestState:
         ids=["nothing", "floats", "outside", "below"],
     )
     def test_a_state_that_is_none_is_refused(self, state, message):
-        with pytest.raises(BadArgument, match=message):
+        with pytest.raises(InvalidArgumentError, match=message):
             SamplerWithoutReplacement().load_state_dict(state)
 
 
@@ -298,11 +298,11 @@ class TestShares:
         ids=repr,
     )
     def test_half_a_share_is_refused(self, make, rank, world_size, message):
-        with pytest.raises(BadArgument, match=message):
+        with pytest.raises(InvalidArgumentError, match=message):
             make(rank=rank, world_size=world_size)
 
     @pytest.mark.parametrize("make", [RandomSampler, SamplerWithoutReplacement])
     def test_a_share_without_a_step_has_none_to_sample(self, make):
-        with pytest.raises(BadArgument, match="no step"):
+        with pytest.raises(InvalidArgumentError, match="no step"):
             make(rank=3, world_size=4).sample(filled(3), 1)
         assert "rank=3, world_size=4" in repr(make(rank=3, world_size=4))

@@ -16,7 +16,7 @@ from raw.atari_dqn import LOGS, RECORDS, Buffer, changed, screens, write_logs, w
 from upstreams import bucket
 
 from datasets_rl import AtariDQNExperienceReplay, CatFrames, Selection, library, verification
-from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, UnknownId
+from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.manifest import Manifest
@@ -82,7 +82,7 @@ def test_there_are_60_games_of_5_runs():
     assert len(ids) == len(set(ids)) == 300
     assert {"Pong/1", "AirRaid/5", "StarGunner/3", "Zaxxon/5"} <= set(ids)
     assert sum(find(f"atari_dqn/{name}").facts["rlu"] for name in ids) == 46 * 5
-    with pytest.raises(UnknownId, match="Pong/6"):
+    with pytest.raises(UnknownIdError, match="Pong/6"):
         find("atari_dqn/Pong/6")
 
 
@@ -97,9 +97,9 @@ def test_the_refusal_of_the_bucket_names_the_ways_that_are_left(tree, settings, 
     write_logs(tree)
     with bucket({"atari-replay-datasets": tree}, listable=False) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        with pytest.raises(FetchFailed, match="403") as caught:
+        with pytest.raises(FetchError, match="403") as caught:
             library.download(ID, settings=settings)
-        with pytest.raises(FetchFailed) as other:
+        with pytest.raises(FetchError) as other:
             library.download("atari_dqn/Tennis/1", settings=settings)
 
     for way in ("refused every reader since 2025", "--from-local", "--mirror", "--upstream rlu"):
@@ -109,7 +109,7 @@ def test_the_refusal_of_the_bucket_names_the_ways_that_are_left(tree, settings, 
 
 
 def test_rl_unplugged_lacks_14_of_the_games(settings):
-    with pytest.raises(BadArgument, match="RL Unplugged has no Tennis/1; it has 46 of the 60 games"):
+    with pytest.raises(InvalidArgumentError, match="RL Unplugged has no Tennis/1; it has 46 of the 60 games"):
         library.download("atari_dqn/Tennis/1", selection=Selection(options={"upstream": "rlu"}), settings=settings)
 
 
@@ -221,7 +221,7 @@ def test_checkpoints_that_there_are_not_are_refused(tree, settings):
     write_logs(tree)
 
     for text, said in (("7", "there are 5"), ("5:9", "none of the 5"), ("x", "expected numbers")):
-        with pytest.raises(BadArgument, match=said):
+        with pytest.raises(InvalidArgumentError, match=said):
             library.download(ID, from_local=tree, selection=Selection(options={"checkpoints": text}), settings=settings)
 
 
@@ -230,7 +230,7 @@ def test_a_checkpoint_that_is_asked_for_and_missing_is_refused(tree, convert):
     for path in (tree / LOGS).glob("*.1.gz"):
         path.unlink()
 
-    with pytest.raises(BadArgument, match="there is no 1, but 0, 2, 3, 4"):
+    with pytest.raises(InvalidArgumentError, match="there is no 1, but 0, 2, 3, 4"):
         convert(checkpoints="0:3")
     assert convert(checkpoints="0,2:4").manifest.selection["options"] == {"checkpoints": "0,2:4"}
 
@@ -496,7 +496,7 @@ def test_a_folder_that_does_not_tell_the_runs_apart_is_refused(tree, convert, in
     for run in ("1", "2"):
         shutil.copytree(tree / LOGS, tree / "Pong" / run / inside)
 
-    with pytest.raises(ConversionFailed, match="is of this run"):
+    with pytest.raises(ConversionError, match="is of this run"):
         convert(tree / "Pong")
 
 

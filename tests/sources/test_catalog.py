@@ -10,7 +10,7 @@ from importlib.resources import files
 
 import pytest
 
-from datasets_rl.errors import UnknownId
+from datasets_rl.errors import UnknownIdError
 from datasets_rl.sources import Entry, find, names
 from datasets_rl.sources.d4rl import SOURCE
 
@@ -125,7 +125,7 @@ def test_sound_sets_have_no_faults():
 
 
 def test_an_unknown_id_names_the_nearest_ones():
-    with pytest.raises(UnknownId) as caught:
+    with pytest.raises(UnknownIdError) as caught:
         SOURCE.entry("hopper-medum-v2")
 
     assert caught.value.nearest[0] == "d4rl/hopper-medium-v2"

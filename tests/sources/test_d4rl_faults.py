@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from datasets_rl import library
-from datasets_rl.errors import ConversionFailed
+from datasets_rl.errors import ConversionError
 from datasets_rl.settings import Settings
 from datasets_rl.sources.d4rl import SOURCE
 
@@ -24,7 +24,7 @@ def refusal(path, columns=None):
     """What opening and reading the file to its end says, a fault an entry."""
     if columns is not None:
         d4rl_files.write(path, columns)
-    with pytest.raises(ConversionFailed) as caught, SOURCE.open(NAME, {SOURCE.assets(NAME)[0].path: path}) as recording:
+    with pytest.raises(ConversionError) as caught, SOURCE.open(NAME, {SOURCE.assets(NAME)[0].path: path}) as recording:
         for _ in recording.episodes():
             pass
     return caught.value.problems
@@ -175,7 +175,7 @@ def test_a_bit_flipped_anywhere_raises_no_other_error(tmp_path, columns):
             with SOURCE.open(NAME, {SOURCE.assets(NAME)[0].path: path}) as recording:
                 for _ in recording.episodes():
                     pass
-        except ConversionFailed:
+        except ConversionError:
             refused += 1
 
     assert refused > 20
@@ -203,6 +203,6 @@ def test_a_name_that_no_file_can_have_is_refused_before_anything_is_written(tmp_
     d4rl_files.write(tmp_path / "x.hdf5", columns)
     settings = Settings(home=tmp_path / "home", progress=False)
 
-    with pytest.raises(ConversionFailed, match=r"kkk\.\.\..* expected 200 at most"):
+    with pytest.raises(ConversionError, match=r"kkk\.\.\..* expected 200 at most"):
         library.download(f"d4rl/{NAME}", from_local=tmp_path / "x.hdf5", hash_check=False, settings=settings)
     assert not [*(tmp_path / "home").rglob("*.npy")]

@@ -9,7 +9,7 @@ import pytest
 from raw import atari_dqn, d4rl, gen_dgrl, local, minari, openml, openx, roboset, vd4rl
 
 from datasets_rl import Selection, library, verification
-from datasets_rl.errors import ConversionFailed, FetchFailed, IntegrityFailed
+from datasets_rl.errors import ConversionError, FetchError, IntegrityError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.settings import Settings
 
@@ -76,7 +76,7 @@ def outcomes(name, tmp_path, seeds, *, stored=False):
         before = damage(path, dice)
         try:
             got = converted(case, folder, tmp_path / f"home{seed}")
-        except (ConversionFailed, FetchFailed, IntegrityFailed):
+        except (ConversionError, FetchError, IntegrityError):
             got = whole
         except Exception as error:
             raise AssertionError(f"seed {seed}, {path.name}: {type(error).__name__} {error}") from error

@@ -15,7 +15,7 @@ from servers import serve
 
 from datasets_rl import GenDGRLExperienceReplay, Selection, library, verification
 from datasets_rl.convert import converted_bytes
-from datasets_rl.errors import BadArgument, UnknownId
+from datasets_rl.errors import InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, gen_dgrl, source
@@ -210,7 +210,7 @@ def test_some_episodes_are_a_dataset_of_their_own(convert):
     assert stored.episodes["number"].tolist() == [1, 3]
     assert np.array_equal(stored.column(("action",))[:5, 0], levels[1].action)
     assert verification.verify(stored.folder, deep=True).problems == ()
-    with pytest.raises(BadArgument, match="count from the front"):
+    with pytest.raises(InvalidArgumentError, match="count from the front"):
         convert(packed(levels), episodes="-1:")
 
 
@@ -253,7 +253,7 @@ def test_the_ids_and_what_is_known_of_them():
         "Procgen/Datasets/Compressed/100k/level_1/suboptimal/maze.tar.xz",
         "100k_procgen_dataset_1_suboptimal.tar",
     ]
-    with pytest.raises(UnknownId) as caught:
+    with pytest.raises(UnknownIdError) as caught:
         find("gen_dgrl/bigfish-1M_F")
     assert "gen_dgrl/bigfish-1M_E" in caught.value.nearest
 

@@ -16,7 +16,7 @@ from raw import local as folders
 
 import datasets_rl
 from datasets_rl import LocalExperienceReplay, Selection, library, verification
-from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, UnknownId
+from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -71,7 +71,7 @@ def test_files_that_changed_after_they_were_converted_are_never_taken_for_the_st
     np.savez(folder / "a.npz", **one(5, more=1))
     np.savez(folder / "c.npz", **one(3, more=1))
     with pytest.raises(
-        BadArgument, match=r"made of other files: mine/a\.npz has \S+ bytes, and had \S+, mine/c\.npz is new\n"
+        InvalidArgumentError, match=r"made of other files: mine/a\.npz has \S+ bytes, and had \S+, mine/c\.npz is new\n"
     ):
         convert(text=None)
     assert convert(text=None, force=True).manifest.steps == 10
@@ -79,7 +79,7 @@ def test_files_that_changed_after_they_were_converted_are_never_taken_for_the_st
     other = one(5, more=1)
     other["reward"][2] = -1
     np.savez(folder / "a.npz", **other)
-    with pytest.raises(BadArgument, match=r"mine/a\.npz has other bytes\n"):
+    with pytest.raises(InvalidArgumentError, match=r"mine/a\.npz has other bytes\n"):
         convert(text=None)
 
 
@@ -212,7 +212,7 @@ def test_a_folder_without_a_description_shows_one_that_works(folder, convert):
             file[name] = values
         file["extra"] = np.zeros(4)
 
-    with pytest.raises(ConversionFailed, match=r"it has no dataset\.toml") as caught:
+    with pytest.raises(ConversionError, match=r"it has no dataset\.toml") as caught:
         convert(None)
     text = caught.value.hint.partition("\n\n")[2]
     assert '# ... = "extra"    # float64 [4]' in text
@@ -225,10 +225,10 @@ def test_a_folder_without_a_description_shows_one_that_works(folder, convert):
 def test_arrays_that_have_no_usual_name_are_asked_for(folder, convert):
     np.savez(folder / "a.npz", x=np.zeros((3, 2)), u=np.zeros(3))
 
-    with pytest.raises(ConversionFailed) as caught:
+    with pytest.raises(ConversionError) as caught:
         convert(None)
     assert "# observation = ...\n# action = ...\n# reward = ..." in caught.value.hint
-    with pytest.raises(ConversionFailed, match="no array of it is known to be observation") as caught:
+    with pytest.raises(ConversionError, match="no array of it is known to be observation") as caught:
         convert()
     assert len(caught.value.problems) == 3
 
@@ -244,7 +244,7 @@ def test_all_faults_of_a_description_are_told_at_once():
         "fields": {"a": 5, "b": {"array": "b", "n": 0, "layout": "HW"}, "c": {"array": "c", "low": "x", "high": 1}},
     }
 
-    with pytest.raises(ConversionFailed) as caught:
+    with pytest.raises(ConversionError) as caught:
         Description.read(document, "local/x")
     wrong = (
         "nam",
@@ -289,7 +289,9 @@ def test_files_that_are_episodes_can_be_chosen(folder, convert):
     assert convert("", home="by default", selection=Selection(episodes="1:")).episodes.lengths.tolist() == [9, 10]
     np.savez(folder / "2.npz", **one(2, dones=[0, 1]))
     for text in ("", '[episodes]\nby = "flags"'):
-        with pytest.raises(BadArgument, match="can be chosen where a file is an episode; here flags tell them apart"):
+        with pytest.raises(
+            InvalidArgumentError, match="can be chosen where a file is an episode; here flags tell them apart"
+        ):
             convert(text, home=f"other{len(text)}", selection=Selection(episodes="0:1"))
 
 
@@ -297,7 +299,7 @@ def test_the_class_needs_its_folder_once(folder, tmp_path):
     np.savez(folder / "a.npz", **one())
     (folder / "dataset.toml").write_text("")
 
-    with pytest.raises(FetchFailed, match="it has no address"):
+    with pytest.raises(FetchError, match="it has no address"):
         LocalExperienceReplay("mine", root=tmp_path / "root")
     assert len(LocalExperienceReplay("mine", 2, folder=folder, root=tmp_path / "root").sample()) == 2
     assert len(LocalExperienceReplay("mine", root=tmp_path / "root")) == 4
@@ -305,13 +307,13 @@ def test_the_class_needs_its_folder_once(folder, tmp_path):
 
 @pytest.mark.parametrize("name", ["../up", "a//b", "", "a b", ".hidden", "a/../b"])
 def test_names_that_lead_elsewhere_are_none(name):
-    with pytest.raises(UnknownId):
+    with pytest.raises(UnknownIdError):
         local.SOURCE.entry(name)
 
 
 @pytest.mark.parametrize("source", ["local", "minari", "d4rl"])
 def test_an_id_that_no_folder_can_have_is_none(source):
-    with pytest.raises(UnknownId, match="ids of at most 200 bytes"):
+    with pytest.raises(UnknownIdError, match="ids of at most 200 bytes"):
         find(f"{source}/{'k' * 300}-v0")
 
 
@@ -333,7 +335,7 @@ def test_next_observations_may_differ_from_the_next_row_by_rounding(folder, conv
 
     after[20] += np.float32(1e-3)
     np.savez(folder / "a.npz", **one(40, obs=state, next_obs=after))
-    with pytest.raises(ConversionFailed, match=r"next\.observation at row 20 is not observation of row 21"):
+    with pytest.raises(ConversionError, match=r"next\.observation at row 20 is not observation of row 21"):
         convert(home="other")
 
 
@@ -391,7 +393,7 @@ def test_episodes_of_one_row_that_is_no_step_are_left_out_and_counted(folder, co
 def test_nothing_but_empty_files_is_an_error(folder, convert):
     np.savez(folder / "a.npz", obs=np.zeros((1, 1), np.float32), **NO_STEP)
 
-    with pytest.raises(ConversionFailed, match=r"none of 1 files has a step: a\.npz"):
+    with pytest.raises(ConversionError, match=r"none of 1 files has a step: a\.npz"):
         convert()
 
 
@@ -413,7 +415,7 @@ def test_a_flipped_bit_in_any_array_of_an_npz_is_an_error_and_never_another_valu
     for member in members:
         end = member.header_offset + 30 + len(member.filename) + 20 + member.compress_size
         flipped(place, end - 2)
-        with pytest.raises(ConversionFailed, match=r"checksum is wrong|gzip stream") as caught:
+        with pytest.raises(ConversionError, match=r"checksum is wrong|gzip stream") as caught:
             convert(f'alignment = "{alignment}"\n[episodes]\nby = "file"', home=member.filename)
         assert member.filename in str(caught.value)
         flipped(place, end - 2)

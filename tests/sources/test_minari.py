@@ -16,7 +16,14 @@ from raw.minari import SPACES, episodes, flat, write
 from upstreams import COMMIT, bucket, hub
 
 from datasets_rl import MinariExperienceReplay, Selection, library, verification
-from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, IntegrityFailed, Offline, UnknownId
+from datasets_rl.errors import (
+    ConversionError,
+    FetchError,
+    IntegrityError,
+    InvalidArgumentError,
+    OfflineError,
+    UnknownIdError,
+)
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import _minari_compare, find, minari
@@ -420,7 +427,7 @@ def test_a_file_that_contradicts_itself_is_refused_with_the_place(put, convert, 
     change, message = BREAKS[name]
     broken(put(episodes(SPACES["box"])), change)
 
-    with pytest.raises(ConversionFailed, match=message):
+    with pytest.raises(ConversionError, match=message):
         convert()
     assert not (tmp_path / "home" / "minari" / NAME).exists()
 
@@ -442,7 +449,7 @@ def test_links_are_not_followed(put, convert, link, place, tmp_path):
 
     broken(folder, change)
 
-    with pytest.raises(ConversionFailed, match=rf"{place[:7]} {place[8]}: .* is a link; expected the data itself"):
+    with pytest.raises(ConversionError, match=rf"{place[:7]} {place[8]}: .* is a link; expected the data itself"):
         convert()
     assert not (tmp_path / "home" / "minari" / NAME).exists()
 
@@ -458,7 +465,7 @@ def test_links_of_a_combined_dataset_say_what_to_download_instead(put, convert):
         )
 
     broken(folder, change)
-    with pytest.raises(ConversionFailed, match="episode 0: episode_0 is a link; expected the data itself") as caught:
+    with pytest.raises(ConversionError, match="episode 0: episode_0 is a link; expected the data itself") as caught:
         convert()
     assert "rlds download minari/aa/b-v0 minari/aa/c-v1" in caught.value.hint
 
@@ -491,7 +498,7 @@ def test_a_dataset_that_claims_more_than_it_stores_is_refused_before_it_is_read(
 
     broken(put(episodes(SPACES["box"])), change)
 
-    with pytest.raises(ConversionFailed, match=r"declares \[4, 17179869184\]"):
+    with pytest.raises(ConversionError, match=r"declares \[4, 17179869184\]"):
         convert()
 
 
@@ -512,7 +519,7 @@ def test_metadata_that_contradicts_the_files_is_refused(put, convert, change, me
     path = put(episodes(SPACES["box"])) / "data" / "metadata.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
 
-    with pytest.raises(ConversionFailed, match=message):
+    with pytest.raises(ConversionError, match=message):
         convert()
 
 
@@ -521,11 +528,11 @@ def test_a_table_that_is_missing_or_cut_is_refused(put, convert, data_format):
     folder = put(episodes(SPACES["box"]), data_format=data_format)
     table = next((folder / "data" / "1").glob(f"*.{data_format}"))
     table.write_bytes(table.read_bytes()[:-40])
-    with pytest.raises(ConversionFailed, match=r"episode 1: .* cannot be read"):
+    with pytest.raises(ConversionError, match=r"episode 1: .* cannot be read"):
         convert()
 
     table.unlink()
-    with pytest.raises(ConversionFailed, match=f"episode 1 has 0 {data_format} files"):
+    with pytest.raises(ConversionError, match=f"episode 1 has 0 {data_format} files"):
         convert()
 
 
@@ -533,7 +540,7 @@ def test_a_table_that_is_missing_or_cut_is_refused(put, convert, data_format):
     "name", ["../x-v0", "a/../b-v0", "a//b-v0", "a/b", "/a-v0", "a\\b-v0", "a b-v0", "a-v", "ü/x-v0", "a/.hidden-v0"]
 )
 def test_ids_that_are_none_of_minaris_are_refused(name):
-    with pytest.raises(UnknownId):
+    with pytest.raises(UnknownIdError):
         minari.SOURCE.entry(name)
 
 
@@ -578,7 +585,9 @@ def test_a_remote_that_is_named_is_the_only_one_asked(put, settings, tmp_path, m
         monkeypatch.setenv("MINARI_REMOTE", "gcp://mine")
         assert library.download(ID, settings=settings).is_dir()
     monkeypatch.setenv("MINARI_REMOTE", "ftp://mine")
-    with pytest.raises(BadArgument, match="MINARI_REMOTE is 'ftp://mine'; expected hf://AUTHOR or gcp://BUCKET"):
+    with pytest.raises(
+        InvalidArgumentError, match="MINARI_REMOTE is 'ftp://mine'; expected hf://AUTHOR or gcp://BUCKET"
+    ):
         library.download(ID, force=True, settings=settings)
 
 
@@ -672,16 +681,16 @@ def test_upstreams_that_give_no_list_are_told(settings, tmp_path, monkeypatch):
         first.paths = {}
         monkeypatch.setenv("HF_ENDPOINT", first.url)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", second.url)
-        with pytest.raises(FetchFailed, match="the list of the repositories of farama-minari"):
+        with pytest.raises(FetchError, match="the list of the repositories of farama-minari"):
             library.listed("minari", settings=settings)
-    with pytest.raises(Offline):
+    with pytest.raises(OfflineError):
         library.listed("minari", settings=Settings(home=tmp_path, offline=True))
     assert [*library.listed("demo", settings=settings)] == ["pendulum"]
 
 
 def test_without_a_network_the_ways_are_named(tmp_path):
     offline = Settings(home=tmp_path, offline=True, progress=False)
-    with pytest.raises(Offline, match="--from-local PATH"):
+    with pytest.raises(OfflineError, match="--from-local PATH"):
         library.download(ID, settings=offline)
 
 
@@ -689,7 +698,7 @@ def test_a_refusing_remote_is_told_with_its_reason(settings, tmp_path, monkeypat
     with hub({"nobody/nothing": tmp_path}) as first, bucket({"minari-remote": tmp_path}, listable=False) as second:
         monkeypatch.setenv("HF_ENDPOINT", first.url)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", second.url)
-        with pytest.raises(FetchFailed, match=r"status 404.*status 403"):
+        with pytest.raises(FetchError, match=r"status 404.*status 403"):
             library.download(ID, settings=settings)
 
 
@@ -701,7 +710,7 @@ def test_other_bytes_than_the_hub_lists_are_refused(put, settings, tmp_path, mon
         (behaviour,) = server.paths.values()
         path = "things/drawn-v3/data/main_data.hdf5"
         behaviour.misbehave[path] = _File(folder / "data" / "main_data.hdf5")
-        with pytest.raises(IntegrityFailed, match="sha256"):
+        with pytest.raises(IntegrityError, match="sha256"):
             library.download(ID, settings=settings)
 
 

@@ -21,7 +21,7 @@ from sklearn.datasets import fetch_openml
 from sklearn.preprocessing import LabelEncoder, OneHotEncoder, StandardScaler
 
 from datasets_rl import OpenMLExperienceReplay, Selection, library, load, verification
-from datasets_rl.errors import ConversionFailed, FetchFailed, Offline, UnknownId
+from datasets_rl.errors import ConversionError, FetchError, OfflineError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers import SamplerWithoutReplacement
 from datasets_rl.settings import Settings
@@ -274,16 +274,16 @@ class _Kept:
 
 
 def test_a_dataset_that_is_not_in_use_is_refused_with_a_way_on(answers, settings):
-    with openml(answers) as server, pytest.raises(FetchFailed, match="412") as caught:
+    with openml(answers) as server, pytest.raises(FetchError, match="412") as caught:
         library.download("openml/MagicTelescope@9", mirrors=[server.url], settings=settings)
 
     assert "shows the versions in use" in caught.value.hint
 
 
 def test_where_nothing_was_asked_no_version_is_to_blame(settings, tmp_path):
-    with pytest.raises(Offline) as offline:
+    with pytest.raises(OfflineError) as offline:
         library.download("openml/magic", settings=replace(settings, offline=True))
-    with pytest.raises(FetchFailed) as missing:
+    with pytest.raises(FetchError) as missing:
         library.download("openml/magic", settings=settings, from_local=tmp_path)
 
     assert "RLDS_OFFLINE" in offline.value.hint
@@ -294,7 +294,7 @@ def test_more_than_one_fault_of_a_table_is_named_at_once(answers, convert):
     rows = [("1", "x", "red", "b", "3"), ("2", "3", "pink", "b", "3"), ("3", "3", "red", "b", "y")]
     put(answers, Table("drawn", 2, SMALL.columns, rows, "kind", aside=("row",)))
 
-    with pytest.raises(ConversionFailed) as caught:
+    with pytest.raises(ConversionError) as caught:
         convert("drawn@2")
     assert len(caught.value.problems) == 3
 
@@ -303,7 +303,7 @@ def test_names_and_versions():
     assert source("openml").ids() == sorted(IDS)
     assert find("openml/iris@1").facts["version"] == 1
     for name in ("iris", "iris@0", "../x@1", "a/b@1", "iris@1/x"):
-        with pytest.raises(UnknownId):
+        with pytest.raises(UnknownIdError):
             find(f"openml/{name}")
     assert OpenMLExperienceReplay.available_datasets == tuple(sorted(IDS))
 

@@ -17,7 +17,7 @@ from servers import Status
 from upstreams import bucket, hub
 
 from datasets_rl import OpenXExperienceReplay, Selection, library, verification
-from datasets_rl.errors import BadArgument, ConversionFailed, FetchFailed, UnknownId
+from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, openx
@@ -68,9 +68,9 @@ def test_listing_them_loads_no_numpy():
 
 
 def test_what_can_be_no_id_is_refused_and_what_is_unknown_is_looked_for(tmp_path, settings):
-    with pytest.raises(UnknownId):
+    with pytest.raises(UnknownIdError):
         find("openx/../etc")
-    with pytest.raises(FetchFailed) as caught:
+    with pytest.raises(FetchError) as caught:
         library.download("openx/cmu_strech", from_local=tmp_path / "none", settings=settings)
     assert "openx/cmu_stretch" in caught.value.hint
 
@@ -114,7 +114,7 @@ def test_the_mirror_is_asked_where_the_buckets_do_not_answer_or_where_one_says_s
         assert stored.manifest.metadata["upstream"] == "hub"
         assert len(stored.manifest.revision) == 40
         assert "types are those of Python" in stored.manifest.faults[0]
-    with pytest.raises(FetchFailed):
+    with pytest.raises(FetchError):
         library.download(
             RECORDS, settings=settings, force=True, selection=Selection(options={"upstream": "rlds"}), wait=0
         )
@@ -128,14 +128,14 @@ def test_a_split_is_chosen_by_its_name(tmp_path, convert):
 
     assert convert(split="val").episodes.lengths.tolist() == [5]
     assert convert().episodes.lengths.tolist() == [4, 2, 2, 5, 3]
-    with pytest.raises(BadArgument, match="split is 'test'; openx/cmu_stretch has train, val"):
+    with pytest.raises(InvalidArgumentError, match="split is 'test'; openx/cmu_stretch has train, val"):
         convert(split="test")
 
 
 def test_the_mirror_has_one_split(tmp_path, convert):
     raw.write_archives(tmp_path / "tree", raw.FILES)
 
-    with pytest.raises(BadArgument, match="the mirror has only train"):
+    with pytest.raises(InvalidArgumentError, match="the mirror has only train"):
         convert(ARCHIVES, split="val", upstream="hub")
 
 
@@ -301,7 +301,7 @@ def test_integers_that_fit_no_signed_type_are_refused(tmp_path, convert):
     features = {"steps/observation": [1, -2], "steps/is_first": [1, 0], "steps/is_last": [0, 1]}
     raw.write_records(tmp_path / "tree", [[features]], document=document(observation=raw.tensor("uint64"), **FLAGS))
 
-    with pytest.raises(ConversionFailed, match="observation has 18446744073709551614; expected int64"):
+    with pytest.raises(ConversionError, match="observation has 18446744073709551614; expected int64"):
         convert()
 
 
@@ -313,7 +313,7 @@ def test_fields_that_cannot_be_stored_are_refused_together(tmp_path, convert, la
         del features["steps/a.b"], made["a.b"]
     raw.write_records(tmp_path / "tree", [[features]], document=document(**made))
 
-    with pytest.raises(ConversionFailed, match="no observation" if lacking == "observation" else "called the same"):
+    with pytest.raises(ConversionError, match="no observation" if lacking == "observation" else "called the same"):
         convert()
 
 
@@ -337,7 +337,7 @@ def test_a_damaged_picture_of_a_long_episode_is_named_by_its_step(tmp_path, conv
     broken = [*raw.EPISODES[0].images[:3], b"\xff\xd8\xff no image", raw.EPISODES[0].images[4]]
     raw.write_records(tmp_path / "tree", [[replace(raw.EPISODES[0], images=broken)]])
 
-    with pytest.raises(ConversionFailed, match="image 3 "):
+    with pytest.raises(ConversionError, match="image 3 "):
         convert(images=images)
 
 
@@ -350,7 +350,7 @@ def test_what_keys_leave_out_is_not_read(tmp_path, convert, images):
 
     assert [field.key for field in stored.schema if field.key[0] == "observation"] == [("observation", "state")]
     assert verification.verify(stored.folder, deep=True).problems == ()
-    with pytest.raises(ConversionFailed, match=r"observation\.image"):
+    with pytest.raises(ConversionError, match=r"observation\.image"):
         convert(images=images)
 
 
@@ -422,7 +422,7 @@ def test_episodes_of_archives_are_counted_over_an_interruption(both, tmp_path, s
     raw.write_archives(tmp_path / "hub", raw.FILES)
     behind = both[1].paths[f"/{raw.REPO}/"].misbehave
     behind[f"{raw.HUB}/{raw.HUB}_00002.tar"] = Status(500)
-    with pytest.raises(FetchFailed):
+    with pytest.raises(FetchError):
         library.download(ARCHIVES, settings=settings, selection=part)
     assert (settings.home / "openx" / ".work" / raw.HUB / "journal.jsonl").is_file()
     before = len([one for one in both[1].requests if "_00000.tar" in one.path])
@@ -438,7 +438,7 @@ def test_episodes_of_archives_are_counted_over_an_interruption(both, tmp_path, s
 def test_archives_are_counted_from_the_front(tmp_path, convert):
     raw.write_archives(tmp_path / "tree", raw.FILES)
 
-    with pytest.raises(BadArgument, match="not known before the files are read"):
+    with pytest.raises(InvalidArgumentError, match="not known before the files are read"):
         convert(ARCHIVES, episodes="-2:")
 
 
@@ -495,7 +495,7 @@ def test_the_last_step_of_a_pickle_may_have_an_observation_alone(tmp_path, conve
     pickled(tmp_path, made)
 
     assert convert(ARCHIVES).episodes.lengths.tolist() == [4]
-    with pytest.raises(ConversionFailed, match=r"action\.world_vector has 4 values for 5 steps"):
+    with pytest.raises(ConversionError, match=r"action\.world_vector has 4 values for 5 steps"):
         convert(ARCHIVES, last_step="transition")
 
 
@@ -525,7 +525,7 @@ def test_a_number_of_an_episode_keeps_its_type(tmp_path, convert, value, said):
     second["episode_metadata"]["success"] = value
     pickled(tmp_path, first, second)
 
-    with pytest.raises(ConversionFailed, match=rf"episode_metadata\.success {said}; in the first episode int64"):
+    with pytest.raises(ConversionError, match=rf"episode_metadata\.success {said}; in the first episode int64"):
         convert(ARCHIVES)
 
 
@@ -535,7 +535,7 @@ def test_names_that_are_no_text_are_refused(tmp_path, convert):
         step["observation"][1] = 2.0
     pickled(tmp_path, made)
 
-    with pytest.raises(ConversionFailed, match="a field of the name 1; expected text"):
+    with pytest.raises(ConversionError, match="a field of the name 1; expected text"):
         convert(ARCHIVES)
 
 
@@ -547,7 +547,7 @@ def test_an_episode_unlike_the_first_one_is_refused_with_all_its_faults(tmp_path
         step["language_instruction"] = 4
     pickled(tmp_path, raw.plain(raw.EPISODES[0]), other)
 
-    with pytest.raises(ConversionFailed) as caught:
+    with pytest.raises(ConversionError) as caught:
         convert(ARCHIVES)
 
     assert len(caught.value.problems) == 3

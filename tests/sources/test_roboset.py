@@ -15,7 +15,7 @@ from raw.roboset import NAME, Trial, draw, write_file
 from upstreams import hub
 
 from datasets_rl import RobosetExperienceReplay, Selection, library, verification
-from datasets_rl.errors import BadArgument, ConversionFailed, UnknownId
+from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, source
@@ -157,7 +157,7 @@ def test_a_later_file_with_narrower_numbers_is_widened_and_one_with_wider_ones_r
 
     stored = convert({0: wide}, {0: narrow})
     assert np.array_equal(stored.column(("action",))[3:], narrow.actions.astype(np.float64))
-    with pytest.raises(ConversionFailed, match=r"seed1\.h5: Trial0: .*float64.*first trial float32"):
+    with pytest.raises(ConversionError, match=r"seed1\.h5: Trial0: .*float64.*first trial float32"):
         convert({0: narrow}, {0: wide}, force=True)
 
 
@@ -174,7 +174,7 @@ def test_every_fault_of_all_trials_is_named_at_once(convert, dice, tmp_path):
     with h5py.File(tmp_path / "tree" / NAME / "seed0.h5", "r+") as file:
         file["Trial1/observations"][1, 2] = np.inf
         del file["Trial2/time"]
-    with pytest.raises(ConversionFailed) as caught:
+    with pytest.raises(ConversionError) as caught:
         convert()
 
     assert len(caught.value.problems) == 2
@@ -214,7 +214,7 @@ def test_pickles_can_be_left_out(convert, dice, tmp_path):
     (tmp_path / "tree" / NAME).mkdir(parents=True)
     (tmp_path / "tree" / NAME / "seed1.pickle").write_bytes(b"\x80\x04.")
 
-    with pytest.raises(ConversionFailed, match="pickles"):
+    with pytest.raises(ConversionError, match="pickles"):
         convert({0: draw(dice, 3)})
     assert len(convert(selection=Selection(exclude=("*.pickle",)))) == 3
 
@@ -273,7 +273,7 @@ def test_the_class_shows_the_same_episodes_of_what_is_stored_whole(convert, dice
     ("episodes", "says"), [("-2:", "not known before"), ("3:1", "none"), ("a", "expected numbers")]
 )
 def test_numbers_from_the_end_and_none_are_refused(convert, dice, episodes, says):
-    with pytest.raises(BadArgument, match=says):
+    with pytest.raises(InvalidArgumentError, match=says):
         convert({0: draw(dice, 2)}, selection=Selection(episodes=episodes))
 
 
@@ -300,7 +300,7 @@ def test_more_than_one_mark_a_row_is_refused(convert, dice, tmp_path):
         del file["Trial0/done"]
         file["Trial0/done"] = np.zeros((4, 2), bool)
 
-    with pytest.raises(ConversionFailed, match=r"Trial0/done is \[4, 2\]; expected one mark a row"):
+    with pytest.raises(ConversionError, match=r"Trial0/done is \[4, 2\]; expected one mark a row"):
         convert()
 
 
@@ -337,6 +337,6 @@ def test_the_catalog_has_the_twenty_ids():
     assert len(names) == 20
     assert sum(name.startswith("FK1-v4(human)/human_demos_by_task/") for name in names) == 6
     assert find(ID).title == "Franka kitchen, policies: FK1_MicroOpenRandom_v2d-v4"
-    with pytest.raises(UnknownId) as caught:
+    with pytest.raises(UnknownIdError) as caught:
         find("roboset/FK1-v4(human)/human_demos_by_task")
     assert caught.value.nearest[0] == "roboset/FK1-v4(human)/human_demos_by_playdata"

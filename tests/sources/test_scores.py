@@ -11,7 +11,7 @@ import torch
 from raw.minari import SPACES, episodes, write
 
 from datasets_rl import library
-from datasets_rl.errors import BadArgument, NotADataset, UnknownId
+from datasets_rl.errors import InvalidArgumentError, NotADatasetError, UnknownIdError
 from datasets_rl.scores import normalized_score, reference_score
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Score
@@ -65,11 +65,11 @@ def test_the_shape_is_kept():
 
 
 def test_what_has_no_scores_is_refused():
-    with pytest.raises(BadArgument, match="carla-town-render-v0 has no reference scores"):
+    with pytest.raises(InvalidArgumentError, match="carla-town-render-v0 has no reference scores"):
         normalized_score("d4rl/carla-town-render-v0", 1.0)
-    with pytest.raises(UnknownId):
+    with pytest.raises(UnknownIdError):
         normalized_score("d4rl/hopper-medium-v9", 1.0)
-    with pytest.raises(BadArgument, match="expected numbers"):
+    with pytest.raises(InvalidArgumentError, match="expected numbers"):
         normalized_score("demo/pendulum", "many")
 
 
@@ -100,10 +100,10 @@ def test_a_stored_dataset_brings_its_own_reference_scores(drawn):
 def test_what_is_not_downloaded_is_to_be(tmp_path):
     settings = Settings(home=tmp_path)
 
-    with pytest.raises(BadArgument, match=r"no reference scores in the catalog") as caught:
+    with pytest.raises(InvalidArgumentError, match=r"no reference scores in the catalog") as caught:
         normalized_score("minari/D4RL/door/human-v2", 1.0, settings=settings)
     assert "rlds download minari/D4RL/door/human-v2" in caught.value.hint
-    with pytest.raises(NotADataset):
+    with pytest.raises(NotADatasetError):
         normalized_score(tmp_path, 1.0)
 
 
@@ -112,7 +112,7 @@ def test_a_dataset_whose_authors_published_none_has_none(drawn, tmp_path):
     cache = write(tmp_path / "cache", "test/plain-v0", episodes(SPACES["box"], (2,)), space=SPACES["box"])
     folder = library.download("minari/test/plain-v0", from_local=cache, settings=settings)
 
-    with pytest.raises(BadArgument, match="its authors published none"):
+    with pytest.raises(InvalidArgumentError, match="its authors published none"):
         normalized_score(folder, 1.0)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.sources import Option, Selection, read_numbers, source
 from datasets_rl.sources._selection import Numbers
 
@@ -35,7 +35,7 @@ def test_numbers_are_written_as_slices_and_lists(text, numbers):
 
 @pytest.mark.parametrize("text", ["a", "1-3", "0:3:0", "10", "-11", "20:30", "[0, 1]", "1,,2", "0:1:2:3"])
 def test_what_is_none_of_them_is_told(text):
-    with pytest.raises(BadArgument, match="episodes are"):
+    with pytest.raises(InvalidArgumentError, match="episodes are"):
         read_numbers(text, 10)
 
 
@@ -56,7 +56,7 @@ def test_numbers_may_have_no_end_where_nobody_knows_it(text, numbers, last):
     ("text", "says"), [("-1", "not known"), ("0:-2", "not known"), ("3:1", "none"), ("1-3", "expected numbers")]
 )
 def test_numbers_from_an_end_that_nobody_knows_are_refused(text, says):
-    with pytest.raises(BadArgument, match=f"episodes are {text!r}.*{says}"):
+    with pytest.raises(InvalidArgumentError, match=f"episodes are {text!r}.*{says}"):
         Numbers.read(text)
 
 
@@ -65,7 +65,7 @@ def test_a_key_stands_for_all_below_it_and_for_what_follows():
 
     assert kept == {("observation", "a"), ("observation", "b"), ("next", "reward"), ("next", "observation", "c")}
     assert Selection().kept_keys(KEYS) == set(KEYS)
-    with pytest.raises(UnknownKey, match="no key 'observatoin'"):
+    with pytest.raises(UnknownKeyError, match="no key 'observatoin'"):
         Selection(keys=("observatoin",)).kept_keys(KEYS)
 
 
@@ -168,7 +168,7 @@ def test_a_selection_survives_the_manifest_and_reads_as_it_is_typed():
 @pytest.mark.parametrize("document", [{"episodes": 3}, {"keys": "a"}, {"steps": "0:3"}, {"options": []}])
 def test_a_document_that_is_no_selection_is_refused_by_name(document):
     (name,) = document
-    with pytest.raises(BadArgument, match=f"a selection has {name} = "):
+    with pytest.raises(InvalidArgumentError, match=f"a selection has {name} = "):
         Selection.from_json(document)
 
 
@@ -182,6 +182,7 @@ def test_a_selection_leaves_open_what_a_stored_part_decides():
 
 def test_a_source_refuses_what_it_cannot_give_all_at_once():
     with pytest.raises(
-        BadArgument, match=r"d4rl gives whole files, and no episodes; d4rl has no option 'images'; it has none$"
+        InvalidArgumentError,
+        match=r"d4rl gives whole files, and no episodes; d4rl has no option 'images'; it has none$",
     ):
         source("d4rl").check(Selection(episodes="0:5", options={"images": "encoded"}))

@@ -13,7 +13,7 @@ import torch
 from raw.vd4rl import CASES, EPISODES_64, EPISODES_84, Rollout, as_npz, roll, write_npz, write_shards
 
 from datasets_rl import Selection, ToTensorImage, VD4RLExperienceReplay, library, verification
-from datasets_rl.errors import BadArgument, ConversionFailed, UnknownId
+from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, source
@@ -225,7 +225,7 @@ def test_files_in_a_row_are_a_part_and_episodes_end_where_it_ends(rows, convert)
     assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, True, False, True]
     assert decided(stored)["end-without-flag"] == 1
     assert verification.verify(stored.folder, deep=True).problems == ()
-    with pytest.raises(BadArgument, match=r"1\.hdf5 is left out, and an episode may go on in it"):
+    with pytest.raises(InvalidArgumentError, match=r"1\.hdf5 is left out, and an episode may go on in it"):
         convert(HDF5, exclude=("1.hdf5",))
 
 
@@ -237,7 +237,7 @@ def test_episodes_of_row_files_are_counted_over_all_files(rows, convert):
     assert stored.column(("pixels",))[:, 0, 0, 0].tolist() == [50, 51, 52, 53, 54, 55]
     assert stored.episodes["source"].tolist() == [1]
     assert verification.verify(stored.folder, deep=True).problems == ()
-    with pytest.raises(BadArgument, match="count from the front"):
+    with pytest.raises(InvalidArgumentError, match="count from the front"):
         convert(HDF5, episodes="-1:")
 
 
@@ -249,7 +249,7 @@ def test_a_file_that_is_left_out_takes_no_other_with_it(place, convert):
     assert stored.episodes["source"].tolist() == [0, 2]
     assert stored.column(("pixels",))[:, 0, 0, 0].tolist() == [0, 1, 2, 20, 21, 22]
     assert verification.verify(stored.folder, deep=True).problems == ()
-    with pytest.raises(BadArgument, match="no file is left of 3"):
+    with pytest.raises(InvalidArgumentError, match="no file is left of 3"):
         convert(episodes="1", exclude=(paths[1].name,))
 
 
@@ -273,7 +273,7 @@ def test_a_file_with_other_columns_is_refused_wherever_it_comes(place, convert, 
     write_npz(place, as_npz(counted(4)))
     write_npz(place, as_npz(counted(4), **arrays), 1)
 
-    with pytest.raises(ConversionFailed, match=says):
+    with pytest.raises(ConversionError, match=says):
         convert()
 
 
@@ -282,7 +282,7 @@ def test_a_row_file_with_other_columns_is_refused(rows, convert):
     with h5py.File(rows / "2.hdf5", "r+") as file:
         file["more"] = np.zeros(len(file["reward"]))
 
-    with pytest.raises(ConversionFailed, match=r"2\.hdf5: state.more is float32.*in other files absent"):
+    with pytest.raises(ConversionError, match=r"2\.hdf5: state.more is float32.*in other files absent"):
         convert(HDF5)
 
 
@@ -290,7 +290,7 @@ def test_files_of_both_kinds_are_refused(place, convert):
     write_npz(place, as_npz(counted(5)))
     write_shards(place, [counted(5)], 1)
 
-    with pytest.raises(ConversionFailed, match=r"expected \.npz files or \.hdf5 files"):
+    with pytest.raises(ConversionError, match=r"expected \.npz files or \.hdf5 files"):
         convert()
 
 
@@ -344,7 +344,7 @@ def test_the_ids_are_known_without_a_network():
     assert find("vd4rl/main/humanoid_walk/medium_replay/84px").time_limit == 500
     assert any("501 flags" in fault for fault in find("vd4rl/main/humanoid_walk/medium/64px").faults)
     assert find("vd4rl/distracting/walker_walk_random/84px/easy").licence == "MIT"
-    with pytest.raises(UnknownId) as caught:
+    with pytest.raises(UnknownIdError) as caught:
         find("vd4rl/main/walker_walk/exprt/64px")
     assert caught.value.nearest[0] == "vd4rl/main/walker_walk/expert/64px"
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs import (
     BoundedTensorSpec,
     CompositeSpec,
@@ -69,7 +69,7 @@ def test_what_is_set_is_found_and_nothing_else_changes(tree, key, leaf):
             break
     before = dict(spec.items(True, True))
     if blocked:
-        with pytest.raises(BadArgument, match="expected a composite"):
+        with pytest.raises(InvalidArgumentError, match="expected a composite"):
             spec.set(key, leaf)
         assert dict(spec.items(True, True)) == before
         return
@@ -84,9 +84,9 @@ def test_what_is_set_is_found_and_nothing_else_changes(tree, key, leaf):
 def test_what_is_removed_is_gone(tree, key):
     spec = CompositeSpec(tree)
     if key not in flat(tree):
-        with pytest.raises(UnknownKey):
+        with pytest.raises(UnknownKeyError):
             del spec[key]
-        with pytest.raises(UnknownKey):
+        with pytest.raises(UnknownKeyError):
             spec.pop(key)
         assert spec.pop(key, 5) == 5
         assert spec.get(key, 7) == 7
@@ -142,7 +142,7 @@ def test_what_is_not_in_the_set_is_told_by_path_value_and_bound():
         "action is -9.0 at [3, 1, 1] (and 1 more of 24); expected a number in [-1.0, 1.0]",
         "next.flag is 7 at [0, 1, 0]; expected a whole number in [0, 2)",
     ]
-    with pytest.raises(BadArgument, match=r"not in the spec: action is -9\.0 at \[3, 1, 1\]"):
+    with pytest.raises(InvalidArgumentError, match=r"not in the spec: action is -9\.0 at \[3, 1, 1\]"):
         spec.assert_is_in(value)
     assert spec.misfits(5) == ["value is a int; expected a TensorDict"]
     assert spec.misfits(TensorDict({"action": torch.zeros(3), "next": {"flag": torch.zeros(2, 1)}})) == [
@@ -155,11 +155,11 @@ def test_a_spec_with_other_leading_axes_or_another_device_is_refused():
     spec = toy(device="cpu")
     before = spec.clone()
 
-    with pytest.raises(BadArgument, match=r"more has shape \[3, 2\]; expected the leading axes \[2\]"):
+    with pytest.raises(InvalidArgumentError, match=r"more has shape \[3, 2\]; expected the leading axes \[2\]"):
         spec["more"] = UnboundedContinuousTensorSpec((3, 2))
-    with pytest.raises(BadArgument, match="more is on meta; expected cpu"):
+    with pytest.raises(InvalidArgumentError, match="more is on meta; expected cpu"):
         spec["more"] = UnboundedContinuousTensorSpec((2,), device="meta")
-    with pytest.raises(BadArgument, match="more is a int"):
+    with pytest.raises(InvalidArgumentError, match="more is a int"):
         spec["more"] = 5
     assert spec == before
 
@@ -178,7 +178,7 @@ def test_the_batch_size_can_be_set_where_the_entries_have_it():
     spec.shape = (4,)
 
     assert spec.batch_size == spec["b"].shape == (4,)
-    with pytest.raises(BadArgument):
+    with pytest.raises(InvalidArgumentError):
         spec.batch_size = (3,)
     assert spec.shape == (4,)
 
@@ -193,7 +193,7 @@ def test_a_locked_composite_does_not_change():
         lambda: spec.__delitem__(("next", "flag")),
         lambda: setattr(spec, "shape", ()),
     ):
-        with pytest.raises(BadArgument, match="locked"):
+        with pytest.raises(InvalidArgumentError, match="locked"):
             change()
 
     assert spec.is_locked
@@ -210,7 +210,7 @@ def test_a_lock_without_recursion_stays_outside():
     spec = toy().lock_(recurse=False)
     spec["next", "more"] = None
 
-    with pytest.raises(BadArgument, match="locked"):
+    with pytest.raises(InvalidArgumentError, match="locked"):
         spec["more"] = None
     spec.is_locked = False
     spec["more"] = None
@@ -235,7 +235,7 @@ def test_names_go_with_the_axes():
     assert spec[0].names == []
     assert spec["next"].names == ["env"]
     assert spec.clone().names == ["env"]
-    with pytest.raises(BadArgument, match="expected one for each of 1 axes"):
+    with pytest.raises(InvalidArgumentError, match="expected one for each of 1 axes"):
         spec.names = ["a", "b"]
 
 
@@ -256,15 +256,15 @@ def test_an_index_beyond_the_batch_size_is_refused():
 
 
 def test_missing_values_and_unknown_keys_are_not_encoded():
-    with pytest.raises(UnknownKey, match="acton"):
+    with pytest.raises(UnknownKeyError, match="acton"):
         toy().encode({"acton": 5})
-    with pytest.raises(BadArgument, match="missing value"):
+    with pytest.raises(InvalidArgumentError, match="missing value"):
         toy().encode({"action": None})
     assert list(toy().encode({"next": {"flag": [[1], [0]]}}).keys(True, True)) == [("next", "flag")]
 
 
 def test_only_numbers_are_projected():
-    with pytest.raises(BadArgument, match="next is missing"):
+    with pytest.raises(InvalidArgumentError, match="next is missing"):
         toy().project(TensorDict({"action": torch.zeros(2, 3)}, [2]))
 
 
@@ -272,7 +272,7 @@ def test_dtypes_are_checked_by_key():
     spec = toy()
     spec.type_check(spec.zero())
     spec.type_check(torch.zeros(2, 3), "action")
-    with pytest.raises(BadArgument, match="flag has dtype"):
+    with pytest.raises(InvalidArgumentError, match="flag has dtype"):
         spec.type_check({**spec.zero(), "next": {"flag": torch.zeros(2, 1)}})
     spec.type_check({"action": torch.zeros(2, 3), "next": None}, ["action"])
 
@@ -311,5 +311,5 @@ def test_a_class_of_data_is_made_and_wanted():
 
 def test_one_of_two_names_of_an_argument():
     assert CompositeSpec(batch_size=(3,)).shape == (3,)
-    with pytest.raises(BadArgument, match="expected one of them"):
+    with pytest.raises(InvalidArgumentError, match="expected one of them"):
         CompositeSpec(shape=(3,), batch_size=(3,))

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import (
     BoundedTensorSpec,
     ChoiceSpec,
@@ -123,7 +123,7 @@ FLOATS = {"kind": "bounded", "shape": [2], "dtype": "float32", "low": 0, "high":
     ids=lambda document: str(document)[:80],
 )
 def test_a_document_that_describes_no_spec_is_refused(document):
-    with pytest.raises(BadArgument, match="describes no spec"):
+    with pytest.raises(InvalidArgumentError, match="describes no spec"):
         TensorSpec.from_json(document)
 
 
@@ -134,7 +134,7 @@ def test_all_faults_are_told_at_once_with_their_places():
         "specs": {"a": {**FLOATS, "low": "x"}, "b": {"kind": "discrete", "shape": [1], "dtype": "float3", "n": -1}},
     }
 
-    with pytest.raises(BadArgument) as error:
+    with pytest.raises(InvalidArgumentError) as error:
         TensorSpec.from_json(document)
     for place in ("spec.specs['a'].low is 'x'", "spec.specs['b'].dtype is 'float3'", "spec.specs['b'].n is -1"):
         assert place in str(error.value)
@@ -148,9 +148,9 @@ def test_a_document_deeper_than_python_can_follow_is_refused():
     for _ in range(100_000):
         lists = [lists]
 
-    with pytest.raises(BadArgument, match="at most 64"):
+    with pytest.raises(InvalidArgumentError, match="at most 64"):
         TensorSpec.from_json(document)
-    with pytest.raises(BadArgument, match=r"spec\.low"):
+    with pytest.raises(InvalidArgumentError, match=r"spec\.low"):
         TensorSpec.from_json({**FLOATS, "low": lists})
     while document.get("specs"):  # from the outside in: to be freed, it must not be deep either
         document = document["specs"].pop("a")
@@ -175,7 +175,7 @@ def test_a_mask_and_a_device_come_back():
     "example", [{1: 2}, (1, 2), object(), math.nan, torch.zeros(2)], ids=lambda one: type(one).__name__
 )
 def test_an_example_that_json_would_change_is_refused(example):
-    with pytest.raises(BadArgument, match="JSON"):
+    with pytest.raises(InvalidArgumentError, match="JSON"):
         NonTensorSpec((), example_data=example).to_json()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import (
     BinaryDiscreteTensorSpec,
     BoundedTensorSpec,
@@ -165,7 +165,7 @@ def test_entries_of_a_composite_are_drawn_independently():
 def test_where_a_mask_allows_nothing_nothing_can_be_drawn():
     spec = DiscreteTensorSpec(2, (2,), mask=torch.tensor([[True, True], [False, False]]))
 
-    with pytest.raises(BadArgument, match=r"allows no category at \[1\]"):
+    with pytest.raises(InvalidArgumentError, match=r"allows no category at \[1\]"):
         spec.rand()
-    with pytest.raises(BadArgument, match=r"allows no category at \[1\]"):
+    with pytest.raises(InvalidArgumentError, match=r"allows no category at \[1\]"):
         spec.project(torch.tensor([0, 7]))

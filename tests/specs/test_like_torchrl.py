@@ -166,10 +166,10 @@ class TestDomains:
             assert ("domain" in spec.to_json()) == (domain == "discrete")
 
     def test_there_are_two(self):
-        with pytest.raises(datasets_rl.BadArgument, match="expected 'continuous' or 'discrete'"):
+        with pytest.raises(datasets_rl.InvalidArgumentError, match="expected 'continuous' or 'discrete'"):
             datasets_rl.Unbounded((2,), domain="both")
         for wrong in ("both", ["discrete"]):
-            with pytest.raises(datasets_rl.BadArgument, match=r"spec\.domain is"):
+            with pytest.raises(datasets_rl.InvalidArgumentError, match=r"spec\.domain is"):
                 datasets_rl.TensorSpec.from_json({"kind": "unbounded", "shape": [], "dtype": "int8", "domain": wrong})
 
 
@@ -204,7 +204,9 @@ class TestRegisters:
         spec = datasets_rl.OneHot(2, use_register=True)
         spec.encode(4)
 
-        with pytest.raises(datasets_rl.BadArgument, match="8 is one number too many: the register has 2 categories"):
+        with pytest.raises(
+            datasets_rl.InvalidArgumentError, match="8 is one number too many: the register has 2 categories"
+        ):
             spec.encode([6, 8])
         assert spec.encode(7).tolist() == [False, True]
 
@@ -212,7 +214,7 @@ class TestRegisters:
         spec = datasets_rl.OneHot(2, use_register=True)
         spec.encode(4)
 
-        with pytest.raises(datasets_rl.BadArgument, match="category 1 stands for no number"):
+        with pytest.raises(datasets_rl.InvalidArgumentError, match="category 1 stands for no number"):
             spec.to_numpy(torch.tensor([False, True]))
 
     def test_each_group_counts_its_own(self):
@@ -240,5 +242,5 @@ class TestRegisters:
     def test_a_document_with_another_register_is_refused(self, wrong):
         document = {**datasets_rl.OneHot(2).to_json(), "register": wrong}
 
-        with pytest.raises(datasets_rl.BadArgument, match=r"spec\.register is"):
+        with pytest.raises(datasets_rl.InvalidArgumentError, match=r"spec\.register is"):
             datasets_rl.TensorSpec.from_json(document)

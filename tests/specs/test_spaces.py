@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import (
     BinaryDiscreteTensorSpec,
     BoundedTensorSpec,
@@ -123,7 +123,7 @@ def test_all_specs_without_a_space_are_told():
         e=DiscreteTensorSpec(2),
     )
 
-    with pytest.raises(BadArgument) as error:
+    with pytest.raises(InvalidArgumentError) as error:
         to_gymnasium(spec)
     for part in ("a has a mask", "b.c is NonTensorSpec", "b.d is None"):
         assert part in str(error.value)
@@ -162,12 +162,12 @@ for _ in range(70):
     ids=lambda document: str(document)[:60],
 )
 def test_what_is_no_space_is_refused(document):
-    with pytest.raises(BadArgument):
+    with pytest.raises(InvalidArgumentError):
         from_minari(document)
 
 
 def test_all_faults_are_told_with_their_places():
-    with pytest.raises(BadArgument) as error:
+    with pytest.raises(InvalidArgumentError) as error:
         from_minari(
             {"type": "Dict", "subspaces": {"a": {"type": "Graph"}, "b": {"type": "Tuple", "subspaces": [None]}}}
         )
@@ -177,7 +177,7 @@ def test_all_faults_are_told_with_their_places():
 
 
 def test_a_space_that_has_no_spec_is_refused():
-    with pytest.raises(BadArgument, match="is a Sequence"):
+    with pytest.raises(InvalidArgumentError, match="is a Sequence"):
         from_gymnasium(spaces.Sequence(spaces.Discrete(2)))
 
 

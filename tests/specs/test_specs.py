@@ -10,7 +10,7 @@ import torch
 from stored_data import columns, trajectory, write_dataset
 from tensordict import TensorDict
 
-from datasets_rl.errors import BadArgument, ManifestInvalid
+from datasets_rl.errors import InvalidArgumentError, ManifestError
 from datasets_rl.rows import Column
 from datasets_rl.specs import (
     CompositeSpec,
@@ -65,7 +65,7 @@ def test_other_shapes_dtypes_and_values_are_outside():
     assert not spec.is_in(torch.tensor([0, 1, 2]))
     assert not spec.is_in(torch.tensor(0))
     assert not spec.is_in(torch.tensor([0.0, 1.0]))
-    with pytest.raises(BadArgument, match="n is 0"):
+    with pytest.raises(InvalidArgumentError, match="n is 0"):
         DiscreteTensorSpec(0)
 
 
@@ -168,5 +168,5 @@ def test_a_spec_that_is_none_is_the_manifests_fault(stored, entry):
         specs=specs,
     )
 
-    with pytest.raises(ManifestInvalid, match=r"specs\.action"):
+    with pytest.raises(ManifestError, match=r"specs\.action"):
         from_manifest(broken)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tensordict import LazyStackedTensorDict
 
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs import (
     BoundedTensorSpec,
     CompositeSpec,
@@ -128,9 +128,9 @@ def test_unlike_shapes_give_nested_tensors_along_the_first_axis_only():
     assert spec.is_in([torch.zeros(2, 3), torch.ones(2, 5)])
     assert not spec.is_in([torch.zeros(2, 3), torch.ones(2, 3)])
     assert not spec.is_in([torch.zeros(2, 3)])
-    with pytest.raises(BadArgument, match="first axis only"):
+    with pytest.raises(InvalidArgumentError, match="first axis only"):
         spec.rand((4,))
-    with pytest.raises(BadArgument, match="differs along axis 2"):
+    with pytest.raises(InvalidArgumentError, match="differs along axis 2"):
         spec.unbind(2)
 
 
@@ -148,9 +148,9 @@ def test_unlike_shapes_give_nested_tensors_along_the_first_axis_only():
     ids=len,
 )
 def test_what_has_nothing_in_common_is_not_stacked(specs):
-    with pytest.raises((BadArgument, TypeError, RuntimeError)):
+    with pytest.raises((InvalidArgumentError, TypeError, RuntimeError)):
         torch.stack(specs)
-    with pytest.raises(BadArgument):
+    with pytest.raises(InvalidArgumentError):
         LazyStackedTensorSpec(*specs)
 
 
@@ -171,7 +171,7 @@ def test_a_stack_of_composites_has_the_keys_of_all():
     assert "b" not in spec
     assert spec["a"].shape == (2, -1)
     assert spec.get("b", 5) == 5
-    with pytest.raises(UnknownKey):
+    with pytest.raises(UnknownKeyError):
         _ = spec["b"]
     drawn = spec.rand((3,))
     assert isinstance(drawn, LazyStackedTensorDict)
@@ -192,9 +192,9 @@ def test_entries_are_set_along_the_stack_and_removed_where_they_are():
     assert spec["n"] is None
     del spec["b"]
     assert "b" not in spec[0]
-    with pytest.raises(UnknownKey):
+    with pytest.raises(UnknownKeyError):
         del spec["b"]
-    with pytest.raises(BadArgument, match="has 3 specs along axis 0"):
+    with pytest.raises(InvalidArgumentError, match="has 3 specs along axis 0"):
         spec["e"] = boxes(1, 2, 3)
     assert spec.pop("e") == boxes(1, 2)
 
@@ -204,7 +204,7 @@ def test_locks_reach_the_composites_of_a_stack():
 
     assert spec.is_locked
     assert spec[0].is_locked
-    with pytest.raises(BadArgument, match="locked"):
+    with pytest.raises(InvalidArgumentError, match="locked"):
         spec["e"] = boxes(1, 2)
     assert not spec.clone().is_locked
     assert spec.unlock_().empty().is_empty()
@@ -238,7 +238,7 @@ def test_only_the_axes_that_differ_are_emptied():
 def test_different_kinds_under_one_key_are_refused():
     spec = torch.stack([CompositeSpec(a=DiscreteTensorSpec(2)), CompositeSpec(a=CompositeSpec()), CompositeSpec()])
 
-    with pytest.raises(BadArgument, match="a is CompositeSpec, DiscreteTensorSpec"):
+    with pytest.raises(InvalidArgumentError, match="a is CompositeSpec, DiscreteTensorSpec"):
         consolidate_spec(spec)
 
 
@@ -269,7 +269,7 @@ def test_a_composite_takes_its_stacks_along():
     assert spec.expand(3, 4, 2)["x"].flatten(0, 1).shape == (12, 2)
     assert torch.stack([spec, spec])[1] == spec
     assert spec.is_in(spec.rand())
-    with pytest.raises(BadArgument, match="cannot be reshaped"):
+    with pytest.raises(InvalidArgumentError, match="cannot be reshaped"):
         spec.reshape(2, 1)
 
 
@@ -298,7 +298,7 @@ def test_what_does_not_fit_a_stack_is_told():
         lambda: torch.stack([DiscreteTensorSpec(2), DiscreteTensorSpec(3)]).cardinality(),
         lambda: consolidate_spec(torch.stack([CompositeSpec(a=boxes(1, 2), shape=(2,)), CompositeSpec(shape=(2,))])),
     ):
-        with pytest.raises(BadArgument):
+        with pytest.raises(InvalidArgumentError):
             call()
     for index in ((0, torch.tensor([1])), torch.tensor([[0, 1]]), slice(0, 0), (0, 0, 0, 0)):
         with pytest.raises(IndexError):

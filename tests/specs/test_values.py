@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import NonTensorData
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import (
     BinaryDiscreteTensorSpec,
     BoundedTensorSpec,
@@ -143,7 +143,7 @@ def test_members_are_told_from_others(spec, value, inside):
 )
 def test_a_value_that_is_outside_is_told_with_its_place_and_bound(spec, value, message):
     assert spec.misfits(value) == [message]
-    with pytest.raises(BadArgument) as error:
+    with pytest.raises(InvalidArgumentError) as error:
         spec.assert_is_in(value)
     assert message in str(error.value)
 
@@ -192,13 +192,13 @@ def test_a_value_that_is_outside_is_told_with_its_place_and_bound(spec, value, m
     ids=[str(number) for number in range(37)],
 )
 def test_what_makes_no_sense_is_refused(call, message):
-    with pytest.raises(BadArgument, match=message):
+    with pytest.raises(InvalidArgumentError, match=message):
         call()
 
 
 def test_a_mask_that_does_not_fit_changes_nothing():
     spec = DiscreteTensorSpec(3, mask=bits("101"))
-    with pytest.raises(BadArgument):
+    with pytest.raises(InvalidArgumentError):
         spec.update_mask(bits("1011"))
 
     assert spec.mask.tolist() == [True, False, True]
@@ -216,7 +216,7 @@ def test_outcomes_are_listed_in_order():
     hot = MultiOneHotDiscreteTensorSpec((2, 1), dtype=torch.int64)
     assert hot.enumerate().tolist() == [[1, 0, 1], [0, 1, 1]]
     assert BinaryDiscreteTensorSpec(2).enumerate().tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
-    with pytest.raises(BadArgument, match="differs from place to place"):
+    with pytest.raises(InvalidArgumentError, match="differs from place to place"):
         DiscreteTensorSpec(2, (2,), mask=torch.tensor([[True, False], [False, True]])).enumerate(use_mask=True)
 
 

@@ -12,7 +12,7 @@ from stored_data import trajectory, write_dataset
 from tensordict import TensorDict
 
 from datasets_rl import DatasetStorage, LazyTensorStorage, ListStorage
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages import SelectedRows
 from datasets_rl.storages.index import TrajectoryIndex
 from datasets_rl.ted.keys import NEXT_DONE
@@ -179,14 +179,14 @@ def test_data_without_fields_has_no_trajectories():
     storage = ListStorage(3)
     storage.set(0, "a")
 
-    with pytest.raises(BadArgument, match="no field"):
+    with pytest.raises(InvalidArgumentError, match="no field"):
         storage.trajectories()
 
 
 def test_a_key_that_is_not_there(ring):
     write(ring, steps([0, 1]))
 
-    with pytest.raises(UnknownKey):
+    with pytest.raises(UnknownKeyError):
         ring.trajectories(traj_key=("nothing",))
 
 

@@ -6,7 +6,7 @@ import torch
 from tensordict import NonTensorStack, TensorDict
 from torch.utils import _pytree as pytree
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages import LazyTensorStorage, StorageEnsemble, TensorStorage
 from datasets_rl.storages.structure import Structure, stacked
 
@@ -80,7 +80,7 @@ class TestObjects:
         storage = LazyTensorStorage(3)
         storage.set(0, TensorDict({"a": torch.zeros(()), "text": "x"}))
         for call in (storage.share, storage.state_dict):
-            with pytest.raises(BadArgument, match=r"\('text',\)"):
+            with pytest.raises(InvalidArgumentError, match=r"\('text',\)"):
                 call()
 
 
@@ -97,7 +97,7 @@ class TestRefused:
     )
     def test_first_data_that_is_no_batch_of_tensors(self, data, message):
         storage = LazyTensorStorage(3)
-        with pytest.raises(BadArgument, match=message):
+        with pytest.raises(InvalidArgumentError, match=message):
             storage.set(range(3), data)
 
         assert not storage.initialized
@@ -107,13 +107,13 @@ class TestRefused:
     def test_a_container_of_another_kind(self):
         storage = LazyTensorStorage(3)
         storage.set(0, (torch.zeros(1), torch.zeros(2)))
-        with pytest.raises(BadArgument, match="expected"):
+        with pytest.raises(InvalidArgumentError, match="expected"):
             storage.set(0, [torch.zeros(1), torch.zeros(2)])
 
     def test_elements_that_cannot_be_stacked(self):
-        with pytest.raises(BadArgument, match="cannot be stacked"):
+        with pytest.raises(InvalidArgumentError, match="cannot be stacked"):
             stacked([torch.zeros(2), torch.zeros(3)])
-        with pytest.raises(BadArgument, match="nothing to stack"):
+        with pytest.raises(InvalidArgumentError, match="nothing to stack"):
             stacked([])
 
 
@@ -156,7 +156,7 @@ class TestState:
     def test_a_state_that_is_damaged_is_refused_and_changes_nothing(self, change, reason):
         storage = LazyTensorStorage(6)
         storage.set(range(2), TensorDict({"a": torch.ones(2)}, [2]))
-        with pytest.raises(BadArgument, match=reason):
+        with pytest.raises(InvalidArgumentError, match=reason):
             storage.load_state_dict({**self.saved(), **change})
 
         assert storage.get(slice(None))["a"].tolist() == [1, 1]
@@ -164,7 +164,7 @@ class TestState:
     def test_data_of_another_kind_is_refused_with_all_reasons(self):
         storage = LazyTensorStorage(2)
         storage.set(0, TensorDict({"b": torch.zeros(2)}))
-        with pytest.raises(BadArgument, match=r"'b' is missing; 'a' is not stored; it holds 3 slots; 2 fit"):
+        with pytest.raises(InvalidArgumentError, match=r"'b' is missing; 'a' is not stored; it holds 3 slots; 2 fit"):
             storage.load_state_dict(self.saved())
 
     def test_torch_saves_and_loads_it_without_pickled_objects(self, tmp_path):
@@ -205,7 +205,7 @@ class TestGivenTensors:
         assert TensorDict.load_memmap(tmp_path)["a"].tolist() == [0, 1, 2, 3]
 
     def test_another_size_is_refused(self):
-        with pytest.raises(BadArgument, match="max_size is 5"):
+        with pytest.raises(InvalidArgumentError, match="max_size is 5"):
             TensorStorage(torch.zeros(4), 5)
 
     def test_axes_in_another_order_are_written_to(self):
@@ -237,19 +237,19 @@ class TestEnsemble:
         assert (len(ensemble), ensemble.held, ensemble.max_size) == (2, 6, 10)
 
     def test_it_is_not_written_to(self, ensemble):
-        with pytest.raises(BadArgument, match="does not know where it belongs"):
+        with pytest.raises(InvalidArgumentError, match="does not know where it belongs"):
             ensemble.set(0, torch.tensor(1))
 
     def test_its_state_comes_back(self, ensemble):
         again = StorageEnsemble(LazyTensorStorage(4), LazyTensorStorage(6))
         again.load_state_dict(ensemble.state_dict())
-        with pytest.raises(BadArgument, match="there were 2 storages and are 1"):
+        with pytest.raises(InvalidArgumentError, match="there were 2 storages and are 1"):
             again[:1].load_state_dict(ensemble.state_dict())
 
         assert again[1][:].tolist() == [10, 11, 12]
 
     def test_as_many_transforms_as_storages(self):
-        with pytest.raises(BadArgument, match="2 transforms were given for 1 storages"):
+        with pytest.raises(InvalidArgumentError, match="2 transforms were given for 1 storages"):
             StorageEnsemble(LazyTensorStorage(1), transforms=[None, None])
 
 
@@ -258,7 +258,7 @@ def test_a_tensor_that_is_not_dense_is_refused_and_nothing_is_written(of):
     storage = LazyTensorStorage(10)
     if of:
         storage.set(range(3), {"a": torch.ones(3), "b": torch.ones(3, 3)})
-    with pytest.raises(BadArgument, match="expected a dense tensor"):
+    with pytest.raises(InvalidArgumentError, match="expected a dense tensor"):
         storage.set(range(of * 3), {"a": torch.zeros(3), "b": torch.eye(3).to_sparse()})
 
     assert storage.held == of * 3
@@ -269,6 +269,6 @@ def test_a_tensor_that_is_not_dense_is_refused_and_nothing_is_written(of):
 
 def test_sizes_that_are_none_are_all_named():
     for size in (0, -1, 3.5, "3", True):
-        with pytest.raises(BadArgument, match=r"max_size is .*; ndim is 0"):
+        with pytest.raises(InvalidArgumentError, match=r"max_size is .*; ndim is 0"):
             LazyTensorStorage(size, ndim=0)
     assert LazyTensorStorage(np.int64(3)).max_size == 3

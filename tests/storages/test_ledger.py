@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict
 
 from datasets_rl import (
-    BadArgument,
+    InvalidArgumentError,
     LazyMemmapStorage,
     LazyTensorStorage,
     PrioritizedSampler,
@@ -262,7 +262,7 @@ def test_a_buffer_of_torn_steps_only_says_so_and_what_to_do():
     for sampler in ("uniform", "without", "prioritized"):
         buffer = filled(sampler=SAMPLERS[sampler]())
         die_while_copying(buffer, lambda buffer=buffer: buffer.extend(steps(SLOTS, SLOTS)))
-        with pytest.raises(BadArgument, match="24 of 24 steps are torn") as caught:
+        with pytest.raises(InvalidArgumentError, match="24 of 24 steps are torn") as caught:
             buffer.sample()
         assert "extend" in caught.value.hint
         buffer.extend(steps(0, 13))

@@ -13,7 +13,7 @@ import torch
 from tensordict import NonTensorData, TensorDict
 
 from datasets_rl import disk
-from datasets_rl.errors import BadArgument, DiskFull
+from datasets_rl.errors import DiskFullError, InvalidArgumentError
 from datasets_rl.storages import LazyMemmapStorage, LazyTensorStorage
 
 
@@ -72,7 +72,7 @@ class TestFolder:
 
     def test_the_files_of_an_earlier_storage_are_refused(self, tmp_path):
         LazyMemmapStorage(100, scratch_dir=tmp_path).set(0, data(1))
-        with pytest.raises(BadArgument, match="holds the files of an earlier storage") as caught:
+        with pytest.raises(InvalidArgumentError, match="holds the files of an earlier storage") as caught:
             LazyMemmapStorage(100, scratch_dir=tmp_path)
 
         assert "existsok=True" in caught.value.hint
@@ -93,14 +93,14 @@ class TestFolder:
 
     def test_an_earlier_storage_that_does_not_fit_is_refused_with_all_reasons(self, tmp_path):
         LazyMemmapStorage(100, scratch_dir=tmp_path).set(0, data(1))
-        with pytest.raises(BadArgument, match="max_size is 100; expected 50; ndim is 1; expected 2"):
+        with pytest.raises(InvalidArgumentError, match="max_size is 100; expected 50; ndim is 1; expected 2"):
             LazyMemmapStorage(50, scratch_dir=tmp_path, ndim=2, existsok=True)
 
     def test_data_of_another_kind_does_not_get_into_an_earlier_storage(self, tmp_path):
         """Leaves that the new data lacks would show the old values."""
         LazyMemmapStorage(100, scratch_dir=tmp_path).set(0, data(1))
         again = LazyMemmapStorage(100, scratch_dir=tmp_path, existsok=True)
-        with pytest.raises(BadArgument, match="'image' is missing"):
+        with pytest.raises(InvalidArgumentError, match="'image' is missing"):
             again.set(0, data(2).exclude("image"))
 
         assert again.get(0)["a"] == 1
@@ -108,19 +108,19 @@ class TestFolder:
     @pytest.mark.parametrize("text", ["{}", "[]", "nothing", '{"format": 1, "max_size": 100, "ndim": 1}'])
     def test_a_damaged_description_is_refused(self, tmp_path, text):
         (tmp_path / "storage.json").write_text(text)
-        with pytest.raises(BadArgument):
+        with pytest.raises(InvalidArgumentError):
             LazyMemmapStorage(100, scratch_dir=tmp_path, existsok=True)
 
     def test_files_that_are_too_short_are_refused(self, tmp_path):
         LazyMemmapStorage(100, scratch_dir=tmp_path).set(0, data(1))
         (tmp_path / "rows.1.bin").unlink()
-        with pytest.raises(BadArgument, match=r"rows.1.bin is missing; expected 500000 bytes"):
+        with pytest.raises(InvalidArgumentError, match=r"rows.1.bin is missing; expected 500000 bytes"):
             LazyMemmapStorage(100, scratch_dir=tmp_path, existsok=True)
 
     def test_counts_that_contradict_each_other_are_refused(self, tmp_path):
         LazyMemmapStorage(100, scratch_dir=tmp_path).set(0, data(1))
         np.array([101, 101, 0], np.int64).tofile(tmp_path / "counts.bin")
-        with pytest.raises(BadArgument, match=r"counts.bin"):
+        with pytest.raises(InvalidArgumentError, match=r"counts.bin"):
             LazyMemmapStorage(100, scratch_dir=tmp_path, existsok=True)
 
     def test_a_temporary_folder_goes_with_the_storage(self):
@@ -153,7 +153,7 @@ class TestFolder:
     def test_a_disk_that_is_too_small_is_found_out_before_anything_is_written(self, tmp_path, monkeypatch):
         monkeypatch.setattr(disk, "free_bytes", lambda _path: 100_000)
         storage = LazyMemmapStorage(100, scratch_dir=tmp_path)
-        with pytest.raises(DiskFull, match=r"500,800 bytes needed(.|\n)*another scratch_dir"):
+        with pytest.raises(DiskFullError, match=r"500,800 bytes needed(.|\n)*another scratch_dir"):
             storage.set(0, data(1))
 
         assert not (tmp_path / "rows.0.bin").exists()
@@ -171,7 +171,7 @@ class TestFolder:
 
     def test_what_is_no_tensor_is_refused(self):
         storage = LazyMemmapStorage(10)
-        with pytest.raises(BadArgument, match=r"cannot lie in a mapped file: \('text',\)"):
+        with pytest.raises(InvalidArgumentError, match=r"cannot lie in a mapped file: \('text',\)"):
             storage.set(0, TensorDict({"a": torch.zeros(2), "text": NonTensorData("x")}))
         storage.set(0, data(1))
 
@@ -205,11 +205,11 @@ def test_another_process_reads_and_writes_the_same_steps(method):
 
 
 def test_memory_that_is_not_there_yet_cannot_be_shared():
-    with pytest.raises(BadArgument, match="each process would make its own") as caught:
+    with pytest.raises(InvalidArgumentError, match="each process would make its own") as caught:
         LazyTensorStorage(30).share()
 
     assert "LazyMemmapStorage" in caught.value.hint
-    with pytest.raises(BadArgument, match="cannot be started by several processes"):
+    with pytest.raises(InvalidArgumentError, match="cannot be started by several processes"):
         LazyTensorStorage(30, shared_init=True)
 
 

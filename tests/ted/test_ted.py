@@ -9,7 +9,7 @@ import pytest
 from stored_data import Trajectory, columns, trajectory, write_dataset
 
 from datasets_rl import library, verify
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess import Recipe
 from datasets_rl.preprocess.run import preprocess
 from datasets_rl.rows import Column
@@ -36,7 +36,7 @@ def test_a_key_is_read_from_dots_or_tuples(given, key):
 
 @pytest.mark.parametrize("given", ["", "a..b", ".a", (), ("a", "")])
 def test_what_is_no_key_is_refused(given):
-    with pytest.raises(BadArgument, match="is not a key"):
+    with pytest.raises(InvalidArgumentError, match="is not a key"):
         as_key(given)
 
 
@@ -68,18 +68,18 @@ def test_episodes_lie_back_to_back_from_row_0(starts, lengths):
     records = np.zeros(len(starts), EPISODE_DTYPE)
     records["start"], records["length"] = starts, lengths
 
-    with pytest.raises(BadArgument, match="back to back"):
+    with pytest.raises(InvalidArgumentError, match="back to back"):
         EpisodeTable(records)
 
 
 def test_lengths_whose_sum_wraps_around_are_refused():
     """Four times 2 to the 62 is 0 in 64 bits, and five rows would seem to fit the file."""
-    with pytest.raises(BadArgument, match="back to back"):
+    with pytest.raises(InvalidArgumentError, match="back to back"):
         table_of(1 << 62, 1 << 62, 1 << 62, 1 << 62, 5)
 
 
 def test_a_table_without_its_fields_is_refused():
-    with pytest.raises(BadArgument, match=r"lacks the fields .*'return'"):
+    with pytest.raises(InvalidArgumentError, match=r"lacks the fields .*'return'"):
         EpisodeTable(np.zeros(1, [("start", "<i8"), ("length", "<i8")]))
 
 

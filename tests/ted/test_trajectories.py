@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.trajectories import Signs, Trajectories, spans
@@ -135,9 +135,9 @@ class TestSlices:
         assert lengths.tolist()[0] == 2
 
     def test_no_slice_is_refused_with_the_longest_there_is(self, back_to_back):
-        with pytest.raises(BadArgument, match="no trajectory has 5 steps; the longest of 3 has 4"):
+        with pytest.raises(InvalidArgumentError, match="no trajectory has 5 steps; the longest of 3 has 4"):
             back_to_back.slices(5).refuse_if_none()
-        with pytest.raises(BadArgument, match="no step"):
+        with pytest.raises(InvalidArgumentError, match="no step"):
             Trajectories(index(), index()).slices(1).refuse_if_none()
 
 

@@ -12,7 +12,6 @@ from tensordict import TensorDict
 from torch import nn
 
 from datasets_rl import (
-    BadArgument,
     BurnInTransform,
     CatFrames,
     CatTensors,
@@ -23,6 +22,7 @@ from datasets_rl import (
     ExcludeTransform,
     FlattenObservation,
     Hash,
+    InvalidArgumentError,
     LazyTensorStorage,
     ListStorage,
     ObservationNorm,
@@ -39,7 +39,7 @@ from datasets_rl import (
     ToTensorImage,
     Transform,
     UnaryTransform,
-    UnknownKey,
+    UnknownKeyError,
     UnsqueezeTransform,
     VecNorm,
     split_trajectories,
@@ -102,7 +102,9 @@ class TestKeys:
         assert len(rb) == 3
 
     def test_as_many_keys_out_as_in(self):
-        with pytest.raises(BadArgument, match=r"in_keys are \['a'\] and out_keys are \['b', 'c'\]; expected as many"):
+        with pytest.raises(
+            InvalidArgumentError, match=r"in_keys are \['a'\] and out_keys are \['b', 'c'\]; expected as many"
+        ):
             RenameTransform(["a"], ["b", "c"])
 
 
@@ -117,12 +119,12 @@ class TestAxes:
         data = TensorDict({"a": torch.zeros(2, 2), "b": torch.ones(2)}, [2])
 
         assert CatTensors(["a", "b"], unsqueeze_if_oor=True)(data)["observation_vector"].tolist() == [[0, 0, 1]] * 2
-        with pytest.raises(BadArgument, match=r"a \[2, 2\], b \[2\] cannot be concatenated along axis -1"):
+        with pytest.raises(InvalidArgumentError, match=r"a \[2, 2\], b \[2\] cannot be concatenated along axis -1"):
             CatTensors(["a", "b"])(data)
 
     @pytest.mark.parametrize("make", [lambda: UnsqueezeTransform(0), lambda: FlattenObservation(1, -1)])
     def test_axes_are_counted_from_the_end(self, make):
-        with pytest.raises(BadArgument, match="expected below 0: counted from the last axis"):
+        with pytest.raises(InvalidArgumentError, match="expected below 0: counted from the last axis"):
             make()
 
     def test_unless_told_otherwise(self):
@@ -132,7 +134,7 @@ class TestAxes:
         assert FlattenObservation(1, 2, ["a"], allow_positive_dim=True)(data)["a"].shape == (2, 12)
 
     def test_permutations_take_each_axis_once(self):
-        with pytest.raises(BadArgument, match=r"dims are \(-1, -3\); expected each of \[-2, -1\] once"):
+        with pytest.raises(InvalidArgumentError, match=r"dims are \(-1, -3\); expected each of \[-2, -1\] once"):
             PermuteTransform((-1, -3))
 
     def test_inverses_of_one_axis(self):
@@ -197,7 +199,7 @@ class TestNorms:
         torch.testing.assert_close(normal.mean(0), torch.zeros(3), atol=1e-5, rtol=0)
         torch.testing.assert_close(normal.std(0, correction=0), torch.ones(3), atol=1e-5, rtol=0)
         torch.testing.assert_close(other.each(observations), normal, atol=1e-4, rtol=1e-4)
-        with pytest.raises(UnknownKey, match="no key 'nothing' among"):
+        with pytest.raises(UnknownKeyError, match="no key 'nothing' among"):
             norm.init_stats(stored, key="nothing")
 
     def test_statistics_of_data(self):
@@ -206,15 +208,15 @@ class TestNorms:
 
         assert norm(data)["observation"].tolist() == [[-1, 0], [1, 0]]
         assert norm.init_stats(data["observation"], reduce_dim=(0, 1)).loc == 3.5
-        with pytest.raises(BadArgument, match="a dict has no statistics"):
+        with pytest.raises(InvalidArgumentError, match="a dict has no statistics"):
             norm.init_stats({})
 
     def test_without_statistics_it_says_so(self):
-        with pytest.raises(BadArgument, match="has no loc and scale yet\ngive them"):
+        with pytest.raises(InvalidArgumentError, match="has no loc and scale yet\ngive them"):
             ObservationNorm(in_keys=["a"])(one(a=1.0))
 
     def test_a_state_that_is_none_is_refused(self):
-        with pytest.raises(BadArgument, match="loc is 3; expected a tensor"):
+        with pytest.raises(InvalidArgumentError, match="loc is 3; expected a tensor"):
             ObservationNorm(0.0, 1.0).load_state_dict({"loc": 3, "scale": torch.ones(1)})
 
     def test_rewards_stand_where_ted_has_them(self):
@@ -223,7 +225,7 @@ class TestNorms:
         assert RewardScaling(1.0, 2.0)(data)["next", "reward"].tolist() == [3, 11]
         assert RewardScaling(1.0, 2.0, standard_normal=True)(data)["next", "reward"].tolist() == [0, 2]
         assert RewardClipping(2, 4)(data)["next", "reward"].tolist() == [2, 4]
-        with pytest.raises(BadArgument, match="expected at least one number"):
+        with pytest.raises(InvalidArgumentError, match="expected at least one number"):
             RewardClipping()
 
     def test_statistics_that_are_none_are_refused(self):
@@ -237,7 +239,9 @@ class TestNorms:
             statistics={"a": {"mean": None}},
         )
 
-        with pytest.raises(BadArgument, match="a has a mean of None and a deviation of None; expected numbers"):
+        with pytest.raises(
+            InvalidArgumentError, match="a has a mean of None and a deviation of None; expected numbers"
+        ):
             ObservationNorm().init_stats(manifest, key="a")
 
     def test_signs_are_taken_of_what_is_written_too(self):
@@ -274,13 +278,13 @@ class TestNorms:
         assert norm.freeze()(one(a=3.0))["a"] < 2
 
     def test_a_norm_that_has_seen_nothing_says_so(self):
-        with pytest.raises(BadArgument, match="has seen no data yet"):
+        with pytest.raises(InvalidArgumentError, match="has seen no data yet"):
             VecNorm(["a"]).eval()(one(a=3.0))
-        with pytest.raises(BadArgument, match="has seen no data yet"):
+        with pytest.raises(InvalidArgumentError, match="has seen no data yet"):
             VecNorm(["a"]).to_observation_norm()
-        with pytest.raises(BadArgument, match="decay is 0"):
+        with pytest.raises(InvalidArgumentError, match="decay is 0"):
             VecNorm(["a"], decay=0)
-        with pytest.raises(BadArgument, match="expected 1, one for each entry"):
+        with pytest.raises(InvalidArgumentError, match="expected 1, one for each entry"):
             VecNorm(["a"]).load_state_dict(VecNorm(["a", "b"]).state_dict())
 
 
@@ -323,7 +327,7 @@ class TestOwn:
 
         assert Negative(["a"], ["b"])(one(a=1))["b"] == -1
         assert Negative("a").transform_spec(CompositeSpec(a=BoundedTensorSpec(0, 1, (2,))))["a"].shape == (2,)
-        with pytest.raises(BadArgument, match="Negative has no inverse\nleave in_keys_inv out"):
+        with pytest.raises(InvalidArgumentError, match="Negative has no inverse\nleave in_keys_inv out"):
             Negative(in_keys_inv=["a"]).inv(one(a=1))
 
     def test_none_is_not(self):
@@ -354,11 +358,11 @@ class TestCompose:
         assert compose(one(a=1))["a"] == 4
 
     def test_what_is_no_callable_is_refused(self):
-        with pytest.raises(BadArgument, match="3 is no callable"):
+        with pytest.raises(InvalidArgumentError, match="3 is no callable"):
             Compose(3)
-        with pytest.raises(BadArgument, match="3 is no callable"):
+        with pytest.raises(InvalidArgumentError, match="3 is no callable"):
             Compose().append(3)
-        with pytest.raises(BadArgument, match="index is 2; expected one from 0 to 0"):
+        with pytest.raises(InvalidArgumentError, match="index is 2; expected one from 0 to 0"):
             Compose().insert(2, print)
 
     def test_functions_take_any_pytree(self):
@@ -388,9 +392,9 @@ class TestCompose:
         other.load_state_dict(compose.state_dict())
 
         assert other(one(a=1.0))["a"] == 3
-        with pytest.raises(BadArgument, match=r"transforms \['1'\] had a state, and here \[\] have one"):
+        with pytest.raises(InvalidArgumentError, match=r"transforms \['1'\] had a state, and here \[\] have one"):
             Compose().load_state_dict(compose.state_dict())
-        with pytest.raises(BadArgument, match="transform 1: loc is 'odd'"):
+        with pytest.raises(InvalidArgumentError, match="transform 1: loc is 'odd'"):
             other.load_state_dict({"1": {"loc": "odd", "scale": None}})
 
     def test_modes_and_devices_reach_all(self):
@@ -426,7 +430,7 @@ class TestText:
         other = pickle.loads(pickle.dumps(transform))
 
         assert other.inv(data.exclude("text"))["text"] == [["a", "b"], ["c", "a"]]
-        with pytest.raises(BadArgument, match="no text of the 0 that are known"):
+        with pytest.raises(InvalidArgumentError, match="no text of the 0 that are known"):
             Hash([], [], ["text"], ["hash"]).inv(data.exclude("text"))
 
     def test_hashes_by_a_function(self):
@@ -456,7 +460,7 @@ class TestText:
         assert repr(transform) == "Tokenizer(max_length=2, keys=['text'] to ['tokens'])"
         assert transform.transform_spec(spec)["tokens"].shape == (2, 2)
         assert transform.transform_spec(spec)["attention_mask"].is_in(made["attention_mask"])
-        with pytest.raises(BadArgument, match="depends on its texts"):
+        with pytest.raises(InvalidArgumentError, match="depends on its texts"):
             Tokenizer(["text"], ["tokens"], tokenizer=len).transform_spec(spec)
 
     def test_objects_that_encode_and_decode(self):
@@ -484,14 +488,14 @@ class TestText:
         assert made["tokens"].tolist() == [[1, 2, 2], [1, 4, 0]]
         assert transform.inv(made.exclude("text"))["text"] == ["xx xx", "xxxx"]
         assert set(made.keys()) == {"text", "tokens"}
-        with pytest.raises(BadArgument, match="tokenizer is 3"):
+        with pytest.raises(InvalidArgumentError, match="tokenizer is 3"):
             Tokenizer(["text"], tokenizer=3)
 
     def test_any_function_of_text(self):
         made = UnaryTransform(["text"], ["loud"], fn=str.upper)(TensorDict({"text": ["a", "b"]}, [2]))
 
         assert made["loud"] == ["A", "B"]
-        with pytest.raises(BadArgument, match="there is no inv_fn"):
+        with pytest.raises(InvalidArgumentError, match="there is no inv_fn"):
             UnaryTransform(["text"], None, ["text"], fn=str.upper)
 
 
@@ -523,12 +527,12 @@ class TestPieces:
         data = TensorDict({"a": torch.zeros(2, 3)}, [2, 3])
 
         with pytest.raises(
-            BadArgument, match="a trajectory of the batch has 3 steps; expected at least sub_seq_len, 4"
+            InvalidArgumentError, match="a trajectory of the batch has 3 steps; expected at least sub_seq_len, 4"
         ):
             RandomCropTensorDict(4)(data)
-        with pytest.raises(BadArgument, match="sample_dim is 2, and the batch size"):
+        with pytest.raises(InvalidArgumentError, match="sample_dim is 2, and the batch size"):
             RandomCropTensorDict(1, sample_dim=2)(data)
-        with pytest.raises(BadArgument, match="sub_seq_len is 0"):
+        with pytest.raises(InvalidArgumentError, match="sub_seq_len is 0"):
             RandomCropTensorDict(0)
 
     def test_first_steps_give_a_network_its_state(self):
@@ -548,11 +552,11 @@ class TestPieces:
         assert made.shape == (2, 2)
         assert made["state"].squeeze(-1).tolist() == [[3, 0]] * 2
         assert keys(data["next"]) == {"y"}
-        with pytest.raises(BadArgument, match=r"expected .* with T above 5"):
+        with pytest.raises(InvalidArgumentError, match=r"expected .* with T above 5"):
             BurnInTransform([], 5)(data)
-        with pytest.raises(BadArgument, match="burn_in is -1"):
+        with pytest.raises(InvalidArgumentError, match="burn_in is -1"):
             BurnInTransform([], -1)
-        with pytest.raises(BadArgument, match="not known"):
+        with pytest.raises(InvalidArgumentError, match="not known"):
             transform.transform_spec(CompositeSpec())
 
     def test_context_and_rest_without_a_network(self):
@@ -600,11 +604,11 @@ class TestTrajectories:
         assert split_trajectories(torch.stack([flat[:2], flat[3:]]))["x"].tolist() == [[1, 2], [4, 5]]
 
     def test_something_must_say_it(self, flat):
-        with pytest.raises(BadArgument, match="nothing says where one ends"):
+        with pytest.raises(InvalidArgumentError, match="nothing says where one ends"):
             split_trajectories(flat.select("x"))
-        with pytest.raises(UnknownKey, match=r"next\.over"):
+        with pytest.raises(UnknownKeyError, match=r"next\.over"):
             split_trajectories(flat, done_key="over")
-        with pytest.raises(UnknownKey, match="run"):
+        with pytest.raises(UnknownKeyError, match="run"):
             split_trajectories(flat, trajectory_key="run")
 
     def test_the_next_step(self):
@@ -631,5 +635,5 @@ class TestTrajectories:
         target = TensorDict({"more": torch.zeros(2)}, [2])
         assert step_mdp(data, target) is target
         assert keys(target) == {"more", "x", "kept", "done"}
-        with pytest.raises(UnknownKey, match="no key 'next'"):
+        with pytest.raises(UnknownKeyError, match="no key 'next'"):
             step_mdp(target)

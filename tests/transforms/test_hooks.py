@@ -11,8 +11,8 @@ import torch
 from tensordict import TensorDict
 
 import datasets_rl
-from datasets_rl import UnknownKey
-from datasets_rl.errors import BadArgument
+from datasets_rl import UnknownKeyError
+from datasets_rl.errors import InvalidArgumentError
 
 HAS_TORCHRL = importlib.util.find_spec("torchrl") is not None
 
@@ -156,7 +156,7 @@ class TestHereOnly:
     def test_a_transform_without_hooks_says_what_to_override(self):
         with pytest.raises(NotImplementedError, match="override _apply_transform, _call or forward"):
             datasets_rl.Transform(in_keys=["obs"])(steps())
-        with pytest.raises(BadArgument, match="has no inverse"):
+        with pytest.raises(InvalidArgumentError, match="has no inverse"):
             datasets_rl.Transform(in_keys_inv=["obs"]).inv(steps())
-        with pytest.raises(UnknownKey):
+        with pytest.raises(UnknownKeyError):
             doubled(datasets_rl, in_keys=["nothing"])(steps())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from datasets_rl import BadArgument, CenterCrop, Crop, GrayScale, Resize, ToTensorImage, UnaryTransform
+from datasets_rl import CenterCrop, Crop, GrayScale, InvalidArgumentError, Resize, ToTensorImage, UnaryTransform
 
 
 def picture(*shape, dtype=torch.float32):
@@ -50,7 +50,7 @@ class TestToTensor:
         assert ToTensorImage().each(value).shape == (5, 3, 4)
 
     def test_less_than_three_axes_are_no_picture(self):
-        with pytest.raises(BadArgument, match=r"a picture has shape \[4, 5\]"):
+        with pytest.raises(InvalidArgumentError, match=r"a picture has shape \[4, 5\]"):
             ToTensorImage().each(torch.zeros(4, 5))
 
 
@@ -79,7 +79,7 @@ class TestCrops:
 
     @pytest.mark.parametrize("size", [(0, 1), ((1, 2, 3), None), (1.5, None)])
     def test_sizes_are_whole_numbers(self, size):
-        with pytest.raises(BadArgument, match="expected two whole numbers from 1"):
+        with pytest.raises(InvalidArgumentError, match="expected two whole numbers from 1"):
             CenterCrop(*size)
 
 
@@ -100,7 +100,7 @@ class TestGray:
 
         assert through(GrayScale(), value) is not None
         assert torch.equal(through(GrayScale(), value), value)
-        with pytest.raises(BadArgument, match=r"expected \[\.\.\., 3, H, W\]"):
+        with pytest.raises(InvalidArgumentError, match=r"expected \[\.\.\., 3, H, W\]"):
             through(GrayScale(), picture(2, 4, 4))
 
 
@@ -156,7 +156,7 @@ class TestResize:
         assert Resize(4, 5).each(value) is value
 
     def test_other_filters_are_refused(self):
-        with pytest.raises(BadArgument, match="interpolation is 'lanczos'; expected one of nearest"):
+        with pytest.raises(InvalidArgumentError, match="interpolation is 'lanczos'; expected one of nearest"):
             Resize(4, interpolation="lanczos")
 
     def test_transforms_of_torchvision_are_callables(self):

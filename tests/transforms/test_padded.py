@@ -12,7 +12,7 @@ from stored_data import trajectory, write_dataset
 from tensordict import TensorDict
 
 from datasets_rl import (
-    BadArgument,
+    InvalidArgumentError,
     LazyTensorStorage,
     MultiStep,
     MultiStepTransform,
@@ -84,7 +84,7 @@ class TestPaddedSlices:
     @pytest.mark.parametrize("pad", [True, False])
     def test_slices_without_replacement_too(self, strict, pad):
         if strict and pad:
-            with pytest.raises(BadArgument, match="pad_output"):
+            with pytest.raises(InvalidArgumentError, match="pad_output"):
                 SliceSamplerWithoutReplacement(slice_len=16, strict_length=strict, pad_output=pad)
             return
         sampler = SliceSamplerWithoutReplacement(slice_len=16, strict_length=strict, pad_output=pad)

@@ -13,10 +13,10 @@ from tensordict import TensorDict
 
 from datasets_rl import (
     ActionChunkTransform,
-    BadArgument,
     CatFrames,
     Compose,
     DatasetStorage,
+    InvalidArgumentError,
     LazyTensorStorage,
     ListStorage,
     MultiStep,
@@ -31,7 +31,7 @@ from datasets_rl import (
     StepCounter,
     TargetReturn,
     TensorDictReplayBuffer,
-    UnknownKey,
+    UnknownKeyError,
 )
 from datasets_rl.ted.trajectories import Trajectories
 
@@ -119,7 +119,7 @@ class TestMultiStep:
         transform.n_steps = 2
 
         assert row(rb[:]["next", "reward"]) == [2, 4, 4]
-        with pytest.raises(BadArgument, match="n_steps is 0"):
+        with pytest.raises(InvalidArgumentError, match="n_steps is 0"):
             transform.n_steps = 0
 
     def test_padding_of_trajectories_is_not_reached(self):
@@ -183,7 +183,7 @@ class TestFrames:
         assert torch.equal(CatFrames(2, -2)(data)["pixels"][1], torch.cat([first, second], 1))
         assert torch.equal(CatFrames(2, -1)(data)["pixels"][1], torch.cat([first, second], 2))
         assert torch.equal(CatFrames(2, -4)(data)["pixels"][1], torch.stack([first, second]))
-        with pytest.raises(BadArgument, match="dim is -5, and a frame has shape"):
+        with pytest.raises(InvalidArgumentError, match="dim is -5, and a frame has shape"):
             CatFrames(2, -5)(data)
 
     def test_what_is_written_can_be_stacked(self):
@@ -201,11 +201,11 @@ class TestFrames:
         assert rb[:]["twice"].tolist() == [[[0, 0], [0, 0]], [[0, 0], [0, 2]], [[0, 2], [2, 4]]]
 
     def test_all_faults_of_the_arguments_at_once(self):
-        with pytest.raises(BadArgument, match=r"N is 0.*; dim is 1.*; padding is 'odd'"):
+        with pytest.raises(InvalidArgumentError, match=r"N is 0.*; dim is 1.*; padding is 'odd'"):
             CatFrames(0, 1, padding="odd")
 
     def test_a_missing_entry_is_named(self):
-        with pytest.raises(UnknownKey, match="no key 'pixels' among"):
+        with pytest.raises(UnknownKeyError, match="no key 'pixels' among"):
             buffer(steps([0], [1]), CatFrames(2, -1)).sample()
 
 
@@ -317,7 +317,7 @@ class TestReturns:
         assert row(rb[:]["next", "reward"]) == [7, 6, 4, 8]
 
     def test_unfinished_episodes_are_refused(self, data):
-        with pytest.raises(BadArgument, match="no episode ends in what is written"):
+        with pytest.raises(InvalidArgumentError, match="no episode ends in what is written"):
             buffer(data[:2], Reward2GoTransform())
 
     def test_the_sum_so_far(self, data):
@@ -348,7 +348,7 @@ class TestReturns:
         made = buffer(data, TargetReturn(10.0, "constant", out_keys=["wanted"]))[:]
 
         assert row(made["wanted"]) == row(made["next", "wanted"]) == [10] * 4
-        with pytest.raises(BadArgument, match="mode is 'falling'"):
+        with pytest.raises(InvalidArgumentError, match="mode is 'falling'"):
             TargetReturn(10.0, "falling")
 
     def test_numbers_of_steps_and_a_limit(self, data):
@@ -364,7 +364,7 @@ class TestReturns:
 
         assert row(made["next", "cut"]) == [False, True, True, False]
         assert torch.equal(made["next", "done"], data["next", "done"])
-        with pytest.raises(BadArgument, match="max_steps is 0"):
+        with pytest.raises(InvalidArgumentError, match="max_steps is 0"):
             StepCounter(0)
 
 
@@ -387,9 +387,9 @@ class TestChunks:
         assert data["action_is_pad"][1].int().tolist() == [[0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 1, 1]]
 
     def test_bad_arguments(self):
-        with pytest.raises(BadArgument, match="chunk_size is 0"):
+        with pytest.raises(InvalidArgumentError, match="chunk_size is 0"):
             ActionChunkTransform(0)
-        with pytest.raises(BadArgument, match="expected an axis of time at -2"):
+        with pytest.raises(InvalidArgumentError, match="expected an axis of time at -2"):
             ActionChunkTransform(2)(TensorDict({"action": torch.zeros(3)}, [3]))
 
 
@@ -448,7 +448,7 @@ class TestWhereItCannotBe:
         rb = ReplayBuffer(storage=ListStorage(3), transform=CatFrames(2, -1, ["observation"]), batch_size=2)
         rb.extend(list(steps([0, 0], [0, 1]).unbind(0)))
 
-        with pytest.raises(BadArgument, match="reads further steps of the storage, and this one gives a list"):
+        with pytest.raises(InvalidArgumentError, match="reads further steps of the storage, and this one gives a list"):
             rb.sample()
 
     def test_trajectories_in_a_list_are_read_along_their_axis(self):
@@ -462,13 +462,13 @@ class TestWhereItCannotBe:
         member.extend(steps([0, 0], [0, 1]))
         rb = ReplayBufferEnsemble(member, member, transform=CatFrames(2, -1, ["observation"]), batch_size=4)
 
-        with pytest.raises(BadArgument, match="give the transform to the buffers"):
+        with pytest.raises(InvalidArgumentError, match="give the transform to the buffers"):
             rb.sample()
 
     def test_nothing_says_where_trajectories_end(self):
         rb = buffer(TensorDict({"observation": torch.zeros(3, 1)}, [3]), CatFrames(2, -1, ["observation"]))
 
-        with pytest.raises(BadArgument, match="nothing says where a trajectory ends"):
+        with pytest.raises(InvalidArgumentError, match="nothing says where a trajectory ends"):
             rb.sample()
 
     def test_a_list_may_be_indexed_through_other_transforms(self):
@@ -486,7 +486,7 @@ class TestWhereItCannotBe:
         assert row(rb[:]["next", "reward"]) == [1, 4, 4]
 
     def test_a_single_step_has_no_time(self):
-        with pytest.raises(BadArgument, match="the batch is a single step"):
+        with pytest.raises(InvalidArgumentError, match="the batch is a single step"):
             CatFrames(2, -1, ["observation"])(steps([0], [1])[0])
 
     def test_what_was_read_outlives_a_selection(self):

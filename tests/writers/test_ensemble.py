@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages import LazyTensorStorage
 from datasets_rl.writers import RoundRobinWriter, TensorDictMaxValueWriter, WriterEnsemble
 
@@ -25,7 +25,7 @@ def ranked(values):
 
 @pytest.mark.parametrize("verb", ["add", "extend"])
 def test_a_write_is_refused_with_the_way_to_a_member(ensemble, verb):
-    with pytest.raises(BadArgument, match=f"cannot {verb} dict") as caught:
+    with pytest.raises(InvalidArgumentError, match=f"cannot {verb} dict") as caught:
         getattr(ensemble, verb)({})
     assert f"rb[i].{verb}(data)" in caught.value.hint
 
@@ -54,11 +54,11 @@ def test_states_that_do_not_fit_are_refused_and_none_is_taken_over(ensemble):
     state = ensemble.state_dict()
     other = WriterEnsemble(TensorDictMaxValueWriter("rank"), TensorDictMaxValueWriter("other"))
 
-    with pytest.raises(BadArgument, match=r"writer 0: .*; writer 1: rank_key was"):
+    with pytest.raises(InvalidArgumentError, match=r"writer 0: .*; writer 1: rank_key was"):
         other.load_state_dict(state)
-    with pytest.raises(BadArgument, match="there were 2 writers and are 1"):
+    with pytest.raises(InvalidArgumentError, match="there were 2 writers and are 1"):
         other[:1].load_state_dict(state)
     assert other[1].state_dict()["ranks"].tolist() == []
     for states in (None, 3, [3, 4]):
-        with pytest.raises(BadArgument, match="writers are not a list of states"):
+        with pytest.raises(InvalidArgumentError, match="writers are not a list of states"):
             other.load_state_dict({"writers": states})

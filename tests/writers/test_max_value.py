@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict, tensorclass
 
-from datasets_rl.errors import BadArgument, UnknownKey
+from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages import LazyTensorStorage, ListStorage, TensorStorage
 from datasets_rl.writers import TensorDictMaxValueWriter
 
@@ -159,32 +159,32 @@ class TestRefusals:
         writer = writing_to(storage)
         writer.extend(data([1, 2]))
         for ranks in ([3, float("nan"), 4], [[float("inf"), float("-inf")]]):
-            with pytest.raises(BadArgument, match="NaN in 1 of"):
+            with pytest.raises(InvalidArgumentError, match="NaN in 1 of"):
                 writer.extend(data(ranks))
 
         assert held(storage) == [0, 1]
         assert writer.extend(data([1.5])).tolist() == [0]
 
     def test_a_missing_rank_names_what_there_is(self):
-        with pytest.raises(UnknownKey, match=r"no key 'next\.reward' among rank, number"):
+        with pytest.raises(UnknownKeyError, match=r"no key 'next\.reward' among rank, number"):
             writing_to(LazyTensorStorage(2), None).extend(data([1, 2]))
 
     @pytest.mark.parametrize("ranks", [torch.ones(2, 0), torch.ones(2, dtype=torch.complex64)], ids=["none", "complex"])
     def test_ranks_are_real_numbers(self, ranks):
-        with pytest.raises(BadArgument, match="expected real numbers"):
+        with pytest.raises(InvalidArgumentError, match="expected real numbers"):
             writing_to(LazyTensorStorage(2)).extend(TensorDict({"rank": ranks}, [2]))
 
     @pytest.mark.parametrize("verb", ["add", "extend"])
     def test_data_without_fields_has_no_rank(self, verb):
-        with pytest.raises(BadArgument, match="expected a TensorDict"):
+        with pytest.raises(InvalidArgumentError, match="expected a TensorDict"):
             getattr(writing_to(LazyTensorStorage(2)), verb)(torch.arange(3))
 
     def test_lanes_do_not_rank(self):
-        with pytest.raises(BadArgument, match="ndim 2"):
+        with pytest.raises(InvalidArgumentError, match="ndim 2"):
             writing_to(LazyTensorStorage(4, ndim=2))
 
     def test_an_unknown_reduction_is_answered_with_the_known_ones(self):
-        with pytest.raises(BadArgument, match="'first'; expected one of sum, min, max, mean, median"):
+        with pytest.raises(InvalidArgumentError, match="'first'; expected one of sum, min, max, mean, median"):
             TensorDictMaxValueWriter("rank", "first")
 
 
@@ -245,13 +245,13 @@ class TestState:
         before = {**state}
 
         other = writing_to(LazyTensorStorage(3), ("next", "reward"), "max")
-        with pytest.raises(BadArgument, match=r"rank_key was \['rank'\].*; reduction was 'sum' and is 'max'"):
+        with pytest.raises(InvalidArgumentError, match=r"rank_key was \['rank'\].*; reduction was 'sum' and is 'max'"):
             other.load_state_dict(state)
-        with pytest.raises(BadArgument, match="there are 3 ranks and 2 slots"):
+        with pytest.raises(InvalidArgumentError, match="there are 3 ranks and 2 slots"):
             writing_to(LazyTensorStorage(2)).load_state_dict(state)
-        with pytest.raises(BadArgument, match=r"no 'ranks'; .* no 'arrived'"):
+        with pytest.raises(InvalidArgumentError, match=r"no 'ranks'; .* no 'arrived'"):
             writer.load_state_dict({"rank_key": ["rank"]})
-        with pytest.raises(BadArgument, match="ages of the writer are not"):
+        with pytest.raises(InvalidArgumentError, match="ages of the writer are not"):
             writer.load_state_dict({**state, "ages": torch.zeros(2, dtype=torch.int64)})
         assert writer.state_dict()["ranks"].tolist() == before["ranks"].tolist()
 

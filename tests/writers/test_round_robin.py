@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from datasets_rl.buffers import ReplayBuffer
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages import LazyTensorStorage, ListStorage, TensorStorage
 from datasets_rl.writers import RoundRobinWriter, TensorDictRoundRobinWriter
 
@@ -185,7 +185,7 @@ def test_data_that_does_not_fit_changes_nothing():
     writer.register_storage(storage)
     writer.extend(tensordict([1, 2, 3]))
     for wrong in (tensor([1, 2]), TensorDict({"a": tensor([1])}, [1])):
-        with pytest.raises(BadArgument):
+        with pytest.raises(InvalidArgumentError):
             writer.extend(wrong)
 
     assert writer.extend(tensordict([4, 5])).tolist() == [3, 0]

@@ -7,7 +7,7 @@ import pkgutil
 from typing import cast
 from urllib.parse import urlsplit, urlunsplit
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.fetch.schemes._base import Ask, Get, NotThere, Remote, Scheme
 
 __all__ = ["Ask", "Get", "NotThere", "Remote", "Scheme", "known", "scheme_of", "shown"]
@@ -25,12 +25,12 @@ def scheme_of(url: str) -> Scheme:
     """Return the scheme of an address.
 
     Raises:
-        BadArgument: If there is none of that name.
+        InvalidArgumentError: If there is none of that name.
     """
     name = url.partition(":")[0].lower()
     if ":" not in url or name not in known():
         listed = ", ".join(f"{each}:" for each in known())
-        raise BadArgument(f"the address {shown(url)!r} begins with none of {listed}")
+        raise InvalidArgumentError(f"the address {shown(url)!r} begins with none of {listed}")
     return cast("Scheme", importlib.import_module(f"{__name__}.{_SAME.get(name, name)}"))
 
 

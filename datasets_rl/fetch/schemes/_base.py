@@ -31,7 +31,7 @@ Get = Callable[[str, Mapping[str, str]], tuple[Any, Mapping[str, str]]]
 
 
 class NotThere(Exception):
-    """This address does not lead to a file; the message says why, and `FetchFailed` shows it.
+    """This address does not lead to a file; the message says why, and `FetchError` shows it.
 
     Args:
         network: Whether it may lead to one later: it did not answer, or not properly.

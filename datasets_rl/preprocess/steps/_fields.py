@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.episode import known_only
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key
@@ -27,12 +27,12 @@ def need(block: Episodes, names: Iterable[str]) -> list[Key]:
     """Return the keys of these fields.
 
     Raises:
-        BadArgument: If one is not there; all such at once.
+        InvalidArgumentError: If one is not there; all such at once.
     """
     keys = [as_key(name) for name in names]
     lacking = [".".join(key) for key in keys if key not in block.steps and key not in block.states]
     if lacking:
-        raise BadArgument(f"there is no field {', '.join(lacking)}")
+        raise InvalidArgumentError(f"there is no field {', '.join(lacking)}")
     return keys
 
 

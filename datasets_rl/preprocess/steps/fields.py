@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.steps._fields import FIXED, mapped, need, rekeyed
 from datasets_rl.ted.episodes import Episodes
@@ -32,13 +32,13 @@ def _below(block: Episodes, names: Iterable[str]) -> set[Key]:
     """Return the fields of these names, and those below them.
 
     Raises:
-        BadArgument: If there is none of a name; all such at once.
+        InvalidArgumentError: If there is none of a name; all such at once.
     """
     every = {*block.steps, *block.states}
     found = {name: {key for key in every if key[: len(as_key(name))] == as_key(name)} for name in names}
     lacking = [name for name, keys in found.items() if not keys]
     if lacking:
-        raise BadArgument(f"there is no field {', '.join(lacking)}")
+        raise InvalidArgumentError(f"there is no field {', '.join(lacking)}")
     return set().union(*found.values())
 
 
@@ -65,7 +65,7 @@ class Exclude(Step):
 
     def __post_init__(self) -> None:
         if fixed := [name for name in self.keys if as_key(name) in FIXED]:
-            raise BadArgument(f"every dataset has {', '.join(fixed)}")
+            raise InvalidArgumentError(f"every dataset has {', '.join(fixed)}")
 
     def __call__(self, block: Episodes) -> Episodes:
         """Return the block with fewer fields."""
@@ -92,9 +92,9 @@ class Rename(Step):
 
         taken = {*block.steps, *block.states} - moved
         if clash := sorted(dotted(name(key)) for key in moved if name(key) in taken):
-            raise BadArgument(f"there is {', '.join(clash)} already")
+            raise InvalidArgumentError(f"there is {', '.join(clash)} already")
         if fixed := sorted(dotted(key) for key in moved & FIXED):
-            raise BadArgument(f"every dataset has {', '.join(fixed)}")
+            raise InvalidArgumentError(f"every dataset has {', '.join(fixed)}")
         return rekeyed(block, name)
 
 
@@ -115,16 +115,16 @@ class Cast(Step):
 
     def __post_init__(self) -> None:
         if self.dtype not in _TO:
-            raise BadArgument(f"dtype is {self.dtype!r}; expected one of {', '.join(_TO)}")
+            raise InvalidArgumentError(f"dtype is {self.dtype!r}; expected one of {', '.join(_TO)}")
         if not self.keys and not self.dtype.startswith("float"):
-            raise BadArgument(f"keys is empty; expected the fields that become {self.dtype}")
+            raise InvalidArgumentError(f"keys is empty; expected the fields that become {self.dtype}")
 
     def __call__(self, block: Episodes) -> Episodes:
         """Return the block with its fields cast."""
         every = {**block.steps, **block.states}
         keys = need(block, self.keys) or [key for key, values in every.items() if values.dtype.kind == "f"]
         if texts := sorted(dotted(key) for key in keys if key in block.words):
-            raise BadArgument(f"{', '.join(texts)} holds text")
+            raise InvalidArgumentError(f"{', '.join(texts)} holds text")
         return mapped(block, keys, self._cast)
 
     def _cast(self, key: Key, values: NDArray[Any]) -> NDArray[Any]:
@@ -135,9 +135,9 @@ class Cast(Step):
             with np.errstate(over="raise", invalid="raise"):
                 found = values.astype(dtype)
         except FloatingPointError as error:
-            raise BadArgument(f"{dotted(key)} holds numbers that do not fit {self.dtype}") from error
+            raise InvalidArgumentError(f"{dotted(key)} holds numbers that do not fit {self.dtype}") from error
         if dtype.kind != "f" and not np.can_cast(values.dtype, dtype) and (odd := values[found != values]).size:
-            raise BadArgument(f"{dotted(key)} holds {odd.flat[0]}, which does not fit {self.dtype}")
+            raise InvalidArgumentError(f"{dotted(key)} holds {odd.flat[0]}, which does not fit {self.dtype}")
         return found
 
 
@@ -172,12 +172,12 @@ class FlatObservation(Step):
         )
         odd = [dotted(key) for key in keys if key not in block.states or key in block.words]
         if odd or not keys:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"{', '.join(odd)} is no state of numbers" if odd else f"no state of numbers below {self.key}"
             )
         into = as_key(self.key)
         if left := [dotted(key) for key in block.states if key[: len(into)] == into and key not in keys]:
-            raise BadArgument(
+            raise InvalidArgumentError(
                 f"{', '.join(left)} would stay below {self.key}", hint="name another place with key=, or exclude it"
             )
         self._order = {dotted(key): int(np.prod(block.states[key].shape[1:])) for key in keys}

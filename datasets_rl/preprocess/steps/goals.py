@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.steps._fields import drawn, need, rekeyed
 from datasets_rl.ted.episode import known_only
@@ -55,7 +55,7 @@ class HindsightGoals(Step):
         """Return the block with these goals and rewards."""
         (key,), goal = need(block, [self.achieved]), as_key(self.goal)
         if key not in block.states:
-            raise BadArgument(f"{self.achieved} is no state; expected one that exists after the last step too")
+            raise InvalidArgumentError(f"{self.achieved} is no state; expected one that exists after the last step too")
         reached = np.array(block.following(key))
         unknown = block.table.stops[~block.known] - 1
         reached[unknown] = np.asarray(block.states[key])[unknown]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.steps._fields import as_fractions, drawn, need
 from datasets_rl.ted.episodes import Episodes
@@ -59,14 +59,14 @@ def success_key(block: Episodes, name: str) -> Key:
     """Return the field that says where an episode succeeds: the one named, or the only one called "success".
 
     Raises:
-        BadArgument: If there is none, or several.
+        InvalidArgumentError: If there is none, or several.
     """
     if name:
         return need(block, [name])[0]
     found = [key for key in (*block.steps, *block.states) if key[-1] == "success"]
     if len(found) != 1:
         which = ", ".join(map(dotted, found)) or "none"
-        raise BadArgument(f"fields called success: {which}; expected one", hint="name it with key=")
+        raise InvalidArgumentError(f"fields called success: {which}; expected one", hint="name it with key=")
     return found[0]
 
 
@@ -74,15 +74,15 @@ def read_span(text: str) -> tuple[int, int | None, int]:
     """Read a range of numbers from 0 as users write it, ``0:100``, ``0:100:2`` or ``7``: start, stop, step.
 
     Raises:
-        BadArgument: If it is none, or it is empty.
+        InvalidArgumentError: If it is none, or it is empty.
     """
     match = _SPAN.fullmatch(text)
     if match is None or not text:
-        raise BadArgument(f"{text!r} is no range; expected {SPAN['form']}")
+        raise InvalidArgumentError(f"{text!r} is no range; expected {SPAN['form']}")
     start = int(match[1] or 0)
     stop = start + 1 if ":" not in text else int(match[2]) if match[2] else None
     if stop is not None and stop <= start:
-        raise BadArgument(f"{text!r} is empty; expected a range with something in it")
+        raise InvalidArgumentError(f"{text!r} is empty; expected a range with something in it")
     return start, stop, int(match[3] or 1)
 
 
@@ -122,7 +122,9 @@ class KeepLengths(Step):
 
     def __post_init__(self) -> None:
         if self.most is not None and self.most < self.least:
-            raise BadArgument(f"least is {self.least} and most is {self.most}; expected most to be the greater one")
+            raise InvalidArgumentError(
+                f"least is {self.least} and most is {self.most}; expected most to be the greater one"
+            )
 
     def __call__(self, block: Episodes) -> Episodes | None:
         """Return those that are kept."""
@@ -149,7 +151,7 @@ class KeepTopReturns(Step):
 
     def __post_init__(self) -> None:
         if not 0 < self.percent <= 100:
-            raise BadArgument(f"percent is {self.percent}; expected a number above 0, to 100")
+            raise InvalidArgumentError(f"percent is {self.percent}; expected a number above 0, to 100")
 
     def learn(self, blocks: Iterable[Episodes]) -> None:
         """Find the return of the last episode that is kept."""
@@ -219,7 +221,7 @@ class KeepWhere(Step):
 
     def __post_init__(self) -> None:
         if _TEST.fullmatch(self.test) is None:
-            raise BadArgument(f"test is {self.test!r}; expected {TEST['form']}")
+            raise InvalidArgumentError(f"test is {self.test!r}; expected {TEST['form']}")
 
     def __call__(self, block: Episodes) -> Episodes | None:
         """Return those that are kept."""
@@ -240,7 +242,7 @@ class KeepWhere(Step):
             try:
                 number = float({"true": 1, "false": 0}.get(wanted.lower(), wanted))
             except ValueError as error:
-                raise BadArgument(
+                raise InvalidArgumentError(
                     f"{self.key} holds numbers; expected a number, true or false after {compare}, not {wanted!r}"
                 ) from error
             passed = _TESTS[compare](_values(block, key), number)
@@ -300,7 +302,7 @@ class Split(Step):
 
     def __post_init__(self) -> None:
         if not 0 < self.validation < 1:
-            raise BadArgument(f"validation is {self.validation}; expected a number between 0 and 1")
+            raise InvalidArgumentError(f"validation is {self.validation}; expected a number between 0 and 1")
 
     def __call__(self, block: Episodes) -> Episodes | None:
         """Return those that are kept."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.steps._fields import mapped, need
 from datasets_rl.ted.episodes import Episodes
@@ -37,7 +37,7 @@ class _Affine(Step):
 
     def __post_init__(self) -> None:
         if not self.keys:
-            raise BadArgument("keys is empty; expected fields")
+            raise InvalidArgumentError("keys is empty; expected fields")
 
     @abstractmethod
     def _found(self, seen: Iterable[Array]) -> tuple[Array, Array]:
@@ -50,7 +50,7 @@ class _Affine(Step):
             for key in need(block, self.keys):
                 values = self._seen(block, key)
                 if key in block.words or values.dtype.kind not in "iuf":
-                    raise BadArgument(f"{'.'.join(key)} holds no numbers that have a mean")
+                    raise InvalidArgumentError(f"{'.'.join(key)} holds no numbers that have a mean")
                 totals.setdefault(key, []).append(self._moments(values))
         for key, moments in totals.items():
             self._shift[key], self._scale[key] = self._found(moments)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.steps._fields import mapped, need
 from datasets_rl.settings import require_memory
@@ -28,7 +28,7 @@ def pictures(block: Episodes) -> list[Key]:
     """Return the states that hold pictures: bytes of two axes or three, or fractions of three.
 
     Raises:
-        BadArgument: If there is none.
+        InvalidArgumentError: If there is none.
     """
     found = [
         key
@@ -37,7 +37,7 @@ def pictures(block: Episodes) -> list[Key]:
         or (values.dtype.kind == "f" and values.ndim - 1 == _FULL)
     ]
     if not found:
-        raise BadArgument("no state holds pictures", hint="name the field with in_keys= or keys=")
+        raise InvalidArgumentError("no state holds pictures", hint="name the field with in_keys= or keys=")
     return found
 
 
@@ -86,9 +86,11 @@ class ToUint8(Step):
 
     def _bytes(self, key: Key, values: NDArray[Any]) -> NDArray[Any]:
         if values.dtype.kind != "f":
-            raise BadArgument(f"{dotted(key)} holds {values.dtype}; expected fractions")
+            raise InvalidArgumentError(f"{dotted(key)} holds {values.dtype}; expected fractions")
         if len(values) and not 0 <= values.min() <= values.max() <= 1:
-            raise BadArgument(f"{dotted(key)} holds {values.min():g} to {values.max():g}; expected numbers from 0 to 1")
+            raise InvalidArgumentError(
+                f"{dotted(key)} holds {values.min():g} to {values.max():g}; expected numbers from 0 to 1"
+            )
         return np.rint(values * 255).astype(np.uint8)  # type: ignore[no-any-return]  # of an array
 
 
@@ -113,7 +115,7 @@ class StackFrames(Step):
 
     def __post_init__(self) -> None:
         if self.n < 1:
-            raise BadArgument(f"n is {self.n}; expected at least 1")
+            raise InvalidArgumentError(f"n is {self.n}; expected at least 1")
 
     def __call__(self, block: Episodes) -> Episodes:
         """Return the block with stacks."""
@@ -125,7 +127,7 @@ class StackFrames(Step):
         ends = [np.maximum(table.stops - back, table.starts) for back in reversed(range(1, self.n))]
         for key in need(block, self.keys) or pictures(block):
             if key not in states:
-                raise BadArgument(f"{dotted(key)} is no state")
+                raise InvalidArgumentError(f"{dotted(key)} is no state")
             frames, last = np.asarray(states[key]), np.asarray(finals[key])
             require_memory(self.n * frames.nbytes, f"stack_frames of {dotted(key)} with n = {self.n:,}")
             bare = frames.ndim - 1 == _BARE

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.steps._fields import with_steps
 from datasets_rl.ted.episodes import Episodes
@@ -41,7 +41,7 @@ class ReturnsToGo(Step):
         problems = [] if 0 <= self.gamma <= 1 else [f"gamma is {self.gamma}; expected a number from 0 to 1"]
         problems += ["scale is 0; expected another number"] * (self.scale == 0)
         if problems:
-            raise BadArgument("; ".join(problems))
+            raise InvalidArgumentError("; ".join(problems))
 
     def __call__(self, block: Episodes) -> Episodes:
         """Return the block with the sums."""
@@ -83,7 +83,7 @@ class MultiStep(Step):
         problems = [] if self.n_steps >= 1 else [f"n_steps is {self.n_steps}; expected at least 1"]
         problems += [] if 0 <= self.gamma <= 1 else [f"gamma is {self.gamma}; expected a number from 0 to 1"]
         if problems:
-            raise BadArgument("; ".join(problems))
+            raise InvalidArgumentError("; ".join(problems))
 
     def __call__(self, block: Episodes) -> Episodes:
         """Return the block with the targets."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.steps._fields import with_steps
 from datasets_rl.preprocess.steps.keep import returns, success_key
@@ -49,7 +49,9 @@ class ClipRewards(Step):
 
     def __post_init__(self) -> None:
         if self.most < self.least:
-            raise BadArgument(f"least is {self.least} and most is {self.most}; expected most to be the greater one")
+            raise InvalidArgumentError(
+                f"least is {self.least} and most is {self.most}; expected most to be the greater one"
+            )
 
     def __call__(self, block: Episodes) -> Episodes:
         """Return the block with these rewards."""
@@ -132,7 +134,7 @@ class ScaleByReturns(Step):
         found = np.concatenate([returns(block) for block in blocks])
         self._lowest, self._highest = float(found.min()), float(found.max())
         if self._lowest == self._highest:
-            raise BadArgument(f"all episodes have the return {self._lowest:g}; expected returns that differ")
+            raise InvalidArgumentError(f"all episodes have the return {self._lowest:g}; expected returns that differ")
 
     @property
     def learned(self) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.errors import BadArgument
+from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess._base import Step
 from datasets_rl.preprocess.steps.keep import read_span
 from datasets_rl.ted.episode import end_to_end
@@ -40,7 +40,7 @@ class FrameSkip(Step):
 
     def __post_init__(self) -> None:
         if self.n < 1:
-            raise BadArgument(f"n is {self.n}; expected at least 1")
+            raise InvalidArgumentError(f"n is {self.n}; expected at least 1")
 
     def __call__(self, block: Episodes) -> Episodes:
         """Return the block with fewer steps."""
@@ -73,7 +73,9 @@ class KeepSteps(Step):
 
     def __post_init__(self) -> None:
         if read_span(self.span)[2] != 1:
-            raise BadArgument(f"span is {self.span!r}; expected START:STOP", hint="frame_skip leaves steps out")
+            raise InvalidArgumentError(
+                f"span is {self.span!r}; expected START:STOP", hint="frame_skip leaves steps out"
+            )
 
     def __call__(self, block: Episodes) -> Episodes | None:
         """Return the block with fewer steps."""
@@ -103,7 +105,7 @@ class DropUnknownFinal(Step):
 
     def __post_init__(self) -> None:
         if self.ends not in {"all", "truncated"}:
-            raise BadArgument(f"ends is {self.ends!r}; expected 'all' or 'truncated'")
+            raise InvalidArgumentError(f"ends is {self.ends!r}; expected 'all' or 'truncated'")
 
     def __call__(self, block: Episodes) -> Episodes | None:
         """Return the block with known final states."""

@@ -1,0 +1,200 @@
+"""The table of public names, by subject: `__init__.py` loads them from here, and type checkers read it."""
+
+# Datasets
+from .datasets import (
+    AtariDQNExperienceReplay as AtariDQNExperienceReplay,
+    BaseDatasetExperienceReplay as BaseDatasetExperienceReplay,
+    D4RLExperienceReplay as D4RLExperienceReplay,
+    DemoExperienceReplay as DemoExperienceReplay,
+    GenDGRLExperienceReplay as GenDGRLExperienceReplay,
+    LocalExperienceReplay as LocalExperienceReplay,
+    MinariExperienceReplay as MinariExperienceReplay,
+    OpenMLExperienceReplay as OpenMLExperienceReplay,
+    OpenXExperienceReplay as OpenXExperienceReplay,
+    RobosetExperienceReplay as RobosetExperienceReplay,
+    StoredExperienceReplay as StoredExperienceReplay,
+    VD4RLExperienceReplay as VD4RLExperienceReplay,
+    open_dataset as open_dataset,
+)
+from .engines.ray import RayEngine as RayEngine
+from .format import StoredDataset as StoredDataset
+from .library import (
+    download as download,
+    locate as locate,
+    remove as remove,
+)
+from .loading import load as load
+from .manifest import Manifest as Manifest
+from .mixing import (
+    Member as Member,
+    load_mixture as load_mixture,
+    mixture as mixture,
+)
+from .scores import normalized_score as normalized_score
+from .settings import Settings as Settings
+from .sources import Selection as Selection
+from .verification import (
+    Verification as Verification,
+    verify as verify,
+)
+
+# Replay buffers
+from .buffers import (
+    Mixture as Mixture,
+    PrioritizedReplayBuffer as PrioritizedReplayBuffer,
+    ReplayBuffer as ReplayBuffer,
+    ReplayBufferEnsemble as ReplayBufferEnsemble,
+    SampledBatches as SampledBatches,
+    TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
+    TensorDictReplayBuffer as TensorDictReplayBuffer,
+)
+
+# Storages
+from .storages import (
+    DatasetStorage as DatasetStorage,
+    LazyMemmapStorage as LazyMemmapStorage,
+    LazyTensorStorage as LazyTensorStorage,
+    ListStorage as ListStorage,
+    Storage as Storage,
+    StorageEnsemble as StorageEnsemble,
+    TensorStorage as TensorStorage,
+)
+
+# Samplers
+from .samplers import (
+    MixtureSampler as MixtureSampler,
+    PrioritizedSampler as PrioritizedSampler,
+    PrioritizedSliceSampler as PrioritizedSliceSampler,
+    RandomSampler as RandomSampler,
+    Sampler as Sampler,
+    SamplerEnsemble as SamplerEnsemble,
+    SamplerWithoutReplacement as SamplerWithoutReplacement,
+    SliceSampler as SliceSampler,
+    SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement,
+)
+
+# Writers
+from .writers import (
+    ImmutableDatasetWriter as ImmutableDatasetWriter,
+    RoundRobinWriter as RoundRobinWriter,
+    TensorDictMaxValueWriter as TensorDictMaxValueWriter,
+    TensorDictRoundRobinWriter as TensorDictRoundRobinWriter,
+    Writer as Writer,
+    WriterEnsemble as WriterEnsemble,
+)
+
+# Specs
+from .specs import (
+    Binary as Binary,
+    BinaryDiscreteTensorSpec as BinaryDiscreteTensorSpec,
+    Bounded as Bounded,
+    BoundedTensorSpec as BoundedTensorSpec,
+    Categorical as Categorical,
+    Choice as Choice,
+    ChoiceSpec as ChoiceSpec,
+    Composite as Composite,
+    CompositeSpec as CompositeSpec,
+    DiscreteTensorSpec as DiscreteTensorSpec,
+    LazyStackedCompositeSpec as LazyStackedCompositeSpec,
+    LazyStackedTensorSpec as LazyStackedTensorSpec,
+    MultiCategorical as MultiCategorical,
+    MultiDiscreteTensorSpec as MultiDiscreteTensorSpec,
+    MultiOneHot as MultiOneHot,
+    MultiOneHotDiscreteTensorSpec as MultiOneHotDiscreteTensorSpec,
+    NonTensor as NonTensor,
+    NonTensorSpec as NonTensorSpec,
+    OneHot as OneHot,
+    OneHotDiscreteTensorSpec as OneHotDiscreteTensorSpec,
+    Stacked as Stacked,
+    StackedComposite as StackedComposite,
+    TensorSpec as TensorSpec,
+    Unbounded as Unbounded,
+    UnboundedContinuous as UnboundedContinuous,
+    UnboundedContinuousTensorSpec as UnboundedContinuousTensorSpec,
+    UnboundedDiscrete as UnboundedDiscrete,
+    UnboundedDiscreteTensorSpec as UnboundedDiscreteTensorSpec,
+    check_no_exclusive_keys as check_no_exclusive_keys,
+    consolidate_spec as consolidate_spec,
+    contains_lazy_spec as contains_lazy_spec,
+    from_gymnasium as from_gymnasium,
+    from_minari as from_minari,
+    spec_from_data as spec_from_data,
+    to_gymnasium as to_gymnasium,
+)
+
+# Transforms
+from .transforms import (
+    ActionChunkTransform as ActionChunkTransform,
+    BinarizeReward as BinarizeReward,
+    BurnInTransform as BurnInTransform,
+    CatFrames as CatFrames,
+    CatTensors as CatTensors,
+    CenterCrop as CenterCrop,
+    Compose as Compose,
+    Crop as Crop,
+    DTypeCastTransform as DTypeCastTransform,
+    DeviceCastTransform as DeviceCastTransform,
+    DoubleToFloat as DoubleToFloat,
+    ExcludeTransform as ExcludeTransform,
+    FlattenObservation as FlattenObservation,
+    GrayScale as GrayScale,
+    Hash as Hash,
+    MultiStep as MultiStep,
+    MultiStepTransform as MultiStepTransform,
+    ObservationNorm as ObservationNorm,
+    PermuteTransform as PermuteTransform,
+    PinMemoryTransform as PinMemoryTransform,
+    RandomCropTensorDict as RandomCropTensorDict,
+    RenameTransform as RenameTransform,
+    Resize as Resize,
+    Reward2GoTransform as Reward2GoTransform,
+    RewardClipping as RewardClipping,
+    RewardScaling as RewardScaling,
+    RewardSum as RewardSum,
+    SelectTransform as SelectTransform,
+    SignTransform as SignTransform,
+    SqueezeTransform as SqueezeTransform,
+    StepCounter as StepCounter,
+    TargetReturn as TargetReturn,
+    ToTensorImage as ToTensorImage,
+    Tokenizer as Tokenizer,
+    Transform as Transform,
+    UnaryTransform as UnaryTransform,
+    UnsqueezeTransform as UnsqueezeTransform,
+    VecNorm as VecNorm,
+    split_trajectories as split_trajectories,
+    step_mdp as step_mdp,
+)
+
+# Preprocessing
+from .preprocess import (
+    Recipe as Recipe,
+    Step as Step,
+)
+
+# Episodes
+from .ted.episode import Episode as Episode
+from .ted.table import EpisodeTable as EpisodeTable
+
+# Errors
+from .errors import (
+    ConfirmationRequiredError as ConfirmationRequiredError,
+    ConversionError as ConversionError,
+    DatasetsRLError as DatasetsRLError,
+    DiskFullError as DiskFullError,
+    FetchError as FetchError,
+    IntegrityError as IntegrityError,
+    InvalidArgumentError as InvalidArgumentError,
+    LockedError as LockedError,
+    ManifestError as ManifestError,
+    MissingDependencyError as MissingDependencyError,
+    NotADatasetError as NotADatasetError,
+    NotEnoughMemoryError as NotEnoughMemoryError,
+    OfflineError as OfflineError,
+    PreprocessError as PreprocessError,
+    UnknownFinalWarning as UnknownFinalWarning,
+    UnknownIdError as UnknownIdError,
+    UnknownKeyError as UnknownKeyError,
+)
+
+__version__: str
