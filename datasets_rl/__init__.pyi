@@ -2,18 +2,9 @@
 
 # Datasets
 from .datasets import (
-    AtariDQNExperienceReplay as AtariDQNExperienceReplay,
     BaseDatasetExperienceReplay as BaseDatasetExperienceReplay,
-    D4RLExperienceReplay as D4RLExperienceReplay,
     DemoExperienceReplay as DemoExperienceReplay,
-    GenDGRLExperienceReplay as GenDGRLExperienceReplay,
-    LocalExperienceReplay as LocalExperienceReplay,
-    MinariExperienceReplay as MinariExperienceReplay,
-    OpenMLExperienceReplay as OpenMLExperienceReplay,
-    OpenXExperienceReplay as OpenXExperienceReplay,
-    RobosetExperienceReplay as RobosetExperienceReplay,
     StoredExperienceReplay as StoredExperienceReplay,
-    VD4RLExperienceReplay as VD4RLExperienceReplay,
     open_dataset as open_dataset,
 )
 from .engines.ray import RayEngine as RayEngine
@@ -33,6 +24,15 @@ from .mixing import (
 from .scores import normalized_score as normalized_score
 from .settings import Settings as Settings
 from .sources import Selection as Selection
+from .sources.atari_dqn.dataset import AtariDQNExperienceReplay as AtariDQNExperienceReplay
+from .sources.d4rl.dataset import D4RLExperienceReplay as D4RLExperienceReplay
+from .sources.gen_dgrl.dataset import GenDGRLExperienceReplay as GenDGRLExperienceReplay
+from .sources.local.dataset import LocalExperienceReplay as LocalExperienceReplay
+from .sources.minari.dataset import MinariExperienceReplay as MinariExperienceReplay
+from .sources.openml.dataset import OpenMLExperienceReplay as OpenMLExperienceReplay
+from .sources.openx.dataset import OpenXExperienceReplay as OpenXExperienceReplay
+from .sources.roboset.dataset import RobosetExperienceReplay as RobosetExperienceReplay
+from .sources.vd4rl.dataset import VD4RLExperienceReplay as VD4RLExperienceReplay
 from .verification import (
     Verification as Verification,
     verify as verify,

@@ -29,8 +29,8 @@ from datasets_rl.manifest import Applied, Manifest, RawFile, StoredFile, convert
 from datasets_rl.progress import Report
 from datasets_rl.rows import NAME_BYTES, Column, Schema
 from datasets_rl.shards import Get, Opening, Part, Parts, Reading, Ready, in_order, write
-from datasets_rl.sources._base import Contents, Entry, Recording, Selection
-from datasets_rl.sources._selection import Numbers
+from datasets_rl.sources.base import Contents, Entry, Recording, Selection
+from datasets_rl.sources.selection import Numbers
 from datasets_rl.ted.episode import Episode, Late
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import Key

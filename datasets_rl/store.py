@@ -587,7 +587,8 @@ def _sweep_place(spot: Place, keep: Sequence[Path] = ()) -> None:
     disk.empty_trash(spot.trash)
     with suppress(OSError):
         disk.free_temporary_files(spot.lock.parent, f"{spot.lock.stem}*")
-        disk.free_temporary_files(spot.work)
+        for folder in (spot.work, spot.build):
+            disk.free_temporary_files(folder)
         if not set(_records(spot)) - set(keep) and not spot.journal.exists():
             _discard(spot.build, spot.root)
 
@@ -717,6 +718,7 @@ def sweep(root: Path, *, spare: Callable[[str], bool] = lambda _: False) -> None
             _sweep_records(work, spare)
             for folder in _unfinished(work, held):
                 disk.free_temporary_files(folder)
+                disk.free_temporary_files(folder / "build")
                 # Without a journal there is nothing to go on with.
                 if (folder / "build").exists() and not (folder / "journal.jsonl").exists():
                     _discard_unless_held(folder / "build", folder, resumable=False)

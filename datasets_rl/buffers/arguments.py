@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.transforms._base import Compose
+from datasets_rl.transforms.base import Compose
 
 __all__ = ["InBuffer", "Inverted", "Transform", "axis_faults", "part_of", "size_faults", "transformed", "transforms_of"]
 

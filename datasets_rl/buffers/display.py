@@ -13,7 +13,7 @@ from datasets_rl.ted.keys import as_key, dotted
 
 if TYPE_CHECKING:
     from datasets_rl.buffers.replay import ReplayBuffer
-    from datasets_rl.storages._base import Storage
+    from datasets_rl.storages.base import Storage
 
 __all__ = ["as_html", "as_text"]
 

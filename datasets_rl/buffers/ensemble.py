@@ -20,11 +20,11 @@ from datasets_rl.buffers.keys import BatchKeys, Field, Missing, fields_of
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.ensemble import UNSAID, SamplerEnsemble
 from datasets_rl.storages.ensemble import StorageEnsemble, with_mask
 from datasets_rl.ted.keys import NEXT_FINAL_KNOWN, Key
-from datasets_rl.transforms._base import gathered
+from datasets_rl.transforms.base import gathered
 from datasets_rl.writers.ensemble import WriterEnsemble
 
 __all__ = ["ReplayBufferEnsemble", "at"]

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from datasets_rl.storages._base import Storage
+from datasets_rl.storages.base import Storage
 from datasets_rl.storages.lock import ProcessLock
 from datasets_rl.storages.scratch import ScratchFolder
 

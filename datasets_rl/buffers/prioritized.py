@@ -10,7 +10,7 @@ from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.prioritized import PrioritizedSampler
-from datasets_rl.storages._base import Storage
+from datasets_rl.storages.base import Storage
 from datasets_rl.storages.list import ListStorage
 
 __all__ = ["PrioritizedReplayBuffer", "TensorDictPrioritizedReplayBuffer"]

@@ -33,15 +33,15 @@ from datasets_rl.buffers.prefetch import Prefetch
 from datasets_rl.buffers.state import form_faults, misfits_of, read_batch, saved_batch, saved_batch_faults, turned
 from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.random import RandomSampler
-from datasets_rl.storages._base import Storage
+from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import as_rows, wrapped
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.storages.positions import names_one
 from datasets_rl.ted.keys import Key
-from datasets_rl.transforms._base import Compose, gathered
-from datasets_rl.writers._base import Writer
+from datasets_rl.transforms.base import Compose, gathered
+from datasets_rl.writers.base import Writer
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
 from datasets_rl.writers.round_robin import RoundRobinWriter
 

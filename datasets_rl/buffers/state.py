@@ -11,7 +11,7 @@ from tensordict import TensorDict, is_tensor_collection
 from torch import Tensor
 
 from datasets_rl.checkpoint import Stateful
-from datasets_rl.storages._base import Storage
+from datasets_rl.storages.base import Storage
 
 __all__ = ["form_faults", "misfits_of", "read_batch", "saved_batch", "saved_batch_faults", "turned"]
 

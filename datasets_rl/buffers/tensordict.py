@@ -12,7 +12,7 @@ from torch import Tensor
 
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.writers._base import Writer
+from datasets_rl.writers.base import Writer
 from datasets_rl.writers.round_robin import TensorDictRoundRobinWriter
 
 __all__ = ["TensorDictReplayBuffer"]

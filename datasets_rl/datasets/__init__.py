@@ -1,50 +1,55 @@
-"""Datasets as replay buffers, a source a file. The folder is the registry, as in `datasets_rl.sources`."""
+"""Datasets as replay buffers, a class for each source: ``D4RLExperienceReplay`` is in `datasets_rl.sources.d4rl.dataset`.
+
+A source without a module ``dataset`` gets a class with the constructor of `BaseDatasetExperienceReplay`.
+"""
 
 from __future__ import annotations
 
 import importlib
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from datasets_rl.datasets.atari_dqn import AtariDQNExperienceReplay
-from datasets_rl.datasets.d4rl import D4RLExperienceReplay
-from datasets_rl.datasets.demo import DemoExperienceReplay
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
-from datasets_rl.datasets.gen_dgrl import GenDGRLExperienceReplay
-from datasets_rl.datasets.local import LocalExperienceReplay
-from datasets_rl.datasets.minari import MinariExperienceReplay
-from datasets_rl.datasets.openml import OpenMLExperienceReplay
-from datasets_rl.datasets.openx import OpenXExperienceReplay
-from datasets_rl.datasets.roboset import RobosetExperienceReplay
 from datasets_rl.datasets.stored import StoredExperienceReplay
-from datasets_rl.datasets.vd4rl import VD4RLExperienceReplay
+from datasets_rl.sources import module_name, names
 
-__all__ = [
-    "AtariDQNExperienceReplay",
-    "BaseDatasetExperienceReplay",
-    "D4RLExperienceReplay",
-    "DemoExperienceReplay",
-    "GenDGRLExperienceReplay",
-    "LocalExperienceReplay",
-    "MinariExperienceReplay",
-    "OpenMLExperienceReplay",
-    "OpenXExperienceReplay",
-    "RobosetExperienceReplay",
-    "StoredExperienceReplay",
-    "VD4RLExperienceReplay",
-    "dataset_class",
-    "open_dataset",
-]
+__all__ = ["BaseDatasetExperienceReplay", "StoredExperienceReplay", "dataset_class", "open_dataset"]
+
+_ENDING = "ExperienceReplay"
 
 
+@cache
 def dataset_class(source: str) -> type[BaseDatasetExperienceReplay]:
-    """Return the class for the datasets of a source."""
-    made: type[BaseDatasetExperienceReplay] = importlib.import_module(f"{__name__}.{source}").CLASS
-    return made
+    """Return the class for the datasets of a source.
+
+    Raises:
+        UnknownIdError: If there is no such source.
+    """
+    module = f"{module_name(source)}.dataset"
+    if find_spec(module) is not None:
+        found: type[BaseDatasetExperienceReplay] = importlib.import_module(module).CLASS
+        return found
+    about = {"source": source, "__module__": __name__, "__doc__": f"The datasets of the source {source}."}
+    return type(f"{source.title().replace('_', '')}{_ENDING}", (BaseDatasetExperienceReplay,), about)
+
+
+def __getattr__(name: str) -> Any:
+    """Return the class of a source by its own name.
+
+    Raises:
+        AttributeError: If no source has a class of this name.
+    """
+    if name.endswith(_ENDING):
+        for source in names():
+            if (found := dataset_class(source)).__name__ == name:
+                return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def open_dataset(path: Path | str, **options: Any) -> StoredExperienceReplay:
-    """Open the folder of any stored dataset as a replay buffer, wherever it lies.
+    """Open the folder of any stored dataset as a replay buffer.
 
     Args:
         path: The folder.

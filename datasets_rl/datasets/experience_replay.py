@@ -23,7 +23,7 @@ from datasets_rl.errors import InvalidArgumentError, ManifestError, UnknownFinal
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.manifest import Manifest
-from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.base import Sampler
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection, read_numbers
 from datasets_rl.specs import CompositeSpec, from_manifest
@@ -34,7 +34,7 @@ from datasets_rl.storages.selection import SelectedRows
 from datasets_rl.storages.trajectories import PaddedTrajectories
 from datasets_rl.ted.keys import NEXT, ROOT_FLAGS, Key, as_key
 from datasets_rl.ted.table import EpisodeTable
-from datasets_rl.writers._base import Writer
+from datasets_rl.writers.base import Writer
 
 if TYPE_CHECKING:
     from datasets_rl.preprocess import Recipe, Step

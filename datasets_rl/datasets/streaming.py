@@ -32,11 +32,11 @@ from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.parallel import Halt
 from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.slices import MASK_KEY, SLICE_ID
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
-from datasets_rl.storages._base import Storage
+from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TRUNCATED, Key
 

@@ -15,7 +15,7 @@ from datasets_rl.engines import Engine, Make, Wait
 from datasets_rl.engines.local import Local
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.manifest import Manifest
-from datasets_rl.preprocess._base import Step
+from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.functions import Function, Per
 from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.preprocess.run import preprocess

@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocess._base import Step
+from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.digests import digest
 from datasets_rl.preprocess.tensors import apart, from_tensors, leaves_of, to_tensors, twice_in
 from datasets_rl.ted.episode import end_to_end

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocess._base import Step
+from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.steps import known
 from datasets_rl.preprocess.transforms import Applied, transforms
 from datasets_rl.rows import shorten

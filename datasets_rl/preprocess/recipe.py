@@ -25,7 +25,7 @@ import cloudpickle
 import numpy as np
 
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, NotEnoughMemoryError, PreprocessError
-from datasets_rl.preprocess._base import Step
+from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.digests import digest
 from datasets_rl.preprocess.functions import Function
 from datasets_rl.preprocess.naming import make

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from datasets_rl import transforms as library
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocess._base import Step, snake
+from datasets_rl.preprocess.base import Step, snake
 from datasets_rl.preprocess.digests import digest
 from datasets_rl.preprocess.steps import known
 from datasets_rl.preprocess.steps._fields import mapped, need, rekeyed

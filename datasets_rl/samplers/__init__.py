@@ -1,6 +1,6 @@
 """Which steps come next, a sampler a file."""
 
-from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.ensemble import SamplerEnsemble
 from datasets_rl.samplers.mixture import MixtureSampler
 from datasets_rl.samplers.prioritized import PrioritizedSampler

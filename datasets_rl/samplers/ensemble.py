@@ -11,12 +11,12 @@ from torch import Generator, Tensor
 
 from datasets_rl.checkpoint import part_misfits
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.prioritized import PRIORITY_WEIGHT
 from datasets_rl.samplers.slices import MASK_KEY, SLICE_ID
 
 if TYPE_CHECKING:
-    from datasets_rl.storages._base import Storage
+    from datasets_rl.storages.base import Storage
 
 __all__ = ["UNSAID", "SamplerEnsemble"]
 

@@ -12,12 +12,12 @@ from tensordict import TensorDict
 from torch import Generator, Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.ensemble import UNSAID, SamplerEnsemble
 from datasets_rl.samplers.slices import SLICE_ID
 
 if TYPE_CHECKING:
-    from datasets_rl.storages._base import Storage
+    from datasets_rl.storages.base import Storage
 
 __all__ = ["MixtureSampler"]
 

@@ -14,12 +14,12 @@ from torch import Generator, Tensor
 
 from datasets_rl.checkpoint import refuse_spawn
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.share import expect_valid
 
 if TYPE_CHECKING:
     from datasets_rl.samplers.sum_tree import SumTree
-    from datasets_rl.storages._base import Storage
+    from datasets_rl.storages.base import Storage
 
 __all__ = ["PRIORITY_WEIGHT", "PrioritizedSampler"]
 

@@ -15,7 +15,7 @@ from datasets_rl.samplers.prioritized import PRIORITY_WEIGHT, PrioritizedSampler
 from datasets_rl.samplers.slices import AnyKey, SliceSampler, Span
 
 if TYPE_CHECKING:
-    from datasets_rl.storages._base import Storage
+    from datasets_rl.storages.base import Storage
     from datasets_rl.ted.trajectories import Slices
 
 __all__ = ["PrioritizedSliceSampler"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from datasets_rl.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from datasets_rl.storages._base import Storage
+    from datasets_rl.storages.base import Storage
 
 __all__ = ["Share", "expect_valid"]
 

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.samplers._base import Sampler
+from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.share import Share
 from datasets_rl.ted.keys import Key, as_key
 from datasets_rl.ted.trajectories import Signs, Slices, Trajectories
 
 if TYPE_CHECKING:
-    from datasets_rl.storages._base import Storage
+    from datasets_rl.storages.base import Storage
 
 __all__ = ["MASK_KEY", "SLICE_ID", "SliceSampler", "size_faults"]
 

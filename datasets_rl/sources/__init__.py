@@ -1,4 +1,8 @@
-"""Where data comes from, a source a file. The folder is the registry: a file ``d4rl.py`` makes the source ``d4rl``."""
+"""The sources of datasets, a folder each: the folder ``d4rl`` is the source ``d4rl``.
+
+Other packages add sources with an entry point of the group ``datasets_rl.sources``, which names a module like the
+packages in this folder: it has `SOURCE`, and may have a submodule ``dataset`` with the class of its replay buffers.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,10 @@ import importlib
 import pkgutil
 import re
 from functools import cache
+from importlib.metadata import entry_points
 
-from datasets_rl.errors import UnknownIdError
-from datasets_rl.sources._base import (
+from datasets_rl.errors import InvalidArgumentError, UnknownIdError
+from datasets_rl.sources.base import (
     Contents,
     Decision,
     Entry,
@@ -20,7 +25,7 @@ from datasets_rl.sources._base import (
     Shard,
     Source,
 )
-from datasets_rl.sources._selection import read_numbers
+from datasets_rl.sources.selection import read_numbers
 
 __all__ = [
     "DERIVED",
@@ -35,6 +40,7 @@ __all__ = [
     "Shard",
     "Source",
     "find",
+    "module_name",
     "names",
     "read_numbers",
     "source",
@@ -55,9 +61,19 @@ _BASE = re.compile(r"[^@]*(?:@\d+(?=@|$))?")
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all sources, sorted, without importing them."""
-    return tuple(
-        sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg and module.name[0] != "_")
-    )
+    return tuple(sorted(_modules()))
+
+
+@cache
+def module_name(source: str) -> str:
+    """Return the name of the module of a source.
+
+    Raises:
+        UnknownIdError: If there is no such source.
+    """
+    if source not in (known := _modules()):
+        raise UnknownIdError(source, difflib.get_close_matches(source, known, n=3), f"the sources {', '.join(names())}")
+    return known[source]
 
 
 @cache
@@ -65,12 +81,22 @@ def source(name: str) -> Source:
     """Return a source by name.
 
     Raises:
-        UnknownIdError: If there is none.
+        UnknownIdError: If there is no such source.
+        InvalidArgumentError: If the module that another package registered for it cannot be imported.
     """
-    if name not in names():
-        raise UnknownIdError(name, difflib.get_close_matches(name, names(), n=3), f"the sources {', '.join(names())}")
-    made: Source = importlib.import_module(f"{__name__}.{name}").SOURCE
-    return made
+    try:
+        found: Source = importlib.import_module(module_name(name)).SOURCE
+    except (ImportError, AttributeError) as error:
+        text = f"the source {name} cannot be imported from {module_name(name)}: {type(error).__name__}: {error}"
+        raise InvalidArgumentError(text, hint="correct or uninstall the package that registers it") from error
+    return found
+
+
+@cache
+def _modules() -> dict[str, str]:
+    """Map the names of all sources to their modules. Those of this package win."""
+    own = {one.name: f"{__name__}.{one.name}" for one in pkgutil.iter_modules(__path__) if one.ispkg}
+    return {one.name: one.value for one in entry_points(group=__name__)} | own
 
 
 def split_id(dataset_id: str) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """What a tensor may hold: shape, dtype and domain, a kind a file."""
 
-from datasets_rl.specs._base import TensorSpec
+from datasets_rl.specs.base import TensorSpec
 from datasets_rl.specs.binary import BinaryDiscreteTensorSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.specs.choice import ChoiceSpec

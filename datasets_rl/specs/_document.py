@@ -14,7 +14,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._numbers import once
 
 if TYPE_CHECKING:
-    from datasets_rl.specs._base import TensorSpec
+    from datasets_rl.specs.base import TensorSpec
 
 __all__ = ["KINDS", "Entry", "compact", "dtype_name", "is_whole"]
 

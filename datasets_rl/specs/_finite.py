@@ -10,8 +10,8 @@ from torch import Generator, Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import _categories
-from datasets_rl.specs._base import Lead, LeafSpec, Move, sizes
 from datasets_rl.specs._document import Entry, compact
+from datasets_rl.specs.base import Lead, LeafSpec, Move, sizes
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs._base import sizes
 from datasets_rl.specs._document import Entry
+from datasets_rl.specs.base import sizes
 from datasets_rl.specs.discrete import DiscreteTensorSpec
 
 __all__ = ["BinaryDiscreteTensorSpec"]

@@ -11,9 +11,9 @@ import torch
 from torch import Generator, Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs._base import Lead, LeafSpec, Move, domain_of, sizes, together
 from datasets_rl.specs._document import Entry, compact
 from datasets_rl.specs._numbers import integers, limits, once, reals, whole
+from datasets_rl.specs.base import Lead, LeafSpec, Move, domain_of, sizes, together
 from datasets_rl.specs.space import ContinuousBox
 
 __all__ = ["BoundedTensorSpec"]

@@ -11,9 +11,9 @@ from tensordict import NonTensorData, NonTensorStack, is_tensor_collection, lazy
 from torch import Generator, Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs._base import Lead, Move, TensorSpec, sizes
 from datasets_rl.specs._document import Entry
 from datasets_rl.specs._numbers import integers
+from datasets_rl.specs.base import Lead, Move, TensorSpec, sizes
 
 __all__ = ["ChoiceSpec"]
 

@@ -11,8 +11,8 @@ from tensordict import TensorDict, is_tensor_collection
 from torch import Generator
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.specs._base import Lead, Move, TensorSpec, as_device, probe, sizes
 from datasets_rl.specs._document import Entry
+from datasets_rl.specs.base import Lead, Move, TensorSpec, as_device, probe, sizes
 from datasets_rl.specs.non_tensor import NonTensorSpec
 from datasets_rl.ted.keys import Key
 

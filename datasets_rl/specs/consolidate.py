@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs._base import TensorSpec
+from datasets_rl.specs.base import TensorSpec
 from datasets_rl.specs.composite import CompositeSpec
 from datasets_rl.specs.lazy import LazyStackedCompositeSpec, LazyStackedTensorSpec
 from datasets_rl.specs.non_tensor import NonTensorSpec

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import _categories
-from datasets_rl.specs._base import sizes, together
 from datasets_rl.specs._document import Entry
 from datasets_rl.specs._finite import FiniteSpec
 from datasets_rl.specs._numbers import whole
+from datasets_rl.specs.base import sizes, together
 from datasets_rl.specs.one_hot import OneHotDiscreteTensorSpec
 from datasets_rl.specs.space import CategoricalBox, Space
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError, ManifestError
 from datasets_rl.manifest import Manifest
-from datasets_rl.specs._base import TensorSpec
+from datasets_rl.specs.base import TensorSpec
 from datasets_rl.specs.composite import CompositeSpec
 from datasets_rl.specs.discrete import DiscreteTensorSpec
 from datasets_rl.specs.lazy import stack

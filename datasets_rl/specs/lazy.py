@@ -10,8 +10,8 @@ from tensordict import LazyStackedTensorDict
 from torch import Generator, Tensor
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.specs._base import Lead, LeafSpec, Move, TensorSpec, as_device, sizes, without_ellipsis
 from datasets_rl.specs._document import Entry
+from datasets_rl.specs.base import Lead, LeafSpec, Move, TensorSpec, as_device, sizes, without_ellipsis
 from datasets_rl.specs.composite import CompositeSpec
 
 __all__ = ["LazyStackedCompositeSpec", "LazyStackedTensorSpec", "stack"]

@@ -9,10 +9,10 @@ import torch
 from torch import Generator, Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs._base import Lead, LeafSpec, Move, sizes
 from datasets_rl.specs._document import Entry, compact
 from datasets_rl.specs._finite import FiniteSpec
 from datasets_rl.specs._groups import gathered, spread
+from datasets_rl.specs.base import Lead, LeafSpec, Move, sizes
 from datasets_rl.specs.discrete import DiscreteTensorSpec
 from datasets_rl.specs.multi_one_hot import MultiOneHotDiscreteTensorSpec
 from datasets_rl.specs.space import BoxList, CategoricalBox, Space

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs._base import together
 from datasets_rl.specs._document import KINDS, Entry
 from datasets_rl.specs._finite import FiniteSpec
 from datasets_rl.specs._groups import gathered, spread
 from datasets_rl.specs._register import Register
+from datasets_rl.specs.base import together
 from datasets_rl.specs.one_hot import OneHotDiscreteTensorSpec
 from datasets_rl.specs.space import BoxList, CategoricalBox, Space
 

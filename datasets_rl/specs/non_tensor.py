@@ -11,8 +11,8 @@ from tensordict import NonTensorData, is_non_tensor, lazy_stack
 from torch import Generator
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs._base import Lead, Move, TensorSpec, as_device, probe, sizes
 from datasets_rl.specs._document import Entry
+from datasets_rl.specs.base import Lead, Move, TensorSpec, as_device, probe, sizes
 
 __all__ = ["NonTensorSpec"]
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import _categories
-from datasets_rl.specs._base import Move, together
 from datasets_rl.specs._document import KINDS, Entry
 from datasets_rl.specs._finite import FiniteSpec
 from datasets_rl.specs._register import Register, read_register
+from datasets_rl.specs.base import Move, together
 from datasets_rl.specs.space import CategoricalBox, Space
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
-from datasets_rl.specs._base import LeafSpec, TensorSpec
 from datasets_rl.specs._document import dtype_name, is_whole
 from datasets_rl.specs._finite import FiniteSpec
+from datasets_rl.specs.base import LeafSpec, TensorSpec
 from datasets_rl.specs.binary import BinaryDiscreteTensorSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.specs.composite import CompositeSpec

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from datasets_rl.specs._base import Lead, LeafSpec, domain_of, sizes
 from datasets_rl.specs._document import Entry
 from datasets_rl.specs._numbers import integers, limits, whole
+from datasets_rl.specs.base import Lead, LeafSpec, domain_of, sizes
 from datasets_rl.specs.space import ContinuousBox
 
 __all__ = ["Unbounded", "UnboundedContinuousTensorSpec", "UnboundedDiscreteTensorSpec"]

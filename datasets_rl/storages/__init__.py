@@ -1,6 +1,6 @@
 """Where steps are held, a storage a file."""
 
-from datasets_rl.storages._base import Storage
+from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.ensemble import StorageEnsemble
 from datasets_rl.storages.lazy import LazyTensorStorage

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from datasets_rl.checkpoint import part_misfits, refuse
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.storages._base import Storage
+from datasets_rl.storages.base import Storage
 from datasets_rl.ted.keys import NEXT_FINAL_KNOWN
 
 __all__ = ["StorageEnsemble", "with_mask"]

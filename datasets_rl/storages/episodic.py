@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from functools import cached_property
 
-from datasets_rl.storages._base import Storage
+from datasets_rl.storages.base import Storage
 from datasets_rl.storages.index import EndKey
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
 from datasets_rl.ted.table import EpisodeTable

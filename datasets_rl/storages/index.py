@@ -19,7 +19,7 @@ from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted
 from datasets_rl.ted.trajectories import Signs, Trajectories, spans
 
 if TYPE_CHECKING:
-    from datasets_rl.storages._base import Storage
+    from datasets_rl.storages.base import Storage
 
 __all__ = ["EndKey", "TrajectoryIndex"]
 

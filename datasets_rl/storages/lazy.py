@@ -13,7 +13,7 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.rows import WIDE_BYTES
-from datasets_rl.storages._base import Storage, device_of
+from datasets_rl.storages.base import Storage, device_of
 from datasets_rl.storages.objects import Objects, as_non_tensor, write_objects
 from datasets_rl.storages.packed import RowViews, Spot
 from datasets_rl.storages.structure import Structure

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from datasets_rl.checkpoint import refuse, refuse_spawn
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.storages._base import Storage, device_of
+from datasets_rl.storages.base import Storage, device_of
 from datasets_rl.storages.positions import Run, names_one, outcome, positions, target
 
 __all__ = ["ListStorage"]

@@ -9,7 +9,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.storages._base import Storage
+from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
 from datasets_rl.storages.index import EndKey
 from datasets_rl.storages.renamed import Renamed

@@ -1,6 +1,6 @@
 """From batch to batch, a family a file."""
 
-from datasets_rl.transforms._base import Compose, Transform
+from datasets_rl.transforms.base import Compose, Transform
 from datasets_rl.transforms.casts import DeviceCastTransform, DoubleToFloat, DTypeCastTransform, PinMemoryTransform
 from datasets_rl.transforms.chunks import ActionChunkTransform
 from datasets_rl.transforms.crops import BurnInTransform, RandomCropTensorDict

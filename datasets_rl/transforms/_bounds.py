@@ -10,7 +10,7 @@ from torch import Tensor
 from datasets_rl.specs import TensorSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.specs.unbounded import Unbounded
-from datasets_rl.transforms._base import any_like
+from datasets_rl.transforms.base import any_like
 
 __all__ = ["between", "bounds_of", "dtype_of", "mapped"]
 

@@ -12,7 +12,7 @@ from tensordict import is_tensor_collection
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.transforms._base import GATHERED, Keys, NestedKey, Transform, found_keys, under_next
+from datasets_rl.transforms.base import GATHERED, Keys, NestedKey, Transform, found_keys, under_next
 
 if TYPE_CHECKING:
     from datasets_rl.ted.trajectories import Trajectories

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from datasets_rl.specs import CompositeSpec, TensorSpec
-from datasets_rl.transforms._base import Keys, Transform
+from datasets_rl.transforms.base import Keys, Transform
 
 __all__ = ["DTypeCastTransform", "DeviceCastTransform", "DoubleToFloat", "PinMemoryTransform"]
 

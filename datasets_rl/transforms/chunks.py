@@ -9,9 +9,9 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
-from datasets_rl.transforms._base import NestedKey, any_like, need, reader, taken, under_next
 from datasets_rl.transforms._bounds import between, bounds_of
 from datasets_rl.transforms._time import OverTime, TimeAxis, windows
+from datasets_rl.transforms.base import NestedKey, any_like, need, reader, taken, under_next
 
 __all__ = ["ActionChunkTransform"]
 

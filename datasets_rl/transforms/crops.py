@@ -10,7 +10,7 @@ import torch
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import NEXT
-from datasets_rl.transforms._base import Keys, NestedKey, Transform, listed, taken
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, listed, taken
 
 __all__ = ["BurnInTransform", "RandomCropTensorDict"]
 

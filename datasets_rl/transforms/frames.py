@@ -14,9 +14,9 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.settings import require_memory
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN
-from datasets_rl.transforms._base import Keys, NestedKey, any_like, expand_right, need, reader, taken
 from datasets_rl.transforms._bounds import between, bounds_of
 from datasets_rl.transforms._time import OverTime, TimeAxis, windows
+from datasets_rl.transforms.base import Keys, NestedKey, any_like, expand_right, need, reader, taken
 
 __all__ = ["CatFrames"]
 

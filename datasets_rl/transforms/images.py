@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import TensorSpec
-from datasets_rl.transforms._base import Keys, Transform, any_like
 from datasets_rl.transforms._bounds import between, bounds_of, dtype_of, mapped
+from datasets_rl.transforms.base import Keys, Transform, any_like
 
 __all__ = ["CenterCrop", "Crop", "GrayScale", "Resize", "ToTensorImage"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from datasets_rl.specs import CompositeSpec
-from datasets_rl.transforms._base import Keys, NestedKey, Transform, drop, found_keys, listed, taken
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, drop, found_keys, listed, taken
 
 __all__ = ["ExcludeTransform", "RenameTransform", "SelectTransform"]
 

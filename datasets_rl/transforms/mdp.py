@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from datasets_rl.ted.keys import NEXT
-from datasets_rl.transforms._base import Keys, NestedKey, drop, listed, taken
+from datasets_rl.transforms.base import Keys, NestedKey, drop, listed, taken
 
 __all__ = ["step_mdp"]
 

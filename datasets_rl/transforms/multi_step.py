@@ -11,7 +11,8 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, NEXT_TERMINATED
-from datasets_rl.transforms._base import (
+from datasets_rl.transforms._time import OverTime, TimeAxis, windows
+from datasets_rl.transforms.base import (
     Keys,
     NestedKey,
     any_like,
@@ -22,7 +23,6 @@ from datasets_rl.transforms._base import (
     taken,
     under_next,
 )
-from datasets_rl.transforms._time import OverTime, TimeAxis, windows
 
 __all__ = ["MultiStep", "MultiStepTransform"]
 

@@ -14,8 +14,8 @@ from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.manifest import Manifest
 from datasets_rl.specs import TensorSpec
 from datasets_rl.ted.keys import NEXT
-from datasets_rl.transforms._base import Keys, NestedKey, Transform, any_like, listed, taken
 from datasets_rl.transforms._bounds import mapped
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, listed, taken
 
 __all__ = ["ObservationNorm", "RewardScaling", "VecNorm"]
 

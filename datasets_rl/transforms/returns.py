@@ -15,8 +15,8 @@ from datasets_rl.specs import CompositeSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.ted.trajectories import spans
-from datasets_rl.transforms._base import Keys, NestedKey, any_like, listed, taken, under_next
 from datasets_rl.transforms._time import OverTime, TimeAxis, discounted, positions
+from datasets_rl.transforms.base import Keys, NestedKey, any_like, listed, taken, under_next
 
 __all__ = ["Reward2GoTransform", "RewardSum", "StepCounter", "TargetReturn"]
 

@@ -11,8 +11,8 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import TensorSpec
 from datasets_rl.specs.bounded import BoundedTensorSpec
 from datasets_rl.ted.keys import NEXT
-from datasets_rl.transforms._base import Keys, Transform
 from datasets_rl.transforms._bounds import dtype_of, mapped
+from datasets_rl.transforms.base import Keys, Transform
 
 __all__ = ["BinarizeReward", "RewardClipping", "SignTransform"]
 

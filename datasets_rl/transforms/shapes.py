@@ -10,8 +10,8 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec, TensorSpec
-from datasets_rl.transforms._base import Keys, NestedKey, Transform, any_like, drop, taken
 from datasets_rl.transforms._bounds import between, bounds_of
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, drop, taken
 
 __all__ = ["CatTensors", "FlattenObservation", "PermuteTransform", "SqueezeTransform", "UnsqueezeTransform"]
 

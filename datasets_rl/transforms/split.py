@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.transforms._base import NestedKey, flat_key, taken, under_next
 from datasets_rl.transforms._time import TimeAxis, positions
+from datasets_rl.transforms.base import NestedKey, flat_key, taken, under_next
 
 __all__ = ["split_trajectories"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
-from datasets_rl.transforms._base import Keys, NestedKey, Transform, any_like, taken
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, taken
 from datasets_rl.transforms.unary import UnaryTransform, each_item, items_of, set_any
 
 __all__ = ["Hash", "Tokenizer"]

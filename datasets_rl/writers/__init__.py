@@ -1,6 +1,6 @@
 """Which slot a new step takes, a writer a file."""
 
-from datasets_rl.writers._base import Writer
+from datasets_rl.writers.base import Writer
 from datasets_rl.writers.ensemble import WriterEnsemble
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
 from datasets_rl.writers.max_value import TensorDictMaxValueWriter

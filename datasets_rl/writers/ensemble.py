@@ -8,7 +8,7 @@ from torch import Tensor
 
 from datasets_rl.checkpoint import part_misfits
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.writers._base import Writer
+from datasets_rl.writers.base import Writer
 
 __all__ = ["WriterEnsemble"]
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.writers._base import Writer
+from datasets_rl.writers.base import Writer
 
 __all__ = ["ImmutableDatasetWriter"]
 

@@ -14,11 +14,11 @@ from torch import Tensor
 from datasets_rl.checkpoint import refuse_spawn
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.ted.keys import NEXT_REWARD, Key, as_key, dotted
-from datasets_rl.writers._base import Writer
+from datasets_rl.writers.base import Writer
 
 if TYPE_CHECKING:
     from datasets_rl.specs import TensorSpec
-    from datasets_rl.storages._base import Storage
+    from datasets_rl.storages.base import Storage
 
 __all__ = ["TensorDictMaxValueWriter"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from datasets_rl.writers._base import Writer
+from datasets_rl.writers.base import Writer
 
 if TYPE_CHECKING:
     from datasets_rl.specs import TensorSpec

@@ -8,14 +8,14 @@ import importlib.resources
 import pytest
 from servers import Status, serve
 
-import datasets_rl.demo
+import datasets_rl.sources.demo
 from datasets_rl import library, sources
 from datasets_rl.cli.commands import download as command
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.manifest import Manifest
 from datasets_rl.sources import Selection
 
-RAW = importlib.resources.files(datasets_rl.demo).joinpath("pendulum.hdf5")
+RAW = importlib.resources.files(datasets_rl.sources.demo).joinpath("pendulum.hdf5")
 
 
 def test_it_prints_the_folder_and_tells_the_rest_beside(rlds, home):

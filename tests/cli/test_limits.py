@@ -10,7 +10,7 @@ import time
 import pytest
 
 from datasets_rl import settings
-from datasets_rl.sources._local_description import FILE
+from datasets_rl.sources.local.description import FILE
 
 LONG = "x" * 300
 LIMITED = """

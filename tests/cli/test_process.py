@@ -18,11 +18,11 @@ import time
 import pytest
 from servers import Slow, serve
 
-import datasets_rl.demo
+import datasets_rl.sources.demo
 from datasets_rl.manifest import Manifest
 
 HEAVY = ("torch", "tensordict", "h5py", "httpx", "pandas", "sklearn", "minari", "huggingface_hub")
-RAW = importlib.resources.files(datasets_rl.demo).joinpath("pendulum.hdf5")
+RAW = importlib.resources.files(datasets_rl.sources.demo).joinpath("pendulum.hdf5")
 WORDS = [
     ["--help"],
     ["--version"],

@@ -21,7 +21,7 @@ from datasets_rl.samplers import (
     SliceSamplerWithoutReplacement,
 )
 from datasets_rl.storages import DatasetStorage, LazyTensorStorage
-from datasets_rl.storages._base import Storage
+from datasets_rl.storages.base import Storage
 from datasets_rl.writers import (
     ImmutableDatasetWriter,
     RoundRobinWriter,

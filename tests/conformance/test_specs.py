@@ -29,7 +29,7 @@ from datasets_rl.specs import (
     UnboundedContinuousTensorSpec,
     UnboundedDiscreteTensorSpec,
 )
-from datasets_rl.specs._base import LeafSpec
+from datasets_rl.specs.base import LeafSpec
 
 INF = math.inf
 LEADS = [(), (4,), (2, 3)]

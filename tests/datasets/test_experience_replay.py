@@ -13,7 +13,6 @@ from stored_data import trajectory, write_dataset
 
 from datasets_rl import library, loading, verification
 from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, StoredExperienceReplay, open_dataset
-from datasets_rl.demo import __file__ as demo_folder
 from datasets_rl.errors import (
     IntegrityError,
     InvalidArgumentError,
@@ -24,6 +23,7 @@ from datasets_rl.errors import (
 )
 from datasets_rl.manifest import Manifest
 from datasets_rl.samplers import RandomSampler, SliceSampler
+from datasets_rl.sources.demo import __file__ as demo_folder
 
 RAW = Path(demo_folder).with_name("pendulum.hdf5")
 

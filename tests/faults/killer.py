@@ -25,7 +25,8 @@ from datasets_rl.errors import DatasetsRLError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
-from datasets_rl.sources import Selection, _minari_recording
+from datasets_rl.sources import Selection
+from datasets_rl.sources.minari import reader as minari_reader
 
 task = json.loads(sys.argv[1])
 root = Path(task["root"])
@@ -35,7 +36,7 @@ if task.get("choices"):
 for name, value in task["small"].items():
     module, _, attribute = name.rpartition(".")
     setattr(importlib.import_module(module), attribute, value)
-assert _minari_recording  # the children find it imported
+assert minari_reader  # the children find it imported
 for name in task.get("imports", []):
     importlib.import_module(name)
 plain = {"RLDS_HOME": str(root.parent), "RLDS_NO_PROGRESS": "1", "RLDS_JOBS": str(task.get("jobs", 1))}

@@ -57,7 +57,7 @@ def download(rlds, monkeypatch):
         source = sources.source("d4rl")
         path = source.entry(name).facts["path"]
         with serve({f"/{path}": behaviour}) as server:
-            monkeypatch.setitem(source._catalog, "base_urls", [f"{server.url}/"])
+            monkeypatch.setitem(source.catalog, "base_urls", [f"{server.url}/"])
             code, out, err = rlds("download", f"d4rl/{name}", *words)
             return code, out, err, server
 

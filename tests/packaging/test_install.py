@@ -15,13 +15,13 @@ import pytest
 import datasets_rl
 
 ROOT = Path(datasets_rl.__file__).parents[1]
-PACKAGE_PATHS = ("datasets_rl", "cli", "recipes", "pyproject.toml", "README.md", "LICENSE")
+PACKAGE_PATHS = ("datasets_rl", "cli", "recipes", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 NEEDED = (
     "datasets_rl/py.typed",
-    "datasets_rl/demo/pendulum.hdf5",
+    "datasets_rl/sources/demo/pendulum.hdf5",
     "datasets_rl/format/FORMAT.md",
-    "datasets_rl/sources/catalog/d4rl.json",
-    "datasets_rl/sources/catalog/demo.json",
+    "datasets_rl/sources/d4rl/catalog.json",
+    "datasets_rl/sources/demo/catalog.json",
     "datasets_rl/cli/app.py",
     "datasets_rl/cli/commands/download.py",
     "datasets_rl/recipes/__init__.py",

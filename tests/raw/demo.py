@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from raw.case import Case, Fault
 
-import datasets_rl.demo
-from datasets_rl.demo.make_pendulum import columns
+import datasets_rl.sources.demo
+from datasets_rl.sources.demo.make_pendulum import columns
 from datasets_rl.ted.episode import Episode
 
 __all__ = ["CASES"]
@@ -22,7 +22,7 @@ LENGTH = 200
 
 
 def written(folder: Path) -> list[Episode]:
-    shutil.copyfile(str(files(datasets_rl.demo).joinpath(FILE)), folder / FILE)
+    shutil.copyfile(str(files(datasets_rl.sources.demo).joinpath(FILE)), folder / FILE)
     made = columns()
     found = []
     for start in range(0, len(made["rewards"]), LENGTH):

@@ -133,7 +133,7 @@ def test_an_unknown_id_names_the_nearest_ones():
 
 
 def test_no_sentence_of_the_catalog_is_unused():
-    catalog = json.loads(files("datasets_rl.sources.catalog").joinpath("d4rl.json").read_text("utf-8"))
+    catalog = json.loads(files("datasets_rl.sources.d4rl").joinpath("catalog.json").read_text("utf-8"))
     used = {
         fault
         for entry in (*catalog["ids"].values(), *catalog["families"].values())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from d4rl_files import pieces
 
-import datasets_rl.demo
+import datasets_rl.sources.demo
 from datasets_rl import library, verification
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -245,7 +245,7 @@ class TestEnds:
         """medium-expert joins two files; the last trajectory of the first may have no end."""
         columns, run = stitched()
         d4rl_files.write(tmp_path / "x.h5", columns)
-        monkeypatch.setattr("datasets_rl.sources._d4rl_recording._BLOCK_BYTES", block * 280)
+        monkeypatch.setattr("datasets_rl.sources.d4rl.reader._BLOCK_BYTES", block * 280)
         episodes, decisions = read("halfcheetah-medium-expert-v2", tmp_path / "x.h5")
 
         assert lengths(episodes) == [100, 100, 50, 100, 100, 100]
@@ -385,7 +385,7 @@ class TestLayouts:
             "timeouts": np.zeros(3000, bool),
         }
         d4rl_files.write(tmp_path / "x.h5", columns, chunks=None)
-        monkeypatch.setattr("datasets_rl.sources._d4rl_recording._BLOCK_BYTES", 13 * 32)
+        monkeypatch.setattr("datasets_rl.sources.d4rl.reader._BLOCK_BYTES", 13 * 32)
         episodes, _ = read("bullet-hopper-medium-v0", tmp_path / "x.h5")
 
         starts = np.concatenate([[0], ends[:-1].nonzero()[0] + 1])
@@ -446,7 +446,7 @@ class TestCompare:
 
     def test_the_built_in_data_compares_equal(self):
         demo = source("demo")
-        here = {"pendulum.hdf5": Path(datasets_rl.demo.__file__).with_name("pendulum.hdf5")}
+        here = {"pendulum.hdf5": Path(datasets_rl.sources.demo.__file__).with_name("pendulum.hdf5")}
         with demo.open("pendulum", here) as recording:
             episodes = pieces(recording)
 

@@ -10,11 +10,11 @@ import h5py
 import numpy as np
 import pytest
 
-import datasets_rl.demo
-from datasets_rl.demo import make_pendulum
+import datasets_rl.sources.demo
 from datasets_rl.sources import find, source
+from datasets_rl.sources.demo import make_pendulum
 
-FILE = Path(datasets_rl.demo.__file__).with_name("pendulum.hdf5")
+FILE = Path(datasets_rl.sources.demo.__file__).with_name("pendulum.hdf5")
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def stored():
 def test_the_file_is_the_one_of_the_catalog():
     (asset,) = source("demo").assets("pendulum")
 
-    assert asset.urls == ("package:datasets_rl.demo/pendulum.hdf5",)
+    assert asset.urls == ("package:datasets_rl.sources.demo/pendulum.hdf5",)
     assert asset.size == FILE.stat().st_size < 1_000_000
     assert asset.sha256 == hashlib.sha256(FILE.read_bytes()).hexdigest()
 

@@ -19,7 +19,7 @@ from datasets_rl.errors import InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, gen_dgrl, source
-from datasets_rl.sources._gen_dgrl_recording import GenDGRLRecording
+from datasets_rl.sources.gen_dgrl.reader import GenDGRLRecording
 
 NAME = "gen_dgrl/bigfish-1M_E"
 SECOND = "1M/expert/bigfish.tar.xz"
@@ -180,8 +180,8 @@ def test_the_second_scheme_is_asked_if_the_first_has_nothing(settings, monkeypat
     levels = game([3, 5])
     paths = {f"/{SECOND}": packed(levels)} | ({f"/{EXPERT}": first} if first else {})
     with serve(paths) as server:
-        catalog = {**source("gen_dgrl")._catalog, "base": f"{server.url}/"}
-        monkeypatch.setitem(source("gen_dgrl").__dict__, "_catalog", catalog)
+        catalog = {**source("gen_dgrl").catalog, "base": f"{server.url}/"}
+        monkeypatch.setitem(source("gen_dgrl").__dict__, "catalog", catalog)
         stored = StoredDataset(library.download(NAME, settings=settings))
 
     assert len(stored) == 8

@@ -20,8 +20,9 @@ from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
-from datasets_rl.sources import _local_recording, find, local
-from datasets_rl.sources._local_description import Description
+from datasets_rl.sources import find, local
+from datasets_rl.sources.local import reader as local_reader
+from datasets_rl.sources.local.description import Description
 
 PAGE = Path(datasets_rl.__file__).parents[1] / "docs" / "sources" / "local.md"
 
@@ -202,7 +203,7 @@ def test_what_is_stored_does_not_depend_on_how_much_is_read_at_once(case, tmp_pa
         return {path.name: file_sha256(path) for path in made.glob("*.npy") if path.name != "episodes.npy"}
 
     whole = digests("whole")
-    monkeypatch.setattr(_local_recording, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(local_reader, "_BLOCK_BYTES", 100)
     assert digests("pieces") == whole
 
 

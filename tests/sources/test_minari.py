@@ -26,8 +26,9 @@ from datasets_rl.errors import (
 )
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
-from datasets_rl.sources import _minari_compare, find, minari
-from datasets_rl.sources._minari_spaces import document, leaves
+from datasets_rl.sources import find, minari
+from datasets_rl.sources.minari import compare as minari_compare
+from datasets_rl.sources.minari.spaces import document, leaves
 from datasets_rl.specs import from_minari
 from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.table import EpisodeTable
@@ -611,7 +612,7 @@ def _other(values):
 @pytest.mark.parametrize("kind", ["text", "image", "grey", "tuple", "dict"])
 def test_the_comparison_with_the_raw_files_sees_every_value(put, convert, kind, data_format, monkeypatch):
     """Texts, pixels that went through JPEG, members of nested spaces: blocks of rows, to the last one."""
-    monkeypatch.setattr(_minari_compare, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(minari_compare, "_BLOCK_BYTES", 100)
     put(episodes(SPACES[kind], infos=infos), space=SPACES[kind], data_format=data_format)
     stored = convert()
     files = verification.raw_files(stored.manifest, None)

@@ -113,7 +113,7 @@ def test_samples_and_classes_are_to_the_last_bit_those_of_scikit_learn(convert, 
 def test_a_table_that_is_read_in_many_blocks_differs_by_rounding_only(convert, monkeypatch):
     samples, classes = reference("covertype")
     monkeypatch.setattr("datasets_rl.read.arff._BLOCK_BYTES", 700)
-    monkeypatch.setattr("datasets_rl.sources._openml_recording._PIECE_BYTES", 100)
+    monkeypatch.setattr("datasets_rl.sources.openml.reader._PIECE_BYTES", 100)
 
     stored = convert("covertype")
 

@@ -21,7 +21,7 @@ from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, openx
-from datasets_rl.sources._openx_recording import OpenXRecording
+from datasets_rl.sources.openx.reader import OpenXRecording
 
 RECORDS, ARCHIVES = f"openx/{raw.NAME}", f"openx/{raw.HUB}"
 
@@ -320,7 +320,7 @@ def test_fields_that_cannot_be_stored_are_refused_together(tmp_path, convert, la
 def test_a_long_episode_comes_in_pieces_that_make_the_same_dataset(tmp_path, convert, monkeypatch):
     raw.write_records(tmp_path / "tree", raw.FILES)
     whole = {path.name: path.read_bytes() for path in convert().folder.glob("*.npy")}
-    monkeypatch.setattr("datasets_rl.sources._openx_recording._PIECE_BYTES", 40_000)
+    monkeypatch.setattr("datasets_rl.sources.openx.reader._PIECE_BYTES", 40_000)
     lengths = []
     pieces = OpenXRecording._pieces
     monkeypatch.setattr(
@@ -333,7 +333,7 @@ def test_a_long_episode_comes_in_pieces_that_make_the_same_dataset(tmp_path, con
 
 @pytest.mark.parametrize("images", ["decoded", "encoded"])
 def test_a_damaged_picture_of_a_long_episode_is_named_by_its_step(tmp_path, convert, monkeypatch, images):
-    monkeypatch.setattr("datasets_rl.sources._openx_recording._PIECE_BYTES", 1)
+    monkeypatch.setattr("datasets_rl.sources.openx.reader._PIECE_BYTES", 1)
     broken = [*raw.EPISODES[0].images[:3], b"\xff\xd8\xff no image", raw.EPISODES[0].images[4]]
     raw.write_records(tmp_path / "tree", [[replace(raw.EPISODES[0], images=broken)]])
 

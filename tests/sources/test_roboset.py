@@ -136,7 +136,7 @@ def test_trials_longer_than_a_piece_are_read_in_pieces(convert, dice, monkeypatc
     wanted = {key: whole.column(key).copy() for key in [*whole.keys()]}
     # A row of 127 bytes or so: two rows, three, and one a piece, so that pieces end at, before and behind the last.
     for size in (130, 260, 400, 1000):
-        monkeypatch.setattr("datasets_rl.sources._roboset_recording._BLOCK_BYTES", size)
+        monkeypatch.setattr("datasets_rl.sources.roboset.reader._BLOCK_BYTES", size)
         stored = convert(force=True)
         assert stored.episodes.lengths.tolist() == [9, 8, 7]
         for key, values in wanted.items():

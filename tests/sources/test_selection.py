@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.sources import Option, Selection, read_numbers, source
-from datasets_rl.sources._selection import Numbers
+from datasets_rl.sources.selection import Numbers
 
 KEYS = [("observation", "a"), ("observation", "b"), ("action",), ("next", "reward"), ("next", "observation", "c")]
 

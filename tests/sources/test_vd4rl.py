@@ -17,7 +17,7 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdE
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, source
-from datasets_rl.sources._vd4rl_episodes import EpisodeFiles
+from datasets_rl.sources.vd4rl.episodes import EpisodeFiles
 
 NPZ, HDF5 = f"vd4rl/{EPISODES_64}", f"vd4rl/{EPISODES_84}"
 

@@ -8,7 +8,7 @@ from typing import cast
 from urllib.parse import urlsplit, urlunsplit
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.fetch.schemes._base import Ask, Get, NotThere, Remote, Scheme
+from datasets_rl.fetch.schemes.base import Ask, Get, NotThere, Remote, Scheme
 
 __all__ = ["Ask", "Get", "NotThere", "Remote", "Scheme", "known", "scheme_of", "shown"]
 
@@ -17,7 +17,7 @@ _SAME = {"https": "http"}
 
 def known() -> list[str]:
     """Return the name of every scheme."""
-    names = {module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")}
+    names = {module.name for module in pkgutil.iter_modules(__path__)} - {"base"}
     return sorted(names | _SAME.keys())
 
 

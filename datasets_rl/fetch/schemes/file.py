@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from datasets_rl.fetch.asset import Asset, Folder
-from datasets_rl.fetch.schemes._base import Ask, Get, NotThere
+from datasets_rl.fetch.schemes.base import Ask, Get, NotThere
 
 IN_PLACE = True
 

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from datasets_rl.fetch.asset import Asset, Folder
-from datasets_rl.fetch.schemes._base import Ask, Get, NotThere, Remote
+from datasets_rl.fetch.schemes.base import Ask, Get, NotThere, Remote
 
 IN_PLACE = False
 _ENDPOINT = "https://storage.googleapis.com"

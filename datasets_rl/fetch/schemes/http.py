@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datasets_rl.fetch.asset import Folder
-from datasets_rl.fetch.schemes._base import Ask, Get, NotThere, Remote
+from datasets_rl.fetch.schemes.base import Ask, Get, NotThere, Remote
 
 IN_PLACE = False
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from datasets_rl.fetch.asset import Folder
 from datasets_rl.fetch.plan import safe_path
-from datasets_rl.fetch.schemes._base import Ask, Get, NotThere
+from datasets_rl.fetch.schemes.base import Ask, Get, NotThere
 
 IN_PLACE = True
 

@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Mapping
 from functools import cache
 
-from datasets_rl.preprocess._base import Step
+from datasets_rl.preprocess.base import Step
 
 __all__ = ["known"]
 

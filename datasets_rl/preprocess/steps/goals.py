@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocess._base import Step
+from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.steps._fields import drawn, need, rekeyed
 from datasets_rl.ted.episode import known_only
 from datasets_rl.ted.episodes import Episodes

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocess._base import Step
+from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.steps._fields import as_fractions, drawn, need
 from datasets_rl.ted.episodes import Episodes
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key, dotted

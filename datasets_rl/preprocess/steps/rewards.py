@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocess._base import Step
+from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.steps._fields import with_steps
 from datasets_rl.preprocess.steps.keep import returns, success_key
 from datasets_rl.ted.episodes import Episodes

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocess._base import Step
+from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.steps.keep import read_span
 from datasets_rl.ted.episode import end_to_end
 from datasets_rl.ted.episodes import Episodes

@@ -1,0 +1,123 @@
+"""D4RL: one HDF5 file an id, from the server of Berkeley's RAIL lab. The ids are data, in ``catalog/d4rl.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datasets_rl.sources.base import Entry, Recording, Score, Source
+
+if TYPE_CHECKING:
+    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.ted.table import EpisodeTable
+
+__all__ = ["D4RL", "SOURCE"]
+
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+
+
+class D4RL(Source):
+    """The ids of a catalog of files in D4RL's layout."""
+
+    name = "d4rl"
+
+    def ids(self) -> Sequence[str]:
+        """Return every id, sorted; no network."""
+        return self._ids
+
+    def entry(self, name: str) -> Entry:
+        """Return what is known of an id; no network."""
+        facts = self._facts(name)
+        catalog = self.catalog
+        family = catalog["families"][facts["family"]]
+        return Entry(
+            source=self.name,
+            name=name,
+            title=family["title"],
+            bytes=facts.get("size"),
+            licence=catalog["licence"],
+            citation=catalog["citation"],
+            homepage=catalog["homepage"],
+            faults=tuple(catalog["faults"][fault] for fault in (*family["faults"], *facts.get("faults", ()))),
+            score=self._score(facts),
+            time_limit=facts["time_limit"],
+            deprecated=facts.get("deprecated", False),
+            facts={
+                "family": facts["family"],
+                "continuing": family["continuing"],
+                "path": facts["path"],
+                "sizes": _sizes(family, name),
+            },
+        )
+
+    def assets(self, name: str) -> Sequence[Asset]:
+        """Return the file of an id; its path is the upstream's own, so that a copy of the upstream is a mirror."""
+        from datasets_rl.fetch.asset import Asset
+
+        facts = self._facts(name)
+        path: str = facts["path"]
+        asset = Asset(
+            urls=tuple(base + path for base in self.catalog["base_urls"]),
+            path=path,
+            size=facts.get("size"),
+            sha256=facts.get("sha256"),
+            magic=_MAGIC,
+            kind="HDF5",
+        )
+        return (asset,)
+
+    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
+        """Open the file of an id."""
+        del facts
+        # h5py takes a tenth of a second to import, and listing ids does not need it.
+        from datasets_rl.sources.d4rl.reader import D4RLRecording
+
+        entry = self.entry(name)
+        continuing = entry.facts["continuing"]
+        sizes = entry.facts["sizes"]
+        path = self._file(name, files)
+        return D4RLRecording(path, entry.id, time_limit=entry.time_limit, continuing=continuing, sizes=sizes)
+
+    def compare(
+        self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
+    ) -> list[str]:
+        """Compare a converted dataset with its raw file, column by column."""
+        from datasets_rl.sources.d4rl.compare import compare
+
+        wanted = self.assets(name)[0].path
+        if wanted not in files:
+            there = ", ".join(files) or "none"
+            return [f"the manifest names the raw files {there}; {self.name}/{name} is made of {wanted}"]
+        entry = self.entry(name)
+        limit = None if entry.facts["continuing"] else entry.time_limit
+        return compare(self._file(name, files), column, time_limit=limit, episodes=episodes)
+
+    @cached_property
+    def _ids(self) -> tuple[str, ...]:
+        return tuple(sorted(self.catalog["ids"]))
+
+    def _facts(self, name: str) -> dict[str, Any]:
+        facts: dict[str, Any] | None = self.catalog["ids"].get(name)
+        if facts is None:
+            raise self.unknown(name)
+        return facts
+
+    def _score(self, facts: Mapping[str, Any]) -> Score | None:
+        if "score" not in facts:
+            return None
+        low, high, origin = facts["score"]
+        return Score(low, high, self.catalog["score_origins"][origin])
+
+    def _file(self, name: str, files: Mapping[str, Path]) -> Path:
+        return Path(files[self.assets(name)[0].path])
+
+
+def _sizes(family: Mapping[str, Any], name: str) -> Sequence[int] | None:
+    """Return how many numbers an observation and an action have, where that is known."""
+    known: Mapping[str, Sequence[int]] = family.get("sizes", {})
+    return next((sizes for start, sizes in known.items() if f"{name}-".startswith(f"{start}-")), None)
+
+
+SOURCE = D4RL()

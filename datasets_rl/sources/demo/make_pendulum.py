@@ -1,0 +1,116 @@
+"""Make pendulum.hdf5, the data set that comes with the package: ``python -m datasets_rl.sources.demo.make_pendulum [FILE]``.
+
+Real rollouts of Gymnasium's Pendulum-v1 by three policies of different quality, in D4RL's own layout. The same
+versions of Gymnasium, numpy and h5py write the same bytes. Needs ``pip install 'datasets-rl[test]'``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["POLICIES", "columns", "write"]
+
+_Policy = Callable[[float, float, np.random.Generator], float]
+_Row = dict[str, Any]
+
+_EPISODES = 75
+_SEED = 20
+_TORQUE = 2.0
+_UPRIGHT_ENERGY = 5.0  # of Pendulum-v1's rod: m = 1, l = 1, g = 10
+_GAINS = {"energy": 2.0, "angle": 12.0, "speed": 3.0, "catch": 0.5}
+_WEAK_NOISE = 1.5
+
+
+def _random(angle: float, speed: float, generator: np.random.Generator) -> float:  # noqa: ARG001 - a policy's signature
+    """Push with any torque."""
+    return float(generator.uniform(-_TORQUE, _TORQUE))
+
+
+def _weak(angle: float, speed: float, generator: np.random.Generator) -> float:
+    """Swing up with a trembling hand, and never catch the rod."""
+    return _swing(angle, speed) * 0.3 + float(generator.normal(0, _WEAK_NOISE))
+
+
+def _good(angle: float, speed: float, generator: np.random.Generator) -> float:  # noqa: ARG001 - a policy's signature
+    """Swing up by energy, then hold the rod upright."""
+    if abs(angle) < _GAINS["catch"]:
+        return -_GAINS["angle"] * angle - _GAINS["speed"] * speed
+    return _swing(angle, speed)
+
+
+def _swing(angle: float, speed: float) -> float:
+    energy = speed * speed / 6 + _UPRIGHT_ENERGY * float(np.cos(angle))
+    return _GAINS["energy"] * (_UPRIGHT_ENERGY - energy) * (1.0 if speed >= 0 else -1.0)
+
+
+POLICIES: Mapping[str, _Policy] = {"random": _random, "weak": _weak, "good": _good}
+
+
+def columns(episodes: int = _EPISODES, seed: int = _SEED) -> dict[str, NDArray[np.generic]]:
+    """Roll out the policies in turn.
+
+    Args:
+        episodes: How many; each lasts 200 steps.
+        seed: Of the first episode.
+
+    Returns:
+        D4RL's columns, [200 * episodes, ...].
+    """
+    env = gymnasium.make("Pendulum-v1")
+    rows: list[_Row] = []
+    for number in range(episodes):
+        kind = number % len(POLICIES)
+        rows.extend(_episode(env, kind, seed + number))
+    env.close()
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def _episode(env: Any, kind: int, seed: int) -> list[_Row]:
+    policy = list(POLICIES.values())[kind]
+    generator = np.random.default_rng(seed)
+    state, _ = env.reset(seed=seed)
+    rows: list[_Row] = []
+    timeout = False
+    while not timeout:
+        angle, speed = (float(value) for value in env.unwrapped.state)
+        wrapped = (angle + np.pi) % (2 * np.pi) - np.pi
+        action = np.array([np.clip(policy(wrapped, speed, generator), -_TORQUE, _TORQUE)], np.float32)
+        following, reward, terminal, timeout, _ = env.step(action)
+        rows.append(
+            {
+                "observations": np.float32(state),
+                "actions": action,
+                "rewards": np.float32(reward),
+                "terminals": np.bool_(terminal),
+                "timeouts": np.bool_(timeout),
+                "next_observations": np.float32(following),
+                "infos/qpos": np.array([angle], np.float32),
+                "infos/qvel": np.array([speed], np.float32),
+                "infos/policy": np.int8(kind),
+            }
+        )
+        state = following
+    return rows
+
+
+def write(path: Path, data: Mapping[str, NDArray[np.generic]]) -> None:
+    """Write the columns, and what made them, as D4RL's generators do."""
+    with h5py.File(path, "w", libver=("earliest", "v108")) as file:
+        for name, array in data.items():
+            file.create_dataset(name, data=array, compression="gzip", compression_opts=9, shuffle=True)
+        file["metadata/algorithm"] = np.bytes_(b"mixture of random, weak and good")
+        file["metadata/environment"] = np.bytes_(b"Pendulum-v1")
+        for name, value in _GAINS.items():
+            file[f"metadata/policy/{name}_gain"] = np.float64(value)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).with_name("pendulum.hdf5"), columns())

@@ -1,0 +1,182 @@
+"""Files of one's own: a folder of npz, HDF5 or Parquet files with a ``dataset.toml`` that says what is in them.
+
+    rlds download local/gripper --from-local ~/data/gripper
+
+The id is any name. A folder above many such folders, here or on a server, can be named as a mirror of ``local``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
+from datasets_rl.sources.base import Contents, Entry, Recording, Selection, Shard, Source
+from datasets_rl.sources.local.description import ENDINGS, FILE, Description, no_choice
+from datasets_rl.sources.selection import read_numbers
+
+if TYPE_CHECKING:
+    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.ted.table import EpisodeTable
+
+__all__ = ["SOURCE", "Local"]
+
+_ID = re.compile(r"(?:\w[-\w.]*/)*\w[-\w.]*", re.ASCII)
+_SHARD_BYTES = 64 << 20
+_MAGIC = {"hdf5": b"\x89HDF\r\n\x1a\n", "npz": b"PK", "parquet": b"PAR1"}
+_KINDS = {"hdf5": "HDF5", "npz": "npz", "parquet": "Parquet"}
+
+
+class Local(Source):
+    """Any name, for a folder of the user's own."""
+
+    name = "local"
+    restated = frozenset({"licence", "citation", "homepage", "faults"})
+    selects = frozenset({"episodes"})
+
+    def ids(self) -> Sequence[str]:
+        """Return nothing: which datasets a user has is not known before they are named."""
+        return ()
+
+    def entry(self, name: str) -> Entry:
+        """Return an entry without facts: those are in the folder.
+
+        Raises:
+            UnknownIdError: If it is no name: letters, digits, dots, dashes and underscores, joined by slashes.
+        """
+        if not _ID.fullmatch(name):
+            raise UnknownIdError(
+                f"{self.name}/{name}", known="names of letters, digits, '.', '-' and '_', joined by '/'"
+            )
+        return Entry(self.name, name)
+
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Contents:
+        """Read the description, and put the files into shards."""
+        entry = self.entry(name)
+        try:
+            folder = upstream.folder(name, ())
+        except FetchError as error:
+            error.hint = f"give the folder that has the files and a {FILE}: --from-local DIR"
+            raise
+        inside = {asset.path.removeprefix(f"{name}/"): asset for asset in folder.assets}
+        if FILE not in inside:
+            raise _undescribed(entry, inside)
+        document = _parsed(upstream.text(inside[FILE]), entry.id)
+        said = Description.read(document, entry.id)
+        form, paths = said.data(inside, entry.id)
+        numbers = _chosen(selection, said, len(paths))
+        data = {
+            paths[number]: (number, replace(inside[paths[number]], magic=_MAGIC[form], kind=_KINDS[form]))
+            for number in numbers
+            if selection.keeps_file(inside[paths[number]].path)
+        }
+        if not data:
+            raise InvalidArgumentError(
+                f"no file is left of {len(paths):,}", hint=f"the first one is {inside[paths[0]].path}"
+            )
+        first = next(iter(data))
+        described = replace(
+            entry,
+            title=said.name,
+            licence=said.licence,
+            citation=said.citation,
+            homepage=said.homepage,
+            faults=said.faults,
+        )
+        return Contents(
+            (inside[FILE], *(asset for _, asset in data.values())),
+            tuple(_grouped(data)),
+            common=(inside[FILE].path, inside[first].path),
+            facts={
+                "document": document,
+                "format": form,
+                "first": first,
+                "keys": list(selection.keys),
+                "chosen": bool(selection.episodes),
+            },
+            entry=described,
+            revision=folder.revision,
+        )
+
+    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
+        """Open the files of a shard."""
+        from datasets_rl.sources.local.reader import LocalRecording
+
+        known = facts or {}
+        return LocalRecording(
+            f"{self.name}/{name}",
+            Description.read(known["document"], f"{self.name}/{name}"),
+            known["format"],
+            {path.removeprefix(f"{name}/"): Path(place) for path, place in files.items()},
+            known["first"],
+            known["keys"],
+            chosen=known.get("chosen", False),
+        )
+
+    def compare(
+        self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
+    ) -> list[str]:
+        """Compare a converted dataset with its raw files, column by column."""
+        from datasets_rl.sources.local.compare import compare
+
+        inside = {path.removeprefix(f"{name}/"): Path(place) for path, place in files.items()}
+        what = f"{self.name}/{name}"
+        if FILE not in inside or episodes is None:
+            return [f"the manifest of {what} names no {FILE} among its raw files"]
+        said = Description.read(_parsed(inside[FILE].read_text("utf-8"), what), what)
+        form, paths = said.data(inside, what)
+        return compare([(path, inside[path]) for path in paths], form, said, column, episodes)
+
+
+def _parsed(text: str, what: str) -> dict[str, Any]:
+    from datasets_rl.read.toml import parse_toml
+
+    try:
+        return parse_toml(text)
+    except ValueError as error:
+        raise ConversionError(what, [f"{FILE} cannot be read as TOML: {error}"]) from error
+
+
+def _chosen(selection: Selection, said: Description, total: int) -> list[int]:
+    """Return the numbers of the files that have the episodes that are wanted."""
+    # Where the description leaves it out, the first file tells whether a file is an episode.
+    if selection.episodes and said.by not in {"file", ""}:
+        raise no_choice(said.by)
+    return read_numbers(selection.episodes, total)
+
+
+def _grouped(data: Mapping[str, tuple[int, Asset]]) -> Iterator[Shard]:
+    """Put as many files into a shard as make it worth a commit."""
+    group: list[str] = []
+    size = 0
+    for name, (_, asset) in data.items():
+        if group and size + (asset.size or 0) > _SHARD_BYTES:
+            yield _shard(group, data)
+            group, size = [], 0
+        group.append(name)
+        size += asset.size or 0
+    yield _shard(group, data)
+
+
+def _shard(group: Sequence[str], data: Mapping[str, tuple[int, Asset]]) -> Shard:
+    return Shard(tuple(data[name][1].path for name in group), [[name, data[name][0]] for name in group])
+
+
+def _undescribed(entry: Entry, inside: Mapping[str, Asset]) -> ConversionError:
+    """Make the error for a folder without a description: one to copy, filled with what was found."""
+    endings = tuple(end for ends in ENDINGS.values() for end in ends)
+    data = [path for path in inside if path.lower().endswith(endings)]
+    if not data:
+        shown = ", ".join(sorted(inside)[:5])
+        return ConversionError(entry.id, [f"it has neither {FILE} nor an npz, HDF5 or Parquet file, but {shown}"])
+    from datasets_rl.sources.local.template import template
+
+    text = template(entry.name, {path: inside[path] for path in data})
+    return ConversionError(entry.id, [f"it has no {FILE}"], hint=f"put one beside the files, such as\n\n{text}")
+
+
+SOURCE = Local()

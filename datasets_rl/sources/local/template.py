@@ -1,0 +1,71 @@
+"""A ``dataset.toml`` to begin with, from what is found in the files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from datasets_rl.errors import ConversionError, InvalidArgumentError
+from datasets_rl.fetch.schemes import NotThere, scheme_of
+from datasets_rl.sources.local.description import Description, usual
+from datasets_rl.sources.local.files import Array, open_arrays
+from datasets_rl.ted.keys import NEXT, dotted
+
+if TYPE_CHECKING:
+    from datasets_rl.fetch.asset import Asset
+
+__all__ = ["template"]
+
+
+def template(name: str, data: Mapping[str, Asset]) -> str:
+    """Write a description of files that have none.
+
+    Args:
+        name: The id within the source.
+        data: The files by path; the first one is looked into if it lies on this machine.
+    """
+    try:
+        form, paths = Description().data(data, name)
+    except ConversionError:
+        form, paths = "", sorted(data)
+    lines = [f"name = {json.dumps(name)}", f'format = "{form or "npz"}"', 'licence = ""']
+    lines += [f"# files = [{json.dumps(paths[0])}]    # of several formats, say which files"] if not form else []
+    arrays = _arrays(data[paths[0]], form, paths[0]) if form else {}
+    if not arrays:
+        return "\n".join(lines)
+    by, marks = Description().told(arrays, Description().of(arrays))
+    lines += ["", "[episodes]", f'by = "{by}"' + " " * 20 + "# or file, flags, column, lengths, ends"]
+    lines += [f"array = {json.dumps(marks)}"] if marks else []
+    return "\n".join([*lines, "", "[fields]", *_fields(arrays, marks)])
+
+
+def _fields(arrays: Mapping[str, Array], marks: str) -> Iterator[str]:
+    keys = usual(arrays)
+    for array, key in keys.items():
+        short = key[1:] if key[0] == NEXT and key[1] != "observation" else key
+        yield f"{dotted(short)} = {json.dumps(array)}    # {arrays[array]}"
+    for root in ("observation", "action", "reward"):
+        if not any(root in key[:2] for key in keys.values()):
+            yield f"# {root} = ..."
+    for array in arrays:
+        if array not in keys and array != marks:
+            yield f"# ... = {json.dumps(array)}    # {arrays[array]}"
+
+
+def _arrays(asset: Asset, form: str, name: str) -> Mapping[str, Array]:
+    try:
+        scheme = scheme_of(asset.urls[0])
+        place = scheme.resolve(asset.urls[0], _never) if scheme.IN_PLACE else None
+        if not isinstance(place, Path):
+            return {}
+        with open_arrays(place, form, name) as file:
+            return file.arrays
+    except (InvalidArgumentError, NotThere, ConversionError):
+        return {}
+
+
+def _never(url: str, headers: object) -> Mapping[str, str]:
+    del headers
+    raise NotThere(f"no request is made for {url}")

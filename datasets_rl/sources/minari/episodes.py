@@ -1,0 +1,449 @@
+"""Episodes as Minari stores them: an HDF5 file of groups, or a folder an episode with an Arrow or Parquet table.
+
+    HDF5      observations [N + 1], actions [N], rewards [N], terminations [N], truncations [N], infos [N + 1] or [N]
+    tables    every column [N + 1]: actions, rewards and flags have a row of padding at the end, which is cut
+
+What a column holds is decided by what is stored, and not by what the space or the metadata says: images are JPEG or
+raw, whatever ``jpeg_encoding`` is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t
+from numpy.typing import NDArray
+
+from datasets_rl.errors import MissingDependencyError
+from datasets_rl.read import images
+from datasets_rl.read.hdf5 import CHUNK_GRACE, LIBRARY_ERRORS, chunk_issues, library_errors
+from datasets_rl.sources.minari.spaces import Leaf
+from datasets_rl.ted.episode import Texts
+from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
+
+__all__ = ["Faults", "Hdf5Episodes", "Linked", "RawEpisode", "Stored", "TableEpisodes", "cleaned"]
+
+_ROOTS: Mapping[str, Key] = {
+    "observations": ("observation",),
+    "actions": ("action",),
+    "infos": ("info",),
+    "rewards": NEXT_REWARD,
+    "terminations": NEXT_TERMINATED,
+    "truncations": NEXT_TRUNCATED,
+}
+_JPEG = b"\xff\xd8\xff"
+_DEEPEST = 16
+_SHRUNK_MOST = 1100  # deflate cannot shrink anything more than 1032-fold
+
+
+class Faults(Exception):
+    """What is wrong with an episode; the arguments say it, a sentence each."""
+
+
+class Linked(Faults):
+    """The data lie elsewhere, maybe in another file: nobody knows what lies there on this machine."""
+
+
+class Stored(ABC):
+    """A column of one episode, before it is read."""
+
+    length: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    """Axes of one row."""
+    kind: str = "numbers"
+    """``numbers``, ``jpeg`` or ``text``."""
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> NDArray[Any] | Texts:
+        """Return the rows [start, stop).
+
+        Raises:
+            ConversionError: If images are damaged, or of another size than the space says.
+        """
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row in memory."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class RawEpisode:
+    """One episode, opened."""
+
+    number: int
+    columns: Mapping[Key, Stored]
+    steps: int | None
+    """What the episode's own metadata says."""
+    seed: int | None
+
+
+def cleaned(names: Sequence[str]) -> Key:
+    """Make a key of names: dots, which separate the names of a key, become underscores."""
+    return tuple(name.replace(".", "_").replace("\\", "_") or "_" for name in names)
+
+
+class Hdf5Episodes:
+    """The episodes of a main_data.hdf5.
+
+    The way to every column is found in the first episode that is read; another one costs an opening a column.
+
+    Args:
+        path: The file.
+        leaves: The leaves of the spaces by key, where the metadata has them.
+    """
+
+    def __init__(self, path: Path, leaves: Mapping[Key, Leaf]) -> None:
+        self.leaves = leaves
+        self._name = path.name
+        with library_errors(path.name):
+            self._file = h5py.File(path, "r", locking=False)
+        self._columns: dict[Key, bytes] = {}
+        self._groups: dict[bytes, int] = {}
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """The metadata that versions before 0.5 keep in the file itself."""
+        with library_errors(self._name):
+            raw = dict(self._file.attrs)
+        found = {}
+        for name, value in raw.items():
+            plain = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+            found[name] = plain.item() if isinstance(plain, np.generic) else plain
+        return found
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """The numbers of the episodes, ascending: by name, episode_10 would come before episode_2."""
+        with library_errors(self._name):
+            names = [name for name in self._file if name.startswith("episode_")]
+        return sorted(int(name[8:]) for name in names if name[8:].isdecimal())
+
+    def read(self, number: int) -> RawEpisode:
+        """Open an episode.
+
+        Raises:
+            Faults: If it is not there, or has other columns than the first one; `Linked` if it is in another file.
+        """
+        name = f"episode_{number}".encode()
+        try:
+            group = h5g.open(_itself(self._file.id, name), name)
+            if not self._columns:
+                self._find(group, b"", ())
+            for path, count in self._groups.items():
+                there = h5g.open(_itself(group, path), path) if path else group
+                if there.get_num_objs() != count:
+                    raise Faults(
+                        f"{path.decode() or 'it'} has {there.get_num_objs()} members; the first episode {count}"
+                    )
+            columns = {key: self._column(group, path, key) for key, path in self._columns.items()}
+            return RawEpisode(number, columns, _attribute(group, b"total_steps"), _attribute(group, b"seed"))
+        except LIBRARY_ERRORS as error:
+            raise Faults(f"HDF5 says: {error}") from error
+
+    def _find(self, group: Any, path: bytes, names: tuple[str, ...]) -> None:
+        """Note the way to every column below a group, and how many members each group has."""
+        self._groups[path] = group.get_num_objs()
+        for number in range(group.get_num_objs()):
+            member = group.get_objname_by_idx(number)
+            way = (*names, member.decode("utf-8"))
+            full = b"/".join(filter(None, (path, member)))
+            found = h5o.open(_itself(group, member), member)
+            if len(way) > _DEEPEST:
+                raise Faults(f"{full.decode()} lies {len(way)} groups deep; expected at most {_DEEPEST}")
+            if isinstance(found, h5g.GroupID):
+                self._find(found, full, way)
+            elif isinstance(found, h5d.DatasetID):
+                key = (*_ROOTS.get(way[0], (way[0],)), *way[1:])
+                self._columns[cleaned(key)] = full
+
+    def _column(self, group: Any, path: bytes, key: Key) -> Stored:
+        return _Hdf5Column(path.decode(), h5d.open(_itself(group, path), path), self.leaves.get(key))
+
+
+def _itself(group: Any, path: bytes) -> Any:
+    """Return the group, if what lies there below it is the data itself.
+
+    Where a link leads is up to HDF5: if there is no file of that path, it takes one of that name beside this file, and
+    all of Minari's have one name.
+    """
+    if group.links.get_info(path).type != h5l.TYPE_HARD:
+        raise Linked(f"{path.decode()} is a link; expected the data itself")
+    return group
+
+
+@dataclass(frozen=True, slots=True)
+class _Type:
+    """What a type of HDF5 means."""
+
+    size: int
+    """Bytes of a value in the file."""
+    dtype: np.dtype[Any]
+    """In this machine's byte order."""
+    memory: Any
+    """The type of HDF5 that this is."""
+    text: bool
+    vlen: np.dtype[Any] | None
+    """Of the elements, where each value is an array of any length."""
+
+
+def _type(stored: Any) -> _Type:
+    return _meaning(stored.get_type().encode())
+
+
+@lru_cache(maxsize=256)
+def _meaning(encoded: bytes) -> _Type:
+    # To ask for it costs as much as to open the dataset, and a dataset has a few types for its thousands of episodes.
+    kind = h5t.decode(encoded)
+    dtype = kind.dtype
+    text = h5py.check_string_dtype(dtype) is not None
+    native = dtype.newbyteorder("=")
+    return _Type(kind.get_size(), native, h5t.py_create(native), text, h5py.check_vlen_dtype(dtype))
+
+
+class _Hdf5Column(Stored):
+    """A dataset of the file."""
+
+    def __init__(self, name: str, dataset: Any, leaf: Leaf | None) -> None:
+        shape: tuple[int, ...] = dataset.shape
+        kind = _type(dataset)
+        if not shape:
+            raise Faults(f"{name} is a single value; expected a row for each step")
+        declared, stored = kind.size * math.prod(shape), dataset.get_storage_size()
+        # Data in other files, or that was never written, takes no room here either.
+        if stored * _SHRUNK_MOST < declared:
+            raise Faults(f"{name} declares {list(shape)}, {declared:,} bytes, but stores {stored:,}")
+        # To ask for the chunks costs more than to open the dataset, and few bytes never inflate to a large one.
+        if stored * _SHRUNK_MOST > CHUNK_GRACE and (
+            faults := [*chunk_issues(name, shape, _chunks(dataset), kind.size)]
+        ):
+            raise Faults(*faults)
+        self._name = name
+        self._dataset = dataset
+        self._memory = kind.memory
+        self.length, self.shape, self.dtype = shape[0], shape[1:], kind.dtype
+        objects = kind.dtype.kind == "O"
+        if kind.text:
+            self.kind, self.shape, self.dtype = "text", (), np.dtype(np.int32)
+            if len(shape) != 1:
+                raise Faults(f"{name} holds texts in {list(shape)}; expected one a step")
+        elif not self.length:
+            pass  # no first value tells whether it is an image
+        elif objects or (kind.dtype == np.uint8 and len(shape) == 2 and self._may_be_jpeg(leaf)):
+            if objects and kind.vlen != np.uint8:
+                raise Faults(f"{name} holds objects; expected numbers, texts or JPEG images")
+            if objects or self._encoded(0).startswith(_JPEG):
+                self.kind, self.dtype = "jpeg", np.dtype(np.uint8)
+                self.shape = _image_shape(self._encoded(0), name, leaf)
+
+    @staticmethod
+    def _may_be_jpeg(leaf: Leaf | None) -> bool:
+        # A frame of two axes has three with time; infos have no space, and their first bytes tell.
+        return leaf is None or len(leaf.shape) != 1
+
+    def _encoded(self, row: int) -> bytes:
+        return bytes(h5py.Dataset(self._dataset)[row])
+
+    def read(self, start: int, stop: int) -> NDArray[Any] | Texts:
+        with library_errors(self._name, f"rows {start:,} to {stop - 1:,}: "):
+            if self.kind == "numbers" and (start, stop) == (0, self.length):
+                whole: NDArray[Any] = np.empty((self.length, *self.shape), self.dtype)
+                self._dataset.read(h5s.ALL, h5s.ALL, whole, self._memory)
+                return whole
+            rows = h5py.Dataset(self._dataset)[start:stop]
+        if self.kind == "numbers":
+            return np.asarray(rows, self.dtype)
+        if self.kind == "text":
+            return Texts.of([_text(one, self._name) for one in rows.tolist()])
+        return _decoded([bytes(one) for one in rows], self.shape, self._name)
+
+
+def _chunks(dataset: Any) -> tuple[int, ...] | None:
+    layout = dataset.get_create_plist()
+    return layout.get_chunk() if layout.get_layout() == h5d.CHUNKED else None
+
+
+def _attribute(group: Any, name: bytes) -> int | None:
+    """Return a whole number among the attributes; seeds have up to 64 bits."""
+    if not h5a.exists(group, name):
+        return None
+    attribute = h5a.open(group, name)
+    kind, shape = _type(attribute), attribute.shape
+    if kind.dtype.kind not in "iu" or shape not in {(), (1,)}:
+        return None
+    value: NDArray[Any] = np.empty(shape, kind.dtype)
+    attribute.read(value, kind.memory)
+    return int(value.reshape(-1)[0])
+
+
+class TableEpisodes:
+    """The episodes of folders with a table each.
+
+    Args:
+        files: The files of some episodes by path.
+        leaves: The leaves of the spaces by key; tables are flat, and only the spaces say how values lie in them.
+        what: The dataset, for messages.
+    """
+
+    def __init__(self, files: Mapping[str, Path], leaves: Mapping[Key, Leaf], what: str) -> None:
+        self.leaves = leaves
+        self._what = what
+        self._tables: dict[int, Path] = {}
+        self._metadata: dict[int, Path] = {}
+        for path, place in files.items():
+            folder, _, name = path.rpartition("/")
+            number = folder.rpartition("/")[2].rpartition("=")[2]
+            if number.isdecimal():
+                (self._metadata if name == "metadata.json" else self._tables)[int(number)] = place
+
+    def close(self) -> None:
+        """Do nothing: a file is open only while it is read."""
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the episodes that are there, ascending."""
+        return sorted(self._tables)
+
+    def read(self, number: int) -> RawEpisode:
+        """Read an episode.
+
+        Raises:
+            Faults: If it is not there, or is no such table.
+        """
+        if number not in self._tables:
+            raise Faults("it is not there")
+        table = _read_table(self._tables[number])
+        columns: dict[Key, Stored] = {}
+        for name in table.schema.names:
+            if name != "episode_id":
+                array = table.column(name).combine_chunks()
+                padded = name in {"actions", "rewards", "terminations", "truncations"}
+                columns.update(self._flattened(array, _ROOTS.get(name, (name,)), None, cut=padded))
+        facts = _json(self._metadata[number]) if number in self._metadata else {}
+        steps, seed = (value if isinstance(value := facts.get(name), int) else None for name in ("total_steps", "seed"))
+        return RawEpisode(number, columns, steps, seed)
+
+    def _flattened(self, array: Any, names: Key, about: Any, *, cut: bool) -> Iterator[tuple[Key, Stored]]:
+        import pyarrow as pa
+
+        if pa.types.is_struct(array.type):
+            for number in range(array.type.num_fields):
+                inner = array.type.field(number)
+                # A Tuple is a struct of "0", "1", ...; in HDF5 its members are called otherwise.
+                key = (*names, f"_index_{inner.name}" if self._is_tuple(names) else inner.name)
+                yield from self._flattened(array.field(number), key, inner, cut=cut)
+            return
+        key = cleaned(names)
+        yield key, _TableColumn(".".join(names), array[: len(array) - 1] if cut else array, self.leaves.get(key), about)
+
+    def _is_tuple(self, names: Key) -> bool:
+        key = cleaned(names)
+        return any(one[: len(key) + 1] == (*key, "_index_0") for one in self.leaves)
+
+
+class _TableColumn(Stored):
+    """A flat column of a table."""
+
+    def __init__(self, name: str, array: Any, leaf: Leaf | None, about: Any) -> None:
+        import pyarrow as pa
+
+        kind = array.type
+        self._name = name
+        self._array = array
+        self._listed = False
+        self.length = len(array)
+        if array.null_count:
+            raise Faults(f"{name} has {array.null_count:,} rows without a value")
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            self.kind, self.shape, self.dtype = "text", (), np.dtype(np.int32)
+        elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            self.kind, self.dtype = "jpeg", np.dtype(np.uint8)
+            self.shape = _image_shape(array[0].as_py(), name, leaf)
+        elif pa.types.is_fixed_size_list(kind):
+            self.shape = self._axes(kind.list_size, leaf, about)
+            self._listed = True
+            self.dtype = np.dtype(kind.value_type.to_pandas_dtype())
+        else:
+            self.shape = ()
+            self.dtype = np.dtype(kind.to_pandas_dtype())
+        if self.dtype.kind not in "biuf":
+            raise Faults(f"{name} holds {kind}; expected numbers, texts or JPEG images")
+
+    def _axes(self, size: int, leaf: Leaf | None, about: Any) -> tuple[int, ...]:
+        said = (about.metadata or {}).get(b"shape") if about is not None else None
+        shape = leaf.shape if leaf is not None else (size,)
+        if leaf is None and said is not None:
+            shape = tuple(int(one) for one in said.decode().split(",") if one)
+        if int(np.prod(shape, dtype=np.int64)) != size:
+            raise Faults(f"{self._name} has {size} values a step; expected {list(shape)}")
+        return shape
+
+    def read(self, start: int, stop: int) -> NDArray[Any] | Texts:
+        rows = self._array[start:stop]
+        if self.kind == "text":
+            return Texts.of(rows.to_pylist())
+        if self.kind == "jpeg":
+            return _decoded(rows.to_pylist(), self.shape, self._name)
+        flat = rows.flatten() if self._listed else rows
+        return np.asarray(flat.to_numpy(zero_copy_only=False), self.dtype).reshape(stop - start, *self.shape)
+
+
+def _read_table(path: Path) -> Any:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingDependencyError("pyarrow", "pyarrow", "an Arrow or Parquet dataset of Minari") from error
+    try:
+        if path.suffix == ".parquet":
+            return parquet.ParquetFile(path).read()
+        with pa.OSFile(str(path)) as stream:
+            return pa.ipc.open_file(stream).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise Faults(f"{path.name} cannot be read: {error}") from error
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise Faults(f"its metadata.json is no JSON: {error}") from error
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: Any, name: str) -> str:
+    try:
+        return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError as error:
+        raise Faults(f"{name} holds a text that is not UTF-8: {error}") from error
+
+
+def _image_shape(encoded: bytes, name: str, leaf: Leaf | None) -> tuple[int, ...]:
+    if not encoded.startswith(_JPEG):
+        raise Faults(f"{name} begins with {encoded[:8].hex(' ')}; expected a JPEG image")
+    rows, columns, channels = images.header(encoded, name).shape
+    shape = (rows, columns) if channels == 1 else (rows, columns, channels)
+    if leaf is not None and leaf.shape not in {shape, (*shape, 1)}:
+        raise Faults(f"{name} decodes to {list(shape)}; the space says {list(leaf.shape)}")
+    return leaf.shape if leaf is not None else shape
+
+
+def _decoded(encoded: Sequence[bytes], shape: tuple[int, ...], name: str) -> NDArray[np.uint8]:
+    out: NDArray[np.uint8] = np.empty((len(encoded), *shape), np.uint8)
+    # A grey image has no axis for its one channel.
+    images.decode(encoded, out if out.ndim == 4 else out[..., None], name)
+    return out

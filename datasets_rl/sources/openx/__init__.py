@@ -1,0 +1,330 @@
+"""Open X-Embodiment: the episodes of many robots, as their authors published them and on a mirror.
+
+    <id>/<version>/features.json, dataset_info.json, <id>-<split>.tfrecord-00000-of-00008        Google's buckets
+    <id>/<id>_00000.tar                                                                     the hub: pickled episodes
+
+The records say of what types their values are, how many episodes each file has, and carry checksums. The mirror has one
+split, and is asked where the buckets do not answer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
+from datasets_rl.sources.base import Contents, Entry, Recording, Selection, Shard, Source
+from datasets_rl.sources.selection import Numbers, Option, read_numbers
+from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
+
+if TYPE_CHECKING:
+    from datasets_rl.fetch.asset import Asset, Folder
+    from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.read.tfds import Schema
+    from datasets_rl.ted.table import EpisodeTable
+
+__all__ = ["SOURCE", "OpenX"]
+
+_ID = re.compile(r"[A-Za-z0-9_]+")
+_TRAIN = "train"
+_SHARD_BYTES = 64 << 20
+_SMALLER = {"jpeg": 0.12, "png": 0.6}  # a guess, for the estimate of --dry-run: encoded bytes for each byte of pixels
+_EPISODES_MOST = 1 << 24  # of a split; the largest known has 580,392
+_RECORDS = re.compile(r".*/[^/]+?-(?P<split>[^/-]+)\.tfrecord-(?P<number>\d{5})-of-(?P<count>\d{5})")
+
+
+class OpenX(Source):
+    """Every set that lies beside those of the collection; the catalog has the ones known to exist."""
+
+    name = "openx"
+    restated = frozenset({"citation", "faults"})
+    selects = frozenset({"episodes"})
+    options = (
+        Option("upstream", "The records in Google's buckets, or their mirror on the hub.", choices=("rlds", "hub")),
+        Option("split", "Of the records: train (the default), test or val.", _TRAIN),
+        Option(
+            "images",
+            "Pixels, or PNG and JPEG that are decoded when sampled.",
+            "decoded",
+            choices=("decoded", "encoded"),
+        ),
+        Option(
+            "last-step",
+            "The last step is the state after the last action (observation), or has an action too (transition).",
+            "observation",
+            choices=("observation", "transition"),
+        ),
+    )
+
+    def ids(self) -> Sequence[str]:
+        """Return the ids that are known without asking the upstream, sorted."""
+        return sorted(self.catalog["ids"])
+
+    def entry(self, name: str) -> Entry:
+        """Return what is known of an id; no network.
+
+        Raises:
+            UnknownIdError: If it can be no id: letters, digits and underscores.
+        """
+        if not _ID.fullmatch(name):
+            raise self.unknown(name)
+        catalog = self.catalog
+        known = catalog["ids"].get(name, {})
+        train = known.get("splits", {}).get(_TRAIN, {})
+        return Entry(
+            source=self.name,
+            name=name,
+            title=f"{train['episodes']:,} episodes of a robot" if train else "",
+            bytes=train.get("bytes"),
+            licence=catalog["licence"],
+            citation=catalog["citation"],
+            homepage=catalog["homepage"],
+            facts=known,
+        )
+
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Contents:
+        """Choose the newest version, and cut its files into shards."""
+        entry = self.entry(name)
+        folder = self._folder(name, selection, upstream)
+        facts = {
+            "keys": list(selection.keys),
+            "images": selection.options.get("images") or "decoded",
+            "last": selection.options.get("last-step") or "observation",
+        }
+        version = _newest(folder)
+        if version is not None and selection.options.get("upstream") != "hub":
+            return _of_records(entry, folder, version, selection, upstream, facts)
+        return _of_archives(entry, folder, selection, facts)
+
+    def _folder(self, name: str, selection: Selection, upstream: Upstream) -> Folder:
+        wanted, split = selection.options.get("upstream"), selection.options.get("split") or _TRAIN
+        if wanted == "hub" and split != _TRAIN:
+            raise InvalidArgumentError(
+                f"split is {split!r}; the mirror has only {_TRAIN}", hint="--upstream rlds has all"
+            )
+        records = [url.format(id=name) for url in self.catalog["rlds"]]
+        mirror = [self.catalog["hub"].format(id=name)] if split == _TRAIN else []
+        try:
+            return upstream.folder(name, {"rlds": records, "hub": mirror}.get(wanted or "", records + mirror))
+        except FetchError as error:
+            if name not in self.catalog["ids"]:
+                near = self.unknown(name).nearest
+                error.hint = f"it is no id that this version knows; near to it: {', '.join(near) or 'none'}"
+            raise
+
+    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
+        """Open the files of a shard."""
+        from datasets_rl.sources.openx.reader import OpenXRecording
+
+        return OpenXRecording(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, facts or {})
+
+    def compare(
+        self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
+    ) -> list[str]:
+        """Compare a converted dataset with its raw files, column by column."""
+        from datasets_rl.sources.openx.compare import compare
+
+        del name
+        return [] if episodes is None else compare(files, column, episodes)
+
+
+def _newest(folder: Folder) -> str | None:
+    """Return the folder of the newest version of the records; None if there are no records."""
+    found = [asset.path.rpartition("/")[0] for asset in folder.assets if asset.path.endswith("/features.json")]
+    return max(found, key=_version, default=None)
+
+
+def _version(place: str) -> tuple[int, ...]:
+    numbers = place.rpartition("/")[2].split(".")
+    return tuple(map(int, numbers)) if all(number.isdecimal() for number in numbers) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of episodes, and those that are wanted of it."""
+
+    asset: Asset
+    first: int
+    """The number of its first episode."""
+    count: int
+    """How many episodes it has."""
+    rows: Sequence[int] | None
+    """The wanted ones, by their place in the file; None for all."""
+
+    @property
+    def part(self) -> dict[str, Any]:
+        """What the reader is told."""
+        rows = None if self.rows is None else list(self.rows)
+        return {"path": self.asset.path, "first": self.first, "count": self.count, "rows": rows}
+
+
+def _chosen(assets: Sequence[Asset], lengths: Sequence[int], selection: Selection) -> Iterator[_File]:
+    """Leave out the files that have no wanted episode."""
+    total = sum(lengths)
+    wanted = read_numbers(selection.episodes, total) if selection.episodes else None
+    at = 0
+    for asset, count, stop in zip(assets, lengths, accumulate(lengths), strict=True):
+        first, rows = stop - count, None
+        if wanted is not None:
+            start = at
+            while at < len(wanted) and wanted[at] < stop:
+                at += 1
+            rows = [number - first for number in wanted[start:at]]
+        if count and rows != []:
+            yield _File(asset, first, count, rows)
+
+
+def _of_records(
+    entry: Entry, folder: Folder, place: str, selection: Selection, upstream: Upstream, facts: Mapping[str, Any]
+) -> Contents:
+    split = selection.options.get("split") or _TRAIN
+    inside = {asset.path: asset for asset in folder.assets if asset.path.startswith(f"{place}/")}
+    features, described = (inside.get(f"{place}/{name}") for name in ("features.json", "dataset_info.json"))
+    if features is None or described is None:
+        raise ConversionError(entry.id, [f"{place} has no dataset_info.json, which says how many episodes there are"])
+    info, lengths = _info(upstream.text(described), entry, split)
+    found: dict[int, Asset] = {}
+    for path, asset in inside.items():
+        named = _RECORDS.fullmatch(path)
+        if named is not None and named["split"] == split and int(named["count"]) == len(lengths):
+            found[int(named["number"])] = replace(asset, kind="TFRecord")
+    faults = []
+    if not found:
+        faults.append(f"{place} has no file of the split {split} in {len(lengths)} pieces, as dataset_info.json says")
+    stand_ins = [found.get(number, described) for number in range(len(lengths))]
+    chosen = list(_chosen(stand_ins, lengths, selection)) if found else []
+    wanted = {file.first for file in chosen}
+    starts = [stop - count for stop, count in zip(accumulate(lengths), lengths, strict=True)]
+    lacking = [number for number, first in enumerate(starts) if first in wanted and lengths[number]]
+    faults += [
+        f"{place} lacks piece {number} of {len(lengths)} of {split}" for number in lacking if number not in found
+    ]
+    if faults:
+        raise ConversionError(entry.id, faults[:20])
+    metadata = {"version": place.rpartition("/")[2], "split": split, "upstream": "rlds"}
+    metadata |= {name: info[name] for name in ("name", "description") if isinstance(info.get(name), str)}
+    citation = info.get("citation")
+    from datasets_rl.read.tfds import Schema
+
+    schema = Schema(upstream.text(features), features.path)
+    return Contents(
+        (features, described, *(file.asset for file in chosen)),
+        tuple(_grouped(chosen)),
+        common=(features.path, described.path),
+        facts={**facts, "features": features.path, "metadata": metadata},
+        keys=_keys(schema),
+        growth=_growth(_step_bytes(schema), facts["images"]),
+        entry=replace(entry, citation=citation if isinstance(citation, str) and citation else entry.citation),
+        revision=folder.revision or metadata["version"],
+    )
+
+
+def _info(text: str, entry: Entry, split: str) -> tuple[dict[str, Any], list[int]]:
+    """Read dataset_info.json, trusting nothing in it.
+
+    Returns:
+        The document, and how many episodes each file of the split has.
+
+    Raises:
+        ConversionError: If it does not describe TFRecords; all faults at once.
+        InvalidArgumentError: If it has no such split.
+    """
+    try:
+        info = json.loads(text)
+        splits = {str(one["name"]): one for one in info["splits"]}
+    except (ValueError, RecursionError, TypeError, KeyError) as error:
+        problem = f"dataset_info.json does not describe splits: {type(error).__name__} {error}"
+        raise ConversionError(entry.id, [problem]) from error
+    faults = []
+    if (form := info.get("fileFormat", "tfrecord")) != "tfrecord":
+        faults.append(f"dataset_info.json: the files are of the format {form!r:.40}; expected tfrecord")
+    if not faults and split not in splits:
+        raise InvalidArgumentError(f"split is {split!r}; {entry.id} has {', '.join(sorted(splits)) or 'none'}")
+    said = splits.get(split, {}).get("shardLengths", [])
+    lengths = [int(one) for one in said if str(one).isdecimal()] if isinstance(said, list) else []
+    if not faults and (not lengths or len(lengths) != len(said)):
+        faults.append(f"dataset_info.json: shardLengths of {split} are {said!r:.60}; expected whole numbers")
+    if not faults and not 0 < sum(lengths) <= _EPISODES_MOST:
+        faults.append(
+            f"dataset_info.json: the split {split} has {sum(lengths):,} episodes; expected 1 to {_EPISODES_MOST:,}"
+        )
+    if faults:
+        raise ConversionError(entry.id, faults)
+    return info, lengths
+
+
+def _of_archives(entry: Entry, folder: Folder, selection: Selection, facts: Mapping[str, Any]) -> Contents:
+    assets = [replace(asset, kind="tar") for asset in folder.assets if asset.path.endswith(".tar")]
+    if not assets:
+        names = ", ".join(asset.path for asset in folder.assets[:5])
+        raise ConversionError(entry.id, [f"it has neither features.json nor tar archives, but {names}"])
+    numbers = Numbers.read(selection.episodes)
+    # No archive has to give more episodes than there are up to the last one wanted.
+    most = None if numbers is None else numbers.last + 1
+    return Contents(
+        tuple(assets),
+        tuple(Shard((asset.path,), [{"path": asset.path, "most": most}]) for asset in assets),
+        facts={**facts, "metadata": {"split": _TRAIN, "upstream": "hub"}},
+        entry=replace(entry, faults=(SOURCE.catalog["hub_fault"],)),
+        revision=folder.revision,
+        growth=_growth((1.0, 1 / _SMALLER["jpeg"], 1.0), facts["images"]),
+        numbers=numbers,
+    )
+
+
+def _growth(sizes: tuple[float, float, float], images: str) -> dict[str, float]:
+    fetched, decoded, encoded = sizes
+    growth = {"--images decoded": decoded / fetched, "--images encoded": encoded / fetched}
+    return dict(sorted(growth.items(), key=lambda item: not item[0].endswith(images)))
+
+
+def _keys(schema: Schema) -> list[Key]:
+    """Return every field of a step."""
+    from datasets_rl.sources.openx.episodes import paths_of
+    from datasets_rl.sources.openx.reader import stored_key
+
+    # Numbers of a whole episode become facts of it, and the flags of its end other flags.
+    paths = {name: path for name, path in paths_of(schema).items() if path not in {("is_last",), ("is_terminal",)}}
+    fields = [
+        path for name, path in paths.items() if name.startswith("steps/") or schema.leaves[name].kind != "numbers"
+    ]
+    return [*dict.fromkeys([*map(stored_key, fields), NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED])]
+
+
+def _step_bytes(schema: Schema) -> tuple[float, float, float]:
+    """Estimate what a step takes in a record, and stored with pictures decoded and with pictures kept encoded."""
+    fetched = decoded = encoded = 1.0
+    for leaf in schema.leaves.values():
+        size = math.prod(size or 1 for size in leaf.shape) * (leaf.dtype.itemsize if leaf.kind != "text" else 4)
+        small = size * _SMALLER[leaf.encoding or "jpeg"] if leaf.kind == "image" else size
+        wide = size * 2 if leaf.kind == "image" and leaf.dtype.itemsize == 2 else size  # depth becomes int32
+        fetched, decoded = fetched + small, decoded + wide
+        encoded += small if leaf.dtype.itemsize == 1 else wide
+    return fetched, decoded, encoded
+
+
+def _grouped(files: Sequence[_File]) -> Iterator[Shard]:
+    """Put as many files into a shard as make it worth a commit."""
+    group: list[_File] = []
+    size = 0
+    for file in files:
+        more = file.asset.size or 0
+        if group and size + more > _SHARD_BYTES:
+            yield _shard(group)
+            group, size = [], 0
+        group.append(file)
+        size += more
+    yield _shard(group)
+
+
+def _shard(group: Sequence[_File]) -> Shard:
+    return Shard(tuple(file.asset.path for file in group), [file.part for file in group])
+
+
+SOURCE = OpenX()

@@ -1,0 +1,184 @@
+"""A converted set against its raw files: records and pickles taken apart field by field, images decoded by pillow."""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from datasets_rl.errors import UnknownKeyError
+from datasets_rl.read import archive, pickles
+from datasets_rl.read.tfrecord import example, records
+from datasets_rl.sources.openx.reader import stored_key
+from datasets_rl.ted.keys import Key, dotted
+from datasets_rl.ted.table import EpisodeTable
+
+__all__ = ["compare"]
+
+_Column = Callable[[Key, int, int], Any]
+_Raw = Mapping[str, Sequence[Any]]
+"""The values of an episode by the name of the field, with slashes: numbers, or byte strings, one or more a step."""
+_SKIPPED = ("is_last", "is_terminal")
+_JPEG = b"\xff\xd8\xff"
+_IMAGES = (b"\x89PNG", _JPEG)
+_LOSS = 2  # two decoders of JPEG may differ by so much
+_BLOCK = 64
+
+
+def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) -> list[str]:
+    """Compare every number, every text and every pixel of the steps of every episode.
+
+    Args:
+        files: The raw files by path.
+        column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
+        episodes: The converted episodes.
+
+    Returns:
+        For each column that differs, its first difference and in how many episodes it differs.
+
+    Raises:
+        ConversionError: If a raw file is damaged.
+    """
+    rows = {int(number): row for row, number in enumerate(episodes["source"])}
+    differences: dict[Key, tuple[str, int]] = {}
+    met = 0
+    recorded = any(path.endswith(".json") for path in files)
+    # Where a last step has no action, an episode of a single one was left out.
+    for number, raw in _recorded(files) if recorded else _pickled(files, least=1 + bool(episodes["final_known"].any())):
+        if number in rows:
+            met += 1
+            row = rows[number]
+            start, length = int(episodes.starts[row]), int(episodes.lengths[row])
+            for key, text in _differences(raw, column, start, length, known=bool(episodes["final_known"][row])):
+                before = differences.get(key, (text, 0))
+                differences[key] = (before[0], before[1] + 1)
+    lacking = [f"{len(rows) - met:,} episodes are not in the raw files"] if met < len(rows) else []
+    return lacking + [f"{text} ({count:,} such episodes)" for text, count in differences.values()]
+
+
+def _recorded(files: Mapping[str, Path]) -> Iterator[tuple[int, _Raw]]:
+    information = next(place for path, place in files.items() if path.endswith("dataset_info.json"))
+    lengths = {one["name"]: [*map(int, one["shardLengths"])] for one in json.loads(information.read_text())["splits"]}
+    for path, place in sorted(files.items()):
+        if ".tfrecord-" in path:
+            split = path.rpartition(".tfrecord-")[0].rpartition("-")[2]
+            piece = int(path.rpartition("-of-")[0].rpartition("-")[2])
+            first = sum(lengths[split][:piece])
+            with place.open("rb") as stream:
+                for number, payload in enumerate(records(stream, path)):
+                    flat: Mapping[str, Any] = example(payload, path)
+                    yield (
+                        first + number,
+                        {
+                            name.removeprefix("steps/").removesuffix("/ragged_flat_values"): values
+                            for name, values in flat.items()
+                            if name.startswith("steps/") and "/ragged_row_lengths" not in name
+                        },
+                    )
+
+
+def _pickled(files: Mapping[str, Path], least: int) -> Iterator[tuple[int, _Raw]]:
+    number = 0
+    for path, place in sorted(files.items()):
+        for member in archive.members(place, path):
+            steps = pickles.load(member.read(), member.name)["steps"]
+            if not steps:
+                continue
+            raw = {name: [_at(step, name) for step in steps] for name in _named(steps[0], "")}
+            if len(steps) >= least or not steps[-1].get("is_last", True):
+                yield number, raw
+                number += 1
+
+
+def _named(node: Mapping[str, Any], above: str) -> Iterator[str]:
+    for name, value in node.items():
+        if isinstance(value, dict) and "bytes" not in value:
+            yield from _named(value, f"{above}{name}/")
+        elif value is not None:
+            yield above + name
+
+
+def _at(step: Any, name: str) -> Any:
+    for part in name.split("/"):
+        step = None if step is None else step.get(part)
+    return step["bytes"] if isinstance(step, dict) else step
+
+
+def _differences(raw: _Raw, column: _Column, start: int, length: int, *, known: bool) -> Iterator[tuple[Key, str]]:
+    flags = [raw[name] for name in ("is_last", "is_first") if name in raw]
+    steps = min(len(values) for values in flags or raw.values() if len(values))
+    # Where no observation is stored, all are said to be known.
+    if steps not in {length, length + known}:
+        yield ("episode",), f"the episode at row {start:,} has {length:,} steps, in the file {steps - known:,}"
+        return
+    for name, values in raw.items():
+        key = stored_key(tuple(name.split("/")))
+        if name in _SKIPPED or len(values) < steps:
+            continue
+        pairs = [(key, 0)]
+        if key[0] == "observation":
+            pairs.append((("next", *key), 1))
+        for place, shift in pairs:
+            stop = min(length, steps - shift)
+            try:
+                yield from ((place, one) for one in _unequal(place, values, column, start, stop, shift, steps))
+            except UnknownKeyError:
+                break  # a field that was left out on request
+
+
+def _unequal(
+    key: Key, values: Sequence[Any], column: _Column, start: int, count: int, shift: int, steps: int
+) -> Iterator[str]:
+    each = len(values) // steps
+    for first in range(0, count, _BLOCK):
+        last = min(first + _BLOCK, count)
+        got = np.asarray(column(key, start + first, start + last))
+        wanted = _plain(values[(first + shift) * each : (last + shift) * each], got)
+        flat = got.reshape(wanted.shape)
+        if wanted.dtype == object:
+            wrong = np.flatnonzero(flat != wanted)
+        else:
+            loss = _LOSS if bytes(_head(values)).startswith(_JPEG) else 0
+            with np.errstate(invalid="ignore"):
+                far = np.abs(flat.astype(np.float64) - wanted) > loss
+            wrong = np.flatnonzero((far | (np.isnan(flat) != np.isnan(wanted))).any(axis=1))
+        if len(wrong):
+            at = int(wrong[0])
+            yield f"{dotted(key)} at row {start + first + at:,} is {got[at]!s:.80}, in the file {wanted[at]!s:.80}"
+            return
+
+
+def _head(values: Sequence[Any]) -> Any:
+    return values[0][:4] if isinstance(values[0], bytes | memoryview) else b""
+
+
+def _plain(values: Sequence[Any], like: NDArray[Any]) -> NDArray[Any]:
+    """Return raw values as numbers, float64 [rows, ...] flat, or as texts."""
+    if like.dtype == object:
+        return np.array([one if isinstance(one, str) else str(one, "utf-8") for one in values], object)
+    if not isinstance(values[0], bytes | memoryview):
+        return np.asarray(values, np.float64).reshape(len(like), -1)
+    if bytes(_head(values)).startswith(_IMAGES):
+        pixels = [np.asarray(Image.open(io.BytesIO(one))) for one in values]
+        if like.dtype == np.float32:
+            pixels = [np.ascontiguousarray(one).view("<f4") for one in pixels]
+        return np.stack(pixels).reshape(len(like), -1).astype(np.float64)
+    data = [_inflated(one, like[0].nbytes) for one in values]
+    # Unsigned integers became signed ones of twice as many bytes.
+    dtype = like.dtype if len(data[0]) == like[0].nbytes else np.dtype(f"<u{like.itemsize // 2}")
+    return np.stack([np.frombuffer(one, dtype) for one in data]).reshape(len(like), -1).astype(np.float64)
+
+
+def _inflated(value: Any, size: int) -> Any:
+    try:
+        data = zlib.decompress(value)
+    except zlib.error:
+        return value
+    return data if len(data) in {size, size // 2} else value

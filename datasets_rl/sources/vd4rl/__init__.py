@@ -1,0 +1,174 @@
+"""V-D4RL: pictures of the DeepMind control suite, a folder an id, on the Hugging Face hub.
+
+vd4rl/main/<task>/<policy>/64px/<time>-<uuid>-<rows>.npz      an episode a file, as DreamerV2 writes them
+vd4rl/main/<task>/<policy>/84px/<number>.hdf5                 rows of DrQ-v2, cut where an episode may go on
+vd4rl/distracting/..., vd4rl/multitask/...                    the same
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datasets_rl.errors import ConversionError, InvalidArgumentError
+from datasets_rl.sources.base import Contents, Entry, Recording, Selection, Shard, Source
+from datasets_rl.sources.selection import Numbers, read_numbers
+
+if TYPE_CHECKING:
+    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.upstream import Upstream
+    from datasets_rl.ted.table import EpisodeTable
+
+__all__ = ["SOURCE", "VD4RL"]
+
+_SHARD_BYTES = 64 << 20
+_OTHERS = re.compile(r"(distracting|multitask)/[a-z_]+/(64|84)px(/[a-z]+)?")
+_EPISODE = re.compile(r"(\d+)px/(?:.*/)?[^/]*-(\d+)\.npz", re.ASCII)
+_STEP_BYTES = 100  # what is not the picture
+_KINDS = {".npz": b"PK\x03\x04", ".hdf5": b"\x89HDF\r\n\x1a\n"}
+
+
+class VD4RL(Source):
+    """The folders of the repository. Those of "distracting" and "multitask" that the catalog lacks are taken on trust."""
+
+    name = "vd4rl"
+    selects = frozenset({"episodes"})
+
+    def ids(self) -> Sequence[str]:
+        """Return the ids that are known without asking the upstream, sorted."""
+        return sorted(self.catalog["ids"])
+
+    def entry(self, name: str) -> Entry:
+        """Return what is known of an id; no network."""
+        catalog = self.catalog
+        if name not in catalog["ids"] and not _OTHERS.fullmatch(name):
+            raise self.unknown(name)
+        parts = name.split("/")
+        said = [{**catalog["tasks"], **catalog["words"]}.get(part, part) for part in parts[1:]]
+        return Entry(
+            source=self.name,
+            name=name,
+            title=", ".join(said),
+            licence=catalog["licence"],
+            citation=catalog["citation"],
+            homepage=catalog["homepage"],
+            faults=tuple(text for mark, text in catalog["faults"].items() if mark in {*parts, "all"}),
+            time_limit=catalog["time_limit"],
+        )
+
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Contents:
+        """List the folder, this one and none below it, and put its files into shards."""
+        entry = self.entry(name)
+        path = f"vd4rl/{name}"
+        folder = upstream.folder(path, [f"hf://datasets/{self.catalog['repository']}/{path}"])
+        inside = [asset for asset in folder.assets if asset.path.rpartition("/")[0] == path]
+        kinds = {suffix for suffix in _KINDS if any(asset.path.endswith(suffix) for asset in inside)}
+        if len(kinds) != 1:
+            found = ", ".join(sorted(asset.path[len(path) + 1 :] for asset in folder.assets)[:5])
+            raise ConversionError(entry.id, [f"{path} holds {found}; expected .npz files or .hdf5 files"])
+        (suffix,) = kinds
+        assets = [
+            replace(asset, magic=_KINDS[suffix], kind=suffix[1:].replace("hdf5", "HDF5"))
+            for asset in inside
+            if asset.path.endswith(suffix)
+        ]
+        shards = _episode_shards if suffix == ".npz" else _row_shards
+        return replace(
+            shards(assets, selection), facts={"keys": list(selection.keys)}, entry=entry, revision=folder.revision
+        )
+
+    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
+        """Open the files of a shard."""
+        from datasets_rl.sources.vd4rl.episodes import EpisodeFiles
+        from datasets_rl.sources.vd4rl.shards import RowFiles
+
+        kind = EpisodeFiles if next(iter(files)).endswith(".npz") else RowFiles
+        return kind(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, facts or {})
+
+    def compare(
+        self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
+    ) -> list[str]:
+        """Compare a converted dataset with its raw files, row by row."""
+        from datasets_rl.sources.vd4rl.compare import compare
+
+        del name
+        return [] if episodes is None else compare(files, column, episodes)
+
+
+def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Contents:
+    """Put as many episodes into a shard as make it worth a commit; a part is the number and the path of each."""
+    assets = sorted(assets, key=lambda asset: asset.path)  # the names begin with the time of writing
+    # Before files are put together, so that one that is left out takes no other with it.
+    chosen = [one for one in read_numbers(selection.episodes, len(assets)) if selection.keeps_file(assets[one].path)]
+    if not chosen:
+        raise InvalidArgumentError(f"no file is left of {len(assets):,}", hint=f"the first one is {assets[0].path}")
+    most = min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES)
+    groups: list[list[int]] = [[]]
+    size = 0
+    for number in chosen:
+        size += assets[number].size or 0
+        if groups[-1] and size > most:
+            groups.append([])
+            size = assets[number].size or 0
+        groups[-1].append(number)
+    shards = (
+        Shard(tuple(assets[number].path for number in group), [[number, assets[number].path] for number in group])
+        for group in groups
+    )
+    # What a row consists of is what the first file says.
+    common = (assets[chosen[0]].path,)
+    wanted = tuple(assets[number] for number in chosen)
+    return Contents(wanted, tuple(shards), common, stored_bytes=_stored_bytes(wanted, selection))
+
+
+def _stored_bytes(assets: Sequence[Asset], selection: Selection) -> int | None:
+    """Return what the episodes take without their compression: the names of the files say how long they are."""
+    if selection.keys and "pixels" not in selection.keys:
+        return None
+    found = [_EPISODE.search(asset.path) for asset in assets]
+    sizes = [int(one[2]) * (3 * int(one[1]) ** 2 + _STEP_BYTES) for one in found if one is not None]
+    return sum(sizes) if len(sizes) == len(found) else None
+
+
+def _row_shards(assets: Sequence[Asset], selection: Selection) -> Contents:
+    """Cut each file into pieces of its rows; the first step of a file begins with the last picture of the file before."""
+    assets = sorted(assets, key=lambda asset: _natural(asset.path))
+    paths = [asset.path for asset in assets]
+    part = Contents(tuple(assets), tuple(_cuts(assets))).narrowed(selection)
+    kept = [paths.index(asset.path) for asset in sorted(part.assets, key=lambda asset: _natural(asset.path))]
+    if kept != [*range(kept[0], kept[-1] + 1)]:
+        raise InvalidArgumentError(
+            f"{paths[kept[0] + 1]} is left out, and an episode may go on in it: take files in a row"
+        )
+    shards = []
+    for shard in part.shards:
+        (path,) = shard.paths
+        piece = shard.part[0]
+        before = None if piece or path == paths[kept[0]] else paths[paths.index(path) - 1]
+        facts = {
+            "file": path,
+            "before": before,
+            "cut": shard.part,
+            "begins": path == paths[0],
+            "ends": shard is part.shards[-1],
+        }
+        shards.append(Shard((path,) if before is None else (before, path), facts))
+    # What a row consists of is what the first file says.
+    return replace(part, shards=tuple(shards), common=(paths[kept[0]],), numbers=Numbers.read(selection.episodes))
+
+
+def _cuts(assets: Sequence[Asset]) -> Iterator[Shard]:
+    for asset in assets:
+        pieces = max(1, -(-(asset.size or 0) // _SHARD_BYTES))
+        yield from (Shard((asset.path,), [piece, pieces]) for piece in range(pieces))
+
+
+def _natural(path: str) -> list[Any]:
+    """Order 10.hdf5 behind 9.hdf5."""
+    return [int(word) if word.isdecimal() else word for word in re.split(r"(\d+)", path)]
+
+
+SOURCE = VD4RL()
