@@ -18,41 +18,41 @@ from urllib.request import url2pathname
 import numpy as np
 
 from datasets_rl import disk
-from datasets_rl.engines import Engine, PartLost
+from datasets_rl.engines import Engine, WorkerDiedError
 from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.format.journal import Journal
 from datasets_rl.format.npy import NpyStream
 from datasets_rl.format.part import room_for_parts
 from datasets_rl.format.writer import Commit, DatasetWriter, Written
-from datasets_rl.manifest import Applied, Manifest, RawFile, StoredFile, converter_version
+from datasets_rl.manifest import AppliedDecision, Manifest, RawFile, StoredFile, converter_version
 from datasets_rl.progress import Report
 from datasets_rl.rows import NAME_BYTES, Column, Schema
-from datasets_rl.shards import Get, Opening, Part, Parts, Reading, Ready, in_order, write
-from datasets_rl.sources.base import Contents, Entry, Recording, Selection
+from datasets_rl.shards import FetchedShard, Get, LocalShard, ReaderSpec, WorkerShard, WorkerShards, in_order, write
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection
 from datasets_rl.sources.selection import Numbers
-from datasets_rl.ted.episode import Episode, Late
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episode import DeferredStates, Episode
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import Key
 
-__all__ = ["Work", "convert", "converted_bytes", "merged", "stated_specs", "stated_value", "write_metadata"]
+__all__ = ["ConversionJob", "convert", "converted_bytes", "merged", "stated_specs", "stated_value", "write_metadata"]
 
 _METADATA_FOLDER = "metadata"
 _UNSEEN = Report()
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ConversionJob:
     """A dataset that is to be made."""
 
     entry: Entry
-    contents: Contents
+    contents: Listing
     selection: Selection = field(default_factory=Selection)
 
     @property
-    def opening(self) -> Opening:
+    def opening(self) -> ReaderSpec:
         """How its files are opened."""
-        return Opening(self.entry.source, self.entry.name, self.contents)
+        return ReaderSpec(self.entry.source, self.entry.name, self.contents)
 
     @property
     def key(self) -> str:
@@ -70,7 +70,7 @@ def _changed(asset: Asset) -> int | None:
 
 
 def convert(
-    work: Work,
+    work: ConversionJob,
     groups: Sequence[Sequence[Asset]],
     get: Get,
     folder: Path,
@@ -79,7 +79,7 @@ def convert(
     engine: Engine | None = None,
     parts: Path | None = None,
     report: Report = _UNSEEN,
-    committed: Callable[[Ready], object] = bool,
+    committed: Callable[[FetchedShard], object] = bool,
 ) -> Manifest:
     """Write the shards of a dataset into a folder, one behind the other; the manifest comes last.
 
@@ -106,7 +106,7 @@ def convert(
     entries = list(journal.entries) if journal is not None else []
     making = None
     if engine is not None and parts is not None:
-        making = Parts(engine, room_for_parts(parts, work.key), work.selection, report)
+        making = WorkerShards(engine, room_for_parts(parts, work.key), work.selection, report)
     left = work.contents.shards[len(entries) :]
     if not left:
         raise ConversionError(work.entry.id, ["it has no shard"])
@@ -129,7 +129,7 @@ def convert(
             if journal is not None and len(entries) < len(work.contents.shards):
                 journal.add({**entries[-1], "commit": writer.commit()})
                 committed(shard.ready)
-            if isinstance(shard, Part):
+            if isinstance(shard, WorkerShard):
                 shard.remove()
         written = writer.finish()
     if (said := _steps(work, recording)) not in {None, written.steps}:
@@ -141,10 +141,10 @@ def convert(
 
 
 def _write(
-    writer: DatasetWriter, shard: Reading | Part, chosen: _Chosen, kept: Collection[Key], report: Report
+    writer: DatasetWriter, shard: LocalShard | WorkerShard, chosen: _Chosen, kept: Collection[Key], report: Report
 ) -> list[dict[str, Any]]:
     """Write what is wanted of a shard, and return the decisions that were taken."""
-    if isinstance(shard, Part):
+    if isinstance(shard, WorkerShard):
         made = _made(shard, writer)
         report((0 if made is None else made["commit"]["steps"]) - shard.told.done)
         if made is not None:
@@ -152,19 +152,19 @@ def _write(
             chosen.seen += len(made["commit"]["lengths"])
             return list(made["decisions"])
     for piece in shard.pieces():
-        if isinstance(piece, Late):
+        if isinstance(piece, DeferredStates):
             write(writer, piece, kept)
             continue
-        wanted = chosen.pick(piece) if isinstance(piece, Episodes) else chosen.take(piece)
+        wanted = chosen.pick(piece) if isinstance(piece, EpisodeBatch) else chosen.take(piece)
         report(0 if wanted is None else write(writer, wanted, kept))
     return [asdict(one) for one in shard.open().decisions]
 
 
-def _made(part: Part, writer: DatasetWriter) -> Mapping[str, Any] | None:
+def _made(part: WorkerShard, writer: DatasetWriter) -> Mapping[str, Any] | None:
     """Return what was said of a part; None if it cannot be used, which reading the shard tells as it is always told."""
     try:
         said = part.made()
-    except PartLost as error:
+    except WorkerDiedError as error:
         problem = f"the process that read its files {error.how}"
         raise ConversionError(part.opening.id, [problem], hint=error.hint) from error
     except ConversionError:
@@ -192,7 +192,7 @@ class _Chosen:
             return piece
         return replace(piece, facts={**piece.facts, "source": number}) if number in self._wanted else None
 
-    def pick(self, block: Episodes) -> Episodes | None:
+    def pick(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return those that are wanted of several trajectories, with their numbers."""
         if self._wanted is None:
             self.seen += len(block)
@@ -209,8 +209,8 @@ class _Chosen:
 
 
 def _writer(
-    work: Work,
-    recording: Recording,
+    work: ConversionJob,
+    recording: EpisodeReader,
     kept: Collection[Key],
     folder: Path,
     commits: Sequence[Commit],
@@ -235,18 +235,18 @@ def _writer(
     return DatasetWriter(folder, columns, what=work.entry.id, steps=steps, commits=commits)
 
 
-def _steps(work: Work, recording: Recording) -> int | None:
+def _steps(work: ConversionJob, recording: EpisodeReader) -> int | None:
     """Return how many steps will come, where it is known."""
     alone = len(work.contents.shards) == 1
     return recording.steps if work.contents.steps is None and alone else work.contents.steps
 
 
 def _manifest(
-    work: Work, recording: Recording, written: Written, folder: Path, entries: Sequence[Mapping[str, Any]]
+    work: ConversionJob, recording: EpisodeReader, written: Written, folder: Path, entries: Sequence[Mapping[str, Any]]
 ) -> Manifest:
     entry = work.entry
     metadata, metadata_files = write_metadata(folder, recording.metadata)
-    decisions = merged(Applied(**decision) for made in entries for decision in made["decisions"])
+    decisions = merged(AppliedDecision(**decision) for made in entries for decision in made["decisions"])
     return Manifest(
         id=entry.id,
         steps=written.steps,
@@ -272,9 +272,9 @@ def _manifest(
     )
 
 
-def merged(decisions: Iterable[Applied]) -> dict[str, Applied]:
+def merged(decisions: Iterable[AppliedDecision]) -> dict[str, AppliedDecision]:
     """Return the decisions of all shards by their rules, with the counts added up."""
-    found: dict[str, Applied] = {}
+    found: dict[str, AppliedDecision] = {}
     for one in decisions:
         before = found.get(one.rule)
         found[one.rule] = one if before is None else replace(before, count=before.count + one.count)

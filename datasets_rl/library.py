@@ -21,7 +21,7 @@ from datasets_rl.progress import Counted, report
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.store import (
-    Place,
+    DatasetPaths,
     check_own_files,
     locate,
     place,
@@ -34,13 +34,13 @@ from datasets_rl.store import (
 if TYPE_CHECKING:
     from datasets_rl.engines import Engine
     from datasets_rl.fetch.asset import Asset, Fetched
-    from datasets_rl.fetch.parallel import Halt, Limiter
+    from datasets_rl.fetch.parallel import CancelToken, Limiter
     from datasets_rl.manifest import Manifest
-    from datasets_rl.shards import Ready
-    from datasets_rl.sources import Contents, Entry, Shard
+    from datasets_rl.shards import FetchedShard
+    from datasets_rl.sources import Entry, Listing, Shard
 
 __all__ = [
-    "Place",
+    "DatasetPaths",
     "Plan",
     "download",
     "listed",
@@ -188,7 +188,7 @@ def _sum(sizes: Iterable[int | None]) -> int | None:
     return None if None in known else sum(size or 0 for size in known)
 
 
-def _stored_bytes(contents: Contents, raw_bytes: int | None, selection: Selection) -> dict[str, int]:
+def _stored_bytes(contents: Listing, raw_bytes: int | None, selection: Selection) -> dict[str, int]:
     """Return about how many bytes are stored, by the choices that decide it, that taken first; nothing if unknown."""
     if contents.stored_bytes is not None:
         return {"": contents.stored_bytes}
@@ -197,12 +197,14 @@ def _stored_bytes(contents: Contents, raw_bytes: int | None, selection: Selectio
     return {name: int(raw_bytes * one) for name, one in (contents.growth or {"": _SIZE_GUESS}).items()}
 
 
-def _peak(contents: Contents, wire: int, stored_bytes: int, spot: Place, options: Options, settings: Settings) -> int:
+def _peak(
+    contents: Listing, wire: int, stored_bytes: int, spot: DatasetPaths, options: Options, settings: Settings
+) -> int:
     """Return how many bytes are still to be written and lie on the disk at once, at most."""
     return _raw_at_once(contents, wire, options, settings) + max(0, stored_bytes - disk.tree_bytes(spot.build))
 
 
-def _raw_at_once(contents: Contents, wire: int, options: Options, settings: Settings) -> int:
+def _raw_at_once(contents: Listing, wire: int, options: Options, settings: Settings) -> int:
     """Return how many bytes of raw files lie on the disk at once, at most."""
     sizes = {asset.path: asset.size or 0 for asset in contents.assets}
     groups = [sum(sizes[path] for path in group) for group in _groups(contents, contents.shards)]
@@ -314,7 +316,7 @@ def download(
     return spot.known_as
 
 
-def _refuse_changed_files(dataset_id: str, spot: Place, local: Path | str | None, settings: Settings) -> None:
+def _refuse_changed_files(dataset_id: str, spot: DatasetPaths, local: Path | str | None, settings: Settings) -> None:
     """Refuse files of the user that are not those of the stored dataset: it would be taken for theirs."""
     from datasets_rl.fetch.part import digest_file
     from datasets_rl.fetch.schemes.file import file_of
@@ -349,7 +351,7 @@ def _refuse_changed_files(dataset_id: str, spot: Place, local: Path | str | None
         )
 
 
-def _was_preprocessed(spot: Place) -> bool:
+def _was_preprocessed(spot: DatasetPaths) -> bool:
     from datasets_rl.manifest import Manifest
 
     if not spot.exists:
@@ -364,7 +366,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)  # noqa: T201 -- the one line that explains a silent wait
 
 
-def _refuse_foreign(spot: Place) -> None:
+def _refuse_foreign(spot: DatasetPaths) -> None:
     disk.refuse_nesting(spot.folder)
     if spot.folder.exists() and not spot.exists and (not spot.folder.is_dir() or any(spot.folder.iterdir())):
         raise InvalidArgumentError(
@@ -446,7 +448,7 @@ def _options_of(dataset_id: str) -> Sequence[sources.Option]:
         return ()
 
 
-def _keeps_raw(spot: Place) -> bool:
+def _keeps_raw(spot: DatasetPaths) -> bool:
     """Return whether the raw files of a stored dataset were kept beside it."""
     from datasets_rl.manifest import Manifest
 
@@ -455,13 +457,13 @@ def _keeps_raw(spot: Place) -> bool:
 
 def _resolve(
     dataset_id: str,
-    spot: Place,
+    spot: DatasetPaths,
     settings: Settings,
     options: Options,
     selection: Selection,
     *,
     aside: Path | None = None,
-) -> Contents:
+) -> Listing:
     """Find out which files are needed and where they are; with `aside`, without writing anywhere else."""
     from datasets_rl.fetch import mirrored
     from datasets_rl.fetch.upstream import Upstream
@@ -487,7 +489,7 @@ def _resolve(
 
 
 def _require_room(
-    contents: Contents, spot: Place, settings: Settings, options: Options, selection: Selection, *, raw_only: bool
+    contents: Listing, spot: DatasetPaths, settings: Settings, options: Options, selection: Selection, *, raw_only: bool
 ) -> None:
     """Check that there is room for what is known of a dataset, before anything comes.
 
@@ -508,7 +510,7 @@ def _require_room(
 
 
 def _fetch(
-    dataset_id: str, assets: Sequence[Asset], spot: Place, settings: Settings, options: Options, **progress: Any
+    dataset_id: str, assets: Sequence[Asset], spot: DatasetPaths, settings: Settings, options: Options, **progress: Any
 ) -> list[Fetched]:
     from datasets_rl.fetch import fetch, fetch_local
 
@@ -530,7 +532,7 @@ def _fetch(
     )
 
 
-def _groups(contents: Contents, shards: Sequence[Shard]) -> list[list[str]]:
+def _groups(contents: Listing, shards: Sequence[Shard]) -> list[list[str]]:
     """Return the files that come for each shard: those that no earlier one of them needed."""
     seen: set[str] = set()
     groups: list[list[str]] = []
@@ -541,7 +543,7 @@ def _groups(contents: Contents, shards: Sequence[Shard]) -> list[list[str]]:
     return groups
 
 
-def _as_assets(contents: Contents, groups: Sequence[Sequence[str]]) -> list[list[Asset]]:
+def _as_assets(contents: Listing, groups: Sequence[Sequence[str]]) -> list[list[Asset]]:
     assets = {asset.path: asset for asset in contents.assets}
     return [[assets[path] for path in group] for group in groups]
 
@@ -550,10 +552,10 @@ def _getter(
     stack: ExitStack,
     dataset_id: str,
     groups: Sequence[Sequence[Asset]],
-    spot: Place,
+    spot: DatasetPaths,
     settings: Settings,
     options: Options,
-) -> Callable[[Sequence[Asset], Halt], list[Fetched]]:
+) -> Callable[[Sequence[Asset], CancelToken], list[Fetched]]:
     """Return what fetches a group; several groups share one progress and one rate."""
     from datasets_rl.fetch import remaining_bytes
 
@@ -566,7 +568,7 @@ def _getter(
     return lambda group, halt: _fetch(dataset_id, group, spot, settings, options, advance=advance, halt=halt)
 
 
-def _drop_raw(spot: Place, contents: Contents, ready: Ready) -> None:
+def _drop_raw(spot: DatasetPaths, contents: Listing, ready: FetchedShard) -> None:
     """Delete the files that no later shard needs; those of the user stay where they are."""
     later = contents.shards[contents.shards.index(ready.shard) + 1 :]
     needed = {path for shard in later for path in shard.paths} | set(contents.common)
@@ -576,7 +578,7 @@ def _drop_raw(spot: Place, contents: Contents, ready: Ready) -> None:
             file.with_name(f"{file.name}.fetched.json").unlink(missing_ok=True)
 
 
-def _jobs(contents: Contents, settings: Settings) -> int:
+def _jobs(contents: Listing, settings: Settings) -> int:
     """Return how many shards are read at once: processes cost half a second each, and are worth it for long work."""
     known = _sum(asset.size for asset in contents.assets)
     worth = known is None or known >= _WORTH_PROCESSES
@@ -585,19 +587,19 @@ def _jobs(contents: Contents, settings: Settings) -> int:
 
 def _convert(
     dataset_id: str,
-    contents: Contents,
-    spot: Place,
+    contents: Listing,
+    spot: DatasetPaths,
     settings: Settings,
     options: Options,
     selection: Selection,
     engine: Engine | None,
 ) -> Manifest:
-    from datasets_rl.convert import Work, convert
+    from datasets_rl.convert import ConversionJob, convert
     from datasets_rl.engines.local import Local
     from datasets_rl.format.journal import Journal
 
     head, name = sources.split_id(dataset_id)
-    work = Work(contents.entry or sources.source(head).entry(name), contents, selection)
+    work = ConversionJob(contents.entry or sources.source(head).entry(name), contents, selection)
     journal = Journal(spot.journal, work.key) if len(contents.shards) > 1 else None
     if journal is None:
         disk.remove_tree(spot.build)

@@ -21,7 +21,7 @@ __all__ = [
     "FORMAT_VERSION",
     "KNOWN_KEYS",
     "MANIFEST_FILE",
-    "Applied",
+    "AppliedDecision",
     "Manifest",
     "RawFile",
     "StoredFile",
@@ -83,7 +83,7 @@ class RawFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedDecision:
     """A choice on alignment or repair that the converter took."""
 
     rule: str
@@ -109,7 +109,7 @@ class Manifest:
     raw: tuple[RawFile, ...] = ()
     converter: str = ""
     """Version of datasets-rl that wrote the folder."""
-    decisions: tuple[Applied, ...] = ()
+    decisions: tuple[AppliedDecision, ...] = ()
     faults: tuple[str, ...] = ()
     """Known faults of the upstream's data."""
     statistics: Mapping[str, Any] = field(default_factory=dict)
@@ -203,7 +203,7 @@ class Manifest:
             schema=schema,
             files=tuple(StoredFile(**entry) for entry in document["files"]),
             raw=tuple(RawFile(**entry) for entry in document["raw"]),
-            decisions=tuple(Applied(**entry) for entry in document["decisions"]),
+            decisions=tuple(AppliedDecision(**entry) for entry in document["decisions"]),
             faults=tuple(document.get("faults", [])),
             history=tuple(document.get("history", [])),
             **{name: document[name] for name in _PLAIN if name in document},

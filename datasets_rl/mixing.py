@@ -32,7 +32,7 @@ from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess.naming import make
 from datasets_rl.preprocess.recipe import Recipe
-from datasets_rl.preprocess.transforms import Applied
+from datasets_rl.preprocess.transforms import TransformStep
 from datasets_rl.read.toml import parse_toml
 from datasets_rl.samplers import (
     RandomSampler,
@@ -292,13 +292,13 @@ def _refuse_slices(sampler: Mapping[str, Any], batch_size: int | None, opened: M
 
 def _transforms(member: Member) -> list[Any]:
     steps = [_step(one, member) for one in member.transforms]
-    whole = sorted({step.use() for step in steps if not isinstance(step, Applied)})
+    whole = sorted({step.use() for step in steps if not isinstance(step, TransformStep)})
     if whole:
         raise InvalidArgumentError(
             f"{member.dataset} was to pass {', '.join(whole)}: they need whole episodes, and batches are none",
             hint="put the dataset through them first: rlds preprocess",
         )
-    return [step.transform for step in steps if isinstance(step, Applied)]
+    return [step.transform for step in steps if isinstance(step, TransformStep)]
 
 
 def _step(given: Any, member: Member) -> Any:

@@ -23,13 +23,13 @@ from datasets_rl.fetch.asset import Asset, Folder
 from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.manifest import Applied, Manifest
+from datasets_rl.manifest import AppliedDecision, Manifest
 from datasets_rl.progress import Report
 from datasets_rl.rows import Column, Field, shorten
 from datasets_rl.settings import Settings
-from datasets_rl.sources import Contents, Entry, Recording, Selection
-from datasets_rl.ted.episode import Encoded, Episode, Late, Texts, known_only
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.sources import Entry, EpisodeReader, Listing, Selection
+from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, known_only
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
 from datasets_rl.ted.steps import split_states
 
@@ -130,7 +130,7 @@ class _AtHand(Upstream):
 
 
 def _contents_differences(
-    stored: StoredDataset, contents: Contents, selection: Selection, files: Mapping[str, Path], report: Report
+    stored: StoredDataset, contents: Listing, selection: Selection, files: Mapping[str, Path], report: Report
 ) -> Iterator[str]:
     manifest = stored.manifest
     listed = {asset.path for asset in contents.assets}
@@ -138,7 +138,7 @@ def _contents_differences(
         yield f"raw is {shorten(sorted(files))}; the dataset consists of {shorten(sorted(listed))}"
         return
     head, name = sources.split_id(manifest.id)
-    decisions: list[Applied] = []
+    decisions: list[AppliedDecision] = []
     episodes = _EpisodeComparison(stored)
     for number, shard in enumerate(contents.shards):
         own = {path: files[path] for path in (*contents.common, *shard.paths)}
@@ -153,7 +153,7 @@ def _contents_differences(
                 report(episodes.add(piece))
             if not number:
                 yield from _spec_differences(manifest, recording)
-            decisions += (Applied(**asdict(one)) for one in recording.decisions)
+            decisions += (AppliedDecision(**asdict(one)) for one in recording.decisions)
     yield from episodes.finish()
     expected = merged(decisions)
     stated = {one.rule: one for one in manifest.decisions}
@@ -162,11 +162,11 @@ def _contents_differences(
             yield f"decisions: {rule} is {_shown(stated.get(rule))}; the raw files lead to {_shown(expected.get(rule))}"
 
 
-def _shown(applied: Applied | None) -> str:
+def _shown(applied: AppliedDecision | None) -> str:
     return "missing" if applied is None else f"{applied.count:,} times {shorten(applied.text)}"
 
 
-def _schema_differences(manifest: Manifest, recording: Recording, selection: Selection) -> Iterator[str]:
+def _schema_differences(manifest: Manifest, recording: EpisodeReader, selection: Selection) -> Iterator[str]:
     kept = selection.kept_keys([column.key for column in recording.columns])
     expected = {column.key: column for column in recording.columns if column.key in kept}
     stated = {field.key: _column(field) for field in manifest.schema if field.key not in {NEXT_DONE, EPISODE}}
@@ -179,14 +179,14 @@ def _column(field: Field) -> Column:
     return Column(**{one.name: getattr(field, one.name) for one in fields(Column)})
 
 
-def _spec_differences(manifest: Manifest, recording: Recording) -> Iterator[str]:
+def _spec_differences(manifest: Manifest, recording: EpisodeReader) -> Iterator[str]:
     expected = stated_specs(manifest.schema, recording.specs())
     for name, spec in expected.items():
         if manifest.specs.get(name) != _as_json(spec):
             yield f"specs.{name} is {shorten(manifest.specs.get(name))}; the raw files state {shorten(spec)}"
 
 
-def _metadata_differences(stored: StoredDataset, recording: Recording) -> Iterator[str]:
+def _metadata_differences(stored: StoredDataset, recording: EpisodeReader) -> Iterator[str]:
     stated, expected = stored.manifest.metadata, recording.metadata
     for name in sorted(stated.keys() | expected.keys()):
         if name not in stated or name not in expected:
@@ -234,11 +234,11 @@ class _EpisodeComparison:
         self._names: set[str] = set()
         self._first: dict[str, tuple[str, int]] = {}
 
-    def add(self, piece: Episode | Late | Episodes) -> int:
+    def add(self, piece: Episode | DeferredStates | EpisodeBatch) -> int:
         """Take what the reader yields next, and return how many steps that is."""
-        if isinstance(piece, Late):
+        if isinstance(piece, DeferredStates):
             return 0
-        if isinstance(piece, Episodes):
+        if isinstance(piece, EpisodeBatch):
             self._flush()
             finals = {key: self._readable(piece, key) for key in self._finals}
             self._compare(piece.lengths, piece.known, piece.facts, finals)
@@ -267,9 +267,9 @@ class _EpisodeComparison:
             yield f"{name} of the episodes is {'missing' if name in self._names else 'not in the raw files'}"
         yield from (f"{text} ({count:,} such episodes)" for text, count in self._first.values())
 
-    def _readable(self, block: Episodes, key: Key) -> Any:
+    def _readable(self, block: EpisodeBatch, key: Key) -> Any:
         finals = known_only(block.finals[key], block.known)
-        if isinstance(finals, Encoded):
+        if isinstance(finals, EncodedImages):
             return list(finals.pictures)
         return np.array(block.words[key], object)[finals] if key in block.words else finals
 
@@ -346,9 +346,9 @@ def _unequal_rows(got: Any, wanted: Any) -> NDArray[np.bool_]:
 
 def _final(states: Any, steps: int, field: Field) -> Any:
     """Return a final state as it reads in the dataset: what stands for an unknown one, where it is not there."""
-    if isinstance(states, Encoded):
+    if isinstance(states, EncodedImages):
         return states.pictures[steps] if len(states) > steps else b""
-    if isinstance(states, Texts):
+    if isinstance(states, TextStates):
         return states.words[int(states.codes[steps])] if len(states) > steps else ""
     _, final = split_states(states, steps)
     return np.zeros(field.shape, field.dtype) if final is None else final

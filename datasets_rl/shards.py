@@ -15,49 +15,61 @@ from typing import TYPE_CHECKING, Any
 
 from datasets_rl.engines import Engine
 from datasets_rl.errors import ConversionError, DatasetsRLError
-from datasets_rl.fetch.ahead import Ahead
+from datasets_rl.fetch.ahead import Prefetcher
 from datasets_rl.fetch.asset import Asset, Fetched
-from datasets_rl.fetch.parallel import Halt
+from datasets_rl.fetch.parallel import CancelToken
 from datasets_rl.format.part import make_part, remove_part
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.progress import Counted, Report
-from datasets_rl.sources import Contents, Recording, Selection, Shard, source
-from datasets_rl.ted.episode import Episode, Late
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.sources import EpisodeReader, Listing, Selection, Shard, source
+from datasets_rl.ted.episode import DeferredStates, Episode
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import Key
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Get", "Opening", "Part", "Parts", "Piece", "Reading", "Ready", "in_order", "make", "naming", "write"]
+__all__ = [
+    "FetchedShard",
+    "Get",
+    "LocalShard",
+    "Piece",
+    "ReaderSpec",
+    "WorkerShard",
+    "WorkerShards",
+    "in_order",
+    "make",
+    "naming",
+    "write",
+]
 
-Get = Callable[[Sequence[Asset], Halt], list[Fetched]]
+Get = Callable[[Sequence[Asset], CancelToken], list[Fetched]]
 """Fetches files, until the flag goes up."""
-Piece = Episode | Late | Episodes
+Piece = Episode | DeferredStates | EpisodeBatch
 _ROOM = 2
 """Shards whose files are there or on their way, where this process reads them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class ReaderSpec:
     """How to open the files of a shard, in this process or in another."""
 
     source: str
     name: str
-    contents: Contents
+    contents: Listing
 
     @property
     def id(self) -> str:
         """The id of the dataset."""
         return f"{self.source}/{self.name}"
 
-    def open(self, files: Mapping[str, Path]) -> Recording:
+    def open(self, files: Mapping[str, Path]) -> EpisodeReader:
         """Open the files of a shard."""
         return source(self.source).open(self.name, files, self.contents.facts)
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class FetchedShard:
     """A shard whose files are there."""
 
     shard: Shard
@@ -68,7 +80,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class WorkerShards:
     """How parts of shards are made."""
 
     engine: Engine
@@ -81,8 +93,12 @@ class Parts:
 
 
 def in_order(
-    opening: Opening, shards: Sequence[Shard], groups: Sequence[Sequence[Asset]], get: Get, parts: Parts | None = None
-) -> Generator[Reading | Part, None, None]:
+    opening: ReaderSpec,
+    shards: Sequence[Shard],
+    groups: Sequence[Sequence[Asset]],
+    get: Get,
+    parts: WorkerShards | None = None,
+) -> Generator[LocalShard | WorkerShard, None, None]:
     """Yield each shard when its files are there. When the next one is asked for, the files of this one are used up.
 
     Args:
@@ -90,7 +106,7 @@ def in_order(
         shards: The shards.
         groups: The files of each that are not yet there, and before the first one those that all shards need.
         get: Fetches a group.
-        parts: Let an engine make a `Part` of each; begun as soon as its files are there.
+        parts: Let an engine make a `WorkerShard` of each; begun as soon as its files are there.
 
     Raises:
         FetchError, IntegrityError, DiskFullError: If files cannot be had.
@@ -98,29 +114,29 @@ def in_order(
     known: dict[str, Path] = {}
     left = iter(shards)
 
-    def begin(group: Sequence[Asset], halt: Halt) -> Reading | Part:
+    def begin(group: Sequence[Asset], halt: CancelToken) -> LocalShard | WorkerShard:
         fetched = get(group, halt)
         known.update({one.asset.path: one.path for one in fetched})
         shard = next(left)
         files = {path: known[path] for path in (*opening.contents.common, *shard.paths)}
-        ready = Ready(shard, files, tuple(fetched))
-        return Reading(opening, ready) if parts is None else Part(opening, ready, parts)
+        ready = FetchedShard(shard, files, tuple(fetched))
+        return LocalShard(opening, ready) if parts is None else WorkerShard(opening, ready, parts)
 
-    with Ahead(groups, begin, _ROOM if parts is None else parts.engine.room) as ahead:
+    with Prefetcher(groups, begin, _ROOM if parts is None else parts.engine.room) as ahead:
         for _ in shards:
             yield ahead.take()
             ahead.release()
 
 
-class Reading:
+class LocalShard:
     """A shard that this process reads. A context manager, because it holds files open."""
 
-    def __init__(self, opening: Opening, ready: Ready) -> None:
+    def __init__(self, opening: ReaderSpec, ready: FetchedShard) -> None:
         self.opening = opening
         self.ready = ready
-        self._opened: Recording | None = None
+        self._opened: EpisodeReader | None = None
 
-    def open(self) -> Recording:
+    def open(self) -> EpisodeReader:
         """Return its recording, opened when it is asked for first."""
         with naming(self.opening.id, self.ready.files.values()):
             self._opened = self._opened or self.opening.open(self.ready.files)
@@ -145,10 +161,10 @@ class Reading:
             self._opened = None
 
 
-class Part(Reading):
+class WorkerShard(LocalShard):
     """A shard of which an engine makes a part. It can be read here as well."""
 
-    def __init__(self, opening: Opening, ready: Ready, parts: Parts) -> None:
+    def __init__(self, opening: ReaderSpec, ready: FetchedShard, parts: WorkerShards) -> None:
         super().__init__(opening, ready)
         self.folder = parts.folder / f"{opening.contents.shards.index(ready.shard):06}"
         self.told = Counted(parts.report)
@@ -233,10 +249,10 @@ def make(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
 
 def write(writer: DatasetWriter, piece: Piece, kept: Collection[Key]) -> int:
     """Write the fields that are wanted of what was read, and return how many steps that was."""
-    if isinstance(piece, Late):
+    if isinstance(piece, DeferredStates):
         writer.amend(piece)
         return 0
-    if isinstance(piece, Episodes):
+    if isinstance(piece, EpisodeBatch):
         writer.extend(piece.only(kept))
         return piece.count
     steps, states = ({key: one for key, one in part.items() if key in kept} for part in (piece.steps, piece.states))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from datasets_rl.manifest import Manifest
 
 __all__ = [
-    "Place",
+    "DatasetPaths",
     "Transaction",
     "Version",
     "check_derived_name",
@@ -81,7 +81,7 @@ _SETTLE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DatasetPaths:
     """Where everything of one dataset lies, below its source's folder."""
 
     root: Path
@@ -179,7 +179,7 @@ class Version:
         return Manifest.read(self.folder)
 
 
-def place(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> Place:
+def place(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> DatasetPaths:
     """Return where a dataset lies or would lie.
 
     Args:
@@ -198,7 +198,7 @@ def place(dataset_id: str, *, root: Path | str | None = None, settings: Settings
         check_derived_name(derived)
     if root is None:
         root = (settings or Settings.from_env()).home / entry.source
-    spot = Place(Path(root).expanduser().absolute(), f"{entry.name}{mark}{derived}")
+    spot = DatasetPaths(Path(root).expanduser().absolute(), f"{entry.name}{mark}{derived}")
     # Behind a link lies the dataset that is changed, locked and deleted; the link stays.
     linked = spot.folder.is_symlink() and spot.exists
     return replace(place_of(spot.folder), link=spot.folder) if linked else spot
@@ -238,7 +238,7 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
     return spot.known_as
 
 
-def _settled(spot: Place) -> bool:
+def _settled(spot: DatasetPaths) -> bool:
     """Return whether there is a dataset, after a change that a dead process recorded has been completed."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     # A change may be recorded after the first look, and end before the last one.
@@ -268,7 +268,7 @@ def _settled_folder(folder: Path) -> bool:
         return False
 
 
-def place_of(folder: Path) -> Place:
+def place_of(folder: Path) -> DatasetPaths:
     """Return where everything of a dataset in a folder lies: the place of its id, if that is what the folder is."""
     from datasets_rl.manifest import Manifest
 
@@ -276,16 +276,16 @@ def place_of(folder: Path) -> Place:
     with suppress(NotADatasetError, ManifestError):
         return named_place(folder, Manifest.read(folder).id)
     # On a file system without an exchange there may be no dataset for a moment, but there is a record.
-    places = [Place(root, folder.relative_to(root).as_posix()) for root in folder.parents]
+    places = [DatasetPaths(root, folder.relative_to(root).as_posix()) for root in folder.parents]
     return next((one for one in places if unfinished(one)), places[0])
 
 
-def named_place(folder: Path, dataset_id: str) -> Place:
+def named_place(folder: Path, dataset_id: str) -> DatasetPaths:
     """Return the place of a dataset in a folder, whose root is above all of its name if the folder ends with that."""
     name = dataset_id.partition("/")[2]
     if name and folder.as_posix().endswith(f"/{name}"):
-        return Place(folder.parents[name.count("/")], name)
-    return Place(folder.parent, folder.name)
+        return DatasetPaths(folder.parents[name.count("/")], name)
+    return DatasetPaths(folder.parent, folder.name)
 
 
 def stored(home: Path) -> Iterator[Path]:
@@ -302,16 +302,16 @@ def stored(home: Path) -> Iterator[Path]:
                 yield folder
 
 
-def derived_places(base: Place) -> list[Place]:
+def derived_places(base: DatasetPaths) -> list[DatasetPaths]:
     """Return the places of the datasets that were derived from one, sorted."""
     beside = base.folder.parent
     prefix = f"{base.folder.name}{DERIVED}"
     names = sorted(path.name for path in beside.iterdir() if path.name.startswith(prefix)) if beside.is_dir() else []
-    places = [Place(base.root, f"{base.name}{name.removeprefix(base.folder.name)}") for name in names]
+    places = [DatasetPaths(base.root, f"{base.name}{name.removeprefix(base.folder.name)}") for name in names]
     return [one for one in places if one.exists]
 
 
-def versions(spot: Place) -> list[Version]:
+def versions(spot: DatasetPaths) -> list[Version]:
     """Return the earlier versions of a dataset, the oldest first."""
     found = []
     for path in spot.versions.glob("*-*"):
@@ -366,7 +366,7 @@ def remove_folder(folder: Path) -> int:
     return _remove(place_of(folder), str(folder))
 
 
-def _remove(spot: Place, what: str) -> int:
+def _remove(spot: DatasetPaths, what: str) -> int:
     try:
         with transaction(spot, what, ["remove"], wait=_BRIEFLY) as change:
             if change.finished:
@@ -386,7 +386,7 @@ def _remove(spot: Place, what: str) -> int:
     return freed
 
 
-def prune(spot: Place, *, dry_run: bool = False) -> int:
+def prune(spot: DatasetPaths, *, dry_run: bool = False) -> int:
     """Delete the earlier versions of a dataset, after which they cannot be brought back.
 
     Args:
@@ -477,7 +477,7 @@ class _Change:
 class Transaction:
     """The one change that a command makes to a dataset, while it holds the dataset's lock."""
 
-    place: Place
+    place: DatasetPaths
     request: str
     finished: bool = False
     """A process that was given the same request has made the change, and was killed after it."""
@@ -540,7 +540,7 @@ class Transaction:
 
 @contextmanager
 def transaction(
-    spot: Place,
+    spot: DatasetPaths,
     what: str,
     request: Any,
     *,
@@ -582,7 +582,7 @@ def transaction(
         _drop_empty_hidden(spot.root)
 
 
-def _sweep_place(spot: Place, keep: Sequence[Path] = ()) -> None:
+def _sweep_place(spot: DatasetPaths, keep: Sequence[Path] = ()) -> None:
     """Delete what dead processes left of one dataset, for one who has its lock."""
     disk.empty_trash(spot.trash)
     with suppress(OSError):
@@ -603,7 +603,7 @@ _LIVE: set[Path] = set()
 """The records of the changes that this process is making, in any thread."""
 
 
-def unfinished(spot: Place) -> bool:
+def unfinished(spot: DatasetPaths) -> bool:
     """Return whether a change of a dataset was recorded, and is not known to be complete."""
     return any(_records(spot))
 
@@ -613,7 +613,7 @@ def recorded(root: Path) -> bool:
     return any((root / WORK_FOLDER).glob(f"*{_RECORD}*"))
 
 
-def _records(spot: Place) -> Iterator[Path]:
+def _records(spot: DatasetPaths) -> Iterator[Path]:
     prefix = f"{spot.lock.stem}{_RECORD}"
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in sorted(spot.lock.parent.iterdir()):
@@ -621,7 +621,7 @@ def _records(spot: Place) -> Iterator[Path]:
                 yield path
 
 
-def _settle(spot: Place) -> dict[Path, _Change]:
+def _settle(spot: DatasetPaths) -> dict[Path, _Change]:
     """Complete every recorded change; return the records of dead processes, which the caller deletes."""
     found = {path: _Change.read(path) for path in _records(spot)}
     done = {}
@@ -634,7 +634,7 @@ def _settle(spot: Place) -> dict[Path, _Change]:
     return done
 
 
-def _complete(spot: Place, change: _Change) -> None:
+def _complete(spot: DatasetPaths, change: _Change) -> None:
     """Bring a change to its end, from wherever it stopped.
 
     old, new    identities      dataset  staged
@@ -665,7 +665,7 @@ def _inode(folder: Path) -> int:
     return folder.stat().st_ino if folder.exists() else 0
 
 
-def _put_in_place(spot: Place, staged: Path, kept: str) -> None:
+def _put_in_place(spot: DatasetPaths, staged: Path, kept: str) -> None:
     """Let the staged version become the dataset: in one step, or in two where the file system has no exchange."""
     if spot.exists and disk.exchange(staged, spot.folder):
         return
@@ -694,7 +694,7 @@ def _discard(path: Path, root: Path) -> None:
     _drop_empty(path, root)
 
 
-def discard_work(spot: Place) -> None:
+def discard_work(spot: DatasetPaths) -> None:
     """Delete an unfinished build that no command will complete."""
     _discard(spot.work, spot.root)
 
@@ -744,7 +744,7 @@ def _sweep_records(work: Path, spare: Callable[[str], bool]) -> None:
         change = _Change.read(record)
         if change is None or not change.abandoned or spare(change.name):
             continue
-        spot = Place(work.parent, change.name)
+        spot = DatasetPaths(work.parent, change.name)
         with suppress(DiskFullError, LockedError), disk.lock(spot.lock, spot.name, wait=0):
             for path in _settle(spot):
                 path.unlink(missing_ok=True)

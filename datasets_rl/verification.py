@@ -17,14 +17,14 @@ from datasets_rl.errors import (
     UnknownIdError,
     UnknownKeyError,
 )
-from datasets_rl.library import Place, locate
+from datasets_rl.library import DatasetPaths, locate
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
 
 if TYPE_CHECKING:
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.manifest import Manifest
-    from datasets_rl.ted.check import Findings
+    from datasets_rl.ted.check import Problems
     from datasets_rl.ted.keys import Key
 
 __all__ = ["Verification", "raw_files", "verify"]
@@ -94,7 +94,7 @@ def verify(
     )
 
 
-def _check_deeply(folder: Path, findings: Findings, checked: list[str], settings: Settings) -> None:
+def _check_deeply(folder: Path, findings: Problems, checked: list[str], settings: Settings) -> None:
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.format.verify import check_content
     from datasets_rl.specs.infer import from_manifest, misfits_of_columns
@@ -117,7 +117,7 @@ def _check_deeply(folder: Path, findings: Findings, checked: list[str], settings
 
 
 def _check_origin(
-    stored: StoredDataset, folder: Path, findings: Findings, checked: list[str], settings: Settings
+    stored: StoredDataset, folder: Path, findings: Problems, checked: list[str], settings: Settings
 ) -> None:
     """Compare a dataset with the catalog, and with its raw files where they are available."""
     from datasets_rl.manifest import converter_version
@@ -142,7 +142,7 @@ def _check_origin(
             f"it was written by datasets-rl {manifest.converter or 'of an unknown version'}, and this is "
             f"{converter_version()}: what the manifest states is not compared with what this version would state"
         )
-    spot = Place(folder.parents[name.count("/")], name) if folder.as_posix().endswith(f"/{name}") else None
+    spot = DatasetPaths(folder.parents[name.count("/")], name) if folder.as_posix().endswith(f"/{name}") else None
     files = raw_files(manifest, spot)
     changed = [] if files is None else [*_raw_differences(manifest, files)]
     findings.problems += changed
@@ -157,7 +157,7 @@ def _check_origin(
         checked.append("not compared with raw files: they are not at hand (rlds download --keep-raw keeps them)")
 
 
-def _compare(stored: StoredDataset, files: Mapping[str, Path], findings: Findings, checked: list[str]) -> None:
+def _compare(stored: StoredDataset, files: Mapping[str, Path], findings: Problems, checked: list[str]) -> None:
     head, name = sources.split_id(stored.manifest.id)
     column = _with_texts(stored)
     try:
@@ -174,7 +174,7 @@ def _compare(stored: StoredDataset, files: Mapping[str, Path], findings: Finding
 
 
 def _read_again(
-    stored: StoredDataset, files: Mapping[str, Path], findings: Findings, checked: list[str], settings: Settings
+    stored: StoredDataset, files: Mapping[str, Path], findings: Problems, checked: list[str], settings: Settings
 ) -> bool:
     """Compare a dataset with what its source reads from the raw files, and return whether that was possible."""
     from datasets_rl.reread import reread
@@ -225,7 +225,7 @@ def _with_texts(stored_dataset: StoredDataset) -> Callable[[Key, int, int], Any]
     return column
 
 
-def raw_files(manifest: Manifest, spot: Place | None) -> Mapping[str, Path] | None:
+def raw_files(manifest: Manifest, spot: DatasetPaths | None) -> Mapping[str, Path] | None:
     """Return where the raw files of a dataset lie, or None unless all of them are at hand.
 
     They are when they were kept, or when the dataset was made of local files that are still in their place.

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from datasets_rl.engines import PartLost
+from datasets_rl.engines import WorkerDiedError
 from datasets_rl.engines.local import Local
 from datasets_rl.errors import ConversionError
 from datasets_rl.progress import Report
@@ -59,7 +59,7 @@ def test_an_error_comes_back_whole_and_its_process_goes_on():
 def test_a_process_that_dies_loses_its_part_alone():
     with Local(1) as engine:
         waits = [engine.begin(answer, task, Report()) for task in ({"exit": 3}, {})]
-        with pytest.raises(PartLost, match="ended with 3"):
+        with pytest.raises(WorkerDiedError, match="ended with 3"):
             waits[0]()
         assert waits[1]()["task"] == {}
 

@@ -14,10 +14,10 @@ from raw.minari import SPACES, episodes, write
 from upstreams import hub
 
 from datasets_rl import Selection, library, verification
-from datasets_rl.engines import PartLost
+from datasets_rl.engines import WorkerDiedError
 from datasets_rl.engines.local import Local
 from datasets_rl.errors import ConversionError, InvalidArgumentError
-from datasets_rl.fetch.ahead import Ahead
+from datasets_rl.fetch.ahead import Prefetcher
 from datasets_rl.fetch.parallel import Limiter
 from datasets_rl.format import part
 from datasets_rl.format.npy import file_sha256
@@ -205,7 +205,7 @@ class Here(contextlib.nullcontext):
 
 def test_a_process_that_dies_is_told(get):
     with pytest.raises(ConversionError, match="the process that read its files ended with -9"):
-        get(engine=Here(3, PartLost("ended with -9")))
+        get(engine=Here(3, WorkerDiedError("ended with -9")))
 
 
 def test_a_shard_that_makes_no_part_is_read_here_so_that_its_fault_is_told_with_the_numbers_of_the_dataset(get):
@@ -373,7 +373,7 @@ def test_groups_come_in_order_and_no_more_than_there_is_room_for():
         fetched.append(group)
         return [group]
 
-    with Ahead([[n] for n in range(10)], fetch, room=3) as ahead:
+    with Prefetcher([[n] for n in range(10)], fetch, room=3) as ahead:
         for _ in range(10):
             seen += ahead.take()
             assert len(fetched) <= len(seen) + 3
@@ -388,7 +388,7 @@ def test_a_failure_comes_when_its_turn_is():
             raise InvalidArgumentError("no")
         return [group]
 
-    with Ahead([[0], [1], [2], [3]], fetch, room=9) as ahead:
+    with Prefetcher([[0], [1], [2], [3]], fetch, room=9) as ahead:
         assert [ahead.take(), ahead.take()] == [[[0]], [[1]]]
         with pytest.raises(InvalidArgumentError, match="no"):
             ahead.take()
@@ -402,6 +402,6 @@ def test_an_end_before_its_time_stops_the_thread():
         halt.sleep(60)
         return []
 
-    with Ahead([[0], [1]], fetch, room=1) as ahead:
+    with Prefetcher([[0], [1]], fetch, room=1) as ahead:
         assert began.wait(10)
     assert not ahead._thread.is_alive()

@@ -19,7 +19,7 @@ from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockedError
 from datasets_rl.format import StoredDataset
 from datasets_rl.library import download
 from datasets_rl.preprocess import Recipe, preprocess
-from datasets_rl.store import Place
+from datasets_rl.store import DatasetPaths
 
 ID = "demo/pendulum"
 
@@ -304,19 +304,19 @@ def test_a_dataset_that_somebody_put_there_by_hand_is_never_replaced_by_a_record
 
 
 def test_ids_with_slashes_never_share_a_work_folder(tmp_path):
-    one, other = Place(tmp_path, "a"), Place(tmp_path, "a/build")
+    one, other = DatasetPaths(tmp_path, "a"), DatasetPaths(tmp_path, "a/build")
 
     assert other.work.parent == one.work.parent
     assert not other.work.is_relative_to(one.work)
-    assert len(Place(tmp_path, "x/" * 90 + "y").work.name) < 200
+    assert len(DatasetPaths(tmp_path, "x/" * 90 + "y").work.name) < 200
 
 
 def test_the_place_of_a_folder_is_that_of_its_id_where_it_ends_with_that(home):
     deep = write_dataset(home / "mine" / "a" / "b", [trajectory(3)], columns(), id="minari/a/b").folder
     alone = write_dataset(home / "copy", [trajectory(3)], columns(), id="minari/a/b").folder
 
-    assert store.place_of(deep) == Place(home / "mine", "a/b")
-    assert store.place_of(alone) == Place(home, "copy")
+    assert store.place_of(deep) == DatasetPaths(home / "mine", "a/b")
+    assert store.place_of(alone) == DatasetPaths(home, "copy")
 
 
 @pytest.mark.usefixtures("home")
@@ -412,7 +412,7 @@ def test_what_is_derived_of_a_linked_dataset_lies_beside_the_link(folder, home, 
     assert store.locate(f"{ID}@x") == made.data_path
     scaled(folder, 2, in_place=True)
     assert folder.is_symlink()
-    assert store.place(ID) == Place(elsewhere.parent, "pend", link=folder)
+    assert store.place(ID) == DatasetPaths(elsewhere.parent, "pend", link=folder)
     assert len(store.versions(store.place(ID))) == 1
     download(ID, force=False)
     store.remove(ID)

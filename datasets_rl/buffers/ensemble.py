@@ -15,7 +15,7 @@ from torch import Tensor
 
 from datasets_rl.buffers.arguments import transformed
 from datasets_rl.buffers.batch import pinned, stacked
-from datasets_rl.buffers.gate import Gate, GateChain
+from datasets_rl.buffers.gate import BufferLock, BufferLocks
 from datasets_rl.buffers.keys import BatchKeys, Field, Missing, fields_of
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.checkpoint import Stateful
@@ -118,7 +118,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             **kwargs,
         )
         gates = [member._gate for member in rbs]  # noqa: SLF001 - a member is a buffer too
-        self._gate = GateChain([gate for gate in gates if isinstance(gate, Gate)])
+        self._gate = BufferLocks([gate for gate in gates if isinstance(gate, BufferLock)])
         self._decide_keys()
 
     @property

@@ -20,13 +20,13 @@ from datasets_rl.storages.base import Storage
 from datasets_rl.storages.lock import ProcessLock
 from datasets_rl.storages.scratch import ScratchFolder
 
-__all__ = ["Gate", "GateChain"]
+__all__ = ["BufferLock", "BufferLocks"]
 
 
 _SIGINT = int(signal.SIGINT)
 
 
-class _HeldBack:
+class _DeferredInterrupt:
     """Ctrl-C while the main thread is inside: it comes when the gate has been left, so that no step is half written.
 
     A second one comes at once: whoever waits for something that never ends gets out.
@@ -48,7 +48,7 @@ class _HeldBack:
             self.before(_SIGINT, None)
 
 
-class Gate:
+class BufferLock:
     """The lock of a buffer.
 
     Inside ``with gate`` there is one thread, and one process if the buffer is shared. What was drawn inside may be read
@@ -74,7 +74,7 @@ class Gate:
         self._inside = threading.Condition(threading.RLock())
         self._depth = 0
         self._reads = 0
-        self._held_back: _HeldBack | None = None
+        self._held_back: _DeferredInterrupt | None = None
         """Only the main thread sets it."""
         self._file = ProcessLock.at(self._path) if self._path is not None else None
         _gates.add(self)
@@ -157,7 +157,7 @@ class Gate:
             return
         before = _signal.getsignal(_SIGINT)
         if callable(before):
-            held_back = _HeldBack(before)
+            held_back = _DeferredInterrupt(before)
             _signal.signal(_SIGINT, held_back)  # one that comes before raises here, and nothing is held back
             self._held_back = held_back
 
@@ -195,14 +195,14 @@ class Gate:
         self._start()
 
 
-class GateChain:
+class BufferLocks:
     """The gates of several buffers, entered together; in the same order everywhere, so that nobody waits in a ring.
 
     Args:
         gates: The gates; one may be there several times.
     """
 
-    def __init__(self, gates: Iterable[Gate]) -> None:
+    def __init__(self, gates: Iterable[BufferLock]) -> None:
         # A copy of a gate has its name.
         self._gates = sorted(set(gates), key=lambda gate: (gate.name, id(gate)))
 
@@ -244,7 +244,7 @@ class GateChain:
             gate.wait_for_reads()
 
 
-_gates: weakref.WeakSet[Gate] = weakref.WeakSet()
+_gates: weakref.WeakSet[BufferLock] = weakref.WeakSet()
 
 
 def _after_fork() -> None:

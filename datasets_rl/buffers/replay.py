@@ -28,7 +28,7 @@ from datasets_rl.buffers.arguments import (
 from datasets_rl.buffers.batch import pinned, stacked, time_first
 from datasets_rl.buffers.display import as_html, as_text
 from datasets_rl.buffers.fields import field_of, key_of, write_field
-from datasets_rl.buffers.gate import Gate, GateChain
+from datasets_rl.buffers.gate import BufferLock, BufferLocks
 from datasets_rl.buffers.prefetch import Prefetch
 from datasets_rl.buffers.state import form_faults, misfits_of, read_batch, saved_batch, saved_batch_faults, turned
 from datasets_rl.checkpoint import Stateful
@@ -146,7 +146,7 @@ class ReplayBuffer(Stateful):
         """Whether the last batch was the last of an epoch."""
         self._iterator: Iterator[Any] | None = None
         """Where `next` is."""
-        self._gate: Gate | GateChain = Gate()
+        self._gate: BufferLock | BufferLocks = BufferLock()
         self._prefetch = self._ahead(prefetch)
         if shared:
             self.share()

@@ -29,8 +29,8 @@ from datasets_rl.sources import Selection, read_numbers
 from datasets_rl.specs import CompositeSpec, from_manifest
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.finals import FinalUnknown, check_final_unknown, select_final_known
-from datasets_rl.storages.renamed import Renamed
-from datasets_rl.storages.selection import SelectedRows
+from datasets_rl.storages.renamed import AliasedStorage
+from datasets_rl.storages.selection import SubsetStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
 from datasets_rl.ted.keys import NEXT, ROOT_FLAGS, Key, as_key
 from datasets_rl.ted.table import EpisodeTable
@@ -179,12 +179,12 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         part, asked = Selection.from_json(self.stored.manifest.selection), self._asked
         return replace(part, episodes=asked.episodes or part.episodes, keys=asked.keys or part.keys)
 
-    def _steps(self) -> DatasetStorage | SelectedRows | Renamed:
+    def _steps(self) -> DatasetStorage | SubsetStorage | AliasedStorage:
         """Choose what this replay buffer shows: what is asked for of what is stored, unless a source adds to it."""
         whole = self._whole()
         rows, fields = self._shown(whole)
         unchanged = len(rows) == len(self.stored) and fields == dict.fromkeys(whole.keys())
-        return whole if unchanged else SelectedRows(whole, rows, fields)
+        return whole if unchanged else SubsetStorage(whole, rows, fields)
 
     def _whole(self) -> DatasetStorage:
         """Open everything that is stored."""
@@ -205,7 +205,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             fields = dict.fromkeys([key for key in fields if key in kept | carried | set(ROOT_FLAGS)])
         return rows, fields
 
-    def _visible_steps(self) -> DatasetStorage | SelectedRows | Renamed:
+    def _visible_steps(self) -> DatasetStorage | SubsetStorage | AliasedStorage:
         """Return the steps of this buffer, after what was asked for transitions with an unknown next observation."""
         steps = select_final_known(self._steps(), self.final_unknown)
         if steps.masked and self.final_unknown is None:
@@ -257,7 +257,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     def specs(self) -> CompositeSpec:
         """What one transition may hold, from the data: no environment is needed."""
         steps = self._storage.steps if isinstance(self._storage, PaddedTrajectories) else self._storage
-        return from_manifest(self.manifest, steps.fields if isinstance(steps, SelectedRows) else None)
+        return from_manifest(self.manifest, steps.fields if isinstance(steps, SubsetStorage) else None)
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
@@ -350,7 +350,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 episode and with which fields.
             InvalidArgumentError: If arguments exclude each other.
         """
-        from datasets_rl.preprocess.calls import Call
+        from datasets_rl.preprocess.calls import PreprocessArguments
 
         if (dest is None) is not in_place:
             given = "neither" if dest is None else "both"
@@ -358,7 +358,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 f"a result goes to a folder, dest=, or replaces the dataset, in_place=True; {given} was given",
                 hint="derive() makes a dataset of its own beside this one",
             )
-        call = Call(
+        call = PreprocessArguments(
             fn=fn,
             dim=dim,
             num_workers=num_workers,
@@ -423,9 +423,9 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             PreprocessError: If a step fails.
             InvalidArgumentError: If another dataset has the name, or arguments exclude each other.
         """
-        from datasets_rl.preprocess.calls import Call
+        from datasets_rl.preprocess.calls import PreprocessArguments
 
-        call = Call(fn=recipe, per=per, batched=batched, num_workers=num_workers, num_frames=num_frames)
+        call = PreprocessArguments(fn=recipe, per=per, batched=batched, num_workers=num_workers, num_frames=num_frames)
         return self._derived(call.run(self._path, None, as_=as_, pbar=pbar, max_ram=max_ram, force=force), options)
 
     def _derived(self, folder: Path, options: dict[str, Any]) -> BaseDatasetExperienceReplay:

@@ -24,12 +24,12 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from datasets_rl import disk, sources
-from datasets_rl.convert import Work, convert
+from datasets_rl.convert import ConversionJob, convert
 from datasets_rl.errors import InvalidArgumentError, LockedError
 from datasets_rl.fetch import fetch
-from datasets_rl.fetch.ahead import Ahead
+from datasets_rl.fetch.ahead import Prefetcher
 from datasets_rl.fetch.asset import Asset, Fetched
-from datasets_rl.fetch.parallel import Halt
+from datasets_rl.fetch.parallel import CancelToken
 from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers.base import Sampler
@@ -40,7 +40,7 @@ from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_TRUNCATED, Key
 
-__all__ = ["NoLength", "Run", "Stream", "StreamSampler"]
+__all__ = ["EpisodeSpan", "NoLength", "Stream", "StreamSampler"]
 
 _ROW_BITS = 40
 _OPEN_MOST = 256  # shards whose files stay mapped, for batches that were chosen and not yet read
@@ -53,7 +53,7 @@ class NoLength(InvalidArgumentError, TypeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class EpisodeSpan:
     """Consecutive steps of one trajectory in a shard."""
 
     shard: int
@@ -152,43 +152,43 @@ class Stream(Storage):
         """Refuse: nobody knows how many steps will come."""
         raise NoLength(f"{self.dataset_id} is streamed and has no length", hint="download=True knows it")
 
-    def runs(self, generator: torch.Generator | None) -> Iterator[Run]:
+    def runs(self, generator: torch.Generator | None) -> Iterator[EpisodeSpan]:
         """Yield every trajectory once, whole."""
         shards = self.contents.shards
         order = self._order(len(shards), generator)
         works = [self._work(shards[number].paths, number) for number in order]
         groups = [self._lacking(work) for work in works]
-        with Ahead(groups, self._fetch, _AHEAD) as ahead:
+        with Prefetcher(groups, self._fetch, _AHEAD) as ahead:
             for work in works:
                 number = self._open(work, ahead.take())
                 ahead.release()
                 table = self._opened[number].storage.episodes
                 for episode in self._order(len(table), generator):
-                    yield Run(number, int(table.starts[episode]), int(table.lengths[episode]))
+                    yield EpisodeSpan(number, int(table.starts[episode]), int(table.lengths[episode]))
 
     def _order(self, count: int, generator: torch.Generator | None) -> list[int]:
         return torch.randperm(count, generator=generator).tolist() if self.shuffle else list(range(count))
 
-    def _work(self, paths: Sequence[str], number: int) -> Work:
+    def _work(self, paths: Sequence[str], number: int) -> ConversionJob:
         """Say what a shard is made of: a dataset of its own."""
         wanted = {*self.contents.common, *paths}
         assets = tuple(asset for asset in self.contents.assets if asset.path in wanted)
         contents = replace(self.contents, assets=assets, shards=(self.contents.shards[number],), steps=None)
-        return Work(self._entry, contents, self._selection)
+        return ConversionJob(self._entry, contents, self._selection)
 
-    def _place(self, work: Work) -> Path:
+    def _place(self, work: ConversionJob) -> Path:
         return self._folder / "shards" / work.key[:32]
 
-    def _lacking(self, work: Work) -> list[Asset]:
+    def _lacking(self, work: ConversionJob) -> list[Asset]:
         return [] if (self._place(work) / disk.MANIFEST_FILE).is_file() else list(work.contents.assets)
 
-    def _fetch(self, assets: Sequence[Asset], halt: Halt) -> list[Fetched]:
+    def _fetch(self, assets: Sequence[Asset], halt: CancelToken) -> list[Fetched]:
         return fetch(assets, self._folder / "raw", settings=self._settings, halt=halt) if assets else []
 
-    def _open(self, work: Work, came: Sequence[Fetched]) -> int:
+    def _open(self, work: ConversionJob, came: Sequence[Fetched]) -> int:
         place = self._place(work)
         if (assets := self._lacking(work)) and not came:  # it went for want of room since this round began
-            came = self._fetch(assets, Halt())
+            came = self._fetch(assets, CancelToken())
         if came:
             self._make(work, came, place)
         place.touch()  # the oldest goes first
@@ -201,7 +201,7 @@ class Stream(Storage):
             self._opened.popitem(last=False)
         return number
 
-    def _make(self, work: Work, came: Sequence[Fetched], place: Path) -> None:
+    def _make(self, work: ConversionJob, came: Sequence[Fetched], place: Path) -> None:
         build = self._folder / "build"
         disk.remove_tree(build)
         build.mkdir(parents=True)
@@ -236,7 +236,7 @@ class Stream(Storage):
         )
 
     def take(self, rows: Tensor) -> TensorDict:
-        """Return steps as `Run.rows` numbers them, int64 [B]; -1 is one that is filled up."""
+        """Return steps as `EpisodeSpan.rows` numbers them, int64 [B]; -1 is one that is filled up."""
         filled = rows < 0
         rows = rows.where(~filled, rows[0])
         numbers = rows >> _ROW_BITS
@@ -253,7 +253,7 @@ class Stream(Storage):
             data[NEXT_FINAL_KNOWN][filled] = False
         return data
 
-    def starts_are_marked(self, run: Run) -> bool:
+    def starts_are_marked(self, run: EpisodeSpan) -> bool:
         """Return whether a field says which step is the first of its trajectory."""
         return _INIT in self._opened[run.shard].storage.stored.schema
 
@@ -310,8 +310,8 @@ class StreamSampler(Sampler):
     ) -> None:
         self.num_slices, self.slice_len = num_slices, slice_len
         self.strict_length = strict_length
-        self._runs: Iterator[Run] | None = None
-        self._next: Run | None = None
+        self._runs: Iterator[EpisodeSpan] | None = None
+        self._next: EpisodeSpan | None = None
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Choose the next batch; the last one of an epoch has what is left."""
@@ -329,9 +329,9 @@ class StreamSampler(Sampler):
         ]
         return self.batch(storage, chosen, length)
 
-    def _following(self, stream: Stream, count: int) -> list[Run]:
+    def _following(self, stream: Stream, count: int) -> list[EpisodeSpan]:
         """Return the next trajectories; fewer at the end of an epoch, which one knows from looking one further."""
-        found: list[Run] = []
+        found: list[EpisodeSpan] = []
         try:
             if self._runs is None:
                 self._runs = stream.runs(self.generator)
@@ -347,7 +347,7 @@ class StreamSampler(Sampler):
             self._runs = None
         return found
 
-    def cut(self, run: Run, length: int, *, filled: bool) -> Run:
+    def cut(self, run: EpisodeSpan, length: int, *, filled: bool) -> EpisodeSpan:
         """Choose a slice of a trajectory, every start that it has equally likely; a short one as it is.
 
         Raises:
@@ -355,7 +355,7 @@ class StreamSampler(Sampler):
         """
         if run.length >= length:
             start = int(torch.randint(run.length - length + 1, (), generator=self.generator))
-            return Run(run.shard, run.start + start, length)
+            return EpisodeSpan(run.shard, run.start + start, length)
         if self.strict_length and not filled:
             raise InvalidArgumentError(
                 f"a trajectory has {run.length:,} steps; expected {length:,} for a slice",
@@ -363,7 +363,7 @@ class StreamSampler(Sampler):
             )
         return run
 
-    def batch(self, stream: Stream, chosen: Sequence[Run], length: int) -> tuple[Tensor, dict[str, Any]]:
+    def batch(self, stream: Stream, chosen: Sequence[EpisodeSpan], length: int) -> tuple[Tensor, dict[str, Any]]:
         """Return the rows of slices, filled up to `length` steps where the stream does so, and what to say of them."""
         lengths = np.array([run.length for run in chosen])
         sizes = lengths if stream.pad is None else np.full_like(lengths, length)

@@ -10,12 +10,12 @@ from datasets_rl.progress import Report
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Engine", "Make", "PartLost", "Wait"]
+__all__ = ["Engine", "Make", "Wait", "WorkerDiedError"]
 
 Make = Callable[[Mapping[str, Any], Report], Mapping[str, Any]]
 """Makes what a task describes, unless it is there already; both the task and what is said of it are JSON values."""
 Wait = Callable[[], Mapping[str, Any]]
-"""Waits for what is said of a task, and raises what was raised there; `PartLost` if the process that made it died."""
+"""Waits for what is said of a task, and raises what was raised there; `WorkerDiedError` if the process that made it died."""
 
 
 class Engine(Protocol):
@@ -41,7 +41,7 @@ class Engine(Protocol):
     def __exit__(self, *details: object) -> None: ...
 
 
-class PartLost(Exception):
+class WorkerDiedError(Exception):
     """A process died while it made a part.
 
     Args:

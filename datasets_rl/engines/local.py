@@ -20,7 +20,7 @@ from importlib import import_module
 from queue import SimpleQueue
 from typing import IO, TYPE_CHECKING, Any
 
-from datasets_rl.engines import Make, PartLost, Wait
+from datasets_rl.engines import Make, Wait, WorkerDiedError
 from datasets_rl.errors import DatasetsRLError
 from datasets_rl.progress import Report
 
@@ -77,7 +77,7 @@ class Local:
             if self._idle:
                 return self._idle.pop()
             if self._over:
-                raise PartLost("was not started")
+                raise WorkerDiedError("was not started")
             self._workers.append(_Worker(self._threads))
             return self._workers[-1]
 
@@ -122,7 +122,7 @@ class _Worker:
             while isinstance(answer := pickle.load(stdout), int):  # noqa: S301 -- of a process that is ours
                 report(answer)
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):  # it has ended, or was closed meanwhile
-            raise PartLost(f"ended with {self._process.wait()}") from None
+            raise WorkerDiedError(f"ended with {self._process.wait()}") from None
         if isinstance(answer, DatasetsRLError):
             raise answer
         said: Mapping[str, Any] = answer
@@ -137,7 +137,7 @@ class _Worker:
     def _streams(self) -> tuple[IO[bytes], IO[bytes]]:
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is None or stdout is None:
-            raise PartLost("has no pipes")
+            raise WorkerDiedError("has no pipes")
         return stdin, stdout
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ def main() -> None:
     while True:
         module, name, task = json.loads(lines.get())
         try:
-            answer = getattr(import_module(module), name)(task, _Told(out))
+            answer = getattr(import_module(module), name)(task, _Report(out))
         except DatasetsRLError as error:
             answer = error
         try:
@@ -175,7 +175,7 @@ def _listen(lines: SimpleQueue[str]) -> None:
     os._exit(1)
 
 
-class _Told(Report):
+class _Report(Report):
     """Tells the process that waits of the steps."""
 
     def __init__(self, out: IO[bytes]) -> None:

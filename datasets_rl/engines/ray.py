@@ -15,7 +15,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.engines import Make, PartLost, Wait
+from datasets_rl.engines import Make, Wait, WorkerDiedError
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 from datasets_rl.manifest import converter_version
 from datasets_rl.progress import Report
@@ -93,7 +93,7 @@ class RayEngine:
             except self._ray.exceptions.RayTaskError as error:
                 raise error.cause from error
             except self._ray.exceptions.RayError as error:
-                raise PartLost(
+                raise WorkerDiedError(
                     f"was lost: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
                     hint="run it again to go on behind the parts that are there; `ray status` shows the nodes",
                 ) from error

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from datasets_rl.fetch.asset import Asset
-from datasets_rl.fetch.parallel import Halt, Stopped
+from datasets_rl.fetch.parallel import Cancelled, CancelToken
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Ahead"]
+__all__ = ["Prefetcher"]
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ _GRACE = 5.0
 """Seconds that an end before its time waits for a thread that is blocked in the network."""
 
 
-class Ahead(Generic[T]):
+class Prefetcher(Generic[T]):
     """Fetches groups in their order, in a thread, and no more of them than there is room for. A context manager.
 
         group     0 1 2 3 4 5 6
@@ -34,13 +34,15 @@ class Ahead(Generic[T]):
         room: Groups that may be there, or on their way, and not released.
     """
 
-    def __init__(self, groups: Sequence[Sequence[Asset]], get: Callable[[Sequence[Asset], Halt], T], room: int) -> None:
+    def __init__(
+        self, groups: Sequence[Sequence[Asset]], get: Callable[[Sequence[Asset], CancelToken], T], room: int
+    ) -> None:
         self._groups = groups
         self._get = get
         self._room = room
         self._there: deque[T] = deque()
         self._failure: BaseException | None = None
-        self._halt = Halt()
+        self._halt = CancelToken()
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="rlds-fetch", daemon=True)
 
@@ -87,7 +89,7 @@ class Ahead(Generic[T]):
                 with self._change:
                     self._there.append(came)
                     self._change.notify_all()
-        except Stopped:
+        except Cancelled:
             return
         except BaseException as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
             with self._change:

@@ -16,8 +16,8 @@ from datasets_rl.errors import DatasetsRLError, FetchError, IntegrityError, Inva
 from datasets_rl.fetch import check, plan
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.check import CutShort, WrongBytes
-from datasets_rl.fetch.parallel import Halt, Limiter, in_parallel
-from datasets_rl.fetch.part import Digest, Part, Record, digest_file, read_record
+from datasets_rl.fetch.parallel import CancelToken, Limiter, in_parallel
+from datasets_rl.fetch.part import Digest, PartialDownload, Record, digest_file, read_record
 from datasets_rl.fetch.plan import Do
 from datasets_rl.fetch.schemes import Get, NotThere, Remote, scheme_of, shown
 from datasets_rl.progress import Report, report, waiting
@@ -69,7 +69,7 @@ def fetch(
     limiter: Limiter | None = None,
     label: str = "",
     advance: Report | None = None,
-    halt: Halt | None = None,
+    halt: CancelToken | None = None,
 ) -> list[Fetched]:
     """Have the files: those that are there already at once, the others from the first address that gives them.
 
@@ -103,7 +103,7 @@ def fetch(
     show = settings.progress and known != 0 and not settings.offline
     name = label or (assets[0].path if len(assets) == 1 else f"{len(assets)} files")
     with report(name, known, done=done, show=show and advance is None) as own:
-        work = _Work(folder, settings, hash_check, limiter or Limiter(), advance or own, expected, halt or Halt())
+        work = _Job(folder, settings, hash_check, limiter or Limiter(), advance or own, expected, halt or CancelToken())
         with work.connections():
             return work.run(assets)
 
@@ -117,7 +117,7 @@ def asking(settings: Settings) -> Iterator[Get]:
         from datasets_rl.fetch.transfer import Network
 
         if not opened:
-            opened.append(Network(settings, Limiter(), Report(), {}, Halt()))
+            opened.append(Network(settings, Limiter(), Report(), {}, CancelToken()))
         with waiting(f"waiting for {shown(url)}", show=settings.progress):
             return opened[0].get_json(url, headers)
 
@@ -132,7 +132,7 @@ def size_of(url: str, settings: Settings) -> int | None:
     """Return how many bytes the file at an address has, where the address says it."""
     from datasets_rl.fetch.transfer import Network
 
-    network = Network(settings, Limiter(None), Report(), {}, Halt())
+    network = Network(settings, Limiter(None), Report(), {}, CancelToken())
     try:
         with waiting(f"waiting for {shown(url)}", show=settings.progress):
             found = scheme_of(url).resolve(url, network.ask)
@@ -235,7 +235,7 @@ def _pending(assets: Sequence[Asset], folder: Path, *, hash_check: bool) -> dict
     for asset in assets:
         target, want = folder / plan.safe_path(asset.path), check.wanted(asset, hash_check=hash_check)
         if plan.finished(want, _finished(target, read_record(target))).do is Do.RESTART and not _lies_elsewhere(asset):
-            part = Part.load(target)
+            part = PartialDownload.load(target)
             pending[asset.path] = asset.size if asset.size is not None else part.total, part.done
     return pending
 
@@ -314,7 +314,7 @@ def _use(asset: Asset, path: Path, url: str, *, hash_check: bool) -> Fetched:
 
 
 @dataclass
-class _Work:
+class _Job:
     """One call of `fetch`."""
 
     folder: Path
@@ -323,7 +323,7 @@ class _Work:
     limiter: Limiter
     advance: Report
     expected: dict[str, int | None]
-    halt: Halt = field(default_factory=Halt)
+    halt: CancelToken = field(default_factory=CancelToken)
     _network: Network | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -373,7 +373,7 @@ class _Work:
     def _order(self, asset: Asset, target: Path) -> list[str]:
         """Return the addresses, that of an interrupted download first where no other can go on with it."""
         protected = self.hash_check and asset.sha256 is not None
-        part = Part.load(target)
+        part = PartialDownload.load(target)
         started = "" if protected or not part.done else part.url
         return sorted(asset.urls, key=lambda url: shown(url) != started)
 
@@ -400,9 +400,9 @@ class _Work:
         from datasets_rl.fetch.transfer import Transfer
 
         want = self._agree(asset, remote)
-        part = Part.load(target)
+        part = PartialDownload.load(target)
         if plan.part(want, part.left, remote.address).do is Do.RESTART:
-            part = Part(target, replaces=part.done)
+            part = PartialDownload(target, replaces=part.done)
         part.adopt(shown(url), remote.address)
         part.digest = Digest(md5=want.md5 is not None)
         record = Transfer(self.network(), asset, want, part, remote, lanes).run(hash_check=self.hash_check)

@@ -9,21 +9,21 @@ from collections.abc import Callable, Sequence
 
 from datasets_rl.errors import InvalidArgumentError
 
-__all__ = ["Halt", "Limiter", "Stopped", "in_parallel"]
+__all__ = ["CancelToken", "Cancelled", "Limiter", "in_parallel"]
 
 _GRACE = 1.0
 """Seconds that Ctrl-C waits for threads that are blocked in the network."""
 _GLANCE = 0.1
 
 
-class Stopped(Exception):
+class Cancelled(Exception):
     """Another thread failed, or the user interrupted; what they raise is what the user sees."""
 
 
-class Halt:
+class CancelToken:
     """A flag that ends work; it is up as soon as its parent's is."""
 
-    def __init__(self, parent: Halt | None = None) -> None:
+    def __init__(self, parent: CancelToken | None = None) -> None:
         self._event = threading.Event()
         self._parent = parent
 
@@ -36,9 +36,9 @@ class Halt:
         return self._event.is_set() or (self._parent is not None and self._parent.is_set())
 
     def check(self) -> None:
-        """Raise `Stopped` if the flag is up."""
+        """Raise `Cancelled` if the flag is up."""
         if self.is_set():
-            raise Stopped
+            raise Cancelled
 
     def sleep(self, seconds: float) -> None:
         """Wait, unless the flag goes up first."""
@@ -76,7 +76,7 @@ class Limiter:
             return self._free - now
 
 
-def in_parallel(tasks: Sequence[Callable[[], None]], workers: int, halt: Halt) -> None:
+def in_parallel(tasks: Sequence[Callable[[], None]], workers: int, halt: CancelToken) -> None:
     """Run the tasks on up to `workers` threads; the first failure stops the others and is raised here.
 
     The threads are daemons, so that Ctrl-C ends the program at once and not when a stalled connection times out; what
@@ -103,11 +103,11 @@ def in_parallel(tasks: Sequence[Callable[[], None]], workers: int, halt: Halt) -
             if thread.ident is not None:
                 thread.join(max(0.0, until - time.monotonic()))
         raise
-    for failure in sorted(failures, key=lambda each: isinstance(each, Stopped)):
+    for failure in sorted(failures, key=lambda each: isinstance(each, Cancelled)):
         raise failure
 
 
-def _work(queue: deque[Callable[[], None]], failures: list[BaseException], halt: Halt) -> None:
+def _work(queue: deque[Callable[[], None]], failures: list[BaseException], halt: CancelToken) -> None:
     while not halt.is_set():
         try:
             task = queue.popleft()

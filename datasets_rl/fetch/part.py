@@ -28,7 +28,7 @@ from datasets_rl import disk
 from datasets_rl.fetch import plan
 from datasets_rl.fetch.plan import Wanted
 
-__all__ = ["Digest", "Part", "Record", "Span", "digest_file", "read_record"]
+__all__ = ["Digest", "PartialDownload", "Record", "Span", "digest_file", "read_record"]
 
 SAVE_EVERY = 1.0
 """Seconds between two sidecars of a running download: what a killed process loses at most."""
@@ -138,7 +138,7 @@ class Span:
 
 
 @dataclass
-class Part:
+class PartialDownload:
     """The part file of one download and what is known about its bytes. Its methods may be called from many threads."""
 
     target: Path
@@ -166,7 +166,7 @@ class Part:
         self._saved = time.monotonic()
 
     @classmethod
-    def load(cls, target: Path) -> Part:
+    def load(cls, target: Path) -> PartialDownload:
         """Return what an earlier process left for this file, or an empty part."""
         part = cls(target)
         value = _read_object(part._sidecar)

@@ -25,8 +25,8 @@ from datasets_rl.fetch import check, ends, plan
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.check import CutShort, WrongBytes
 from datasets_rl.fetch.pace import TooSlow, watch
-from datasets_rl.fetch.parallel import Halt, Limiter, in_parallel
-from datasets_rl.fetch.part import Part, Record, Span
+from datasets_rl.fetch.parallel import CancelToken, Limiter, in_parallel
+from datasets_rl.fetch.part import PartialDownload, Record, Span
 from datasets_rl.fetch.plan import Do
 from datasets_rl.fetch.schemes import NotThere, Remote
 from datasets_rl.progress import Report
@@ -73,7 +73,7 @@ class Network:
     """The connections of one `fetch`, and what its threads share."""
 
     def __init__(
-        self, settings: Settings, limiter: Limiter, advance: Report, expected: dict[str, int | None], halt: Halt
+        self, settings: Settings, limiter: Limiter, advance: Report, expected: dict[str, int | None], halt: CancelToken
     ) -> None:
         self.settings = settings
         self.limiter = limiter
@@ -90,7 +90,7 @@ class Network:
         )
         watch(self.client, settings.timeout, settings.min_rate)
 
-    def persist(self, attempt: Callable[[], None], progress: Callable[[], int], halt: Halt) -> None:
+    def persist(self, attempt: Callable[[], None], progress: Callable[[], int], halt: CancelToken) -> None:
         """Call `attempt` until it returns; failures that may pass are counted anew after each progress.
 
         Args:
@@ -189,7 +189,7 @@ class Transfer:
     """
 
     def __init__(
-        self, network: Network, asset: Asset, want: plan.Wanted, part: Part, remote: Remote, lanes: int
+        self, network: Network, asset: Asset, want: plan.Wanted, part: PartialDownload, remote: Remote, lanes: int
     ) -> None:
         self._network = network
         self._asset = asset
@@ -261,7 +261,7 @@ class Transfer:
         raise NotThere(f"it was begun again too often, at last because {changed}")
 
     def _fill(self) -> _Changed | None:
-        part, self._halt = self._part, Halt(self._network.halt)
+        part, self._halt = self._part, CancelToken(self._network.halt)
         try:
             if len(part.spans) == 1 and not part.complete:
                 self._persist(part.spans[0])

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError, IntegrityError
 from datasets_rl.read.images import decode
-from datasets_rl.ted.episode import Encoded
+from datasets_rl.ted.episode import EncodedImages
 
-__all__ = ["Pictures", "Undecoded"]
+__all__ = ["EncodedColumn", "ImageColumn"]
 
 
-class Pictures:
+class ImageColumn:
     """N pictures of one shape, encoded back to back.
 
         data    | picture 0 | picture 1    | picture 2 |
@@ -66,9 +66,9 @@ class Pictures:
         taken: NDArray[np.uint8] = found[places]
         return taken
 
-    def undecoded(self, start: int, stop: int) -> Undecoded:
+    def undecoded(self, start: int, stop: int) -> EncodedColumn:
         """Return the pictures of consecutive rows as they are."""
-        return Undecoded(self._encoded(np.arange(start, stop)), self.shape[1:], self._path)
+        return EncodedColumn(self._encoded(np.arange(start, stop)), self.shape[1:], self._path)
 
     def _encoded(self, rows: NDArray[np.integer[Any]]) -> list[memoryview]:
         starts, stops = self._starts[rows].tolist(), self._starts[rows + 1].tolist()
@@ -77,7 +77,7 @@ class Pictures:
 
 
 @dataclass(frozen=True, eq=False)
-class Undecoded(Encoded):
+class EncodedColumn(EncodedImages):
     """Pictures of a dataset that nobody has looked at: bytes to who copies them, an array to who reads them as one."""
 
     shape_of_each: tuple[int, ...]

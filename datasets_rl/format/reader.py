@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from datasets_rl.disk import MANIFEST_FILE, VERSIONS_FOLDER, WORK_FOLDER, identity
 from datasets_rl.errors import DatasetsRLError, IntegrityError, InvalidArgumentError, UnknownKeyError
 from datasets_rl.format.npy import copy_on_write, map_npy, open_npy
-from datasets_rl.format.pictures import Pictures
+from datasets_rl.format.pictures import ImageColumn
 from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.manifest import Manifest
 from datasets_rl.rows import ROWS_FILE, Field, Schema
@@ -27,7 +27,7 @@ from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable
 
 __all__ = ["Items", "StoredDataset"]
 
-Items: TypeAlias = "NDArray[Any] | Pictures"
+Items: TypeAlias = "NDArray[Any] | ImageColumn"
 T = TypeVar("T")
 _FINAL_FILE = "final.npy"
 _PAUSE, _LEVELS = 0.02, 3
@@ -73,7 +73,7 @@ class StoredDataset:
     def _open(self) -> None:
         self.manifest = Manifest.read(self.folder)
         self._maps: dict[str, np.memmap[Any, Any]] = {}
-        self._decoding: dict[str, Pictures] = {}
+        self._decoding: dict[str, ImageColumn] = {}
         self._texts: dict[str, list[str]] = {}
         problems = [*_coverage_faults(self.manifest), *_size_faults(self.folder, self.manifest)]
         if problems:
@@ -214,9 +214,9 @@ class StoredDataset:
         items = self.map(field.final_file)
         return items if field.wide else np.asarray(items[field.name])
 
-    def _pictures(self, field: Field, file: str, ends_file: str) -> Pictures:
+    def _pictures(self, field: Field, file: str, ends_file: str) -> ImageColumn:
         if file not in self._decoding:
-            self._decoding[file] = Pictures(self.map(file), self.map(ends_file), field.shape, self.folder / file)
+            self._decoding[file] = ImageColumn(self.map(file), self.map(ends_file), field.shape, self.folder / file)
         return self._decoding[file]
 
     def texts(self, key: Key) -> list[str]:

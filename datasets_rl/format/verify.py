@@ -12,13 +12,13 @@ from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.manifest import KNOWN_KEYS, MANIFEST_FILE, Manifest, digest_of, read_document
 from datasets_rl.progress import Report
 from datasets_rl.rows import ROWS_FILE
-from datasets_rl.ted.check import Findings
+from datasets_rl.ted.check import Problems
 from datasets_rl.ted.stats import differences
 
 __all__ = ["check_content", "check_files", "check_manifest"]
 
 
-def check_manifest(folder: Path) -> Findings:
+def check_manifest(folder: Path) -> Problems:
     """Compare the manifest with the digest that it states.
 
     Returns:
@@ -28,7 +28,7 @@ def check_manifest(folder: Path) -> Findings:
         NotADatasetError: If the folder has no manifest.
         ManifestError: If the manifest cannot be trusted.
     """
-    findings = Findings()
+    findings = Problems()
     document = read_document(folder)
     Manifest.from_json(document, where=str(folder / MANIFEST_FILE))
     stated = document.get("digest")

@@ -17,8 +17,8 @@ from datasets_rl.format.npy import NpyStream, begun_blocks, file_sha256
 from datasets_rl.manifest import StoredFile, lacking_fields
 from datasets_rl.read.images import header
 from datasets_rl.rows import ROWS_FILE, Column, Field, Schema
-from datasets_rl.ted.episode import Encoded, Episode, Late, Texts, Values, known_only
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, Values, known_only
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import (
     EPISODE,
     NEXT_DONE,
@@ -199,14 +199,14 @@ class DatasetWriter:
             if batch.filled == batch.capacity:
                 self._hand_over()
 
-    def amend(self, late: Late) -> None:
+    def amend(self, late: DeferredStates) -> None:
         """Write states in the place of the zeros that stood for them, in a row that came after the last commit."""
         self._hand_over()
         self._settle()
         for key, state in late.states.items():
             self._streams[self.schema[key].file].amend(self._steps - late.back, state)
 
-    def extend(self, block: Episodes) -> None:
+    def extend(self, block: EpisodeBatch) -> None:
         """Write whole episodes, back to back.
 
         Raises:
@@ -216,7 +216,7 @@ class DatasetWriter:
         stops = np.cumsum(block.lengths)
         count, taken = block.count, 0
         words = {
-            key: self._numbers(self._words[key], Texts(np.arange(len(texts)), tuple(texts)))
+            key: self._numbers(self._words[key], TextStates(np.arange(len(texts)), tuple(texts)))
             for key, texts in block.words.items()
             if key in self._words
         }
@@ -232,7 +232,7 @@ class DatasetWriter:
     def _copy_block(
         self,
         batch: _Batch,
-        block: Episodes,
+        block: EpisodeBatch,
         words: Mapping[Key, NDArray[np.int32]],
         rows: slice,
         episodes: slice,
@@ -272,7 +272,7 @@ class DatasetWriter:
         self._episode += finals.stop - finals.start
         self._open_steps = 0 if over[-1] else int(ends[-1] - begins[-1]) + (self._open_steps if len(begins) == 1 else 0)
 
-    def _check_block(self, block: Episodes) -> None:
+    def _check_block(self, block: EpisodeBatch) -> None:
         problems = []
         if self._open_steps:
             problems.append("the episode before them has no end yet")
@@ -286,7 +286,7 @@ class DatasetWriter:
             wanted = {field.key: (field.dtype, (count, *field.shape)) for field in fields}
             for key in wanted.keys() | arrays.keys():
                 found = (arrays[key].dtype, arrays[key].shape) if key in arrays else None
-                if key in wanted and self.schema[key].encoded and not isinstance(arrays.get(key), Encoded):
+                if key in wanted and self.schema[key].encoded and not isinstance(arrays.get(key), EncodedImages):
                     problems.append(f"{kind} has {dotted(key)} decoded; expected encoded pictures")
                 elif found != wanted.get(key):
                     problems.append(f"{kind} has {dotted(key)} as {_shown(found)}; expected {_shown(wanted.get(key))}")
@@ -307,7 +307,7 @@ class DatasetWriter:
         self._hand_over()
         self._settle()
         numbers = {
-            key: self._numbers(words, Texts(np.arange(len(more) + 1), ("", *more)))
+            key: self._numbers(words, TextStates(np.arange(len(more) + 1), ("", *more)))
             for key, words in self._words.items()
             for more in [commit["words"][dotted(key)]]
         }
@@ -354,14 +354,14 @@ class DatasetWriter:
 
         def numbered(columns: Mapping[Key, Any]) -> Mapping[Key, Any]:
             return {
-                key: self._numbers(self._words[key], one) if key in self._words and isinstance(one, Texts) else one
+                key: self._numbers(self._words[key], one) if key in self._words and isinstance(one, TextStates) else one
                 for key, one in columns.items()
             }
 
         return replace(piece, steps=numbered(piece.steps), states=numbered(piece.states))
 
     @staticmethod
-    def _numbers(words: dict[str, int], texts: Texts) -> NDArray[np.int32]:
+    def _numbers(words: dict[str, int], texts: TextStates) -> NDArray[np.int32]:
         numbers = np.array([words.setdefault(word, len(words)) for word in texts.words], np.int32)
         row_numbers: NDArray[np.int32] = numbers[texts.codes]
         return row_numbers
@@ -425,9 +425,9 @@ class DatasetWriter:
                 array = arrays.get(field.key)
                 if array is None:
                     yield f"{field.name} is missing"
-                elif isinstance(array, Encoded) or field.encoded:
+                elif isinstance(array, EncodedImages) or field.encoded:
                     yield from _picture_problems(field, array, steps, most)
-                elif isinstance(array, Texts):
+                elif isinstance(array, TextStates):
                     yield f"{field.name} holds texts; expected {field.dtype.name}"
                 elif array.dtype != field.dtype or array.shape[1:] != field.shape or not steps <= len(array) <= most:
                     yield (
@@ -546,9 +546,9 @@ class DatasetWriter:
 
 
 def _array(column: Values) -> Any:
-    if isinstance(column, Encoded):
+    if isinstance(column, EncodedImages):
         return column.pictures
-    return column.codes if isinstance(column, Texts) else column
+    return column.codes if isinstance(column, TextStates) else column
 
 
 def _items(column: Any, field: Field) -> Any:
@@ -566,7 +566,7 @@ def _held_bytes(field: Field) -> int:
 
 
 def _picture_problems(field: Field, column: Any, steps: int, most: int) -> Iterator[str]:
-    if not isinstance(column, Encoded) or not field.encoded:
+    if not isinstance(column, EncodedImages) or not field.encoded:
         wanted = "encoded pictures" if field.encoded else field.dtype.name
         yield f"{field.name} holds {type(column).__name__}; expected {wanted}"
     elif not steps <= len(column) <= most:

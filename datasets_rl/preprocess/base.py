@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episodes import EpisodeBatch
 
 __all__ = ["Step", "snake"]
 
@@ -26,14 +26,14 @@ class Step(ABC):
     """One line for listings."""
 
     @abstractmethod
-    def __call__(self, block: Episodes) -> Episodes | None:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return what becomes of a block of whole episodes; None if nothing is left of it.
 
         Raises:
             InvalidArgumentError: If the data does not have what the step needs.
         """
 
-    def learn(self, blocks: Iterable[Episodes]) -> None:
+    def learn(self, blocks: Iterable[EpisodeBatch]) -> None:
         """See all episodes once, as the steps before this one leave them, where `learns` is set."""
         raise NotImplementedError(f"{type(self).__name__} learns nothing from {blocks}")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from datasets_rl.format.pictures import Pictures
+from datasets_rl.format.pictures import ImageColumn
 from datasets_rl.format.reader import Items, StoredDataset
 from datasets_rl.rows import Schema
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
 
 __all__ = ["block_of", "blocks", "step_bytes", "whole_episodes"]
@@ -29,7 +29,7 @@ def whole_episodes(lengths: np.ndarray, most: int) -> list[tuple[int, int]]:
     return list(pairwise([*cuts.tolist(), len(lengths)]))
 
 
-def block_of(stored: StoredDataset, first: int, behind: int) -> Episodes:
+def block_of(stored: StoredDataset, first: int, behind: int) -> EpisodeBatch:
     """Return some episodes of a dataset, [first, behind): views of its files; encoded pictures stay so."""
     table = stored.episodes
     rows = slice(int(table.starts[first]), int(table.stops[behind - 1]))
@@ -38,7 +38,7 @@ def block_of(stored: StoredDataset, first: int, behind: int) -> Episodes:
     arrays = {field.key: _column(stored, field.key, rows) for field in fields}
     carried = [field.key for field in fields if field.carried]
     facts = [name for name in table.names if name not in {"start", "length", "return", "final_known"}]
-    return Episodes(
+    return EpisodeBatch(
         lengths=np.array(table.lengths[first:behind]),
         steps={key: values for key, values in arrays.items() if key not in carried},
         states={key: arrays[key] for key in carried},
@@ -57,10 +57,10 @@ def _column(stored: StoredDataset, key: Key, rows: slice) -> Any:
 
 
 def _span(items: Items, start: int, stop: int) -> Any:
-    return items.undecoded(start, stop) if isinstance(items, Pictures) else items[start:stop]
+    return items.undecoded(start, stop) if isinstance(items, ImageColumn) else items[start:stop]
 
 
-def blocks(stored: StoredDataset, first: int, behind: int, most: int) -> Iterator[Episodes]:
+def blocks(stored: StoredDataset, first: int, behind: int, most: int) -> Iterator[EpisodeBatch]:
     """Yield the episodes [first, behind) in blocks of about `most` steps."""
     for start, stop in whole_episodes(stored.episodes.lengths[first:behind], most):
         yield block_of(stored, first + start, first + stop)

@@ -25,13 +25,13 @@ from datasets_rl.settings import Settings
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Call"]
+__all__ = ["PreprocessArguments"]
 
 _START_METHODS = {None, "fork", "spawn", "forkserver"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class PreprocessArguments:
     """One call, as it was written."""
 
     fn: Any

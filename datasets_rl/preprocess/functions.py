@@ -16,7 +16,7 @@ from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.digests import digest
 from datasets_rl.preprocess.tensors import apart, from_tensors, leaves_of, to_tensors, twice_in
 from datasets_rl.ted.episode import end_to_end
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import as_key, dotted
 
 __all__ = ["Function", "Per", "joined"]
@@ -51,7 +51,7 @@ class Function(Step):
         if self.per not in {"step", "batch", "episode"}:
             raise InvalidArgumentError(f"per is {self.per!r}; expected 'step', 'batch' or 'episode'")
 
-    def __call__(self, block: Episodes) -> Episodes | None:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return what the function makes of a block."""
         if self.per == "episode":
             return joined([one for number in range(len(block)) for one in self._of_episode(block, number)])
@@ -62,7 +62,7 @@ class Function(Step):
         odd = [one for one in came if not isinstance(one, TensorDictBase)]
         return from_tensors([*odd, came[0]][0] if odd or len(came) == 1 else torch.cat(came), block, whole=False)
 
-    def _of_episode(self, block: Episodes, number: int) -> list[Episodes]:
+    def _of_episode(self, block: EpisodeBatch, number: int) -> list[EpisodeBatch]:
         one = block.pick(np.array([number]))
         came = self.fn(to_tensors(one))
         several = came if isinstance(came, (list, tuple)) else [] if came is None else [came]
@@ -76,7 +76,7 @@ class Function(Step):
         return {"use": "function", "name": name, "per": self.per, **most, "digest": digest(self.fn)}
 
 
-def joined(parts: Sequence[Episodes]) -> Episodes | None:
+def joined(parts: Sequence[EpisodeBatch]) -> EpisodeBatch | None:
     """Put blocks behind each other; None if there is none.
 
     A field that one of them has at t and at t + 1, each for itself, is so in all: in an episode of one step nothing
@@ -100,7 +100,7 @@ def joined(parts: Sequence[Episodes]) -> Episodes | None:
     def cat(kind: str) -> dict[Any, Any]:
         return {key: end_to_end([getattr(part, kind)[key] for part in parts]) for key in getattr(first, kind)}
 
-    return Episodes(
+    return EpisodeBatch(
         np.concatenate([part.lengths for part in parts]),
         cat("steps"),
         cat("states"),

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.steps import known
-from datasets_rl.preprocess.transforms import Applied, transforms
+from datasets_rl.preprocess.transforms import TransformStep, transforms
 from datasets_rl.rows import shorten
 
 __all__ = ["Described", "described", "make"]
@@ -83,7 +83,7 @@ def make(name: str, words: Sequence[Any], named: Mapping[str, Any]) -> Step:
             raise InvalidArgumentError("; ".join(faults))
         return kind(**arguments)
     if name in transforms():
-        return Applied.of(name, words, named)
+        return TransformStep.of(name, words, named)
     every = [*known(), *transforms()]
     near = difflib.get_close_matches(name, every, n=3, cutoff=0.5)
     raise InvalidArgumentError(

@@ -24,12 +24,12 @@ from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.preprocess.blocks import blocks
 from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.preprocess.tensors import apart, twice_in
-from datasets_rl.preprocess.together import Together, members, opened, refuse_replaced
+from datasets_rl.preprocess.together import MergedDataset, members, opened, refuse_replaced
 from datasets_rl.progress import Report
 from datasets_rl.rows import Column, Schema
 from datasets_rl.specs import TensorSpec
-from datasets_rl.ted.episode import Encoded, end_to_end
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episode import EncodedImages, end_to_end
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_TRUNCATED, Key, dotted
 
 __all__ = ["Task", "columns_of", "decoded_in", "drawing", "fill", "make", "own_columns", "read"]
@@ -106,7 +106,7 @@ def drawing(seed: int) -> Iterator[None]:
 
 
 def fill(
-    writer: DatasetWriter, task: Task, stored: StoredDataset | Together, recipe: Recipe, report: Report
+    writer: DatasetWriter, task: Task, stored: StoredDataset | MergedDataset, recipe: Recipe, report: Report
 ) -> dict[str, Any]:
     """Write what the recipe makes of a part's episodes.
 
@@ -144,9 +144,11 @@ def own_columns(schema: Schema) -> list[Column]:
     return [field for field in schema if field.key not in _OWN]
 
 
-def read(stored: StoredDataset | Together, first: int, behind: int, most: int, rows: int) -> Iterator[Episodes]:
+def read(
+    stored: StoredDataset | MergedDataset, first: int, behind: int, most: int, rows: int
+) -> Iterator[EpisodeBatch]:
     """Yield the blocks of some episodes; with fewer `rows` than they have, the last one is cut."""
-    found = stored.blocks if isinstance(stored, Together) else partial(blocks, stored)
+    found = stored.blocks if isinstance(stored, MergedDataset) else partial(blocks, stored)
     for block in found(first, behind, most):
         if rows <= 0:
             return
@@ -154,7 +156,7 @@ def read(stored: StoredDataset | Together, first: int, behind: int, most: int, r
         rows -= block.count
 
 
-def _cut(block: Episodes, rows: int) -> Episodes:
+def _cut(block: EpisodeBatch, rows: int) -> EpisodeBatch:
     """Return the first rows of a block; what follows the last one is known, and it ends by truncation."""
     stops = block.table.stops
     kept = int(np.searchsorted(stops, rows)) + 1
@@ -179,11 +181,11 @@ def _cut(block: Episodes, rows: int) -> Episodes:
     )
 
 
-def columns_of(block: Episodes, like: Schema) -> list[Column]:
+def columns_of(block: EpisodeBatch, like: Schema) -> list[Column]:
     """Return the columns of episodes: those of another dataset in its order, then the others."""
 
     def column(key: Key, values: Any, *, carried: bool) -> Column:
-        text, encoded = key in block.words, isinstance(values, Encoded)
+        text, encoded = key in block.words, isinstance(values, EncodedImages)
         return Column(key, values.dtype, values.shape[1:], carried=carried, text=text, encoded=encoded)
 
     found = {key: column(key, values, carried=True) for key, values in block.states.items()}
@@ -192,17 +194,17 @@ def columns_of(block: Episodes, like: Schema) -> list[Column]:
     return [found[key] for key in [*order, *sorted(found.keys() - order)]]
 
 
-def decoded_in(block: Episodes, columns: Iterable[Column]) -> set[Key]:
+def decoded_in(block: EpisodeBatch, columns: Iterable[Column]) -> set[Key]:
     """Return the fields that are encoded pictures elsewhere, and pixels here."""
     every = {**block.steps, **block.states}
-    return {one.key for one in columns if one.encoded and not isinstance(every.get(one.key), Encoded)}
+    return {one.key for one in columns if one.encoded and not isinstance(every.get(one.key), EncodedImages)}
 
 
-def _unfit(block: Episodes, specs: Mapping[Key, Any], known: set[str]) -> list[Key]:
+def _unfit(block: EpisodeBatch, specs: Mapping[Key, Any], known: set[str]) -> list[Key]:
     found = []
     for key, spec in specs.items():
         values = block.steps.get(key, block.states.get(key))
-        if values is None or dotted(key) in known or isinstance(values, Encoded):
+        if values is None or dotted(key) in known or isinstance(values, EncodedImages):
             continue
         tensor = torch.from_numpy(np.ascontiguousarray(values))
         if tuple(spec.shape) != values.shape[1:] or spec.dtype != tensor.dtype or not spec.is_in(tensor):

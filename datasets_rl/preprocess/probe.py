@@ -14,13 +14,13 @@ from datasets_rl.preprocess.functions import Function
 from datasets_rl.preprocess.part import columns_of, decoded_in, drawing, read
 from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.preprocess.tensors import twice_in
-from datasets_rl.preprocess.together import Stored, Together, refuse_unlike
+from datasets_rl.preprocess.together import MergedDataset, Stored, refuse_unlike
 from datasets_rl.rows import Column
-from datasets_rl.ted.episode import Encoded
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episode import EncodedImages
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import Key
 
-__all__ = ["Probe", "probe"]
+__all__ = ["DryRun", "probe"]
 
 _BYTES = 4 << 20
 _SECONDS = 0.2
@@ -30,10 +30,10 @@ _FEW = 16
 
 
 @dataclass(frozen=True)
-class Probe:
+class DryRun:
     """What came, and what would come of all if the others are like them."""
 
-    sample: Episodes
+    sample: EpisodeBatch
     """The first that came."""
     columns: tuple[Column, ...]
     twice: frozenset[Key]
@@ -47,14 +47,14 @@ class Probe:
     """How long the recipe takes in one process."""
 
 
-def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> Probe:
+def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> DryRun:
     """Put the first episodes through a recipe, until some are left; of several datasets, those of each.
 
     Raises:
         PreprocessError: If nothing is left of any episode.
         InvalidArgumentError: If datasets come out with different fields.
     """
-    spans = list(pairwise(stored.firsts)) if isinstance(stored, Together) else [(0, len(stored.episodes))]
+    spans = list(pairwise(stored.firsts)) if isinstance(stored, MergedDataset) else [(0, len(stored.episodes))]
     left, looks = num_frames or len(stored), []
     for first, behind in spans:
         total = min(left, int(stored.episodes.lengths[first:behind].sum()))
@@ -66,7 +66,7 @@ def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> Probe:
         why = _why_empty(recipe, [look.reached for look in looks])
         raise PreprocessError(f"nothing is left of the {len(stored):,} steps of {stored.manifest.id}{why}")
     columns = columns_of(blocks[0], stored.schema)
-    if isinstance(stored, Together):
+    if isinstance(stored, MergedDataset):
         ids = [one.manifest.id for one in stored.members]
         # A dataset and what was made of it have the same id.
         names = ids if len(set(ids)) == len(ids) else [str(one.folder) for one in stored.members]
@@ -74,7 +74,7 @@ def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> Probe:
         refuse_unlike([name for name, _ in named], [columns_of(block, stored.schema) for _, block in named])
     decoded = {key for block in blocks for key in decoded_in(block, columns)}
     columns = [replace(one, encoded=one.encoded and one.key not in decoded) for one in columns]
-    return Probe(
+    return DryRun(
         blocks[0],
         tuple(columns),
         frozenset().union(*map(twice_in, blocks)),
@@ -87,10 +87,10 @@ def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> Probe:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Sample:
     """What came of some of the episodes of one dataset."""
 
-    came: Sequence[Episodes]
+    came: Sequence[EpisodeBatch]
     seen: int
     """Steps that were read for it."""
     share: float
@@ -111,10 +111,10 @@ def _why_empty(recipe: Recipe, reached: Sequence[Sequence[set[int]]]) -> str:
     return f": 0 of {counts[last]:,} episodes pass {recipe.told(last)}{before}"
 
 
-def _look(stored: Stored, recipe: Recipe, first: int, behind: int, total: int) -> _Look:
+def _look(stored: Stored, recipe: Recipe, first: int, behind: int, total: int) -> _Sample:
     """Put episodes [first, behind) through a recipe, until enough was seen and some are left."""
     most = max(1, _BYTES // step_bytes(stored.schema))
-    came: list[Episodes] = []
+    came: list[EpisodeBatch] = []
     seen, taken, began = [], [], time.monotonic()
     reached: list[set[int]] = [set() for _ in recipe.steps]
     with drawing(0):
@@ -128,10 +128,10 @@ def _look(stored: Stored, recipe: Recipe, first: int, behind: int, total: int) -
                 break
     # The first one pays for what is imported and compiled.
     timed = slice(1 if len(seen) > 1 else 0, None)
-    return _Look(came, sum(seen), total / sum(seen), sum(taken[timed]) / sum(seen[timed]) * total, reached)
+    return _Sample(came, sum(seen), total / sum(seen), sum(taken[timed]) / sum(seen[timed]) * total, reached)
 
 
-def _growing(stored: Stored, recipe: Recipe, first: int, behind: int, most: int, total: int) -> Iterator[Episodes]:
+def _growing(stored: Stored, recipe: Recipe, first: int, behind: int, most: int, total: int) -> Iterator[EpisodeBatch]:
     """Yield a few steps where no step of the recipe asks for more, one episode, and then blocks: some functions are slow."""
     if all(isinstance(step, Function) and step.per != "episode" for step in recipe.steps):
         yield from read(stored, first, first + 1, 1, min(_FEW, total))
@@ -139,9 +139,9 @@ def _growing(stored: Stored, recipe: Recipe, first: int, behind: int, most: int,
     yield from read(stored, first + 1, behind, most // _LOOKS, total - int(stored.episodes.lengths[first]))
 
 
-def _bytes(block: Episodes, columns: Sequence[Column]) -> int:
+def _bytes(block: EpisodeBatch, columns: Sequence[Column]) -> int:
     """Return about how many bytes a block takes."""
     every = {**block.steps, **block.states}
     pictures = [every[one.key] for one in columns if one.encoded]
-    encoded = sum(len(picture) for one in pictures if isinstance(one, Encoded) for picture in one.pictures)
+    encoded = sum(len(picture) for one in pictures if isinstance(one, EncodedImages) for picture in one.pictures)
     return converted_bytes(columns, block.count) + encoded

@@ -29,9 +29,9 @@ from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.digests import digest
 from datasets_rl.preprocess.functions import Function
 from datasets_rl.preprocess.naming import make
-from datasets_rl.preprocess.transforms import Applied
+from datasets_rl.preprocess.transforms import TransformStep
 from datasets_rl.read.toml import parse_toml
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import dotted
 from datasets_rl.transforms import Compose, Transform
 
@@ -110,7 +110,7 @@ class Recipe:
             raise InvalidArgumentError("; ".join(problems))
         return cls(steps, ", ".join(texts))
 
-    def __call__(self, block: Episodes) -> Episodes | None:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return what becomes of a block of whole episodes; None if nothing is left.
 
         Raises:
@@ -118,7 +118,7 @@ class Recipe:
         """
         return self.first(len(self.steps), block)
 
-    def first(self, count: int, block: Episodes, reached: Sequence[set[int]] = ()) -> Episodes | None:
+    def first(self, count: int, block: EpisodeBatch, reached: Sequence[set[int]] = ()) -> EpisodeBatch | None:
         """Return what the first steps make of a block.
 
         Args:
@@ -126,7 +126,7 @@ class Recipe:
             block: Whole episodes.
             reached: For each step, gets the numbers of the episodes that it is given.
         """
-        left: Episodes | None = block
+        left: EpisodeBatch | None = block
         for number, step in enumerate(self.steps[:count]):
             if left is None:
                 return None
@@ -214,7 +214,7 @@ class Recipe:
 def _infinite(step: Step, number: int) -> Iterator[str]:
     """Yield the arguments of a step that a manifest cannot record: numbers that are NaN or infinite."""
     # What a function or a transform of the user's own consists of is recorded as a digest.
-    own = isinstance(step, Function) or (isinstance(step, Applied) and not step.written)
+    own = isinstance(step, Function) or (isinstance(step, TransformStep) and not step.written)
     for name, value in {}.items() if own else step.to_json().items():
         for one in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(one, float) and not math.isfinite(one):
@@ -308,7 +308,7 @@ def _steps(given: Any) -> Iterator[Step]:
             # A function among transforms is given batches.
             yield from _steps(one) if isinstance(one, Transform) else [Function(one, "batch")]
     elif isinstance(given, Transform):
-        yield Applied(given)
+        yield TransformStep(given)
     elif isinstance(given, type) and issubclass(given, (Step, Transform)):
         yield from _steps(_made(given))
     else:
@@ -373,7 +373,7 @@ def _all(written: Iterable[Written], problems: list[str]) -> list[Step]:
     return steps
 
 
-def _located(step: Step, number: int, block: Episodes) -> Episodes | None:
+def _located(step: Step, number: int, block: EpisodeBatch) -> EpisodeBatch | None:
     try:
         return step(block)
     except Exception as error:
@@ -383,7 +383,7 @@ def _located(step: Step, number: int, block: Episodes) -> Episodes | None:
         raise _failed(step, number, block, where, error) from error
 
 
-def _failed(step: Step, number: int, block: Episodes, where: str, error: Exception) -> DatasetsRLError:
+def _failed(step: Step, number: int, block: EpisodeBatch, where: str, error: Exception) -> DatasetsRLError:
     if isinstance(error, (MemoryError, NotEnoughMemoryError)):
         return NotEnoughMemoryError(
             f"step {number} ({_told(step, error)}){where} needs more memory than there is: {getattr(error, 'message', str(error))}",

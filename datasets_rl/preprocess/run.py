@@ -25,7 +25,7 @@ import numpy as np
 
 from datasets_rl import disk
 from datasets_rl.convert import write_metadata
-from datasets_rl.engines import Engine, PartLost, Wait
+from datasets_rl.engines import Engine, Wait, WorkerDiedError
 from datasets_rl.engines.local import Local
 from datasets_rl.errors import InvalidArgumentError, ManifestError, PreprocessError
 from datasets_rl.format.journal import Journal
@@ -43,7 +43,7 @@ from datasets_rl.rows import Column, Schema
 from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.sources import DERIVED
 from datasets_rl.store import (
-    Place,
+    DatasetPaths,
     check_derived_name,
     check_own_files,
     derived_places,
@@ -54,7 +54,7 @@ from datasets_rl.store import (
     undo,
     unfinished,
 )
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import Key
 
 __all__ = ["Preview", "preprocess", "preview", "result_folder", "undo"]
@@ -93,7 +93,7 @@ class Preview:
     seconds: float
     """About how long it would take in one process."""
     free_bytes: int
-    sample: Episodes
+    sample: EpisodeBatch
     """The first episodes that come out."""
 
 
@@ -170,7 +170,7 @@ def preprocess(
             _check_loss(stored, aim, described, num_frames, seed)
         if target.exists:
             check_own_files(target.folder)
-        run = _Run(stored, recipe, described, aim, num_frames, max_ram, jobs, seed, threads, num_parts)
+        run = _Preprocessing(stored, recipe, described, aim, num_frames, max_ram, jobs, seed, threads, num_parts)
         try:
             run.make(engine, settings)
             refuse_replaced([Manifest.read(one) for one in folders], run.digests)
@@ -252,7 +252,7 @@ def fingerprint(manifest: Manifest, recipe: Mapping[str, Any], num_frames: int |
 class _Aim:
     """Where the result of a recipe goes, and what it is called there."""
 
-    place: Place
+    place: DatasetPaths
     id: str
     in_place: bool = False
 
@@ -293,7 +293,7 @@ def _aim(
         base = named_place(folder.expanduser().absolute(), manifest.id)
     name = as_ or derived_name(recipe)
     check_derived_name(name)
-    target = Place(base.root, f"{base.name}{DERIVED}{name}")
+    target = DatasetPaths(base.root, f"{base.name}{DERIVED}{name}")
     if not as_ and not target.exists:
         made = (one for one in derived_places(base) if _last_run(one).get("fingerprint") == mark)
         target = next(made, target)
@@ -315,7 +315,7 @@ def _manifest(folders: Sequence[Path]) -> Manifest:
     return found[0] if len(found) == 1 else merged_manifest(found, folders)
 
 
-def _last_run(target: Place) -> Mapping[str, Any]:
+def _last_run(target: DatasetPaths) -> Mapping[str, Any]:
     """Return the last entry of a dataset's history; nothing for what no recipe made."""
     try:
         history = Manifest.read(target.folder).history
@@ -351,7 +351,7 @@ def _folders(folder: Path | Sequence[Path]) -> list[Path]:
     return folders
 
 
-def _check_way(target: Place, folders: Sequence[Path]) -> None:
+def _check_way(target: DatasetPaths, folders: Sequence[Path]) -> None:
     if target.folder in folders:
         raise InvalidArgumentError(
             f"{target.folder} is where the dataset itself lies", hint="name another folder, or preprocess it in place"
@@ -396,7 +396,7 @@ def _learned(recipe: Recipe, stored: Stored, num_frames: int | None, seed: int, 
     most = max(1, _BLOCK_BYTES // step_bytes(stored.schema))
     rows = min(num_frames or len(stored), len(stored))
 
-    def blocks() -> Iterator[Episodes]:
+    def blocks() -> Iterator[EpisodeBatch]:
         with report(f"learning from {stored.manifest.id}", rows, unit=" steps", show=show) as advance:
             for block in read(stored, 0, len(stored.episodes), most, rows):
                 yield block
@@ -409,7 +409,7 @@ def _learned(recipe: Recipe, stored: Stored, num_frames: int | None, seed: int, 
 
 
 @dataclass
-class _Run:
+class _Preprocessing:
     """One run of a recipe over a dataset."""
 
     stored: Stored
@@ -425,7 +425,7 @@ class _Run:
     num_parts: int | None
 
     @property
-    def target(self) -> Place:
+    def target(self) -> DatasetPaths:
         """Where the result goes."""
         return self.aim.place
 
@@ -436,7 +436,7 @@ class _Run:
         recipe = _learned(self.recipe, self.stored, self.num_frames, self.seed, show=settings.progress)
         found = probe(self.stored, recipe.copy(), self.num_frames)
         self.target.work.mkdir(parents=True, exist_ok=True)
-        late = _Late.read(self.target.work / "late.json", self.mark)
+        late = _LayoutRevisions.read(self.target.work / "late.json", self.mark)
         late.twice |= found.twice
         disk.require_free(
             self.target.root,
@@ -640,7 +640,7 @@ def _parts(engine: Engine, tasks: Sequence[Mapping[str, Any]], told: Sequence[Re
         task, wait = begun.popleft()
         try:
             return wait()
-        except PartLost as error:
+        except WorkerDiedError as error:
             raise PreprocessError(
                 f"the process that made episodes {task['first']:,} to {task['behind']:,} {error.how}",
                 hint=error.hint or "fewer --jobs or a smaller --max-ram need less memory",
@@ -682,7 +682,7 @@ def _fits(field: Column, spec: Mapping[str, Any]) -> bool:
 
 
 @dataclass
-class _Late:
+class _LayoutRevisions:
     """What is found out about fields only in later parts: then all is made anew, and it stays known if the run dies."""
 
     file: Path
@@ -693,7 +693,7 @@ class _Late:
     """Fields whose pictures do not stay encoded."""
 
     @classmethod
-    def read(cls, file: Path, mark: str) -> _Late:
+    def read(cls, file: Path, mark: str) -> _LayoutRevisions:
         """Read what an earlier run of the same found out, if there was one."""
         with suppress(OSError, ValueError, KeyError):
             found = json.loads(file.read_text())
@@ -713,7 +713,7 @@ def _seed(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:8], "big") >> 1
 
 
-def _laid_anew(schema: Schema, late: _Late) -> list[Column]:
+def _laid_anew(schema: Schema, late: _LayoutRevisions) -> list[Column]:
     """Return the columns of a schema with some states stored twice and some pictures decoded."""
     columns: list[Column] = []
     for field in schema:

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.packed import nest
-from datasets_rl.ted.episode import Encoded, end_to_end
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episode import EncodedImages, end_to_end
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import (
     EPISODE,
     NEXT,
@@ -45,7 +45,7 @@ __all__ = ["apart", "from_tensors", "leaves_of", "to_tensors", "twice_in"]
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 
 
-def to_tensors(block: Episodes) -> TensorDictBase:
+def to_tensors(block: EpisodeBatch) -> TensorDictBase:
     """Return the transitions of a block, strict TED, [N], in fresh memory.
 
     They always have ``("next", "final_known")``: what a function is given depends on no other block.
@@ -65,7 +65,7 @@ def to_tensors(block: Episodes) -> TensorDictBase:
     return nest(leaves, torch.Size((count,)))
 
 
-def from_tensors(data: Any, block: Episodes, *, whole: bool) -> Episodes | None:
+def from_tensors(data: Any, block: EpisodeBatch, *, whole: bool) -> EpisodeBatch | None:
     """Return the episodes of what a function made of `to_tensors(block)`.
 
     Args:
@@ -116,16 +116,16 @@ def from_tensors(data: Any, block: Episodes, *, whole: bool) -> Episodes | None:
     words = {key: texts for key, texts in block.words.items() if key in leaves or key in states}
     steps = {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated, **leaves}
     facts = {name: values[origin] for name, values in block.facts.items()}
-    came = Episodes(lengths, steps, states, finals, known, facts, words, block.numbers[origin])
+    came = EpisodeBatch(lengths, steps, states, finals, known, facts, words, block.numbers[origin])
     return _still_encoded(came, block)
 
 
-def _still_encoded(came: Episodes, block: Episodes) -> Episodes:
+def _still_encoded(came: EpisodeBatch, block: EpisodeBatch) -> EpisodeBatch:
     """Put the encoded pictures of a block in the place of their pixels, for each field that has nothing else."""
     steps, states, finals = dict(came.steps), dict(came.states), dict(came.finals)
     for key, pictures in {**block.steps, **block.states}.items():
         names = {key, (NEXT, *key)} & steps.keys()
-        if not isinstance(pictures, Encoded) or not (names or key in states):
+        if not isinstance(pictures, EncodedImages) or not (names or key in states):
             continue
         several = [pictures, block.finals[key]] if key in block.states else [pictures]
         known, numbers = end_to_end(several), _numbers([np.asarray(one) for one in several])
@@ -155,12 +155,12 @@ def _found(values: NDArray[Any], numbers: Mapping[bytes, int], known: Any) -> ND
     return None if -1 in found else np.array(found, np.int64)
 
 
-def twice_in(block: Episodes) -> frozenset[Key]:
+def twice_in(block: EpisodeBatch) -> frozenset[Key]:
     """Return the fields that are there at t and at t + 1, each for itself."""
     return frozenset(key for key in block.steps if (NEXT, *key) in block.steps)
 
 
-def apart(block: Episodes, keys: frozenset[Key]) -> Episodes:
+def apart(block: EpisodeBatch, keys: frozenset[Key]) -> EpisodeBatch:
     """Return the same episodes with some states stored twice: at t, and at t + 1 as a field of its own."""
     twice = [key for key in block.states if key in keys]
     if not twice:
@@ -197,7 +197,7 @@ def _goes_on(leaves: Mapping[Key, NDArray[Any]], pairs: Sequence[Key], ends: NDA
     return on
 
 
-def _leaves(data: Any, block: Episodes, *, whole: bool) -> dict[Key, NDArray[Any]]:
+def _leaves(data: Any, block: EpisodeBatch, *, whole: bool) -> dict[Key, NDArray[Any]]:
     if not isinstance(data, TensorDictBase):
         raise InvalidArgumentError(f"it gave a {type(data).__name__}; expected a TensorDict")
     if data.ndim != 1:

@@ -16,14 +16,14 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.manifest import Manifest
 from datasets_rl.preprocess.blocks import blocks
 from datasets_rl.rows import Column, Schema
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import dotted
 from datasets_rl.ted.table import EpisodeTable
 
 __all__ = [
     "DATASET",
+    "MergedDataset",
     "Stored",
-    "Together",
     "files_digest",
     "members",
     "merged_manifest",
@@ -36,7 +36,7 @@ DATASET = ("dataset",)
 """Which of the datasets a step of a merge is from, int64 [N], from 0 in their order."""
 
 
-def opened(folders: Sequence[str]) -> StoredDataset | Together:
+def opened(folders: Sequence[str]) -> StoredDataset | MergedDataset:
     """Open a dataset, or several as one.
 
     Raises:
@@ -50,11 +50,11 @@ def opened(folders: Sequence[str]) -> StoredDataset | Together:
             f"{', '.join(taken)} has a field {dotted(DATASET)} already; a merge says there which one each step is from",
             hint=f"merge all of them at once, or drop it before: -t exclude:{dotted(DATASET)}",
         )
-    return Together(found)
+    return MergedDataset(found)
 
 
 @dataclass(frozen=True)
-class Together:
+class MergedDataset:
     """Datasets one behind the other; episodes are counted through, and no block has some of two of them.
 
     episode    |  0  1  2  |  3  4  |        datasets of 3 and 2 episodes
@@ -92,7 +92,7 @@ class Together:
         """The first episode of each, and the one behind all."""
         return [0, *np.cumsum([len(one.episodes) for one in self.members]).tolist()]
 
-    def blocks(self, first: int, behind: int, most: int) -> Iterator[Episodes]:
+    def blocks(self, first: int, behind: int, most: int) -> Iterator[EpisodeBatch]:
         """Yield the episodes [first, behind) in blocks of about `most` steps, with the number of their dataset."""
         shared = set.intersection(*(set(one.episodes.names) for one in self.members))
         for number, (one, start) in enumerate(zip(self.members, self.firsts, strict=False)):
@@ -106,13 +106,13 @@ class Together:
                 )
 
 
-Stored = StoredDataset | Together
+Stored = StoredDataset | MergedDataset
 """What a recipe reads."""
 
 
 def members(stored: Stored) -> Sequence[StoredDataset]:
     """Return the datasets that are read: one, or those of a merge."""
-    return stored.members if isinstance(stored, Together) else [stored]
+    return stored.members if isinstance(stored, MergedDataset) else [stored]
 
 
 def refuse_replaced(manifests: Sequence[Manifest], digests: Sequence[str]) -> None:

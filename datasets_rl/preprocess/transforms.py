@@ -26,14 +26,14 @@ from datasets_rl.preprocess.steps._fields import mapped, need, rekeyed
 from datasets_rl.preprocess.steps.pictures import channels_first, channels_last, pictures
 from datasets_rl.preprocess.tensors import from_tensors, to_tensors
 from datasets_rl.storages.packed import nest
-from datasets_rl.ted.episode import Encoded
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episode import EncodedImages
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, Key, as_key, dotted
 from datasets_rl.transforms import Reward2GoTransform, Transform, VecNorm
 from datasets_rl.transforms._time import OverTime
 from datasets_rl.transforms.images import ToTensorImage, _Picture
 
-__all__ = ["Applied", "transforms"]
+__all__ = ["TransformStep", "transforms"]
 
 _NO_STEPS = frozenset(
     {
@@ -67,7 +67,7 @@ def transforms() -> Mapping[str, type[Transform]]:
 
 
 @dataclass
-class Applied(Step):
+class TransformStep(Step):
     """A transform, applied to all that is stored.
 
     Args:
@@ -84,7 +84,7 @@ class Applied(Step):
                 raise InvalidArgumentError(f"{kind.__name__} is for buffers", hint=f"the step {name} does it")
 
     @classmethod
-    def of(cls, name: str, words: Sequence[Any], named: Mapping[str, Any]) -> Applied:
+    def of(cls, name: str, words: Sequence[Any], named: Mapping[str, Any]) -> TransformStep:
         """Make the step of a transform's name and arguments; dotted keys stand for nested ones.
 
         Raises:
@@ -102,7 +102,7 @@ class Applied(Step):
             raise InvalidArgumentError(f"{name} takes {inspect.signature(kind)}: {error}") from error
         return cls(made, {"use": name, **({"args": list(words)} if words else {}), **named})
 
-    def __call__(self, block: Episodes) -> Episodes | None:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return the block, transformed."""
         if isinstance(self.transform, _Picture):
             return self._of_pictures(block)
@@ -124,7 +124,7 @@ class Applied(Step):
             return _of_transitions(transform, block)
         return _with(found, block.only(aside))
 
-    def _of_pictures(self, block: Episodes) -> Episodes:
+    def _of_pictures(self, block: EpisodeBatch) -> EpisodeBatch:
         """Apply it to pictures, each once, in their own layout."""
         names = {
             as_key(new): as_key(old) for old, new in zip(self.transform.in_keys, self.transform.out_keys, strict=True)
@@ -147,7 +147,7 @@ class Applied(Step):
         found: NDArray[Any] = np.ascontiguousarray(self.transform.each(torch.from_numpy(values)).numpy())
         return found
 
-    def _of_states(self, block: Episodes, keys: set[Key]) -> Episodes:
+    def _of_states(self, block: EpisodeBatch, keys: set[Key]) -> EpisodeBatch:
         """Apply it to states alone: those of the rows, and the final ones."""
 
         def apply(arrays: Mapping[Key, Any], count: int) -> dict[Key, Any]:
@@ -178,7 +178,7 @@ def _at_both(transform: OverTime) -> OverTime:
     return both
 
 
-def _of_transitions(transform: Any, block: Episodes) -> Episodes | None:
+def _of_transitions(transform: Any, block: EpisodeBatch) -> EpisodeBatch | None:
     """Apply a transform to the transitions of a block."""
     came = transform(to_tensors(block))
     if not came.get(NEXT_REWARD).is_floating_point():
@@ -186,7 +186,7 @@ def _of_transitions(transform: Any, block: Episodes) -> Episodes | None:
     return from_tensors(came, block, whole=False)
 
 
-def _copied(block: Episodes, names: Mapping[Key, Key]) -> Episodes:
+def _copied(block: EpisodeBatch, names: Mapping[Key, Key]) -> EpisodeBatch:
     """Return the block with fields under new names too, new: old; what was there before is gone."""
     rest = rekeyed(block, lambda key: None if key in names and names[key] != key else key)
 
@@ -197,11 +197,11 @@ def _copied(block: Episodes, names: Mapping[Key, Key]) -> Episodes:
     return replace(rest, steps=copied("steps"), states=copied("states"), finals=copied("finals"))
 
 
-def _encoded(block: Episodes) -> set[Key]:
-    return {key for key, values in {**block.steps, **block.states}.items() if isinstance(values, Encoded)}
+def _encoded(block: EpisodeBatch) -> set[Key]:
+    return {key for key, values in {**block.steps, **block.states}.items() if isinstance(values, EncodedImages)}
 
 
-def _with(block: Episodes, other: Episodes) -> Episodes:
+def _with(block: EpisodeBatch, other: EpisodeBatch) -> EpisodeBatch:
     """Return a block with the fields of another one too, whose steps are the same."""
     return replace(
         block,

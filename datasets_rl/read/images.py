@@ -23,7 +23,7 @@ from datasets_rl.read.streams import AGAIN, unlike
 
 __all__ = ["Header", "decode", "header"]
 
-Encoded: TypeAlias = "bytes | bytearray | memoryview"
+EncodedImages: TypeAlias = "bytes | bytearray | memoryview"
 
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _JPEG_MAGIC = b"\xff\xd8\xff"
@@ -66,7 +66,7 @@ class Header:
     """uint8; or uint16, as depth has it."""
 
 
-def header(image: Encoded, name: str = "image") -> Header:
+def header(image: EncodedImages, name: str = "image") -> Header:
     """Read what an image is, without decoding it.
 
     Raises:
@@ -78,7 +78,7 @@ def header(image: Encoded, name: str = "image") -> Header:
         raise ConversionError(name, [str(error)], hint=AGAIN) from error
 
 
-def decode(images: Sequence[Encoded], out: NDArray[Any], name: str = "images", *, first: int = 0) -> None:
+def decode(images: Sequence[EncodedImages], out: NDArray[Any], name: str = "images", *, first: int = 0) -> None:
     """Decode images of one shape.
 
     Args:
@@ -113,7 +113,7 @@ def decode(images: Sequence[Encoded], out: NDArray[Any], name: str = "images", *
         raise ConversionError(name, [*problems[:_SHOWN_MOST], *more], hint=AGAIN)
 
 
-def _decode(image: Encoded, out: NDArray[Any]) -> str:
+def _decode(image: EncodedImages, out: NDArray[Any]) -> str:
     """Decode an image; return what is wrong with it, if anything is."""
     try:
         found = _header(image)
@@ -130,7 +130,7 @@ def _decode(image: Encoded, out: NDArray[Any]) -> str:
     return ""
 
 
-def _header(image: Encoded) -> Header:
+def _header(image: EncodedImages) -> Header:
     head = bytes(image[:64])
     if head.startswith(_PNG_MAGIC):
         found = _png_header(head)
@@ -155,7 +155,7 @@ def _png_header(head: bytes) -> Header:
     return Header("png", (rows, columns, _PNG_CHANNELS[kind]), np.dtype(np.uint16 if bits == 16 else np.uint8))
 
 
-def _jpeg_header(image: Encoded) -> Header:
+def _jpeg_header(image: EncodedImages) -> Header:
     try:
         rows, columns, space, _ = simplejpeg.decode_jpeg_header(image)
     except ValueError as error:
@@ -165,7 +165,7 @@ def _jpeg_header(image: Encoded) -> Header:
     return Header("jpeg", (rows, columns, _JPEG_CHANNELS[space]), np.dtype(np.uint8))
 
 
-def _pixels(image: Encoded) -> bytes:
+def _pixels(image: EncodedImages) -> bytes:
     """Return the packed pixels of a PNG. Its checksums are checked, and that it has its end: pillow does neither."""
     view, at, kind = memoryview(image), len(_PNG_MAGIC), b""
     parts: list[memoryview] = []
@@ -183,7 +183,7 @@ def _pixels(image: Encoded) -> bytes:
     return b"".join(parts)
 
 
-def _png(image: Encoded, out: NDArray[Any]) -> None:
+def _png(image: EncodedImages, out: NDArray[Any]) -> None:
     packed = _pixels(image)
     bits, kind, *_, interlaced = image[24:29]
     if bits == 8 and kind != _PALETTE and not interlaced:

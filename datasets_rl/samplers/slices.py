@@ -15,7 +15,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.share import Share
 from datasets_rl.ted.keys import Key, as_key
-from datasets_rl.ted.trajectories import Signs, Slices, Trajectories
+from datasets_rl.ted.trajectories import Slices, Trajectories, TrajectoryMarkers
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
@@ -279,7 +279,11 @@ class SliceSampler(Sampler):
             rows = storage.in_time()
             said = given.reshape(-1).cpu()[rows]
             lane = (rows % storage.lanes).numpy()
-            signs = Signs((lane,), said.bool().numpy()) if self._ids is None else Signs((said.numpy(), lane))
+            signs = (
+                TrajectoryMarkers((lane,), said.bool().numpy())
+                if self._ids is None
+                else TrajectoryMarkers((said.numpy(), lane))
+            )
             if storage.torn:
                 signs = signs.ending(storage.before_torn(rows).numpy())
             self._scanned = now, Trajectories.scan(signs, rows.numpy())

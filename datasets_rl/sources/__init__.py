@@ -15,11 +15,11 @@ from importlib.metadata import entry_points
 
 from datasets_rl.errors import InvalidArgumentError, UnknownIdError
 from datasets_rl.sources.base import (
-    Contents,
     Decision,
     Entry,
+    EpisodeReader,
+    Listing,
     Option,
-    Recording,
     Score,
     Selection,
     Shard,
@@ -30,11 +30,11 @@ from datasets_rl.sources.selection import read_numbers
 __all__ = [
     "DERIVED",
     "ID_MAX",
-    "Contents",
     "Decision",
     "Entry",
+    "EpisodeReader",
+    "Listing",
     "Option",
-    "Recording",
     "Score",
     "Selection",
     "Shard",

@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
     from datasets_rl.fetch.upstream import Upstream
     from datasets_rl.rows import Column
-    from datasets_rl.ted.episode import Episode, Late
-    from datasets_rl.ted.episodes import Episodes
+    from datasets_rl.ted.episode import DeferredStates, Episode
+    from datasets_rl.ted.episodes import EpisodeBatch
     from datasets_rl.ted.table import EpisodeTable
 
 __all__ = [
     "NO_TRANSITION",
-    "Contents",
     "Decision",
     "Entry",
+    "EpisodeReader",
+    "Listing",
     "Option",
-    "Recording",
     "Score",
     "Selection",
     "Shard",
@@ -117,7 +117,7 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class Listing:
     """What an id, or the part of it that is wanted, consists of upstream."""
 
     assets: tuple[Asset, ...]
@@ -144,7 +144,7 @@ class Contents:
     """The trajectories that are wanted, counted over all shards, where no upstream says how many each shard has: the
     others are dropped, and no shard behind the last one wanted is waited for."""
 
-    def narrowed(self, selection: Selection) -> Contents:
+    def narrowed(self, selection: Selection) -> Listing:
         """Leave out the shards that the globs leave out, and those behind the one that exceeds the size.
 
         Raises:
@@ -182,7 +182,7 @@ class Contents:
         return replace(self, assets=assets, shards=tuple(kept), steps=steps, stored_bytes=stored_bytes)
 
 
-class Recording(ABC):
+class EpisodeReader(ABC):
     """Opened upstream files: their columns, known at once, and their episodes, read in one pass.
 
     A context manager, because it holds files open.
@@ -198,11 +198,11 @@ class Recording(ABC):
     """Those for what `episodes` has read, complete when it is exhausted; the counts of all shards are added up."""
 
     @abstractmethod
-    def episodes(self, part: Any = None) -> Iterator[Episode | Late | Episodes]:
+    def episodes(self, part: Any = None) -> Iterator[Episode | DeferredStates | EpisodeBatch]:
         """Yield the trajectories of a shard, in the order of the files.
 
         Long ones come in pieces of a few megabytes, very short ones many at once. A trajectory may go on in the next shard: its last piece here then `continues`. States that stand at the end of
-        their file, far behind the others, come as `Late`.
+        their file, far behind the others, come as `DeferredStates`.
 
         Args:
             part: That of the shard.
@@ -216,7 +216,7 @@ class Recording(ABC):
         return {}
 
     @abstractmethod
-    def __enter__(self) -> Recording: ...
+    def __enter__(self) -> EpisodeReader: ...
 
     @abstractmethod
     def __exit__(self, *details: object) -> None: ...
@@ -263,7 +263,7 @@ class Source(ABC):
         """Return the files that an id consists of, where the catalog knows them."""
         raise NotImplementedError(f"{self.name} asks its upstream which files {name} has")
 
-    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Contents:
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Find out which files are needed; by default those that the catalog knows, as one shard.
 
         Args:
@@ -278,7 +278,7 @@ class Source(ABC):
         """
         del selection, upstream
         assets = tuple(self.assets(name))
-        return Contents(assets, (Shard(tuple(asset.path for asset in assets)),))
+        return Listing(assets, (Shard(tuple(asset.path for asset in assets)),))
 
     def check(self, selection: Selection) -> None:
         """Check that this source can give such a part.
@@ -299,13 +299,13 @@ class Source(ABC):
             raise InvalidArgumentError("; ".join(faults))
 
     @abstractmethod
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
+    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the files of a shard.
 
         Args:
             name: The id.
             files: For the path of each of its assets, and of those that all shards need, where the file lies.
-            facts: Those of the `Contents`.
+            facts: Those of the `Listing`.
 
         Raises:
             ConversionError: If the files lack a column or contradict each other; every fault at once.

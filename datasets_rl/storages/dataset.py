@@ -14,7 +14,7 @@ from torch import Tensor
 
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
 from datasets_rl.format.npy import expect_random_reads
-from datasets_rl.format.pictures import Pictures
+from datasets_rl.format.pictures import ImageColumn
 from datasets_rl.format.reader import Items, StoredDataset
 from datasets_rl.rows import ROWS_FILE
 from datasets_rl.settings import memory_bytes
@@ -211,7 +211,7 @@ def _windows(stored: StoredDataset, *, scattered: bool) -> Tensor:
 class _Decoded:
     """Encoded pictures, gathered from as from a tensor."""
 
-    def __init__(self, pictures: Pictures) -> None:
+    def __init__(self, pictures: ImageColumn) -> None:
         self._pictures = pictures
 
     def index_select(self, dim: int, rows: Tensor) -> Tensor:
@@ -224,7 +224,7 @@ _Items: TypeAlias = "Tensor | _Decoded"
 
 
 def _items(items: Items, *, scattered: bool = False) -> _Items:
-    return _Decoded(items) if isinstance(items, Pictures) else _read_only(items, scattered=scattered)
+    return _Decoded(items) if isinstance(items, ImageColumn) else _read_only(items, scattered=scattered)
 
 
 def _read_only(array: NDArray[Any], *, scattered: bool = False) -> Tensor:

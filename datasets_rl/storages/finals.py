@@ -9,8 +9,8 @@ import torch
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.dataset import DatasetStorage
-from datasets_rl.storages.renamed import Renamed
-from datasets_rl.storages.selection import SelectedRows
+from datasets_rl.storages.renamed import AliasedStorage
+from datasets_rl.storages.selection import SubsetStorage
 from datasets_rl.ted.keys import NEXT_TERMINATED
 
 __all__ = ["FinalUnknown", "check_final_unknown", "select_final_known"]
@@ -31,8 +31,8 @@ def check_final_unknown(final_unknown: str | None) -> None:
 
 
 def select_final_known(
-    steps: DatasetStorage | SelectedRows | Renamed, final_unknown: FinalUnknown | None
-) -> DatasetStorage | SelectedRows | Renamed:
+    steps: DatasetStorage | SubsetStorage | AliasedStorage, final_unknown: FinalUnknown | None
+) -> DatasetStorage | SubsetStorage | AliasedStorage:
     """Return the steps, or a view of them without transitions whose next observation is unknown.
 
         episode        0  1  2  3   f unknown          0  1  2   truncated; the observation after it is that of row 3
@@ -50,11 +50,11 @@ def select_final_known(
     """
     if final_unknown in {None, "keep"} or not steps.masked:
         return steps
-    if isinstance(steps, Renamed):
-        return Renamed(select_final_known(steps.steps, final_unknown), steps.names)
+    if isinstance(steps, AliasedStorage):
+        return AliasedStorage(select_final_known(steps.steps, final_unknown), steps.names)
     table = steps.episodes
     unknown = table.stops[~table["final_known"]] - 1
-    whole, rows = (steps.dataset, steps.rows) if isinstance(steps, SelectedRows) else (steps, np.arange(len(steps)))
+    whole, rows = (steps.dataset, steps.rows) if isinstance(steps, SubsetStorage) else (steps, np.arange(len(steps)))
     if final_unknown == "drop_truncated":
         terminated = whole.pick(NEXT_TERMINATED, torch.from_numpy(rows[unknown]))[:, 0].numpy()
         unknown = unknown[~terminated]
@@ -65,4 +65,4 @@ def select_final_known(
             "step, and the observation after it is unknown",
             hint="open it with final_unknown='keep'",
         )
-    return SelectedRows(whole, rows, steps.fields if isinstance(steps, SelectedRows) else None)
+    return SubsetStorage(whole, rows, steps.fields if isinstance(steps, SubsetStorage) else None)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key, dotted
-from datasets_rl.ted.trajectories import Signs, Trajectories, spans
+from datasets_rl.ted.trajectories import Trajectories, TrajectoryMarkers, spans
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
@@ -54,12 +54,12 @@ class _Keys:
             )
         return cls(ends, traj_key, step_key)
 
-    def read(self, storage: Storage, rows: Index) -> Signs:
+    def read(self, storage: Storage, rows: Index) -> TrajectoryMarkers:
         """Return the signs of these rows, [n]."""
         lanes = storage.lanes
         ids = () if self.traj is None else (_numbers(storage, self.traj, rows),)
         ends = [_one_each(storage, key, rows).bool().numpy() for key in self.ends]
-        return Signs(
+        return TrajectoryMarkers(
             ids=(*ids, rows % lanes) if lanes > 1 or not ids else ids,
             ends=np.logical_or.reduce(ends) if ends else None,
             steps=None if self.step is None else _numbers(storage, self.step, rows),
@@ -195,7 +195,7 @@ class TrajectoryIndex:
                 del self._open[group]
         self._free = np.append(self._free, dead)
 
-    def _append(self, rows: Index, signs: Signs) -> None:
+    def _append(self, rows: Index, signs: TrajectoryMarkers) -> None:
         order, opens = signs.cut()
         rows = rows[order]
         heads = np.flatnonzero(opens)

@@ -15,7 +15,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.rows import WIDE_BYTES
 from datasets_rl.storages.base import Storage, device_of
 from datasets_rl.storages.objects import Objects, as_non_tensor, write_objects
-from datasets_rl.storages.packed import RowViews, Spot
+from datasets_rl.storages.packed import RowSlot, RowViews
 from datasets_rl.storages.structure import Structure
 from datasets_rl.storages.tensor import TensorStorage
 
@@ -211,7 +211,7 @@ def layout(structure: Structure) -> list[tuple[int, RowViews]]:
     The narrow leaves share the first table, sorted by item size so that all are aligned, and then by name so that two
     storages of the same leaves agree; each wide one has its own.
     """
-    narrow: list[Spot] = []
+    narrow: list[RowSlot] = []
     wide: list[tuple[int, RowViews]] = []
     offset = 0
     leaves = ((number, structure.leaves[number]) for number in structure.by_name)
@@ -219,11 +219,11 @@ def layout(structure: Structure) -> list[tuple[int, RowViews]]:
     for dtype, number, shape in sorted(numbered, key=lambda item: -item[0].itemsize):
         size = dtype.itemsize * math.prod(shape)
         if size < WIDE_BYTES and dtype.itemsize <= _WORD:
-            narrow.append(Spot(number, offset, dtype, shape))
+            narrow.append(RowSlot(number, offset, dtype, shape))
             offset += size
         else:
             step = max(dtype.itemsize, _WORD)
             taken = max(-(-size // step) * step, step)
-            wide.append((taken // _WORD, RowViews([Spot(number, 0, dtype, shape)], taken)))
+            wide.append((taken // _WORD, RowViews([RowSlot(number, 0, dtype, shape)], taken)))
     words = max(-(-offset // _WORD), 1)
     return [(words, RowViews(narrow, words * _WORD)), *wide] if narrow or not wide else wide

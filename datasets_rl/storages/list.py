@@ -13,7 +13,7 @@ from torch import Tensor
 from datasets_rl.checkpoint import refuse, refuse_spawn
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.base import Storage, device_of
-from datasets_rl.storages.positions import Run, names_one, outcome, positions, target
+from datasets_rl.storages.positions import Segment, names_one, outcome, positions, target
 
 __all__ = ["ListStorage"]
 
@@ -78,7 +78,7 @@ class ListStorage(Storage):
         items = [data] if one else self._several(data)
         goal = target(cursor, len(items), held=self.held, slots=self.slots)
         numbers = (
-            [(goal.first + at) % self.slots for at in range(goal.count)] if isinstance(goal, Run) else goal.tolist()
+            [(goal.first + at) % self.slots for at in range(goal.count)] if isinstance(goal, Segment) else goal.tolist()
         )
         for number, item in zip(numbers, map(self._moved, items), strict=True):
             self._items[number : number + 1] = [item]

@@ -24,7 +24,7 @@ from torch import Tensor
 from datasets_rl.rows import Field, Schema
 from datasets_rl.ted.keys import NEXT, Key, nested
 
-__all__ = ["RowViews", "Spot", "nest", "spots_of", "torch_dtype"]
+__all__ = ["RowSlot", "RowViews", "nest", "spots_of", "torch_dtype"]
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
@@ -33,7 +33,7 @@ def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class RowSlot:
     """Where one leaf lies in a window, and how it is read."""
 
     name: Any
@@ -47,7 +47,7 @@ class Spot:
     """The dtype in memory where it differs."""
 
 
-def spots_of(schema: Schema) -> list[Spot]:
+def spots_of(schema: Schema) -> list[RowSlot]:
     """Return where the narrow fields of a stored dataset lie, and the next of every carried one."""
     spots = [_spot(field, field.key, field.offset) for field in schema.narrow]
     return spots + [
@@ -55,9 +55,9 @@ def spots_of(schema: Schema) -> list[Spot]:
     ]
 
 
-def _spot(field: Field, key: Key, offset: int) -> Spot:
+def _spot(field: Field, key: Key, offset: int) -> RowSlot:
     read_as = torch_dtype(field.read_as) if field.read_as is not None else None
-    return Spot(key, offset, torch_dtype(field.dtype), field.shape, read_as)
+    return RowSlot(key, offset, torch_dtype(field.dtype), field.shape, read_as)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class RowViews:
         window_bytes: Bytes of one window.
     """
 
-    def __init__(self, spots: Sequence[Spot], window_bytes: int) -> None:
+    def __init__(self, spots: Sequence[RowSlot], window_bytes: int) -> None:
         self._groups = tuple(
             _group(dtype, [spot for spot in spots if spot.dtype == dtype], window_bytes)
             for dtype in dict.fromkeys(spot.dtype for spot in spots)
@@ -107,7 +107,7 @@ class RowViews:
                 leaves[name] = piece if read_as is None else piece.to(read_as)
 
 
-def _group(dtype: torch.dtype, spots: Sequence[Spot], window_bytes: int) -> _Group:
+def _group(dtype: torch.dtype, spots: Sequence[RowSlot], window_bytes: int) -> _Group:
     sizes: list[int] = []
     leaves: list[tuple[int, Any, tuple[int, ...] | None, torch.dtype | None]] = []
     at = 0

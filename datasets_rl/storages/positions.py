@@ -14,7 +14,7 @@ from torch import Tensor
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.dataset import as_rows
 
-__all__ = ["Run", "names_one", "outcome", "positions", "target"]
+__all__ = ["Segment", "names_one", "outcome", "positions", "target"]
 
 
 def positions(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...] | Tensor:
@@ -78,7 +78,7 @@ def _plain(part: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Segment:
     """Slots that follow each other, through the end of the ring if need be."""
 
     first: int
@@ -105,7 +105,7 @@ def names_one(cursor: Any) -> bool:
     return _is_number(cursor) or (isinstance(cursor, (Tensor, np.ndarray)) and cursor.ndim == 0)
 
 
-def target(cursor: Any, count: int, *, held: int, slots: int) -> Run | Tensor:
+def target(cursor: Any, count: int, *, held: int, slots: int) -> Segment | Tensor:
     """Read which slots are to be written.
 
     Args:
@@ -146,14 +146,14 @@ def target(cursor: Any, count: int, *, held: int, slots: int) -> Run | Tensor:
     first = int(numbers[0]) if count else held % slots
     if first > held:
         raise IndexError(_gap(first, held))
-    return Run(first, count)
+    return Segment(first, count)
 
 
 def _gap(slot: int, held: int) -> str:
     return f"slot {slot} is beyond the {held:,} that are held; the next free one is {held}"
 
 
-def outcome(counts: tuple[int, int, int], goal: Run | Tensor, slots: int) -> tuple[int, int, int]:
+def outcome(counts: tuple[int, int, int], goal: Segment | Tensor, slots: int) -> tuple[int, int, int]:
     """Return the counts of a storage after a write.
 
     Args:
@@ -162,7 +162,7 @@ def outcome(counts: tuple[int, int, int], goal: Run | Tensor, slots: int) -> tup
         slots: Slots that there are.
     """
     held, written, rewritten = counts
-    if isinstance(goal, Run) and goal.first == written % slots:
+    if isinstance(goal, Segment) and goal.first == written % slots:
         return max(held, min(written + goal.count, slots)), written + goal.count, rewritten
-    end = min(goal.first + goal.count, slots) if isinstance(goal, Run) else int(goal.max()) + 1
+    end = min(goal.first + goal.count, slots) if isinstance(goal, Segment) else int(goal.max()) + 1
     return (end, end, rewritten + 1) if end > held else (held, written, rewritten + 1)

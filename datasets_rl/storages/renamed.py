@@ -10,14 +10,14 @@ from torch import Tensor
 
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.episodic import EpisodicStorage
-from datasets_rl.storages.selection import SelectedRows
+from datasets_rl.storages.selection import SubsetStorage
 from datasets_rl.ted.keys import Key
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["Renamed"]
+__all__ = ["AliasedStorage"]
 
 
-class Renamed(EpisodicStorage):
+class AliasedStorage(EpisodicStorage):
     """The steps of a dataset, some of whose fields are there under a second name too, as the same tensors.
 
     Args:
@@ -25,7 +25,7 @@ class Renamed(EpisodicStorage):
         names: For each second name the field that it stands for; those whose field is not there are not there either.
     """
 
-    def __init__(self, steps: DatasetStorage | SelectedRows | Renamed, names: Mapping[Key, Key]) -> None:
+    def __init__(self, steps: DatasetStorage | SubsetStorage | AliasedStorage, names: Mapping[Key, Key]) -> None:
         super().__init__(len(steps))
         self.steps = steps
         self.masked = steps.masked

@@ -18,10 +18,10 @@ from datasets_rl.storages.packed import nest
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEXT_REWARD, NEXT_TRUNCATED, Key, dotted
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["SelectedRows"]
+__all__ = ["SubsetStorage"]
 
 
-class SelectedRows(EpisodicStorage):
+class SubsetStorage(EpisodicStorage):
     """The rows of a dataset that are named, in their order.
 
     Where the next row is left out and belongs to the same episode, the episode ends there, truncated, with the true

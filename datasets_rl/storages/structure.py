@@ -45,7 +45,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _FieldPlace:
     """Where a leaf stands."""
 
     of_tensor: bool
@@ -95,7 +95,7 @@ class _Fields:
         return [*(outer if len(outer) == leading else [None] * leading), *names[len(outer) :]]
 
 
-_Node = _Place | _Fields
+_Node = _FieldPlace | _Fields
 
 
 class Structure:
@@ -332,7 +332,7 @@ def _contents(data: Any) -> Any:
 def _node(data: Any, path: Path, leading: int, leaves: list[Leaf], faults: list[str]) -> _Node:
     if not _is_object(data) and not _is_node(data):
         faults.append(f"{_shown(path)} is {_article(type(data).__name__)}; expected a tensor")
-        return _Place(of_tensor=True)
+        return _FieldPlace(of_tensor=True)
     shape = tuple(data.shape)
     if len(shape) < leading:
         faults.append(f"{_shown(path)} has shape {list(shape)}; expected at least {leading} axes")
@@ -343,7 +343,7 @@ def _node(data: Any, path: Path, leading: int, leaves: list[Leaf], faults: list[
     if _is_object(data) or isinstance(data, Tensor):
         dtype = data.dtype if isinstance(data, Tensor) else None
         leaves.append(Leaf(path, dtype, shape[leading:]))
-        return _Place(of_tensor=dtype is not None)
+        return _FieldPlace(of_tensor=dtype is not None)
     contents = _contents(data)
     names = data.names if data._has_names() else None  # noqa: SLF001 - `names` makes a list of None
     return _Fields(
@@ -424,7 +424,7 @@ def _node_from_json(entry: Any, path: Path, leaves: list[Leaf]) -> _Node:
     if entry["dtype"] is not None and not isinstance(dtype, torch.dtype):
         raise ValueError(f"{shorten(entry['dtype'])} is no dtype")
     leaves.append(Leaf(path, dtype, _axes(entry["shape"])))
-    return _Place(of_tensor=dtype is not None)
+    return _FieldPlace(of_tensor=dtype is not None)
 
 
 def _axes(sizes: Any) -> tuple[int, ...]:

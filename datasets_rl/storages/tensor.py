@@ -18,7 +18,7 @@ from datasets_rl.rows import shorten
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import wrapped
 from datasets_rl.storages.ledger import Ledger, Slots
-from datasets_rl.storages.positions import Run, names_one, outcome, positions, target
+from datasets_rl.storages.positions import Segment, names_one, outcome, positions, target
 from datasets_rl.storages.structure import Structure, leading, stacked
 from datasets_rl.ted.keys import Key, dotted, nested
 
@@ -206,14 +206,14 @@ class TensorStorage(Storage):
             self._store(goal, leaves, slots, one=one)
             self._count(*after)
         else:
-            where = goal.where(slots) if isinstance(goal, Run) else [goal.numpy()]
+            where = goal.where(slots) if isinstance(goal, Segment) else [goal.numpy()]
             ledger.begin(where)
             self._store(goal, leaves, slots, one=one)
             ledger.commit(after, where)
 
-    def _store(self, goal: Run | Tensor, leaves: Sequence[Any], slots: int, *, one: bool) -> None:
+    def _store(self, goal: Segment | Tensor, leaves: Sequence[Any], slots: int, *, one: bool) -> None:
         with torch.no_grad():
-            if isinstance(goal, Run):
+            if isinstance(goal, Segment):
                 for first, begin, count in goal.pieces(slots):
                     some = leaves if count == goal.count else [leaf[begin : begin + count] for leaf in leaves]
                     self._copy(first if one else slice(first, first + count), some)

@@ -12,8 +12,8 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
 from datasets_rl.storages.index import EndKey
-from datasets_rl.storages.renamed import Renamed
-from datasets_rl.storages.selection import SelectedRows
+from datasets_rl.storages.renamed import AliasedStorage
+from datasets_rl.storages.selection import SubsetStorage
 from datasets_rl.ted.keys import MASK, Key
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.trajectories import Trajectories
@@ -34,7 +34,7 @@ class PaddedTrajectories(Storage):
         steps: The steps of all episodes.
     """
 
-    def __init__(self, steps: DatasetStorage | SelectedRows | Renamed) -> None:
+    def __init__(self, steps: DatasetStorage | SubsetStorage | AliasedStorage) -> None:
         self.steps = steps
         super().__init__(len(steps.episodes))
         self.masked = steps.masked

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Column = Callable[[Key, int, int], NDArray[Any]]
 
-__all__ = ["Findings", "check_rules"]
+__all__ = ["Problems", "check_rules"]
 
 _BLOCK_BYTES = 16 << 20
 _JUMP = 20.0
@@ -40,7 +40,7 @@ _NEAR = 4
 
 
 @dataclass(slots=True)
-class Findings:
+class Problems:
     """What a check found."""
 
     problems: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Findings:
     """What is allowed and worth knowing."""
 
 
-def check_rules(schema: Schema, table: EpisodeTable, column: Column) -> Findings:
+def check_rules(schema: Schema, table: EpisodeTable, column: Column) -> Problems:
     """Check every rule of TED, and look for values that are no data.
 
     Rules: ``next.done`` is ``next.terminated | next.truncated`` and True exactly on the last row of every episode;
@@ -67,7 +67,7 @@ def check_rules(schema: Schema, table: EpisodeTable, column: Column) -> Findings
     Returns:
         What was found; each kind of fault once, with the first row and the number of rows.
     """
-    findings = Findings()
+    findings = Problems()
     tallies: dict[str, _Tally] = {}
     steps = table.steps
     a_step = schema.record_bytes + sum(wide.step_bytes for wide in schema.wide)
@@ -190,7 +190,7 @@ def _differ(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     return wrong
 
 
-def _check_returns(table: EpisodeTable, returns: NDArray[np.float64], findings: Findings) -> None:
+def _check_returns(table: EpisodeTable, returns: NDArray[np.float64], findings: Problems) -> None:
     kept = table["return"]
     wrong = np.flatnonzero(~np.isclose(kept, returns, rtol=1e-6, atol=1e-6, equal_nan=True))
     if len(wrong):

@@ -14,11 +14,11 @@ from datasets_rl.ted.keys import OBSERVATION, Key
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Encoded", "Episode", "Late", "Texts", "Values", "end_to_end", "known_only"]
+__all__ = ["DeferredStates", "EncodedImages", "Episode", "TextStates", "Values", "end_to_end", "known_only"]
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class TextStates:
     """A column of texts: for each row the number of a word. The writer gives every word its number in the dataset."""
 
     codes: NDArray[np.generic]
@@ -30,14 +30,14 @@ class Texts:
         return len(self.codes)
 
     @classmethod
-    def of(cls, texts: Sequence[str]) -> Texts:
+    def of(cls, texts: Sequence[str]) -> TextStates:
         """Make a column of texts, [T]."""
         words = {word: number for number, word in enumerate(dict.fromkeys(texts))}
         return cls(np.fromiter((words[text] for text in texts), np.int32, len(texts)), tuple(words))
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedImages:
     """A column of pictures that stay PNG or JPEG, [T] or [T + 1]; they are decoded when they are read."""
 
     pictures: Sequence[bytes | bytearray | memoryview]
@@ -52,7 +52,7 @@ class Encoded:
         return replace(self, pictures=[self.pictures[row] for row in np.arange(len(self))[rows].tolist()])
 
 
-Values: TypeAlias = "NDArray[np.generic] | Texts | Encoded"
+Values: TypeAlias = "NDArray[np.generic] | TextStates | EncodedImages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class DeferredStates:
     """States of an earlier row, which come only now because they stand at the end of their file.
 
     rows    x x 0 x x x      the row was given with zeros in their place, in the same shard
@@ -105,7 +105,7 @@ class Late:
 
 def end_to_end(parts: Sequence[Any]) -> Any:
     """Return columns of one field one behind the other; pictures that are all still encoded stay so."""
-    if all(isinstance(one, Encoded) for one in parts):
+    if all(isinstance(one, EncodedImages) for one in parts):
         return replace(parts[0], pictures=[picture for one in parts for picture in one.pictures])
     return np.concatenate(parts)
 
@@ -114,7 +114,7 @@ def known_only(finals: Any, known: NDArray[np.bool_]) -> Any:
     """Return final states, [E, ...], as zeros where they are not known; encoded pictures have no bytes there."""
     if known.all():
         return finals
-    if isinstance(finals, Encoded):
+    if isinstance(finals, EncodedImages):
         held = zip(finals.pictures, known.tolist(), strict=True)
         return replace(finals, pictures=[picture if is_known else b"" for picture, is_known in held])
     return np.where(known.reshape(-1, *(1 for _ in finals.shape[1:])), finals, np.zeros((), finals.dtype))

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.ted.episode import Encoded, Episode, Texts, end_to_end
+from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, end_to_end
 from datasets_rl.ted.keys import Key
 from datasets_rl.ted.steps import next_of
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["Episodes"]
+__all__ = ["EpisodeBatch"]
 
 Arrays = Mapping[Key, Any]
 """A field each: an array, or what is read like one, as pictures that are still encoded."""
 
 
 @dataclass(frozen=True)
-class Episodes:
+class EpisodeBatch:
     """E trajectories with N steps in all; an array a field.
 
     states   |  s_0  s_1  s_2  |  s_0  s_1  |       [N, ...]
@@ -69,13 +69,13 @@ class Episodes:
     def following(self, key: Key) -> Any:
         """Return what a state is at t + 1, [N, ...]: the row below, and behind the last row of each its final one."""
         states, finals = self.states[key], self.finals[key]
-        if isinstance(states, Encoded) and isinstance(finals, Encoded):
+        if isinstance(states, EncodedImages) and isinstance(finals, EncodedImages):
             rows = np.arange(1, self.count + 1)
             rows[self.table.stops - 1] = self.count + np.arange(len(self))
             return end_to_end([states, finals])[rows]
         return next_of(np.asarray(states), np.asarray(finals), self.table, 0, self.count)
 
-    def pick(self, episodes: NDArray[Any]) -> Episodes:
+    def pick(self, episodes: NDArray[Any]) -> EpisodeBatch:
         """Return some of the trajectories, by their numbers or by a mask, in that order."""
         chosen = np.arange(len(self))[episodes]
         if len(chosen) == len(self) and (np.diff(chosen) == 1).all():
@@ -95,7 +95,7 @@ class Episodes:
             numbers=self.numbers[chosen],
         )
 
-    def only(self, keys: Collection[Key]) -> Episodes:
+    def only(self, keys: Collection[Key]) -> EpisodeBatch:
         """Return the same trajectories with some of their fields."""
 
         def kept(arrays: Arrays) -> Arrays:
@@ -114,7 +114,7 @@ class Episodes:
             }
             steps: dict[Key, Any] = {key: values[span] for key, values in self.steps.items()}
             texts: dict[Key, Any] = {
-                key: Texts(one[key], tuple(self.words[key]))
+                key: TextStates(one[key], tuple(self.words[key]))
                 for one in (steps, states)
                 for key in one
                 if key in self.words

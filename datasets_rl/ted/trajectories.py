@@ -12,14 +12,14 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 from datasets_rl.ted.table import EpisodeTable
 
-__all__ = ["Signs", "Slices", "Trajectories", "spans"]
+__all__ = ["Slices", "Trajectories", "TrajectoryMarkers", "spans"]
 
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Signs:
+class TrajectoryMarkers:
     """What the data says of n rows, given in the order of time, by which they fall into trajectories."""
 
     ids: tuple[Index, ...]
@@ -31,7 +31,7 @@ class Signs:
     steps: Index | None = None
     """The number of each row in its trajectory, [n]; where it is not one more than before, another one begins."""
 
-    def ending(self, ends: Mask) -> Signs:
+    def ending(self, ends: Mask) -> TrajectoryMarkers:
         """Return these signs with further rows that are the last of their trajectory, [n]."""
         return replace(self, ends=ends if self.ends is None else self.ends | ends)
 
@@ -99,7 +99,7 @@ class Trajectories:
         return cls(episodes.starts.copy(), episodes.lengths.copy(), ended_by=ended_by)
 
     @classmethod
-    def scan(cls, signs: Signs, rows: Index, ended_by: frozenset[Key] = frozenset()) -> Trajectories:
+    def scan(cls, signs: TrajectoryMarkers, rows: Index, ended_by: frozenset[Key] = frozenset()) -> Trajectories:
         """Find the trajectories of rows that are given in the order of time, [N]."""
         order, opens = signs.cut(by_step=True)
         firsts = np.flatnonzero(opens)

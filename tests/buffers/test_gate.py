@@ -12,11 +12,11 @@ import time
 import pytest
 import torch
 
-from datasets_rl.buffers.gate import Gate, GateChain
+from datasets_rl.buffers.gate import BufferLock, BufferLocks
 
 
 def test_a_writer_waits_until_what_was_announced_has_been_read():
-    gate, order = Gate(), []
+    gate, order = BufferLock(), []
 
     def write():
         with gate:
@@ -36,7 +36,7 @@ def test_a_writer_waits_until_what_was_announced_has_been_read():
 
 
 def test_who_is_inside_may_enter_again_and_only_the_last_leaving_opens():
-    gate, entered = Gate(), threading.Event()
+    gate, entered = BufferLock(), threading.Event()
 
     def enter():
         with gate:
@@ -63,7 +63,7 @@ def count_up(gate, path, times):
 # A spawned process imports torch for seconds; test_sharing.py keeps one.
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_processes_and_threads_exclude_each_other(tmp_path, method):
-    gate, path = Gate(), tmp_path / "number"
+    gate, path = BufferLock(), tmp_path / "number"
     gate.share()
     path.write_text("0")
     context = multiprocessing.get_context(method)
@@ -83,7 +83,7 @@ def die_inside(gate):
 
 
 def test_a_process_that_dies_inside_leaves_the_gate_open():
-    gate = Gate()
+    gate = BufferLock()
     gate.share()
     process = multiprocessing.get_context("fork").Process(target=die_inside, args=(gate,))
     process.start()
@@ -95,7 +95,7 @@ def test_a_process_that_dies_inside_leaves_the_gate_open():
 
 
 def test_a_process_that_is_forked_while_a_thread_is_inside_gets_an_open_gate():
-    gate, leave = Gate(), threading.Event()
+    gate, leave = BufferLock(), threading.Event()
     inside = threading.Event()
 
     def stay():
@@ -122,7 +122,7 @@ def copy_much(gate, queue):
 
 def test_a_forked_process_copies_much_after_its_parent_has_computed_with_threads():
     """Torch would wait there for the parent's threads, for ever."""
-    gate, context = Gate(), multiprocessing.get_context("fork")
+    gate, context = BufferLock(), multiprocessing.get_context("fork")
     torch.rand(4_000_000).add(1)
     queue = context.SimpleQueue()
     process = context.Process(target=copy_much, args=(gate, queue))
@@ -143,7 +143,7 @@ def enter_later(gate, go):
 
 def test_a_forked_process_keeps_the_gate_when_its_parent_drops_it():
     context = multiprocessing.get_context("fork")
-    gate, go = Gate(), context.Event()
+    gate, go = BufferLock(), context.Event()
     gate.share()
     path = gate._path
     processes = [context.Process(target=enter_later, args=(gate, go)) for _ in range(2)]
@@ -161,14 +161,14 @@ def test_a_forked_process_keeps_the_gate_when_its_parent_drops_it():
 
 def test_several_gates_are_entered_in_one_order_wherever_they_are_unpickled():
     """By their place in the memory, two processes would wait for each other."""
-    gates = [Gate() for _ in range(6)]
+    gates = [BufferLock() for _ in range(6)]
     copies = pickle.loads(pickle.dumps(gates[::-1]))
 
-    assert [gate.name for gate in GateChain(gates)._gates] == [gate.name for gate in GateChain(copies)._gates]
+    assert [gate.name for gate in BufferLocks(gates)._gates] == [gate.name for gate in BufferLocks(copies)._gates]
 
 
 def test_the_file_of_a_shared_gate_goes_with_it():
-    gate = Gate()
+    gate = BufferLock()
     gate.share()
     path = gate._path
     copy = pickle.loads(pickle.dumps(gate))
@@ -188,7 +188,7 @@ def interrupted(gate, order, times=1):
         order.append("whole")
 
 
-@pytest.mark.parametrize("gate", [Gate(), GateChain([Gate(), Gate()])], ids=["one", "several"])
+@pytest.mark.parametrize("gate", [BufferLock(), BufferLocks([BufferLock(), BufferLock()])], ids=["one", "several"])
 def test_an_interrupt_inside_comes_when_the_gate_has_been_left(gate):
     order = []
 
@@ -200,7 +200,7 @@ def test_an_interrupt_inside_comes_when_the_gate_has_been_left(gate):
 
 
 def test_a_second_interrupt_inside_comes_at_once():
-    gate, order = Gate(), []
+    gate, order = BufferLock(), []
 
     with pytest.raises(KeyboardInterrupt):
         interrupted(gate, order, times=2)
@@ -210,7 +210,7 @@ def test_a_second_interrupt_inside_comes_at_once():
 
 
 def test_other_threads_leave_the_handler_of_interrupts_alone():
-    gate, seen = Gate(), []
+    gate, seen = BufferLock(), []
 
     def enter():
         with gate:
@@ -238,7 +238,7 @@ def enter_fork_and_die(gate, entered):
 
 def test_a_process_that_dies_inside_leaves_the_gate_open_to_its_own_children():
     context = multiprocessing.get_context("fork")
-    gate, entered = Gate(), context.Event()
+    gate, entered = BufferLock(), context.Event()
     gate.share()
     process = context.Process(target=enter_fork_and_die, args=(gate, entered))
     process.start()

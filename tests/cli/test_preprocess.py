@@ -12,7 +12,7 @@ from stored_data import FLAGS, Trajectory, write_dataset
 
 from datasets_rl.format import StoredDataset
 from datasets_rl.rows import Column
-from datasets_rl.ted.episode import Encoded
+from datasets_rl.ted.episode import EncodedImages
 
 
 def test_the_recipes_and_steps_are_listed(rlds):
@@ -118,7 +118,7 @@ def test_a_dry_run_shows_the_first_values_of_encoded_pictures(rlds, tmp_path):
             ("next", "terminated"): np.array([[False], [False], [True]]),
             ("next", "truncated"): np.zeros((3, 1), bool),
         },
-        {("camera",): Encoded([encoded(one) for one in frames])},
+        {("camera",): EncodedImages([encoded(one) for one in frames])},
     )
     fields = [Column(("camera",), np.dtype("u1"), (4, 5, 3), carried=True, encoded=True)]
     fields += [Column(("next", "reward"), np.dtype("f4"), (1,)), *FLAGS]

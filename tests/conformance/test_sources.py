@@ -37,7 +37,7 @@ from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.ted.check import check_rules
-from datasets_rl.ted.episode import Encoded, Episode, Texts
+from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, ROOT_FLAGS, dotted
 
 Key = tuple[str, ...]
@@ -82,8 +82,8 @@ class Made:
     golden: Sequence[Episode]
     stored: StoredDataset
     """Of one process; its raw files were kept."""
-    place: library.Place
-    contents: sources.Contents
+    place: library.DatasetPaths
+    contents: sources.Listing
 
     @property
     def name(self) -> str:
@@ -313,10 +313,10 @@ def test_it_is_strict_and_all_of_it_is_what_the_generator_made(made):
 
 def of(values, start, stop):
     """Rows of a column."""
-    if isinstance(values, Texts):
-        return Texts(values.codes[start:stop], values.words)
-    if isinstance(values, Encoded):
-        return Encoded(values.pictures[start:stop])
+    if isinstance(values, TextStates):
+        return TextStates(values.codes[start:stop], values.words)
+    if isinstance(values, EncodedImages):
+        return EncodedImages(values.pictures[start:stop])
     return values[start:stop]
 
 
@@ -324,15 +324,15 @@ def following(values, steps):
     """The values after each step; zeros, or the empty text, where the last one is not known."""
     if len(values) > steps:
         return of(values, 1, steps + 1)
-    if isinstance(values, Texts):
-        return Texts(np.append(values.codes[1:], len(values.words)), (*values.words, ""))
+    if isinstance(values, TextStates):
+        return TextStates(np.append(values.codes[1:], len(values.words)), (*values.words, ""))
     rest = plain(of(values, 1, steps)) if steps > 1 else plain(of(values, 0, 1))[:0]
     return np.concatenate([rest, np.zeros((1, *plain(of(values, 0, 1)).shape[1:]), rest.dtype)])
 
 
 def plain(values):
     """Pictures as numbers, by another decoder than ours."""
-    if not isinstance(values, Encoded):
+    if not isinstance(values, EncodedImages):
         return np.asarray(values)
     decoded = [np.asarray(Image.open(io.BytesIO(bytes(one)))) for one in values.pictures]
     return np.stack([one if one.ndim == 3 else one[..., None] for one in decoded])
@@ -340,7 +340,7 @@ def plain(values):
 
 def same(made, key, rows, values):
     got = made.stored.column(key, rows.start, rows.stop)
-    if isinstance(values, Texts):
+    if isinstance(values, TextStates):
         texts = made.stored.texts(key)
         assert [texts[number] for number in got] == [values.words[code] for code in values.codes], dotted(key)
         return

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from raw.images import encoded
 
 from datasets_rl.format import pictures as pictures_module
-from datasets_rl.format.pictures import Undecoded
+from datasets_rl.format.pictures import EncodedColumn
 from datasets_rl.preprocess.functions import joined
 from datasets_rl.preprocess.naming import make
 from datasets_rl.preprocess.recipe import Recipe
 from datasets_rl.preprocess.steps import known
 from datasets_rl.preprocess.tensors import apart
 from datasets_rl.preprocess.transforms import transforms
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episodes import EpisodeBatch
 
 PIXELS = ("pixels",)
 STATES = {
@@ -136,7 +136,7 @@ def block_of(shapes, seed=0):
     finals = {key: values(len(shapes), *one) for key, one in STATES.items()}
     for array in finals.values():
         array[~known] = 0
-    return Episodes(
+    return EpisodeBatch(
         lengths=steps,
         steps={
             **{key: values(count, *one) for key, one in STEPS.items()},
@@ -157,7 +157,7 @@ def still_encoded(block):
 
     def pictures(values, known):
         held = [encoded(one) if is_known else b"" for one, is_known in zip(values, known, strict=True)]
-        return Undecoded(held, values.shape[1:], Path("pictures"))
+        return EncodedColumn(held, values.shape[1:], Path("pictures"))
 
     rows = pictures(block.states[PIXELS], [True] * block.count)
     ends = pictures(block.finals[PIXELS], block.known)
@@ -204,9 +204,9 @@ def test_encoded_pictures_come_out_as_their_pixels_would_and_stay_encoded_where_
             values.shape[1:] == (6, 8, 3) and values.dtype == "u1" and {one.tobytes() for one in values} <= given
         )
         held = came.steps.get(key, came.states.get(key))
-        assert isinstance(held, Undecoded) == unchanged
+        assert isinstance(held, EncodedColumn) == unchanged
         if key in came.states:
-            assert isinstance(came.finals[key], Undecoded) == unchanged
+            assert isinstance(came.finals[key], EncodedColumn) == unchanged
 
 
 @EACH

@@ -12,7 +12,7 @@ from stored_data import Model, plain, trajectory, write_dataset
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages import DatasetStorage
-from datasets_rl.storages.selection import SelectedRows
+from datasets_rl.storages.selection import SubsetStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
 
 LENGTHS = (3, 1, 5)
@@ -177,7 +177,7 @@ class TestTruncatedIsNotDone(TestDatasetStorage):
 class TestSelectedRows(StorageContract):
     @pytest.fixture
     def storage(self, stored):
-        return SelectedRows(DatasetStorage(stored), ROWS)
+        return SubsetStorage(DatasetStorage(stored), ROWS)
 
     def elements(self):
         model = Model(self.trajectories())
@@ -200,7 +200,7 @@ class TestSelectedRows(StorageContract):
         assert torch.equal(storage.get(1)["next", "observation"], storage.dataset.get(2)["observation"])
 
     def test_an_end_that_is_kept_keeps_its_flags_and_what_is_known(self, stored):
-        storage = SelectedRows(DatasetStorage(stored), np.array([2, 3, 8]))
+        storage = SubsetStorage(DatasetStorage(stored), np.array([2, 3, 8]))
 
         assert storage.episodes["final_known"].tolist() == [True, False, True]
         assert (storage.get(slice(None)) == storage.dataset.get([2, 3, 8])).all()
@@ -208,7 +208,7 @@ class TestSelectedRows(StorageContract):
     @pytest.mark.parametrize("rows", [[], [1, 1], [2, 1]], ids=repr)
     def test_rows_are_named_in_their_order_and_once(self, stored, rows):
         with pytest.raises(InvalidArgumentError, match="ascending"):
-            SelectedRows(DatasetStorage(stored), np.array(rows, np.int64))
+            SubsetStorage(DatasetStorage(stored), np.array(rows, np.int64))
 
 
 FIELDS = {("observation",): torch.float64, ("next", "reward"): None, ("next", "truncated"): None}
@@ -217,7 +217,7 @@ FIELDS = {("observation",): torch.float64, ("next", "reward"): None, ("next", "t
 class TestSelectedFields(StorageContract):
     @pytest.fixture
     def storage(self, stored):
-        return SelectedRows(DatasetStorage(stored, truncated_as_done=False), np.arange(9), FIELDS)
+        return SubsetStorage(DatasetStorage(stored, truncated_as_done=False), np.arange(9), FIELDS)
 
     def elements(self):
         model = Model(self.trajectories())
@@ -254,7 +254,7 @@ class TestPaddedTrajectories(StorageContract):
 class TestPaddedSelection(TestPaddedTrajectories):
     @pytest.fixture
     def storage(self, stored):
-        return PaddedTrajectories(SelectedRows(DatasetStorage(stored), ROWS))
+        return PaddedTrajectories(SubsetStorage(DatasetStorage(stored), ROWS))
 
     def elements(self):
         model = Model(self.trajectories())
@@ -274,7 +274,7 @@ class TestPaddedSelection(TestPaddedTrajectories):
 def test_another_process_reads_the_same(tmp_path):
     """Spawned, as DataLoader workers are on macOS and Windows: the files are mapped again there."""
     dataset = DatasetStorage(write_dataset(tmp_path, [trajectory(steps, seed=steps) for steps in LENGTHS]))
-    storages = [dataset, SelectedRows(dataset, ROWS), PaddedTrajectories(dataset)]
+    storages = [dataset, SubsetStorage(dataset, ROWS), PaddedTrajectories(dataset)]
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     process = context.Process(target=read_elsewhere, args=(storages, queue))

@@ -15,7 +15,7 @@ from datasets_rl.datasets.streaming import Stream
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, NotADatasetError, UnknownKeyError
 from datasets_rl.samplers import RandomSampler, SliceSampler, SliceSamplerWithoutReplacement
 from datasets_rl.sources import openx
-from datasets_rl.ted.episode import Texts
+from datasets_rl.ted.episode import TextStates
 
 LENGTHS = [len(raw.golden(one, number)) for number, one in enumerate(raw.EPISODES)]
 
@@ -69,7 +69,7 @@ def same(dataset, trajectory, number):
     steps = len(wanted)
     for key, values in {**wanted.steps, **wanted.states}.items():
         got = trajectory[key].numpy()
-        if isinstance(values, Texts):
+        if isinstance(values, TextStates):
             assert [dataset.texts(key)[code] for code in got] == [values.words[code] for code in values.codes[:steps]]
             continue
         assert np.abs(got.astype(float) - values[:steps]).max() <= 2 * (key[-1] == "image"), key

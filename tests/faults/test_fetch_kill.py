@@ -18,7 +18,7 @@ from servers import File, IgnoresIfRange, Slow, Stall, serve
 
 from datasets_rl.errors import DiskFullError
 from datasets_rl.fetch import Asset, fetch
-from datasets_rl.fetch.part import Part
+from datasets_rl.fetch.part import PartialDownload
 from datasets_rl.settings import Settings
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and limits of POSIX")
@@ -93,7 +93,7 @@ def judge(folder):
     target = folder / "0.hdf5"
     if target.exists():
         assert target.read_bytes() == DATA
-    part = Part.load(target)
+    part = PartialDownload.load(target)
     if part.done:
         came = part.path.read_bytes()
         for span in part.spans:
@@ -149,7 +149,7 @@ def test_ctrl_c_ends_at_once_and_leaves_what_came(tmp_path, split, files, behavi
     with serve({"/a": replace(behaviour)}) as server:
         with child(ONCE, tmp_path, [server.url + "/a"] * files, split=split) as process:
             process.stdout.readline()
-            wait_for(lambda: any(Part.load(tmp_path / f"{n}.hdf5").done > 100_000 for n in range(files)))
+            wait_for(lambda: any(PartialDownload.load(tmp_path / f"{n}.hdf5").done > 100_000 for n in range(files)))
             process.send_signal(signal.SIGINT)
             began = time.monotonic()
             errors = process.communicate()[1]
@@ -176,7 +176,7 @@ def test_a_file_that_changes_after_a_kill_is_not_joined_to_the_old_one(tmp_path,
     edited = DATA[:2_500_000] + b"edited" + DATA[2_500_006:]
     with serve({"/a": Stall(edited, after=2_600_000, etag=first)}) as server:
         with child(ONCE, tmp_path, [server.url + "/a"]) as process:
-            wait_for(lambda: Part.load(tmp_path / "0.hdf5").done > 2_550_000)
+            wait_for(lambda: PartialDownload.load(tmp_path / "0.hdf5").done > 2_550_000)
             process.kill()
         server.paths["/a"] = IgnoresIfRange(DATA, etag=then)
         asset = Asset((server.url + "/a",), "0.hdf5", magic=MAGIC)
@@ -216,7 +216,7 @@ def test_a_full_disk_is_told_and_what_came_is_kept(tmp_path, split):
 
         assert "0.hdf5" in said, errors
         assert "what is done is kept" in said
-        assert 0 < Part.load(tmp_path / "0.hdf5").done <= 1_000_000
+        assert 0 < PartialDownload.load(tmp_path / "0.hdf5").done <= 1_000_000
         judge(tmp_path)
         (came,) = fetch(
             [Asset((server.url + "/a",), "0.hdf5", magic=MAGIC)], tmp_path, settings=Settings(tmp_path, progress=False)

@@ -11,7 +11,7 @@ from servers import File, Redirect, Status, serve
 
 from datasets_rl.errors import FetchError, IntegrityError, InvalidArgumentError
 from datasets_rl.fetch import schemes
-from datasets_rl.fetch.part import Part
+from datasets_rl.fetch.part import PartialDownload
 from datasets_rl.fetch.plan import Wanted
 from datasets_rl.fetch.schemes import NotThere, scheme_of
 
@@ -133,14 +133,14 @@ def test_an_object_that_nobody_listed_is_compared_with_what_its_bucket_says_of_i
 
 
 def test_what_a_bucket_said_is_known_when_the_download_goes_on(folder):
-    part = Part(folder / "a")
+    part = PartialDownload(folder / "a")
     part.begin()
     part.learn(300, '"e"', '"e"', Wanted(crc32c="00000000"))
     part.path.write_bytes(b"x" * 10)
     part.advance(part.spans[0], b"x" * 10)
     part.save()
 
-    assert Part.load(folder / "a").said == Wanted(crc32c="00000000")
+    assert PartialDownload.load(folder / "a").said == Wanted(crc32c="00000000")
 
 
 @pytest.fixture

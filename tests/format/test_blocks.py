@@ -16,8 +16,8 @@ from stored_data import columns
 from datasets_rl.errors import ConversionError, IntegrityError
 from datasets_rl.format import DatasetWriter, writer
 from datasets_rl.rows import Column
-from datasets_rl.ted.episode import Encoded, Episode, Texts
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.stats import Moments
 
 F4, U1, I4 = np.dtype("f4"), np.dtype("u1"), np.dtype("i4")
@@ -43,12 +43,12 @@ def episode(number, steps, known, *, more=(WORD, FRAME)):
     )
     steps_more, states_more = {}, {}
     if WORD in more:
-        steps_more[WORD.key] = Texts.of([WORDS[one] for one in dice.integers(0, 4, steps)])
+        steps_more[WORD.key] = TextStates.of([WORDS[one] for one in dice.integers(0, 4, steps)])
     if FRAME in more:
         states_more[FRAME.key] = dice.integers(0, 256, (steps + known, 40, 40, 3), U1)
     if PICTURE in more:
         pictures = [encoded(scene(16, 16, seed=int(one))) for one in dice.integers(0, 99, steps + known)]
-        states_more[PICTURE.key] = Encoded(pictures)
+        states_more[PICTURE.key] = EncodedImages(pictures)
     return replace(whole, steps=whole.steps | steps_more, states=whole.states | states_more)
 
 
@@ -59,12 +59,12 @@ def back_to_back(episodes):
     numbers = {word: number for number, word in enumerate(WORDS)}
 
     def values(column):
-        if isinstance(column, Texts):
+        if isinstance(column, TextStates):
             return np.array([numbers[column.words[code]] for code in column.codes], I4)
         return column
 
     keys = episodes[0].states
-    return Episodes(
+    return EpisodeBatch(
         lengths,
         {key: np.concatenate([values(one.steps[key]) for one in episodes]) for key in episodes[0].steps},
         {key: np.concatenate([one.states[key][: len(one)] for one in episodes]) for key in keys},
@@ -161,8 +161,8 @@ def test_parts_of_pictures_and_of_episodes_that_go_on_are_joined(tmp_path):
     def cut(one, start, stop):
         last = stop == len(one)
         states = {
-            key: Encoded(values.pictures[start : None if last else stop])
-            if isinstance(values, Encoded)
+            key: EncodedImages(values.pictures[start : None if last else stop])
+            if isinstance(values, EncodedImages)
             else values[start : None if last else stop]
             for key, values in one.states.items()
         }

@@ -19,7 +19,7 @@ from datasets_rl.rows import Column, Schema
 from datasets_rl.samplers import SliceSampler
 from datasets_rl.storages import DatasetStorage
 from datasets_rl.ted.check import check_rules
-from datasets_rl.ted.episode import Encoded, Episode
+from datasets_rl.ted.episode import EncodedImages, Episode
 from datasets_rl.transforms import CatFrames
 
 SHAPE = (24, 32, 3)
@@ -45,9 +45,9 @@ def episode(number, steps, known):
             ("next", "terminated"): last,
             ("next", "truncated"): np.zeros_like(last),
             # Lossless and lossy pictures in one field.
-            WRIST: Encoded([encoded(one, "JPEG" if step % 2 else "PNG") for step, one in enumerate(wrists)]),
+            WRIST: EncodedImages([encoded(one, "JPEG" if step % 2 else "PNG") for step, one in enumerate(wrists)]),
         },
-        {CAMERA: Encoded([encoded(one) for one in cameras])},
+        {CAMERA: EncodedImages([encoded(one) for one in cameras])},
     )
 
 
@@ -57,10 +57,10 @@ def cut(whole, *at):
     for start, stop in pairwise(bounds):
         last = stop == len(whole)
         steps = {
-            key: Encoded(one.pictures[start:stop]) if isinstance(one, Encoded) else one[start:stop]
+            key: EncodedImages(one.pictures[start:stop]) if isinstance(one, EncodedImages) else one[start:stop]
             for key, one in whole.steps.items()
         }
-        states = {key: Encoded(one.pictures[start : None if last else stop]) for key, one in whole.states.items()}
+        states = {key: EncodedImages(one.pictures[start : None if last else stop]) for key, one in whole.states.items()}
         yield Episode(steps, states, continues=not last)
 
 
@@ -185,7 +185,7 @@ def test_pictures_that_do_not_fit_are_refused_before_they_are_stored(tmp_path, p
     good = episode(0, 4, known=True)
     try:
         with pytest.raises(ConversionError, match=problem):
-            writer.append(Episode(good.steps, {CAMERA: Encoded(pictures)}))
+            writer.append(Episode(good.steps, {CAMERA: EncodedImages(pictures)}))
         with pytest.raises(ConversionError, match="camera holds ndarray; expected encoded pictures"):
             writer.append(Episode(good.steps, {CAMERA: np.zeros((5, *SHAPE), U1)}))
         with pytest.raises(ConversionError, match="action holds Encoded; expected float32"):

@@ -10,7 +10,7 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.format import DatasetWriter, writer
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.rows import Column
-from datasets_rl.ted.episode import Episode, Late
+from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.stats import Moments
 
 F4, BOOL = np.dtype("f4"), np.dtype("?")
@@ -227,8 +227,8 @@ def test_states_that_come_late_stand_where_their_row_is(tmp_path):
     made = DatasetWriter(tmp_path, wide, what="toy/data", steps=5)
 
     made.append(Episode({**steps, ("next", "truncated"): flags(*[0] * 5)}, {("observation",): seen}))
-    made.amend(Late({("observation",): frames[:1]}, back=5))
-    made.amend(Late({("observation",): frames[3:4]}, back=2))
+    made.amend(DeferredStates({("observation",): frames[:1]}, back=5))
+    made.amend(DeferredStates({("observation",): frames[3:4]}, back=2))
     written = made.finish()
     made.discard()
 

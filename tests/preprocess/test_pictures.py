@@ -15,7 +15,7 @@ from datasets_rl.preprocess.blocks import block_of
 from datasets_rl.progress import Report
 from datasets_rl.rows import Column
 from datasets_rl.ted.check import check_rules
-from datasets_rl.ted.episode import Encoded
+from datasets_rl.ted.episode import EncodedImages
 
 CAMERA = ("observation", "camera")
 SHAPE = (24, 32, 3)
@@ -36,7 +36,7 @@ def filmed(number, steps, known):
             ("next", "terminated"): last,
             ("next", "truncated"): np.zeros_like(last),
         },
-        {CAMERA: Encoded(frames)},
+        {CAMERA: EncodedImages(frames)},
     )
 
 

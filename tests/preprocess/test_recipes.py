@@ -18,7 +18,7 @@ from datasets_rl.preprocess.steps.pictures import channels_first
 from datasets_rl.progress import Report
 from datasets_rl.rows import Column
 from datasets_rl.ted.check import check_rules
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.transforms import (
     Compose,
     ObservationNorm,
@@ -40,7 +40,7 @@ def episodes(lengths, rewards=None, *, known=None, states=None, finals=None, **s
     ends = np.zeros((count, 1), bool)
     ends[np.cumsum(lengths) - 1] = True
     terminated = ends & (np.arange(count) < lengths[0])[:, None]
-    return Episodes(
+    return EpisodeBatch(
         lengths=lengths,
         steps={
             REWARD: np.reshape(np.zeros(count) if rewards is None else rewards, (count, 1)).astype(np.float32),

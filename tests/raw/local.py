@@ -14,7 +14,7 @@ from pyarrow import parquet
 from raw.case import Case, Fault
 from upstreams import bucket, hub
 
-from datasets_rl.ted.episode import Episode, Texts
+from datasets_rl.ted.episode import Episode, TextStates
 
 __all__ = ["CASES", "DREAMER", "FOLDER", "HDF5", "NPZ", "TABLE", "npz"]
 
@@ -93,7 +93,7 @@ def npz(folder: Path) -> list[Episode]:
         made = drawn(length, dice)
         np.savez_compressed(place / f"episode_{name}.npz", **made)
         steps = {
-            ("task",): Texts.of(made["task"].tolist()),
+            ("task",): TextStates.of(made["task"].tolist()),
             ("action",): made["choice"],
             ("next", "reward"): made["r"],
             ("next", "terminated"): made["terminated"][:, None],
@@ -194,7 +194,7 @@ def tables(folder: Path) -> list[Episode]:
             states = {
                 ("observation", "state"): made["observation.state"][with_end],
                 ("observation", "pose"): made["pose"][with_end],
-                ("info", "note"): Texts.of(made["note"][with_end]),
+                ("info", "note"): TextStates.of(made["note"][with_end]),
             }
             found.append(Episode(steps, states, facts={"source": 10 * number + row, "file": number}))
             start += length + 1

@@ -21,7 +21,7 @@ import numpy as np
 from raw.case import Case, Fault
 from upstreams import hub
 
-from datasets_rl.ted.episode import Episode, Texts
+from datasets_rl.ted.episode import Episode, TextStates
 
 __all__ = ["CASES", "SPACES", "Given", "episodes", "flat", "write"]
 
@@ -224,7 +224,7 @@ def _golden(given: Sequence[Given]) -> list[Episode]:
 
 
 def _column(values: Sequence[Any]) -> Any:
-    return Texts.of(values) if isinstance(values[0], str) else np.asarray(values)
+    return TextStates.of(values) if isinstance(values[0], str) else np.asarray(values)
 
 
 def _written(space: str, data_format: str) -> Callable[[Path], list[Episode]]:

@@ -26,7 +26,7 @@ from raw.case import Case, Fault
 from raw.images import decoded, encoded, scene
 from upstreams import bucket, hub
 
-from datasets_rl.ted.episode import Episode, Texts
+from datasets_rl.ted.episode import Episode, TextStates
 
 __all__ = ["CASES", "HUB", "NAME", "SIDE", "Drawn", "draw", "features", "golden", "write_archives", "write_records"]
 
@@ -118,13 +118,13 @@ def golden(drawn: Drawn, number: int, *, rich: bool = True, kept: bool = False) 
         ("next", "terminated"): end,
         ("next", "truncated"): cut,
         ("discount",): np.ones(rows, np.float32),
-        ("language_instruction",): Texts.of([drawn.instruction] * rows),
-        ("episode_metadata", "file_path"): Texts.of([drawn.path] * rows),
+        ("language_instruction",): TextStates.of([drawn.instruction] * rows),
+        ("episode_metadata", "file_path"): TextStates.of([drawn.path] * rows),
     }
     states: dict[Any, Any] = {
         ("observation", "image"): np.stack([decoded(image) for image in drawn.images]),
         ("observation", "state"): drawn.state,
-        ("observation", "natural_language_instruction"): Texts.of([drawn.instruction] * len(drawn)),
+        ("observation", "natural_language_instruction"): TextStates.of([drawn.instruction] * len(drawn)),
     }
     if rich:
         states[("observation", "depth")] = drawn.depth.astype(np.int32)
@@ -247,7 +247,7 @@ def write_records(
     lengths = [str(len(records)) for records in files]
     info = {
         "citation": "@misc{nobody, title={A drawn robot}}",
-        "description": "Episodes of a robot that was drawn.",
+        "description": "EpisodeBatch of a robot that was drawn.",
         "fileFormat": "tfrecord",
         "name": name,
         "splits": [{"name": split, "numBytes": "1", "shardLengths": lengths}, *more],

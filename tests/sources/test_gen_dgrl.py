@@ -19,7 +19,7 @@ from datasets_rl.errors import InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, gen_dgrl, source
-from datasets_rl.sources.gen_dgrl.reader import GenDGRLRecording
+from datasets_rl.sources.gen_dgrl.reader import GenDGRLReader
 
 NAME = "gen_dgrl/bigfish-1M_E"
 SECOND = "1M/expert/bigfish.tar.xz"
@@ -285,6 +285,6 @@ def test_what_is_stored_is_told_beforehand_by_the_steps_that_the_name_says(tmp_p
         wanted = Selection(**selection)
         return library.plan(NAME, from_local=tmp_path / "tree", settings=settings, selection=wanted).stored_bytes
 
-    assert told() == pytest.approx(converted_bytes(GenDGRLRecording.columns, 1_000_000), rel=0.01)
+    assert told() == pytest.approx(converted_bytes(GenDGRLReader.columns, 1_000_000), rel=0.01)
     assert told(keys=("action",)) < told() / 100
     assert told(episodes="0:3") < told()

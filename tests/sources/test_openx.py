@@ -21,7 +21,7 @@ from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find, openx
-from datasets_rl.sources.openx.reader import OpenXRecording
+from datasets_rl.sources.openx.reader import OpenXReader
 
 RECORDS, ARCHIVES = f"openx/{raw.NAME}", f"openx/{raw.HUB}"
 
@@ -322,9 +322,9 @@ def test_a_long_episode_comes_in_pieces_that_make_the_same_dataset(tmp_path, con
     whole = {path.name: path.read_bytes() for path in convert().folder.glob("*.npy")}
     monkeypatch.setattr("datasets_rl.sources.openx.reader._PIECE_BYTES", 40_000)
     lengths = []
-    pieces = OpenXRecording._pieces
+    pieces = OpenXReader._pieces
     monkeypatch.setattr(
-        OpenXRecording, "_pieces", lambda self, one: (lengths.append(len(p)) or p for p in pieces(self, one))
+        OpenXReader, "_pieces", lambda self, one: (lengths.append(len(p)) or p for p in pieces(self, one))
     )
 
     assert {path.name: path.read_bytes() for path in convert().folder.glob("*.npy")} == whole

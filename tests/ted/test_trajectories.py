@@ -8,7 +8,7 @@ import pytest
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED
 from datasets_rl.ted.table import EpisodeTable
-from datasets_rl.ted.trajectories import Signs, Trajectories, spans
+from datasets_rl.ted.trajectories import Trajectories, TrajectoryMarkers, spans
 
 
 def index(*numbers):
@@ -30,7 +30,7 @@ def back_to_back():
 def turns():
     """Environment 0 wrote rows 0, 2 and 4, environment 1 rows 1, 3 and 5, its episode over at row 3."""
     ends = np.array([False, False, False, True, False, False])
-    return Trajectories.scan(Signs((index(0, 1, 0, 1, 0, 1),), ends), np.arange(6))
+    return Trajectories.scan(TrajectoryMarkers((index(0, 1, 0, 1, 0, 1),), ends), np.arange(6))
 
 
 class TestTrajectories:
@@ -48,17 +48,19 @@ class TestTrajectories:
     def test_rows_that_lie_in_order_need_no_map(self):
         ends = np.array([False, True, False, True])
 
-        assert Trajectories.scan(Signs((np.zeros(4, np.int64),), ends), np.arange(4)).order is None
+        assert Trajectories.scan(TrajectoryMarkers((np.zeros(4, np.int64),), ends), np.arange(4)).order is None
 
     def test_rows_are_taken_in_the_order_of_time(self):
         """A ring of 4 that wraps: the oldest is row 2, the newest row 1."""
         ends = np.array([False, False, True, False])
-        made = Trajectories.scan(Signs((np.zeros(4, np.int64),), ends), index(2, 3, 0, 1))
+        made = Trajectories.scan(TrajectoryMarkers((np.zeros(4, np.int64),), ends), index(2, 3, 0, 1))
 
         assert listed(made) == [[2, 3, 0], [1]]
 
     def test_rows_out_of_order_are_sorted_by_step_and_parted_at_gaps(self):
-        made = Trajectories.scan(Signs((index(7, 3, 7, 3, 7, 7),), None, index(1, 0, 0, 1, 4, 3)), np.arange(6))
+        made = Trajectories.scan(
+            TrajectoryMarkers((index(7, 3, 7, 3, 7, 7),), None, index(1, 0, 0, 1, 4, 3)), np.arange(6)
+        )
 
         assert listed(made) == [[1, 3], [2, 0], [5, 4]]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.episode import known_only
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key
 
 __all__ = ["FIXED", "as_fractions", "drawn", "mapped", "need", "rekeyed", "with_steps"]
@@ -23,7 +23,7 @@ V = TypeVar("V")
 Change = Callable[[Key, NDArray[Any]], NDArray[Any]]
 
 
-def need(block: Episodes, names: Iterable[str]) -> list[Key]:
+def need(block: EpisodeBatch, names: Iterable[str]) -> list[Key]:
     """Return the keys of these fields.
 
     Raises:
@@ -36,12 +36,12 @@ def need(block: Episodes, names: Iterable[str]) -> list[Key]:
     return keys
 
 
-def with_steps(block: Episodes, steps: Mapping[Key, NDArray[Any]]) -> Episodes:
+def with_steps(block: EpisodeBatch, steps: Mapping[Key, NDArray[Any]]) -> EpisodeBatch:
     """Return the block with some of what happens once a step added or changed."""
     return replace(block, steps={**block.steps, **steps})
 
 
-def mapped(block: Episodes, keys: Iterable[Key], change: Change) -> Episodes:
+def mapped(block: EpisodeBatch, keys: Iterable[Key], change: Change) -> EpisodeBatch:
     """Return the block with some fields changed value by value; states at t and final ones alike, each once."""
     steps, states, finals = dict(block.steps), dict(block.states), dict(block.finals)
     for key in keys:
@@ -53,7 +53,7 @@ def mapped(block: Episodes, keys: Iterable[Key], change: Change) -> Episodes:
     return replace(block, steps=steps, states=states, finals=finals)
 
 
-def rekeyed(block: Episodes, name: Callable[[Key], Key | None]) -> Episodes:
+def rekeyed(block: EpisodeBatch, name: Callable[[Key], Key | None]) -> EpisodeBatch:
     """Return the block with other keys, and without the fields for which there is None."""
 
     def renamed(values: Mapping[Key, V]) -> dict[Key, V]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.steps._fields import FIXED, mapped, need, rekeyed
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import Key, as_key, dotted
 
 __all__ = ["Cast", "Exclude", "FlatObservation", "Rename", "Select"]
@@ -22,13 +22,13 @@ _MATRIX = 2
 """Axes of a field that goes into a vector, at most: pictures have more."""
 
 
-def _kept(block: Episodes, kept: Iterable[Key]) -> Episodes:
+def _kept(block: EpisodeBatch, kept: Iterable[Key]) -> EpisodeBatch:
     """Return the block with some fields and those that every dataset has."""
     keys = {*kept, *FIXED}
     return rekeyed(block, lambda key: key if key in keys else None)
 
 
-def _below(block: Episodes, names: Iterable[str]) -> set[Key]:
+def _below(block: EpisodeBatch, names: Iterable[str]) -> set[Key]:
     """Return the fields of these names, and those below them.
 
     Raises:
@@ -50,7 +50,7 @@ class Select(Step):
 
     purpose = "these fields only"
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with fewer fields."""
         return _kept(block, _below(block, self.keys))
 
@@ -67,7 +67,7 @@ class Exclude(Step):
         if fixed := [name for name in self.keys if as_key(name) in FIXED]:
             raise InvalidArgumentError(f"every dataset has {', '.join(fixed)}")
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with fewer fields."""
         gone = _below(block, self.keys)
         return _kept(block, [key for key in (*block.steps, *block.states) if key not in gone])
@@ -82,7 +82,7 @@ class Rename(Step):
 
     purpose = "another name for a field"
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with other names."""
         moved = _below(block, [self.old])
         old, new = as_key(self.old), as_key(self.new)
@@ -119,7 +119,7 @@ class Cast(Step):
         if not self.keys and not self.dtype.startswith("float"):
             raise InvalidArgumentError(f"keys is empty; expected the fields that become {self.dtype}")
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with its fields cast."""
         every = {**block.steps, **block.states}
         keys = need(block, self.keys) or [key for key, values in every.items() if values.dtype.kind == "f"]
@@ -160,7 +160,7 @@ class FlatObservation(Step):
     learns = True
     purpose = "the parts of an observation as one vector"
 
-    def learn(self, blocks: Iterable[Episodes]) -> None:
+    def learn(self, blocks: Iterable[EpisodeBatch]) -> None:
         """See what is there, in the first block."""
         block = next(iter(blocks))
         keys = need(block, self.keys) or sorted(
@@ -187,7 +187,7 @@ class FlatObservation(Step):
         """The states in their order, with how many numbers each has: ``a 2, b 3``."""
         return {"order": ", ".join(f"{name} {width}" for name, width in self._order.items())}
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with the vector in the place of its parts."""
         keys = [as_key(name) for name in self._order]
         dtype = np.result_type(*(block.states[key].dtype for key in keys))

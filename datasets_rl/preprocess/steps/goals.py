@@ -12,7 +12,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.steps._fields import drawn, need, rekeyed
 from datasets_rl.ted.episode import known_only
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, Key, as_key
 
 __all__ = ["HindsightGoals"]
@@ -51,7 +51,7 @@ class HindsightGoals(Step):
 
     purpose = "goals that were reached later, with sparse rewards"
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with these goals and rewards."""
         (key,), goal = need(block, [self.achieved]), as_key(self.goal)
         if key not in block.states:
@@ -74,7 +74,7 @@ class HindsightGoals(Step):
         rewards = np.where(hits[:, None], self.at, self.otherwise).astype(block.steps[NEXT_REWARD].dtype)
         return self._with_goals(block, goal, goals, rewards)
 
-    def _with_goals(self, block: Episodes, goal: Key, goals: NDArray[Any], rewards: NDArray[Any]) -> Episodes:
+    def _with_goals(self, block: EpisodeBatch, goal: Key, goals: NDArray[Any], rewards: NDArray[Any]) -> EpisodeBatch:
         bare = rekeyed(block, lambda key: None if key in {goal, ("next", *goal)} else key)
         steps = {**bare.steps, NEXT_REWARD: rewards}
         if self.strategy == "future":

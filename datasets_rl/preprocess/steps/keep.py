@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.steps._fields import as_fractions, drawn, need
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key, dotted
 
 __all__ = [
@@ -48,14 +48,14 @@ _TESTS = {
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def returns(block: Episodes) -> NDArray[np.float64]:
+def returns(block: EpisodeBatch) -> NDArray[np.float64]:
     """Return the sum of the rewards of each episode, [E]."""
     rewards = block.steps[NEXT_REWARD][:, 0].astype(np.float64)
     sums: NDArray[np.float64] = np.add.reduceat(rewards, block.table.starts)
     return sums
 
 
-def success_key(block: Episodes, name: str) -> Key:
+def success_key(block: EpisodeBatch, name: str) -> Key:
     """Return the field that says where an episode succeeds: the one named, or the only one called "success".
 
     Raises:
@@ -86,11 +86,11 @@ def read_span(text: str) -> tuple[int, int | None, int]:
     return start, stop, int(match[3] or 1)
 
 
-def _kept(block: Episodes, mask: NDArray[np.bool_]) -> Episodes | None:
+def _kept(block: EpisodeBatch, mask: NDArray[np.bool_]) -> EpisodeBatch | None:
     return block.pick(mask) if mask.any() else None
 
 
-def _any_step(block: Episodes, hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _any_step(block: EpisodeBatch, hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Say of each episode, [E], whether something holds in any of its steps, [N]."""
     found: NDArray[np.bool_] = np.logical_or.reduceat(hits, block.table.starts)
     return found
@@ -105,7 +105,7 @@ class KeepReturns(Step):
 
     purpose = "episodes by their return"
 
-    def __call__(self, block: Episodes) -> Episodes | None:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return those that are kept."""
         found = returns(block)
         return _kept(block, (found >= self.least) & (found <= self.most))
@@ -126,7 +126,7 @@ class KeepLengths(Step):
                 f"least is {self.least} and most is {self.most}; expected most to be the greater one"
             )
 
-    def __call__(self, block: Episodes) -> Episodes | None:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return those that are kept."""
         most = np.inf if self.most is None else self.most
         return _kept(block, (block.lengths >= self.least) & (block.lengths <= most))
@@ -153,7 +153,7 @@ class KeepTopReturns(Step):
         if not 0 < self.percent <= 100:
             raise InvalidArgumentError(f"percent is {self.percent}; expected a number above 0, to 100")
 
-    def learn(self, blocks: Iterable[Episodes]) -> None:
+    def learn(self, blocks: Iterable[EpisodeBatch]) -> None:
         """Find the return of the last episode that is kept."""
         seen = [(returns(block), block.lengths) for block in blocks]
         found, lengths = (np.concatenate(one) for one in zip(*seen, strict=True))
@@ -169,7 +169,7 @@ class KeepTopReturns(Step):
         """The lowest return that is kept."""
         return {"least": self._least}
 
-    def __call__(self, block: Episodes) -> Episodes | None:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return those that are kept."""
         return _kept(block, returns(block) >= self._least)
 
@@ -188,7 +188,7 @@ class KeepSuccess(Step):
 
     purpose = "episodes that succeed"
 
-    def __call__(self, block: Episodes) -> Episodes | None:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return those that are kept."""
         key = success_key(block, self.key)
         there = np.asarray(block.steps[key] if key in block.steps else block.states[key])
@@ -223,7 +223,7 @@ class KeepWhere(Step):
         if _TEST.fullmatch(self.test) is None:
             raise InvalidArgumentError(f"test is {self.test!r}; expected {TEST['form']}")
 
-    def __call__(self, block: Episodes) -> Episodes | None:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return those that are kept."""
         hits, table = self._hits(block), block.table
         if self.over in {"first", "last"}:
@@ -231,7 +231,7 @@ class KeepWhere(Step):
         reduce = np.logical_or if self.over == "any" else np.logical_and
         return _kept(block, reduce.reduceat(hits, table.starts))
 
-    def _hits(self, block: Episodes) -> NDArray[Any]:
+    def _hits(self, block: EpisodeBatch) -> NDArray[Any]:
         """Return in which steps it passes, bool [N]."""
         compare, wanted = _TEST.fullmatch(self.test).groups()  # type: ignore[union-attr]  # it was checked
         key = as_key(self.key)
@@ -249,7 +249,7 @@ class KeepWhere(Step):
         return np.all(passed.reshape(block.count, -1), axis=-1)  # type: ignore[no-any-return]  # of an array, along an axis
 
 
-def _values(block: Episodes, key: Key) -> NDArray[Any]:
+def _values(block: EpisodeBatch, key: Key) -> NDArray[Any]:
     """Return a field of all steps as batches have it, [N, ...]; those that follow from others are not stored."""
     if key == EPISODE:
         return np.repeat(block.numbers, block.lengths)
@@ -272,7 +272,7 @@ class KeepEpisodes(Step):
     def __post_init__(self) -> None:
         read_span(self.numbers)
 
-    def __call__(self, block: Episodes) -> Episodes | None:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return those that are kept."""
         start, stop, step = read_span(self.numbers)
         behind = np.inf if stop is None else stop
@@ -304,7 +304,7 @@ class Split(Step):
         if not 0 < self.validation < 1:
             raise InvalidArgumentError(f"validation is {self.validation}; expected a number between 0 and 1")
 
-    def __call__(self, block: Episodes) -> Episodes | None:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return those that are kept."""
         sources = np.asarray(block.facts.get("source", block.numbers)).astype(np.uint64)
         shift = drawn(self.seed, np.zeros(1, np.int64), np.zeros(1, np.int64))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.steps._fields import mapped, need
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import Key, as_key
 
 __all__ = ["Normalise", "NormaliseRange"]
@@ -43,7 +43,7 @@ class _Affine(Step):
     def _found(self, seen: Iterable[Array]) -> tuple[Array, Array]:
         """Return shift and scale of one field, [...], of its values, blocks [N, ...]."""
 
-    def learn(self, blocks: Iterable[Episodes]) -> None:
+    def learn(self, blocks: Iterable[EpisodeBatch]) -> None:
         """Find shift and scale of each field."""
         totals: dict[Key, list[Array]] = {}
         for block in blocks:
@@ -55,7 +55,7 @@ class _Affine(Step):
         for key, moments in totals.items():
             self._shift[key], self._scale[key] = self._found(moments)
 
-    def _seen(self, block: Episodes, key: Key) -> NDArray[Any]:
+    def _seen(self, block: EpisodeBatch, key: Key) -> NDArray[Any]:
         """Return what is learned from, [N, ...]: a field at every step."""
         return np.asarray(block.steps[key] if key in block.steps else block.states[key])
 
@@ -69,7 +69,7 @@ class _Affine(Step):
         pairs = (("shift", self._shift), ("scale", self._scale))
         return {f"{'.'.join(key)}/{name}": values for name, found in pairs for key, values in found.items()}
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with its fields brought to scale, float32 or what they were."""
 
         def scaled(key: Key, values: NDArray[Any]) -> NDArray[Any]:
@@ -120,7 +120,7 @@ class NormaliseRange(_Affine):
 
     purpose = "fields to the range from -1 to 1"
 
-    def _seen(self, block: Episodes, key: Key) -> NDArray[Any]:
+    def _seen(self, block: EpisodeBatch, key: Key) -> NDArray[Any]:
         rows = super()._seen(block, key)
         return rows if key in block.steps else np.concatenate([rows, np.asarray(block.finals[key])[block.known]])
 

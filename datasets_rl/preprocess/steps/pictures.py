@@ -14,7 +14,7 @@ from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.steps._fields import mapped, need
 from datasets_rl.settings import require_memory
 from datasets_rl.ted.episode import known_only
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import Key, dotted
 
 __all__ = ["StackFrames", "ToUint8", "channels_first", "channels_last", "pictures"]
@@ -24,7 +24,7 @@ _BARE, _FULL = 2, 3
 """Axes of a picture without channels, and with them."""
 
 
-def pictures(block: Episodes) -> list[Key]:
+def pictures(block: EpisodeBatch) -> list[Key]:
     """Return the states that hold pictures: bytes of two axes or three, or fractions of three.
 
     Raises:
@@ -79,7 +79,7 @@ class ToUint8(Step):
 
     purpose = "fractions from 0 to 1 as whole numbers to 255"
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with its pictures as bytes."""
         found = need(block, self.keys) or [key for key in pictures(block) if block.states[key].dtype.kind == "f"]
         return mapped(block, found, self._bytes)
@@ -117,7 +117,7 @@ class StackFrames(Step):
         if self.n < 1:
             raise InvalidArgumentError(f"n is {self.n}; expected at least 1")
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with stacks."""
         states, finals = dict(block.states), dict(block.finals)
         table = block.table

@@ -10,7 +10,7 @@ import torch
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.steps._fields import with_steps
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, as_key
 from datasets_rl.transforms._time import discounted
 
@@ -43,7 +43,7 @@ class ReturnsToGo(Step):
         if problems:
             raise InvalidArgumentError("; ".join(problems))
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with the sums."""
         rewards = block.steps[NEXT_REWARD]
         carry = np.full((block.count, 1), self.gamma)
@@ -85,7 +85,7 @@ class MultiStep(Step):
         if problems:
             raise InvalidArgumentError("; ".join(problems))
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with the targets."""
         rewards = block.steps[NEXT_REWARD]
         rows = np.arange(block.count)

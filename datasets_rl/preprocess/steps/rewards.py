@@ -13,13 +13,13 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.steps._fields import with_steps
 from datasets_rl.preprocess.steps.keep import returns, success_key
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD
 
 __all__ = ["ClipRewards", "DelayRewards", "ScaleByReturns", "ScaleRewards", "SparseRewards", "SuccessRewards"]
 
 
-def _with_rewards(block: Episodes, rewards: NDArray[Any]) -> Episodes:
+def _with_rewards(block: EpisodeBatch, rewards: NDArray[Any]) -> EpisodeBatch:
     """Return the block with other rewards, [N, 1], of the dtype that they had."""
     return with_steps(block, {NEXT_REWARD: rewards.astype(block.steps[NEXT_REWARD].dtype, copy=False)})
 
@@ -33,7 +33,7 @@ class ScaleRewards(Step):
 
     purpose = "rewards times a number, plus a number"
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with these rewards."""
         return _with_rewards(block, block.steps[NEXT_REWARD] * self.scale + self.shift)
 
@@ -53,7 +53,7 @@ class ClipRewards(Step):
                 f"least is {self.least} and most is {self.most}; expected most to be the greater one"
             )
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with these rewards."""
         return _with_rewards(block, np.clip(block.steps[NEXT_REWARD], self.least, self.most))
 
@@ -66,7 +66,7 @@ class SparseRewards(Step):
 
     purpose = "1 where the reward is above a number, 0 elsewhere"
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with these rewards."""
         return _with_rewards(block, block.steps[NEXT_REWARD] > self.above)
 
@@ -77,7 +77,7 @@ class DelayRewards(Step):
 
     purpose = "the whole return with the last step"
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with these rewards."""
         rewards = np.zeros((block.count, 1))
         rewards[block.table.stops - 1, 0] = returns(block)
@@ -101,7 +101,7 @@ class SuccessRewards(Step):
 
     purpose = "one reward at success, another elsewhere"
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with these rewards."""
         key = success_key(block, self.key)
         if key in block.steps:
@@ -129,7 +129,7 @@ class ScaleByReturns(Step):
     learns = True
     purpose = "rewards so that returns span a number"
 
-    def learn(self, blocks: Iterable[Episodes]) -> None:
+    def learn(self, blocks: Iterable[EpisodeBatch]) -> None:
         """Find the lowest and the highest return."""
         found = np.concatenate([returns(block) for block in blocks])
         self._lowest, self._highest = float(found.min()), float(found.max())
@@ -141,6 +141,6 @@ class ScaleByReturns(Step):
         """The two returns, as they were."""
         return {"lowest": self._lowest, "highest": self._highest}
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with these rewards."""
         return _with_rewards(block, block.steps[NEXT_REWARD] * (self.to / (self._highest - self._lowest)))

@@ -12,7 +12,7 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocess.base import Step
 from datasets_rl.preprocess.steps.keep import read_span
 from datasets_rl.ted.episode import end_to_end
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 
 __all__ = ["DropUnknownFinal", "FrameSkip", "KeepSteps"]
@@ -42,7 +42,7 @@ class FrameSkip(Step):
         if self.n < 1:
             raise InvalidArgumentError(f"n is {self.n}; expected at least 1")
 
-    def __call__(self, block: Episodes) -> Episodes:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with fewer steps."""
         table = block.table
         within = np.arange(block.count) - np.repeat(table.starts, block.lengths)
@@ -77,7 +77,7 @@ class KeepSteps(Step):
                 f"span is {self.span!r}; expected START:STOP", hint="frame_skip leaves steps out"
             )
 
-    def __call__(self, block: Episodes) -> Episodes | None:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return the block with fewer steps."""
         start, stop, _ = read_span(self.span)
         return _kept_steps(block, start, block.lengths if stop is None else np.minimum(block.lengths, stop))
@@ -107,7 +107,7 @@ class DropUnknownFinal(Step):
         if self.ends not in {"all", "truncated"}:
             raise InvalidArgumentError(f"ends is {self.ends!r}; expected 'all' or 'truncated'")
 
-    def __call__(self, block: Episodes) -> Episodes | None:
+    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return the block with known final states."""
         dropped = ~block.known
         if self.ends == "truncated":
@@ -115,7 +115,7 @@ class DropUnknownFinal(Step):
         return _kept_steps(block, 0, block.lengths - dropped)
 
 
-def _kept_steps(block: Episodes, start: int, stops: NDArray[np.int64]) -> Episodes | None:
+def _kept_steps(block: EpisodeBatch, start: int, stops: NDArray[np.int64]) -> EpisodeBatch | None:
     """Return the steps from `start` up to a stop of each episode, [E]; episodes that have none of them go."""
     mask = stops > start
     if not mask.any():

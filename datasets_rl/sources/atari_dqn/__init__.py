@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, OfflineError
-from datasets_rl.sources.base import Contents, Entry, Recording, Selection, Shard, Source
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
 from datasets_rl.sources.selection import Option, read_numbers
 from datasets_rl.ted.keys import PLAIN
 
@@ -76,7 +76,7 @@ class AtariDQN(Source):
             facts={"rlu": game in catalog["rlu_games"]},
         )
 
-    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Contents:
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """List the checkpoints of a run: each is a shard."""
         entry = self.entry(name)
         if selection.options.get("upstream") == _RLU:
@@ -90,7 +90,7 @@ class AtariDQN(Source):
             raise FetchError(error.what, error.failures, hint=_closed(entry)) from error
         return _logs(entry, folder, path, selection)
 
-    def _episodes(self, entry: Entry, selection: Selection, upstream: Upstream) -> Contents:
+    def _episodes(self, entry: Entry, selection: Selection, upstream: Upstream) -> Listing:
         if not entry.facts["rlu"]:
             raise InvalidArgumentError(
                 f"RL Unplugged has no {entry.name}; it has {len(self.catalog['rlu_games'])} of the 60 games",
@@ -102,16 +102,16 @@ class AtariDQN(Source):
         entry = replace(entry, faults=tuple(catalog["rlu_faults"]), citation=catalog["rlu_citation"])
         return _records(entry, folder, path, selection)
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
+    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the files of a checkpoint."""
         what, known = f"{self.name}/{name}", facts or {}
         if known.get("upstream") == _RLU:
-            from datasets_rl.sources.atari_dqn.episode_reader import EpisodesRecording
+            from datasets_rl.sources.atari_dqn.episode_reader import RecordReader
 
-            return EpisodesRecording(what, files, known)
-        from datasets_rl.sources.atari_dqn.log_reader import LogsRecording
+            return RecordReader(what, files, known)
+        from datasets_rl.sources.atari_dqn.log_reader import LogReader
 
-        return LogsRecording(what, _by_checkpoint(files), known)
+        return LogReader(what, _by_checkpoint(files), known)
 
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
@@ -144,7 +144,7 @@ def _by_checkpoint(files: Mapping[str, Path]) -> dict[int, dict[str, Path]]:
     return found
 
 
-def _logs(entry: Entry, folder: Folder, path: str, selection: Selection) -> Contents:
+def _logs(entry: Entry, folder: Folder, path: str, selection: Selection) -> Listing:
     found: dict[int, dict[str, Asset]] = {}
     for asset in _own(entry, folder, path, _LOG):
         log = _LOG.fullmatch(asset.path.rpartition("/")[2])
@@ -164,7 +164,7 @@ def _logs(entry: Entry, folder: Folder, path: str, selection: Selection) -> Cont
 
     # What sizes and globs leave out must be known here: the last checkpoint that is read ends what is open.
     assets = tuple(found[number][field] for number in chosen for field in fields)
-    alone = Contents(assets, tuple(Shard(paths(number, fields), number) for number in chosen)).narrowed(selection)
+    alone = Listing(assets, tuple(Shard(paths(number, fields), number) for number in chosen)).narrowed(selection)
     kept = [shard.part for shard in alone.shards]
     shards = []
     for number in kept:
@@ -179,7 +179,7 @@ def _logs(entry: Entry, folder: Folder, path: str, selection: Selection) -> Cont
     )
 
 
-def _records(entry: Entry, folder: Folder, path: str, selection: Selection) -> Contents:
+def _records(entry: Entry, folder: Folder, path: str, selection: Selection) -> Listing:
     inside = _own(entry, folder, path, _RECORDS)
     beside = f"{inside[0].path.rpartition('/')[0]}/features.json"
     schema = next((asset for asset in folder.assets if asset.path == beside), None)
@@ -199,7 +199,7 @@ def _records(entry: Entry, folder: Folder, path: str, selection: Selection) -> C
             )
     if faults:
         raise ConversionError(entry.id, faults)
-    return Contents(
+    return Listing(
         (schema, *(asset for number in chosen for asset in found[number])),
         tuple(Shard((asset.path,), number) for number in chosen for asset in found[number]),
         common=(schema.path,),

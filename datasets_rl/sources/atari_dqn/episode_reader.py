@@ -22,14 +22,14 @@ from datasets_rl.read.images import decode
 from datasets_rl.read.tfds import Leaf, Schema
 from datasets_rl.read.tfrecord import records
 from datasets_rl.sources.atari_dqn.log_reader import ACTION, ACTIONS, COLUMNS, FRAME
-from datasets_rl.sources.base import NO_TRANSITION, Decision, Recording
+from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["EpisodesRecording"]
+__all__ = ["RecordReader"]
 
 _BLOCK = 1024  # frames
 _KINDS = {
@@ -48,7 +48,7 @@ _TEXTS = {
 }
 
 
-class EpisodesRecording(Recording):
+class RecordReader(EpisodeReader):
     """A file of records, and ``features.json``, which says what they are.
 
     Args:

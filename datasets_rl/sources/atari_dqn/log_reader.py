@@ -37,14 +37,14 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.gz import GzipNpy
 from datasets_rl.rows import Column
-from datasets_rl.sources.base import Decision, Recording
-from datasets_rl.ted.episode import Episode, Late
+from datasets_rl.sources.base import Decision, EpisodeReader
+from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["ACTION", "ACTIONS", "COLUMNS", "FRAME", "LogsRecording"]
+__all__ = ["ACTION", "ACTIONS", "COLUMNS", "FRAME", "LogReader"]
 
 ACTION = ("action",)
 FRAME = (84, 84)
@@ -126,7 +126,7 @@ class _Log:
         return all(np.array_equal(mine[old], its[old], equal_nan=True) for mine, its in pairs)
 
 
-class LogsRecording(Recording):
+class LogReader(EpisodeReader):
     """The files of a checkpoint, and what its ends depend on of the ones around it.
 
     Args:
@@ -155,7 +155,7 @@ class LogsRecording(Recording):
     def __exit__(self, *details: object) -> None:
         """Do nothing: files are open only while they are read."""
 
-    def episodes(self, part: Any = None) -> Iterator[Episode | Late]:
+    def episodes(self, part: Any = None) -> Iterator[Episode | DeferredStates]:
         """Yield the trajectories of a checkpoint."""
         number = part["checkpoint"]
         log = self._log(number, last=part["last"])
@@ -173,7 +173,7 @@ class LogsRecording(Recording):
             self.steps = rows.given
         self.decisions = [Decision(rule, text, found[rule]) for rule, text in _TEXTS.items() if found[rule]]
 
-    def _pieces(self, rows: _Rows, log: _Log, number: int) -> Iterator[Episode | Late]:
+    def _pieces(self, rows: _Rows, log: _Log, number: int) -> Iterator[Episode | DeferredStates]:
         if not self._frames:
             for start in range(0, len(rows.action), 1 << 16):
                 yield from rows.pieces(start, min(start + (1 << 16), len(rows.action)), None)
@@ -193,7 +193,7 @@ class LogsRecording(Recording):
                 file.read_into(frames[: log.capacity - 1 - start])
             file.read_into(frames[:1])
         if rows.late and not rows.blank[0]:
-            yield Late({OBSERVATION: frames[:1]}, rows.given)
+            yield DeferredStates({OBSERVATION: frames[:1]}, rows.given)
         elif rows.late and frames[0].any():
             row = f"row {log.capacity - 1:,} stands where a blank row must, and has a frame"
             raise ConversionError(place.name, [row])

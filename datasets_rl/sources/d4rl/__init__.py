@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.sources.base import Entry, Recording, Score, Source
+from datasets_rl.sources.base import Entry, EpisodeReader, Score, Source
 
 if TYPE_CHECKING:
     from datasets_rl.fetch.asset import Asset
@@ -68,17 +68,17 @@ class D4RL(Source):
         )
         return (asset,)
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
+    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the file of an id."""
         del facts
         # h5py takes a tenth of a second to import, and listing ids does not need it.
-        from datasets_rl.sources.d4rl.reader import D4RLRecording
+        from datasets_rl.sources.d4rl.reader import D4RLReader
 
         entry = self.entry(name)
         continuing = entry.facts["continuing"]
         sizes = entry.facts["sizes"]
         path = self._file(name, files)
-        return D4RLRecording(path, entry.id, time_limit=entry.time_limit, continuing=continuing, sizes=sizes)
+        return D4RLReader(path, entry.id, time_limit=entry.time_limit, continuing=continuing, sizes=sizes)
 
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None

@@ -14,7 +14,7 @@ from datasets_rl.read.hdf5 import Hdf5Array
 from datasets_rl.rows import Column
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, OBSERVATION, Key, dotted
 
-__all__ = ["COLUMN_OF", "FLAGS", "WIDENED", "Layout", "Part", "explicit", "layout"]
+__all__ = ["COLUMN_OF", "FLAGS", "WIDENED", "ColumnSlice", "Layout", "explicit", "layout"]
 
 FLAGS = ("terminals", "timeouts")
 COLUMN_OF: Mapping[str, Key] = {
@@ -41,7 +41,7 @@ _METADATA_MOST = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ColumnSlice:
     """A dataset of the file and the column that it becomes."""
 
     name: str
@@ -54,7 +54,7 @@ class Part:
 class Layout:
     """A file in D4RL's layout."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ColumnSlice, ...]
     rows: int
     """N."""
     flags: tuple[str, ...]
@@ -104,14 +104,14 @@ def layout(arrays: Mapping[str, Hdf5Array], what: str, sizes: Sequence[int] | No
 
 def explicit(plan: Layout) -> Layout:
     """Store the observation after a step as a column of its own, for rows that are no trajectories."""
-    parts: list[Part] = []
+    parts: list[ColumnSlice] = []
     for part in plan.parts:
         if not part.following:
             parts.append(part)
             continue
         column = replace(part.column, carried=False)
-        parts.append(Part(part.name, column))
-        parts.append(Part(part.following, replace(column, key=(NEXT, *column.key))))
+        parts.append(ColumnSlice(part.name, column))
+        parts.append(ColumnSlice(part.following, replace(column, key=(NEXT, *column.key))))
     return replace(plan, parts=tuple(parts))
 
 
@@ -138,13 +138,13 @@ def _row_count(arrays: Mapping[str, Hdf5Array]) -> int:
     return 0
 
 
-def _part(array: Hdf5Array, arrays: Mapping[str, Hdf5Array]) -> Part:
+def _part(array: Hdf5Array, arrays: Mapping[str, Hdf5Array]) -> ColumnSlice:
     key = _key(array.name)
     root, slash, rest = array.name.partition("/")
     shape = (1,) if key == NEXT_REWARD else array.shape[1:]
     following = _FOLLOWING + slash + rest if root == "observations" else ""
     column = Column(key, WIDENED.get(array.dtype, array.dtype), shape, carried=root in _CARRIED)
-    return Part(array.name, column, following if following in arrays else "")
+    return ColumnSlice(array.name, column, following if following in arrays else "")
 
 
 def _key(name: str) -> Key:

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.hdf5 import Block, Hdf5File
 from datasets_rl.rows import Column
-from datasets_rl.sources.base import Decision, Recording
-from datasets_rl.sources.d4rl.layout import FLAGS, WIDENED, Part, explicit, layout
+from datasets_rl.sources.base import Decision, EpisodeReader
+from datasets_rl.sources.d4rl.layout import FLAGS, WIDENED, ColumnSlice, explicit, layout
 from datasets_rl.sources.seams import differences
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
@@ -35,7 +35,7 @@ from datasets_rl.ted.keys import NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, K
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["D4RLRecording"]
+__all__ = ["D4RLReader"]
 
 _BLOCK_BYTES = 8 << 20
 _PROBES = 4
@@ -74,7 +74,7 @@ _TEXTS = {
 }
 
 
-class D4RLRecording(Recording):
+class D4RLReader(EpisodeReader):
     """An open file in D4RL's layout.
 
     Args:
@@ -267,7 +267,7 @@ class D4RLRecording(Recording):
         return wrong > _SEAMS_MOST * looked and wrong > flagged
 
 
-def _seams(block: Block, parts: Sequence[Part], flagged: _Flags) -> tuple[_Flags, _Flags]:
+def _seams(block: Block, parts: Sequence[ColumnSlice], flagged: _Flags) -> tuple[_Flags, _Flags]:
     """Mark the rows without a flag whose next observation is another state than the next row's, [T], or rounded, [T]."""
     seams, rounded = np.zeros(len(flagged), bool), np.zeros(len(flagged), bool)
     for part in parts:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import FetchError
-from datasets_rl.sources.base import Contents, Entry, Recording, Selection, Shard, Source
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
 from datasets_rl.sources.selection import Numbers
 from datasets_rl.ted.keys import OBSERVATION, PLAIN
 
@@ -68,7 +68,7 @@ class GenDGRL(Source):
         urls = tuple(self.catalog["base"] + path for path in paths)
         return (_checked(Asset(urls, paths[0])),)
 
-    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Contents:
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Take the archive that the user has under one of its names, or the upstream's; cut it into parts."""
         (asset,) = self.assets(name)
         try:
@@ -82,7 +82,7 @@ class GenDGRL(Source):
         steps = self._split(name)[1]["steps"]
         parts = max(1, steps // _SHARD_STEPS)
         a_step = _STEP_BYTES + _FRAME_BYTES * (OBSERVATION in selection.kept_keys(PLAIN))
-        return Contents(
+        return Listing(
             (asset,),
             tuple(Shard((asset.path,), [part, parts]) for part in range(parts)),
             facts={"keys": list(selection.keys)},
@@ -92,13 +92,13 @@ class GenDGRL(Source):
             numbers=Numbers.read(selection.episodes),
         )
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
+    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the archive."""
-        from datasets_rl.sources.gen_dgrl.reader import GenDGRLRecording
+        from datasets_rl.sources.gen_dgrl.reader import GenDGRLReader
 
         (place,) = files.values()
         games = {game: game == self._split(name)[0] for game in self.catalog["games"]}
-        return GenDGRLRecording(f"{self.name}/{name}", Path(place), games, facts or {})
+        return GenDGRLReader(f"{self.name}/{name}", Path(place), games, facts or {})
 
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None

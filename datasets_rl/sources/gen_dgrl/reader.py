@@ -29,14 +29,14 @@ from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.pickles import load_npy
 from datasets_rl.read.streams import AGAIN, Joined, fill, unlike
 from datasets_rl.rows import Column
-from datasets_rl.sources.base import NO_TRANSITION, Decision, Recording, Selection
+from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["GenDGRLRecording"]
+__all__ = ["GenDGRLReader"]
 
 _NAME = re.compile(r"(\d{8})T(\d{6})_(\d{1,18})_(\d{1,9})_(-?\d{1,18})_(-?\d{1,15}(?:\.\d+)?)\.np[yz]", re.ASCII)
 _FRAME = (3, 64, 64)
@@ -70,7 +70,7 @@ _TEXTS = {
 }
 
 
-class GenDGRLRecording(Recording):
+class GenDGRLReader(EpisodeReader):
     """An archive; a part is a pair (k, n): the k-th of n parts.
 
     Args:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
-from datasets_rl.sources.base import Contents, Entry, Recording, Selection, Shard, Source
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
 from datasets_rl.sources.local.description import ENDINGS, FILE, Description, no_choice
 from datasets_rl.sources.selection import read_numbers
 
@@ -54,7 +54,7 @@ class Local(Source):
             )
         return Entry(self.name, name)
 
-    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Contents:
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Read the description, and put the files into shards."""
         entry = self.entry(name)
         try:
@@ -87,7 +87,7 @@ class Local(Source):
             homepage=said.homepage,
             faults=said.faults,
         )
-        return Contents(
+        return Listing(
             (inside[FILE], *(asset for _, asset in data.values())),
             tuple(_grouped(data)),
             common=(inside[FILE].path, inside[first].path),
@@ -102,12 +102,12 @@ class Local(Source):
             revision=folder.revision,
         )
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
+    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the files of a shard."""
-        from datasets_rl.sources.local.reader import LocalRecording
+        from datasets_rl.sources.local.reader import LocalReader
 
         known = facts or {}
-        return LocalRecording(
+        return LocalReader(
             f"{self.name}/{name}",
             Description.read(known["document"], f"{self.name}/{name}"),
             known["format"],

@@ -34,7 +34,7 @@ from datasets_rl.ted.keys import (
     dotted,
 )
 
-__all__ = ["Bounds", "Part", "Plan", "bounds", "is_empty", "plan"]
+__all__ = ["Bounds", "ColumnSlice", "Plan", "bounds", "is_empty", "plan"]
 
 _WIDENED: Mapping[np.dtype[Any], np.dtype[Any]] = {
     np.dtype(np.uint16): np.dtype(np.int32),
@@ -50,7 +50,7 @@ _Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ColumnSlice:
     """An array and the column that it becomes."""
 
     array: str
@@ -69,7 +69,7 @@ class Part:
 class Plan:
     """What the arrays of a file become."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ColumnSlice, ...]
     following: Mapping[Key, str]
     """By the key of an observation, the array of the observations after the steps."""
     flags: Mapping[Key, str]
@@ -198,13 +198,13 @@ def _spreads(axes: tuple[int, ...], shape: tuple[int, ...]) -> bool:
         return False
 
 
-def _part(one: Field, array: Array | None) -> Part:
+def _part(one: Field, array: Array | None) -> ColumnSlice:
     if array is None:
-        return Part("", Column(one.key, np.dtype(np.float32), (1,)), constant=one.constant)
+        return ColumnSlice("", Column(one.key, np.dtype(np.float32), (1,)), constant=one.constant)
     turn = _TURNS[one.layout]
     shape = (1,) if one.key == NEXT_REWARD else tuple(array.shape[axis] for axis in turn) or array.shape
     dtype = _WIDENED.get(array.dtype, array.dtype)
-    return Part(one.array, Column(one.key, dtype, shape, carried=one.key[0] in _STATES, text=array.text), turn)
+    return ColumnSlice(one.array, Column(one.key, dtype, shape, carried=one.key[0] in _STATES, text=array.text), turn)
 
 
 def _following_faults(made: Plan, file: ArrayFile) -> Iterator[str]:

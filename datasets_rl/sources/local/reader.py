@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.streams import listed
 from datasets_rl.rows import Column
-from datasets_rl.sources.base import NO_TRANSITION, Decision, Recording
+from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader
 from datasets_rl.sources.local.description import FILE, Description, Field, no_choice
 from datasets_rl.sources.local.files import ArrayFile, Rows, open_arrays
-from datasets_rl.sources.local.layout import Bounds, Part, Plan, bounds, is_empty, plan
+from datasets_rl.sources.local.layout import Bounds, ColumnSlice, Plan, bounds, is_empty, plan
 from datasets_rl.sources.seams import differences
 from datasets_rl.sources.selection import Selection
-from datasets_rl.ted.episode import Episode, Texts
+from datasets_rl.ted.episode import Episode, TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["LocalRecording"]
+__all__ = ["LocalReader"]
 
 _BLOCK_BYTES = 8 << 20
 _FAULTS_MOST = 20
@@ -52,7 +52,7 @@ _TEXTS = {
 }
 
 
-class LocalRecording(Recording):
+class LocalReader(EpisodeReader):
     """Open files of one's own, one after the other.
 
     Args:
@@ -197,7 +197,7 @@ class _Reading:
     """A pass over the arrays of a file."""
 
     def __init__(
-        self, file: ArrayFile, parts: Sequence[Part], after: Mapping[Key, str], where: Bounds, block: int
+        self, file: ArrayFile, parts: Sequence[ColumnSlice], after: Mapping[Key, str], where: Bounds, block: int
     ) -> None:
         self._name = file.name
         self._parts = parts
@@ -236,13 +236,15 @@ class _Reading:
         for rows in chain(self._rows.values(), self._after.values()):
             rows.finish()
 
-    def _read(self, part: Part, rows: slice, shift: int, more: int) -> Any:
+    def _read(self, part: ColumnSlice, rows: slice, shift: int, more: int) -> Any:
         values = self._rows[part.array].read(rows.start + shift, rows.stop + shift + more)
         if isinstance(values, list):
-            return Texts.of(values)
+            return TextStates.of(values)
         return self._turned(part, values)
 
-    def _with_final(self, part: Part, values: NDArray[Any], rows: slice, shift: int, *, ends: bool) -> NDArray[Any]:
+    def _with_final(
+        self, part: ColumnSlice, values: NDArray[Any], rows: slice, shift: int, *, ends: bool
+    ) -> NDArray[Any]:
         """Add the state after the last step; within an episode it must be that of the next row.
 
         row          0    1    2
@@ -266,7 +268,7 @@ class _Reading:
         return np.concatenate([values, after[-1:]]) if ends and len(values) == len(after) else values
 
     @staticmethod
-    def _turned(part: Part, values: Any) -> NDArray[Any]:
+    def _turned(part: ColumnSlice, values: Any) -> NDArray[Any]:
         """Give values the dtype and the axes of their column."""
         cast: NDArray[Any] = values.astype(part.column.dtype, copy=False)
         return cast.transpose(0, *(axis + 1 for axis in part.turn)) if part.turn else cast
@@ -277,13 +279,13 @@ def _named(error: ConversionError) -> list[str]:
 
 
 def _not_finite(values: Any) -> int:
-    if isinstance(values, Texts) or values.dtype.kind != "f":
+    if isinstance(values, TextStates) or values.dtype.kind != "f":
         return 0
     finite = np.isfinite(values)
     return 0 if finite.all() else int((~finite).sum())
 
 
-def _spec(part: Part, one: Field) -> dict[str, Any] | None:
+def _spec(part: ColumnSlice, one: Field) -> dict[str, Any] | None:
     plain = {"dtype": part.column.dtype.name, "shape": list(part.column.shape)}
     if one.n is not None:
         return {"kind": "discrete", **plain, "n": one.n}
@@ -292,7 +294,7 @@ def _spec(part: Part, one: Field) -> dict[str, Any] | None:
     return {"kind": "bounded", **plain, "low": _bound(part, one.low), "high": _bound(part, one.high)}
 
 
-def _bound(part: Part, given: Any) -> Any:
+def _bound(part: ColumnSlice, given: Any) -> Any:
     bound = np.asarray(given).astype(part.column.dtype)
     if part.turn and bound.ndim:
         shape = [part.column.shape[part.turn.index(axis)] for axis in range(len(part.turn))]

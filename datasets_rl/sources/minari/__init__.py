@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
-from datasets_rl.sources.base import Contents, Entry, Recording, Score, Selection, Shard, Source
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source
 from datasets_rl.sources.selection import read_numbers
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Minari(Source):
             homepage=catalog["homepage"],
         )
 
-    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Contents:
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Read the metadata, and cut the episodes into shards."""
         entry = self.entry(name)
         folder = upstream.folder(name, _addresses(name))
@@ -107,7 +107,7 @@ class Minari(Source):
             episodes = _episode_files(entry, inside, metadata["data_format"], numbers)
             shards = tuple(_grouped(numbers, episodes))
             assets = (common, *(asset for number in numbers for asset in episodes[number]))
-        return Contents(
+        return Listing(
             assets,
             shards,
             common=(common.path,),
@@ -117,11 +117,11 @@ class Minari(Source):
             steps=metadata["total_steps"] if len(numbers) == total else None,
         )
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
+    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the files of a shard."""
-        from datasets_rl.sources.minari.reader import MinariRecording
+        from datasets_rl.sources.minari.reader import MinariReader
 
-        return MinariRecording(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, facts or {})
+        return MinariReader(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, facts or {})
 
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
@@ -187,11 +187,11 @@ def _inside(folder: Folder, name: str) -> dict[str, Asset]:
     return below or {asset.path[len(name) + 1 :]: asset for asset in folder.assets}
 
 
-def _contents_of_one_file(entry: Entry, folder: Folder, inside: Mapping[str, Asset], selection: Selection) -> Contents:
+def _contents_of_one_file(entry: Entry, folder: Folder, inside: Mapping[str, Asset], selection: Selection) -> Listing:
     """Before version 0.5 the metadata is in the HDF5 file."""
     main = _hdf5(entry, inside)
     facts = {"episodes": selection.episodes, "keys": list(selection.keys)}
-    return Contents((main,), (Shard((main.path,)),), facts=facts, entry=entry, revision=folder.revision)
+    return Listing((main,), (Shard((main.path,)),), facts=facts, entry=entry, revision=folder.revision)
 
 
 def _hdf5(entry: Entry, inside: Mapping[str, Asset]) -> Asset:

@@ -27,7 +27,7 @@ from datasets_rl.errors import MissingDependencyError
 from datasets_rl.read import images
 from datasets_rl.read.hdf5 import CHUNK_GRACE, LIBRARY_ERRORS, chunk_issues, library_errors
 from datasets_rl.sources.minari.spaces import Leaf
-from datasets_rl.ted.episode import Texts
+from datasets_rl.ted.episode import TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
 __all__ = ["Faults", "Hdf5Episodes", "Linked", "RawEpisode", "Stored", "TableEpisodes", "cleaned"]
@@ -64,7 +64,7 @@ class Stored(ABC):
     """``numbers``, ``jpeg`` or ``text``."""
 
     @abstractmethod
-    def read(self, start: int, stop: int) -> NDArray[Any] | Texts:
+    def read(self, start: int, stop: int) -> NDArray[Any] | TextStates:
         """Return the rows [start, stop).
 
         Raises:
@@ -258,7 +258,7 @@ class _Hdf5Column(Stored):
     def _encoded(self, row: int) -> bytes:
         return bytes(h5py.Dataset(self._dataset)[row])
 
-    def read(self, start: int, stop: int) -> NDArray[Any] | Texts:
+    def read(self, start: int, stop: int) -> NDArray[Any] | TextStates:
         with library_errors(self._name, f"rows {start:,} to {stop - 1:,}: "):
             if self.kind == "numbers" and (start, stop) == (0, self.length):
                 whole: NDArray[Any] = np.empty((self.length, *self.shape), self.dtype)
@@ -268,7 +268,7 @@ class _Hdf5Column(Stored):
         if self.kind == "numbers":
             return np.asarray(rows, self.dtype)
         if self.kind == "text":
-            return Texts.of([_text(one, self._name) for one in rows.tolist()])
+            return TextStates.of([_text(one, self._name) for one in rows.tolist()])
         return _decoded([bytes(one) for one in rows], self.shape, self._name)
 
 
@@ -392,10 +392,10 @@ class _TableColumn(Stored):
             raise Faults(f"{self._name} has {size} values a step; expected {list(shape)}")
         return shape
 
-    def read(self, start: int, stop: int) -> NDArray[Any] | Texts:
+    def read(self, start: int, stop: int) -> NDArray[Any] | TextStates:
         rows = self._array[start:stop]
         if self.kind == "text":
-            return Texts.of(rows.to_pylist())
+            return TextStates.of(rows.to_pylist())
         if self.kind == "jpeg":
             return _decoded(rows.to_pylist(), self.shape, self._name)
         flat = rows.flatten() if self._listed else rows

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.rows import Column
-from datasets_rl.sources.base import NO_TRANSITION, Decision, Recording, Selection
+from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.sources.minari.episodes import (
     Faults,
     Hdf5Episodes,
@@ -30,13 +30,13 @@ from datasets_rl.sources.minari.episodes import (
 )
 from datasets_rl.sources.minari.spaces import Leaf, document, leaves, read_space
 from datasets_rl.sources.selection import read_numbers
-from datasets_rl.ted.episode import Episode, Texts
+from datasets_rl.ted.episode import Episode, TextStates
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MinariRecording"]
+__all__ = ["MinariReader"]
 
 _BLOCK_BYTES = 8 << 20
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED)
@@ -81,7 +81,7 @@ _TEXTS = {
 }
 
 
-class MinariRecording(Recording):
+class MinariReader(EpisodeReader):
     """Opened files of a shard.
 
     Args:
@@ -278,7 +278,7 @@ class MinariRecording(Recording):
             values = values if first else _after_zero(values)
         else:
             values = stored.read(first, last)
-        if isinstance(values, Texts):
+        if isinstance(values, TextStates):
             return values
         if stored.kind == "jpeg":
             leaf = self._episodes.leaves.get(column.key)
@@ -292,7 +292,7 @@ class MinariRecording(Recording):
 
     def _flag(self, stored: Stored, key: Key) -> NDArray[np.bool_]:
         values = stored.read(0, stored.length)
-        if isinstance(values, Texts):
+        if isinstance(values, TextStates):
             raise Faults(f"{dotted(key)} holds texts; expected flags")
         values = values.reshape(-1)
         if values.dtype == np.bool_:
@@ -354,9 +354,9 @@ def _column(key: Key, stored: Stored, steps: int) -> Column:
     return Column(key, dtype, stored.shape, carried=carried, text=stored.kind == "text")
 
 
-def _after_zero(values: NDArray[Any] | Texts) -> NDArray[Any] | Texts:
-    if isinstance(values, Texts):
-        return Texts(np.concatenate([[0], values.codes + 1]).astype(np.int32), ("", *values.words))
+def _after_zero(values: NDArray[Any] | TextStates) -> NDArray[Any] | TextStates:
+    if isinstance(values, TextStates):
+        return TextStates(np.concatenate([[0], values.codes + 1]).astype(np.int32), ("", *values.words))
     return np.concatenate([np.zeros((1, *values.shape[1:]), values.dtype), values])
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from datasets_rl.errors import ConversionError, FetchError, MissingDependencyError
-from datasets_rl.sources.base import Contents, Entry, Recording, Selection, Shard, Source
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
 from datasets_rl.ted.keys import PLAIN
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class OpenML(Source):
             facts=facts,
         )
 
-    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Contents:
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Ask OpenML for the dataset of this name and version, its description and its columns."""
         del selection
         entry = self.entry(name)
@@ -92,7 +92,7 @@ class OpenML(Source):
         table = _table(description, entry)
         entry = _described(entry, description)
         answers = tuple(replace(one, size=len(upstream.text(one).encode())) for one in (search, about, columns))
-        return Contents(
+        return Listing(
             (*answers, upstream.sized(table)),
             (Shard((table.path,)),),
             common=tuple(asset.path for asset in answers),
@@ -102,13 +102,13 @@ class OpenML(Source):
             revision=f"data {number}, file {description.get('file_id', table.md5 or '')}",
         )
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
+    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the table.
 
         Raises:
             MissingDependencyError: If pandas or scikit-learn is absent.
         """
-        from datasets_rl.sources.openml.reader import OpenMLRecording
+        from datasets_rl.sources.openml.reader import OpenMLReader
 
         try:
             # The first one reads the table, the second one scales it.
@@ -118,7 +118,7 @@ class OpenML(Source):
             raise MissingDependencyError("pandas and scikit-learn", "openml", f"{self.name}/{name}") from error
         facts = facts or {}
         entry = self.entry(name)
-        return OpenMLRecording(entry.id, Path(files[facts["table"]]), facts["features"], entry.facts)
+        return OpenMLReader(entry.id, Path(files[facts["table"]]), facts["features"], entry.facts)
 
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None

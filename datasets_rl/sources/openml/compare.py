@@ -33,7 +33,7 @@ def compare(files: Mapping[str, Path], column: _Column, recipe: Mapping[str, Any
     Args:
         files: The raw files by path.
         column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
-        recipe: How samples become numbers; see `OpenMLRecording`.
+        recipe: How samples become numbers; see `OpenMLReader`.
 
     Returns:
         For each column that differs, its first difference and how many rows differ.

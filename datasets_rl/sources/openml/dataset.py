@@ -13,8 +13,8 @@ from datasets_rl.samplers import Sampler, SamplerWithoutReplacement
 from datasets_rl.sources import Selection
 from datasets_rl.specs import CompositeSpec, from_manifest
 from datasets_rl.storages.finals import FinalUnknown
-from datasets_rl.storages.renamed import Renamed
-from datasets_rl.storages.selection import SelectedRows
+from datasets_rl.storages.renamed import AliasedStorage
+from datasets_rl.storages.selection import SubsetStorage
 from datasets_rl.ted.keys import ACTION, OBSERVATION, Key
 from datasets_rl.writers.base import Writer
 
@@ -90,14 +90,14 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
             final_unknown=final_unknown,
         )
 
-    def _steps(self) -> Renamed:
-        return Renamed(super()._steps(), {_SAMPLES: OBSERVATION, _CLASSES: ACTION})
+    def _steps(self) -> AliasedStorage:
+        return AliasedStorage(super()._steps(), {_SAMPLES: OBSERVATION, _CLASSES: ACTION})
 
     @cached_property
     def specs(self) -> CompositeSpec:
         """What one step may hold: the action, and so ``y``, one of the classes."""
         steps: Any = self._storage
-        shown = steps.steps.fields if isinstance(steps.steps, SelectedRows) else None
+        shown = steps.steps.fields if isinstance(steps.steps, SubsetStorage) else None
         specs = from_manifest(self.manifest, shown)
         for name, key in steps.names.items():
             specs[name] = specs[key].clone()

@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.arff import ArffFile, Rows
 from datasets_rl.rows import Column
-from datasets_rl.sources.base import Decision, Recording
-from datasets_rl.ted.episodes import Episodes
+from datasets_rl.sources.base import Decision, EpisodeReader
+from datasets_rl.ted.episodes import EpisodeBatch
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["OpenMLRecording"]
+__all__ = ["OpenMLReader"]
 
 _PIECE_BYTES = 8 << 20
 _TEXTS = {
@@ -41,7 +41,7 @@ _TEXTS = {
 }
 
 
-class OpenMLRecording(Recording):
+class OpenMLReader(EpisodeReader):
     """An opened table: its values are known, and their scale.
 
     Args:
@@ -92,7 +92,7 @@ class OpenMLRecording(Recording):
         count = len(self._values[self._target])
         return {"action": {"kind": "discrete", "shape": [], "dtype": "int64", "n": count}}
 
-    def episodes(self, part: Any = None) -> Iterator[Episodes]:
+    def episodes(self, part: Any = None) -> Iterator[EpisodeBatch]:
         """Yield a step for each row, many at once."""
         del part
         size = max(1, _PIECE_BYTES // max(8 * self._width, 1))
@@ -112,7 +112,7 @@ class OpenMLRecording(Recording):
                 ones = np.ones(len(chosen), np.int64)
                 # Where all rows are there, the number of an episode is that of its row, and need not be held.
                 facts = {"source": rows.start + chosen} if self._found["missing-values"] else {}
-                yield Episodes(ones, steps, {}, {}, known=ones > 0, facts=facts)
+                yield EpisodeBatch(ones, steps, {}, {}, known=ones > 0, facts=facts)
         self.decisions = [Decision(rule, text, self._found[rule]) for rule, text in _TEXTS.items() if self._found[rule]]
 
     def _roles(self, features: Sequence[Mapping[str, str]], target: str) -> tuple[int, list[int]]:

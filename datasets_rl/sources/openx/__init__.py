@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
-from datasets_rl.sources.base import Contents, Entry, Recording, Selection, Shard, Source
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
 from datasets_rl.sources.selection import Numbers, Option, read_numbers
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key
 
@@ -88,7 +88,7 @@ class OpenX(Source):
             facts=known,
         )
 
-    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Contents:
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Choose the newest version, and cut its files into shards."""
         entry = self.entry(name)
         folder = self._folder(name, selection, upstream)
@@ -118,11 +118,11 @@ class OpenX(Source):
                 error.hint = f"it is no id that this version knows; near to it: {', '.join(near) or 'none'}"
             raise
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
+    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the files of a shard."""
-        from datasets_rl.sources.openx.reader import OpenXRecording
+        from datasets_rl.sources.openx.reader import OpenXReader
 
-        return OpenXRecording(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, facts or {})
+        return OpenXReader(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, facts or {})
 
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
@@ -182,7 +182,7 @@ def _chosen(assets: Sequence[Asset], lengths: Sequence[int], selection: Selectio
 
 def _of_records(
     entry: Entry, folder: Folder, place: str, selection: Selection, upstream: Upstream, facts: Mapping[str, Any]
-) -> Contents:
+) -> Listing:
     split = selection.options.get("split") or _TRAIN
     inside = {asset.path: asset for asset in folder.assets if asset.path.startswith(f"{place}/")}
     features, described = (inside.get(f"{place}/{name}") for name in ("features.json", "dataset_info.json"))
@@ -213,7 +213,7 @@ def _of_records(
     from datasets_rl.read.tfds import Schema
 
     schema = Schema(upstream.text(features), features.path)
-    return Contents(
+    return Listing(
         (features, described, *(file.asset for file in chosen)),
         tuple(_grouped(chosen)),
         common=(features.path, described.path),
@@ -259,7 +259,7 @@ def _info(text: str, entry: Entry, split: str) -> tuple[dict[str, Any], list[int
     return info, lengths
 
 
-def _of_archives(entry: Entry, folder: Folder, selection: Selection, facts: Mapping[str, Any]) -> Contents:
+def _of_archives(entry: Entry, folder: Folder, selection: Selection, facts: Mapping[str, Any]) -> Listing:
     assets = [replace(asset, kind="tar") for asset in folder.assets if asset.path.endswith(".tar")]
     if not assets:
         names = ", ".join(asset.path for asset in folder.assets[:5])
@@ -267,7 +267,7 @@ def _of_archives(entry: Entry, folder: Folder, selection: Selection, facts: Mapp
     numbers = Numbers.read(selection.episodes)
     # No archive has to give more episodes than there are up to the last one wanted.
     most = None if numbers is None else numbers.last + 1
-    return Contents(
+    return Listing(
         tuple(assets),
         tuple(Shard((asset.path,), [{"path": asset.path, "most": most}]) for asset in assets),
         facts={**facts, "metadata": {"split": _TRAIN, "upstream": "hub"}},

@@ -24,7 +24,7 @@ from datasets_rl.read.tfds import Leaf, Schema
 from datasets_rl.read.tfrecord import records
 from datasets_rl.ted.keys import Key, dotted
 
-__all__ = ["Archives", "Pictures", "RawEpisode", "Records", "Values", "paths_of"]
+__all__ = ["Archives", "EpisodeImages", "RawEpisode", "Records", "Values", "paths_of"]
 
 _STEPS = "steps"
 _MEMBER = ".data.pickle"
@@ -37,7 +37,7 @@ _ANY = (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Pictures:
+class EpisodeImages:
     """Encoded images, one a step."""
 
     images: Sequence[memoryview | bytes]
@@ -51,7 +51,7 @@ class Pictures:
         return len(self.images)
 
 
-Values: TypeAlias = "NDArray[Any] | Pictures | list[str]"
+Values: TypeAlias = "NDArray[Any] | EpisodeImages | list[str]"
 """Numbers [n, ...], n images, or n texts."""
 
 
@@ -128,7 +128,7 @@ class Records:
             values = _values(self._schema.leaves[name], found[name], where)
             if name.startswith(f"{_STEPS}/"):
                 columns[self._paths[name]] = values
-            elif not isinstance(values, Pictures):
+            elif not isinstance(values, EpisodeImages):
                 whole[self._paths[name]] = values[0] if isinstance(values, list) else values[()]
         return RawEpisode(where, steps, number, columns, whole)
 
@@ -166,7 +166,7 @@ def _values(leaf: Leaf, raw: Raw, where: str) -> Values:
     name = f"{where}: {leaf.name}"
     if leaf.kind == "image":
         declared = leaf.shape if len(leaf.shape) == len(_ANY) else _ANY
-        return Pictures(_strings(raw, name), declared, floats=leaf.dtype == _FLOAT)
+        return EpisodeImages(_strings(raw, name), declared, floats=leaf.dtype == _FLOAT)
     if isinstance(raw, Ragged):
         return raw.stacked(name)
     if isinstance(raw, np.ndarray | np.generic):  # one value, where it is of the whole episode
@@ -192,7 +192,7 @@ def _stacked(arrays: Sequence[Any], name: str) -> NDArray[Any]:
 def _text_or_pictures(strings: list[Any], name: str) -> Values:
     """Tell strings by what the first one begins with: fields of plain bytes hold the one or the other."""
     if strings and not isinstance(strings[0], str) and bytes(strings[0][:8]).startswith(_MAGICS):
-        return Pictures(strings)
+        return EpisodeImages(strings)
     try:
         return [one if isinstance(one, str) else str(one, "utf-8") for one in strings]
     except UnicodeDecodeError as error:

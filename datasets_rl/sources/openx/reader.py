@@ -27,17 +27,17 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.read import images
 from datasets_rl.rows import Column
-from datasets_rl.sources.base import NO_TRANSITION, Decision, Recording, Selection
-from datasets_rl.sources.openx.episodes import Archives, Pictures, RawEpisode, Records
+from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
+from datasets_rl.sources.openx.episodes import Archives, EpisodeImages, RawEpisode, Records
 from datasets_rl.sources.openx.episodes import Values as RawValues
-from datasets_rl.ted.episode import Encoded, Episode, Texts, Values
+from datasets_rl.ted.episode import EncodedImages, Episode, TextStates, Values
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted
 from datasets_rl.ted.table import EPISODE_DTYPE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["OpenXRecording", "stored_key"]
+__all__ = ["OpenXReader", "stored_key"]
 
 _PIECE_BYTES = 8 << 20
 _FIRST, _LAST, _TERMINAL, _REWARD = ("is_first",), ("is_last",), ("is_terminal",), ("reward",)
@@ -72,7 +72,7 @@ class _Field:
     """Images whose pixels are float32."""
 
 
-class OpenXRecording(Recording):
+class OpenXReader(EpisodeReader):
     """Opened files of a shard.
 
     Args:
@@ -141,7 +141,7 @@ class OpenXRecording(Recording):
         key, carried = stored_key(path), path[0] == OBSERVATION[0]
         if isinstance(values, list):
             return _Field(path, Column(key, np.dtype(np.int32), (), carried=carried, text=True))
-        if isinstance(values, Pictures):
+        if isinstance(values, EpisodeImages):
             return self._pictures(path, values, carried=carried)
         if path in _FLAGS:
             return _Field(path, Column(key, np.dtype(np.bool_), ()))
@@ -154,7 +154,7 @@ class OpenXRecording(Recording):
             raise ConversionError("", [f"it is {dtype} {list(shape)}; expected numbers"])
         return _Field(path, Column(key, dtype, shape, carried=carried))
 
-    def _pictures(self, path: Key, values: Pictures, *, carried: bool) -> _Field:
+    def _pictures(self, path: Key, values: EpisodeImages, *, carried: bool) -> _Field:
         head = images.header(values.images[0])
         if any(said not in {None, size} for said, size in zip(values.declared, _pixels(head, values), strict=True)):
             problem = f"its first image is {list(head.shape)}; features.json says {_said(values.declared)}"
@@ -218,7 +218,7 @@ class OpenXRecording(Recording):
                     # The state after the last action is there only where the last step is void.
                     states[key] = self._values(field, columns[field.path], start, stop + (stop == rows and void))
                 elif field.path in raw.whole:
-                    given[key] = Texts(np.zeros(stop - start, np.int32), (str(raw.whole[field.path]),))
+                    given[key] = TextStates(np.zeros(stop - start, np.int32), (str(raw.whole[field.path]),))
                 elif field.path in columns:
                     given[key] = self._values(field, columns[field.path], start, stop)
                 else:
@@ -229,7 +229,7 @@ class OpenXRecording(Recording):
     def _bytes(field: _Field, columns: Mapping[Key, RawValues]) -> int:
         """Return about how many bytes of memory a step of a field takes."""
         values = columns.get(field.path)
-        if field.column.encoded and isinstance(values, Pictures):
+        if field.column.encoded and isinstance(values, EpisodeImages):
             return sum(map(len, values.images)) // len(values.images)
         return field.column.step_bytes
 
@@ -282,8 +282,8 @@ class OpenXRecording(Recording):
     def _values(self, field: _Field, values: RawValues, start: int, stop: int) -> Values:
         column = field.column
         if isinstance(values, list):
-            return Texts.of(values[start:stop])
-        if isinstance(values, Pictures):
+            return TextStates.of(values[start:stop])
+        if isinstance(values, EpisodeImages):
             return self._pixels(field, values, start, stop)
         part = values[start:stop]
         if field.path in {_FIRST, _REWARD}:
@@ -297,12 +297,12 @@ class OpenXRecording(Recording):
         self._found["widened"] += len(part) * (column.dtype.kind != "b")
         return part.astype(column.dtype)
 
-    def _pixels(self, field: _Field, values: Pictures, start: int, stop: int) -> Values:
+    def _pixels(self, field: _Field, values: EpisodeImages, start: int, stop: int) -> Values:
         column, name = field.column, dotted(field.path)
         wanted = values.images[start:stop]
         if column.encoded:
             self._refuse_others(wanted, column, start)
-            return Encoded(wanted)
+            return EncodedImages(wanted)
         rows, columns, channels = column.shape
         narrow = {np.dtype(np.int32): np.dtype(np.uint16)}.get(column.dtype, np.dtype(np.uint8))
         out: NDArray[Any] = np.empty((len(wanted), rows, columns, 4 if field.floats else channels), narrow)
@@ -347,7 +347,7 @@ def stored_key(path: Key) -> Key:
     return _NAMES.get(path, (f"{root}_" if root in _RESERVED else root, *rest))
 
 
-def _pixels(head: images.Header, values: Pictures) -> tuple[int, ...]:
+def _pixels(head: images.Header, values: EpisodeImages) -> tuple[int, ...]:
     return (*head.shape[:2], 1) if values.floats else head.shape
 
 
@@ -358,7 +358,7 @@ def _said(declared: Sequence[int | None]) -> list[int | str]:
 def _misfits(field: _Field, values: RawValues) -> Iterator[str]:
     """Say in what a column of an episode differs from that of the first one; the pixels are looked at when decoded."""
     column, path = field.column, dotted(field.path)
-    kind = "text" if isinstance(values, list) else "images" if isinstance(values, Pictures) else "numbers"
+    kind = "text" if isinstance(values, list) else "images" if isinstance(values, EpisodeImages) else "numbers"
     wanted = (
         "text" if column.text else "images" if len(column.shape) == _COLUMN_AXES and kind == "images" else "numbers"
     )

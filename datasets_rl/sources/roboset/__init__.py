@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.sources.base import Contents, Entry, Recording, Selection, Shard, Source
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
 from datasets_rl.sources.selection import Numbers
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class RoboSet(Source):
             faults=tuple(catalog["faults"]),
         )
 
-    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Contents:
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Find the files whose paths begin with the id, and put small ones together."""
         entry = self.entry(name)
         revision, assets = self._files(entry, selection, upstream)
@@ -65,7 +65,7 @@ class RoboSet(Source):
         # Before files are put together, so that one that is left out takes no other with it.
         assets = tuple(asset for asset in assets if selection.keeps_file(asset.path)) or assets
         shards = tuple(_grouped(assets, min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES)))
-        return Contents(
+        return Listing(
             assets,
             shards,
             common=(assets[0].path,),  # what a step consists of is what the first trial of the first file says
@@ -74,13 +74,11 @@ class RoboSet(Source):
             numbers=Numbers.read(selection.episodes),
         )
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
+    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the files of a shard."""
-        from datasets_rl.sources.roboset.reader import RoboSetRecording
+        from datasets_rl.sources.roboset.reader import RoboSetReader
 
-        return RoboSetRecording(
-            f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, facts or {}
-        )
+        return RoboSetReader(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, facts or {})
 
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None

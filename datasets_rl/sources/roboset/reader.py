@@ -30,14 +30,14 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.hdf5 import Block, Hdf5Array, Hdf5File
 from datasets_rl.rows import Column
-from datasets_rl.sources.base import NO_TRANSITION, Decision, Recording, Selection
+from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, EPISODE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["RoboSetRecording"]
+__all__ = ["RoboSetReader"]
 
 _BLOCK_BYTES = 8 << 20
 _TRIAL = re.compile(r"Trial(\d+)", re.ASCII)
@@ -93,7 +93,7 @@ class _Trial:
         return self.arrays[ACTION].shape[0] if ACTION in self.arrays else 0
 
 
-class RoboSetRecording(Recording):
+class RoboSetReader(EpisodeReader):
     """Opened files of a shard.
 
     Args:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import ConversionError, InvalidArgumentError
-from datasets_rl.sources.base import Contents, Entry, Recording, Selection, Shard, Source
+from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
 from datasets_rl.sources.selection import Numbers, read_numbers
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class VD4RL(Source):
             time_limit=catalog["time_limit"],
         )
 
-    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Contents:
+    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """List the folder, this one and none below it, and put its files into shards."""
         entry = self.entry(name)
         path = f"vd4rl/{name}"
@@ -80,7 +80,7 @@ class VD4RL(Source):
             shards(assets, selection), facts={"keys": list(selection.keys)}, entry=entry, revision=folder.revision
         )
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> Recording:
+    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the files of a shard."""
         from datasets_rl.sources.vd4rl.episodes import EpisodeFiles
         from datasets_rl.sources.vd4rl.shards import RowFiles
@@ -98,7 +98,7 @@ class VD4RL(Source):
         return [] if episodes is None else compare(files, column, episodes)
 
 
-def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Contents:
+def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
     """Put as many episodes into a shard as make it worth a commit; a part is the number and the path of each."""
     assets = sorted(assets, key=lambda asset: asset.path)  # the names begin with the time of writing
     # Before files are put together, so that one that is left out takes no other with it.
@@ -121,7 +121,7 @@ def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Contents:
     # What a row consists of is what the first file says.
     common = (assets[chosen[0]].path,)
     wanted = tuple(assets[number] for number in chosen)
-    return Contents(wanted, tuple(shards), common, stored_bytes=_stored_bytes(wanted, selection))
+    return Listing(wanted, tuple(shards), common, stored_bytes=_stored_bytes(wanted, selection))
 
 
 def _stored_bytes(assets: Sequence[Asset], selection: Selection) -> int | None:
@@ -133,11 +133,11 @@ def _stored_bytes(assets: Sequence[Asset], selection: Selection) -> int | None:
     return sum(sizes) if len(sizes) == len(found) else None
 
 
-def _row_shards(assets: Sequence[Asset], selection: Selection) -> Contents:
+def _row_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
     """Cut each file into pieces of its rows; the first step of a file begins with the last picture of the file before."""
     assets = sorted(assets, key=lambda asset: _natural(asset.path))
     paths = [asset.path for asset in assets]
-    part = Contents(tuple(assets), tuple(_cuts(assets))).narrowed(selection)
+    part = Listing(tuple(assets), tuple(_cuts(assets))).narrowed(selection)
     kept = [paths.index(asset.path) for asset in sorted(part.assets, key=lambda asset: _natural(asset.path))]
     if kept != [*range(kept[0], kept[-1] + 1)]:
         raise InvalidArgumentError(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.read.npz import NpzFile
 from datasets_rl.rows import Column
-from datasets_rl.sources.vd4rl.rows import BLOCK_BYTES, PIXELS, USUAL_ROWS, Marks, RowRecording, described
+from datasets_rl.sources.vd4rl.rows import BLOCK_BYTES, PIXELS, USUAL_ROWS, Marks, RowReader, described
 from datasets_rl.ted.episode import Episode
 
 __all__ = ["EpisodeFiles"]
@@ -22,7 +22,7 @@ _NEEDED = ("image", "action", "reward", "is_first", "is_last")
 _MARKS = ("is_first", "is_last", "is_terminal")
 
 
-class EpisodeFiles(RowRecording):
+class EpisodeFiles(RowReader):
     """Files of an episode each; a part is the number and the path of each, by default all in the order of their names."""
 
     def _stored(self, path: str) -> Sequence[Column]:

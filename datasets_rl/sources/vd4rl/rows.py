@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.rows import Column
-from datasets_rl.sources.base import NO_TRANSITION, Decision, Recording, Selection
+from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, dotted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["BLOCK_BYTES", "PIXELS", "USUAL_ROWS", "Marks", "RowRecording", "described"]
+__all__ = ["BLOCK_BYTES", "PIXELS", "USUAL_ROWS", "Marks", "RowReader", "described"]
 
 BLOCK_BYTES = 8 << 20
 USUAL_ROWS = 501
@@ -75,7 +75,7 @@ class Marks:
         return Marks(self.first[rows], self.ends[rows], self.terminal[rows])
 
 
-class RowRecording(Recording):
+class RowReader(EpisodeReader):
     """Opened files of a shard, of either kind.
 
     Args:

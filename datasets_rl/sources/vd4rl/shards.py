@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.read.hdf5 import Hdf5File
 from datasets_rl.rows import Column
-from datasets_rl.sources.vd4rl.rows import BLOCK_BYTES, Marks, RowRecording, described
+from datasets_rl.sources.vd4rl.rows import BLOCK_BYTES, Marks, RowReader, described
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import Key
 
@@ -27,7 +27,7 @@ _NEEDED = ("observation", "action", "reward", "discount", "step_type")
 _WHOLE = {"before": None, "cut": (0, 1), "begins": True, "ends": True}
 
 
-class RowFiles(RowRecording):
+class RowFiles(RowReader):
     """Files of rows. A part is a mapping; by default the only file is one.
 
     file: The path.
