@@ -7,15 +7,15 @@ from .datasets import (
     StoredExperienceReplay as StoredExperienceReplay,
     open_dataset as open_dataset,
 )
-from .engines.ray import RayEngine as RayEngine
-from .format import StoredDataset as StoredDataset
+from .build.engines.ray import RayEngine as RayEngine
+from .format.reader import StoredDataset as StoredDataset
 from .library import (
     download as download,
     locate as locate,
     remove as remove,
 )
 from .loading import load as load
-from .manifest import Manifest as Manifest
+from .format.manifest import Manifest as Manifest
 from .mixing import (
     Member as Member,
     load_mixture as load_mixture,
@@ -167,7 +167,7 @@ from .transforms import (
 )
 
 # Preprocessing
-from .preprocess import (
+from .preprocessing import (
     Recipe as Recipe,
     Step as Step,
 )

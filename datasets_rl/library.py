@@ -32,11 +32,11 @@ from datasets_rl.store import (
 )
 
 if TYPE_CHECKING:
-    from datasets_rl.engines import Engine
+    from datasets_rl.build.engines import Engine
+    from datasets_rl.build.shards import FetchedShard
     from datasets_rl.fetch.asset import Asset, Fetched
     from datasets_rl.fetch.parallel import CancelToken, Limiter
-    from datasets_rl.manifest import Manifest
-    from datasets_rl.shards import FetchedShard
+    from datasets_rl.format.manifest import Manifest
     from datasets_rl.sources import Entry, Listing, Shard
 
 __all__ = [
@@ -318,9 +318,9 @@ def download(
 
 def _refuse_changed_files(dataset_id: str, spot: DatasetPaths, local: Path | str | None, settings: Settings) -> None:
     """Refuse files of the user that are not those of the stored dataset: it would be taken for theirs."""
-    from datasets_rl.fetch.part import digest_file
+    from datasets_rl.fetch.partial_download import digest_file
     from datasets_rl.fetch.schemes.file import file_of
-    from datasets_rl.manifest import Manifest
+    from datasets_rl.format.manifest import Manifest
 
     if local is None:
         return
@@ -352,7 +352,7 @@ def _refuse_changed_files(dataset_id: str, spot: DatasetPaths, local: Path | str
 
 
 def _was_preprocessed(spot: DatasetPaths) -> bool:
-    from datasets_rl.manifest import Manifest
+    from datasets_rl.format.manifest import Manifest
 
     if not spot.exists:
         return False
@@ -395,7 +395,7 @@ def missing_part(folder: Path, selection: Selection, *, as_stored: bool = False)
         InvalidArgumentError: If no growth can give both parts: a choice contradicts what is stored, the dataset was preprocessed,
             or the two count episodes over other files. The error names both.
     """
-    from datasets_rl.manifest import Manifest
+    from datasets_rl.format.manifest import Manifest
 
     manifest = Manifest.read(folder)
     part = Selection.from_json(manifest.selection)
@@ -429,7 +429,7 @@ def require_part(folder: Path, selection: Selection) -> None:
     Raises:
         InvalidArgumentError: If it has not; the error names both.
     """
-    from datasets_rl.manifest import Manifest
+    from datasets_rl.format.manifest import Manifest
 
     if missing_part(folder, selection, as_stored=True) is not None:
         manifest = Manifest.read(folder)
@@ -450,7 +450,7 @@ def _options_of(dataset_id: str) -> Sequence[sources.Option]:
 
 def _keeps_raw(spot: DatasetPaths) -> bool:
     """Return whether the raw files of a stored dataset were kept beside it."""
-    from datasets_rl.manifest import Manifest
+    from datasets_rl.format.manifest import Manifest
 
     return all((spot.raw / file.path).is_file() for file in Manifest.read(spot.folder).raw)
 
@@ -594,9 +594,9 @@ def _convert(
     selection: Selection,
     engine: Engine | None,
 ) -> Manifest:
-    from datasets_rl.convert import ConversionJob, convert
-    from datasets_rl.engines.local import Local
-    from datasets_rl.format.journal import Journal
+    from datasets_rl.build.conversion import ConversionJob, convert
+    from datasets_rl.build.engines.local import Local
+    from datasets_rl.build.journal import Journal
 
     head, name = sources.split_id(dataset_id)
     work = ConversionJob(contents.entry or sources.source(head).entry(name), contents, selection)

@@ -30,9 +30,9 @@ from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.datasets import BaseDatasetExperienceReplay, dataset_class, open_dataset
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocess.naming import make
-from datasets_rl.preprocess.recipe import Recipe
-from datasets_rl.preprocess.transforms import TransformStep
+from datasets_rl.preprocessing.naming import make
+from datasets_rl.preprocessing.recipe import Recipe
+from datasets_rl.preprocessing.transforms import TransformStep
 from datasets_rl.read.toml import parse_toml
 from datasets_rl.samplers import (
     RandomSampler,

@@ -17,19 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl import sources
-from datasets_rl.convert import merged, stated_specs, stated_value
+from datasets_rl.build.conversion import merged, stated_specs, stated_value
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownKeyError
 from datasets_rl.fetch.asset import Asset, Folder
 from datasets_rl.fetch.upstream import Upstream
+from datasets_rl.format.manifest import AppliedDecision, Manifest
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.manifest import AppliedDecision, Manifest
+from datasets_rl.format.schema import Column, Field, shorten
 from datasets_rl.progress import Report
-from datasets_rl.rows import Column, Field, shorten
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Entry, EpisodeReader, Listing, Selection
 from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, known_only
-from datasets_rl.ted.episodes import EpisodeBatch
+from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
 from datasets_rl.ted.steps import split_states
 

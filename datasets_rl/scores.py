@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from datasets_rl import library
 from datasets_rl.errors import InvalidArgumentError, NotADatasetError
-from datasets_rl.manifest import Manifest
+from datasets_rl.format.manifest import Manifest
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Score, find
 

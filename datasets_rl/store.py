@@ -41,7 +41,7 @@ from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED
 
 if TYPE_CHECKING:
-    from datasets_rl.manifest import Manifest
+    from datasets_rl.format.manifest import Manifest
 
 __all__ = [
     "DatasetPaths",
@@ -174,7 +174,7 @@ class Version:
     @property
     def manifest(self) -> Manifest:
         """What it is and where it came from."""
-        from datasets_rl.manifest import Manifest
+        from datasets_rl.format.manifest import Manifest
 
         return Manifest.read(self.folder)
 
@@ -270,7 +270,7 @@ def _settled_folder(folder: Path) -> bool:
 
 def place_of(folder: Path) -> DatasetPaths:
     """Return where everything of a dataset in a folder lies: the place of its id, if that is what the folder is."""
-    from datasets_rl.manifest import Manifest
+    from datasets_rl.format.manifest import Manifest
 
     folder = folder.expanduser().resolve()
     with suppress(NotADatasetError, ManifestError):
@@ -412,7 +412,7 @@ def check_own_files(folder: Path) -> None:
     Raises:
         InvalidArgumentError: If there are files that are not the dataset's; the error names them.
     """
-    from datasets_rl.manifest import Manifest
+    from datasets_rl.format.manifest import Manifest
 
     try:
         known = {entry.path for entry in Manifest.read(folder).files}

@@ -22,8 +22,8 @@ from datasets_rl.progress import report
 from datasets_rl.settings import Settings
 
 if TYPE_CHECKING:
+    from datasets_rl.format.manifest import Manifest
     from datasets_rl.format.reader import StoredDataset
-    from datasets_rl.manifest import Manifest
     from datasets_rl.ted.check import Problems
     from datasets_rl.ted.keys import Key
 
@@ -66,8 +66,8 @@ def verify(
         UnknownIdError: If there is no such id, or nothing finished is there.
         ManifestError: If the manifest cannot be trusted.
     """
-    from datasets_rl.format.verify import check_files, check_manifest
-    from datasets_rl.manifest import Manifest
+    from datasets_rl.format.integrity import check_files, check_manifest
+    from datasets_rl.format.manifest import Manifest
 
     settings = settings or Settings.from_env()
     folder = locate(dataset, root=root, settings=settings)
@@ -95,8 +95,8 @@ def verify(
 
 
 def _check_deeply(folder: Path, findings: Problems, checked: list[str], settings: Settings) -> None:
+    from datasets_rl.format.integrity import check_content
     from datasets_rl.format.reader import StoredDataset
-    from datasets_rl.format.verify import check_content
     from datasets_rl.specs.infer import from_manifest, misfits_of_columns
     from datasets_rl.ted.check import check_rules
 
@@ -120,7 +120,7 @@ def _check_origin(
     stored: StoredDataset, folder: Path, findings: Problems, checked: list[str], settings: Settings
 ) -> None:
     """Compare a dataset with the catalog, and with its raw files where they are available."""
-    from datasets_rl.manifest import converter_version
+    from datasets_rl.format.manifest import converter_version
     from datasets_rl.reread import ENTRY_FIELDS, entry_differences
 
     manifest = stored.manifest

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from datasets_rl.format import DatasetWriter, StoredDataset
-from datasets_rl.manifest import Manifest
-from datasets_rl.rows import Column
+from datasets_rl.format.manifest import Manifest
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Column
+from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.ted.episode import Episode
 
 __all__ = ["FLAGS", "Model", "Trajectory", "columns", "plain", "reseal", "trajectory", "write_dataset"]

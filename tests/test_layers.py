@@ -20,16 +20,16 @@ FOLDERS = {
 
 LAYERS = [
     {"compiled", "errors", "settings", "ted.keys"},
-    {"checkpoint", "disk", "progress", "rows"},
-    {"manifest", "specs"},
+    {"checkpoint", "disk", "format.schema", "progress"},
+    {"format.manifest", "specs"},
     {"ted"},
-    {"engines", "fetch", "read", "format"},
+    {"build.engines", "build.engines.*", "build.journal", "fetch", "format", "read"},
     {"samplers", "transforms", "writers"},
     {"sources", "storages"},
-    {"shards", "convert"},
+    {"build"},
     {"buffers", "store"},
     {"library"},
-    {"datasets", "preprocess", "reread", "scores", "sources.*.dataset", "verification"},
+    {"datasets", "preprocessing", "reread", "scores", "sources.*.dataset", "verification"},
     {"loading", "mixing"},
     {"cli", "recipes"},
 ]

@@ -18,8 +18,8 @@ from ..options import Ids, Outcome, Shell, each, engine_of, exit_code, known, re
 from ..output import Block, Facts, Lines, Result, count_text, size_text
 
 if TYPE_CHECKING:
+    from datasets_rl.format.manifest import Manifest
     from datasets_rl.library import Plan
-    from datasets_rl.manifest import Manifest
 
 
 _SHOWN_URLS = 12
@@ -170,7 +170,7 @@ def more_options() -> Sequence[inspect.Parameter]:
 
 def _get(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Got:
     from datasets_rl import library
-    from datasets_rl.manifest import Manifest
+    from datasets_rl.format.manifest import Manifest
 
     place = library.place(dataset_id, settings=options["settings"])
     try:

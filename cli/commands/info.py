@@ -17,8 +17,8 @@ from ..options import Shell, aim, target
 from ..output import Block, Facts, Lines, Result, Table, size_text
 
 if TYPE_CHECKING:
-    from datasets_rl.manifest import Manifest
-    from datasets_rl.rows import Field
+    from datasets_rl.format.manifest import Manifest
+    from datasets_rl.format.schema import Field
     from datasets_rl.sources import Entry
 
 
@@ -36,7 +36,7 @@ def run(
       rlds info demo/pendulum --json
       rlds info ./my-dataset
     """
-    from datasets_rl.manifest import Manifest
+    from datasets_rl.format.manifest import Manifest
 
     wanted = target(dataset)
     entry, folder = _find(shell, dataset)
@@ -170,7 +170,7 @@ def _blocks(
 def _versions(folder: Path) -> list[dict[str, Any]]:
     """Return the chain of versions that `rlds preprocess --undo` steps back through; empty if there is one only."""
     from datasets_rl import store
-    from datasets_rl.manifest import Manifest
+    from datasets_rl.format.manifest import Manifest
 
     earlier = store.versions(store.place_of(folder))
     chain = list(enumerate([*(one.folder for one in earlier), folder], 1)) if earlier else []

@@ -134,7 +134,7 @@ def _row(entry: Entry, folder: Path | None) -> _Row:
 
 def _made(folder: Path | None) -> str:
     """Return how a stored dataset was made of another one; empty for a download."""
-    from datasets_rl.manifest import Manifest
+    from datasets_rl.format.manifest import Manifest
 
     if folder is None:
         return ""

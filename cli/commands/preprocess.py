@@ -17,9 +17,9 @@ from ..options import Outcome, Shell, aim, each, engine_of, exit_code, read_size
 from ..output import Block, Facts, Lines, Result, Table, count_text, size_text
 
 if TYPE_CHECKING:
-    from datasets_rl.manifest import Manifest
-    from datasets_rl.preprocess import Preview, Recipe
-    from datasets_rl.rows import Column
+    from datasets_rl.format.manifest import Manifest
+    from datasets_rl.format.schema import Column
+    from datasets_rl.preprocessing import Preview, Recipe
 
 FULL = code_of(DiskFullError("", 0, 0))
 _SHOWN = 4
@@ -160,7 +160,7 @@ def _folders(shell: Shell, datasets: list[str]) -> Path | list[Path]:
 
 def _recipe(name: str, inline: list[str], *, merge: bool) -> Recipe:
     """Read what is asked for: a recipe, steps, or a recipe with more steps after it; a merge needs neither."""
-    from datasets_rl.preprocess import Recipe
+    from datasets_rl.preprocessing import Recipe
 
     if not name and not inline and merge:
         return Recipe([], "merge")
@@ -173,8 +173,8 @@ def _recipe(name: str, inline: list[str], *, merge: bool) -> Recipe:
 
 
 def _listed() -> Result:
-    from datasets_rl.preprocess.naming import described
-    from datasets_rl.preprocess.recipe import shipped
+    from datasets_rl.preprocessing.naming import described
+    from datasets_rl.preprocessing.recipe import shipped
 
     recipes, steps = list(shipped()), described()
     return Result(
@@ -196,8 +196,8 @@ def _listed() -> Result:
 
 def _undone(shell: Shell, datasets: list[str]) -> Result:
     from datasets_rl import library, store
-    from datasets_rl.manifest import Manifest
-    from datasets_rl.preprocess import undo
+    from datasets_rl.format.manifest import Manifest
+    from datasets_rl.preprocessing import undo
 
     def back(one: str) -> Path:
         folder = undo(library.locate(**aim(shell, one)))
@@ -222,8 +222,8 @@ def _undone(shell: Shell, datasets: list[str]) -> Result:
 
 def _make(shell: Shell, name: str, source: Path | list[Path], recipe: Recipe, options: Mapping[str, Any]) -> _Made:
     from datasets_rl.disk import identity
-    from datasets_rl.manifest import Manifest
-    from datasets_rl.preprocess import preprocess, result_folder
+    from datasets_rl.format.manifest import Manifest
+    from datasets_rl.preprocessing import preprocess, result_folder
 
     target = result_folder(
         source, recipe, **{name: options[name] for name in ("dest", "as_", "in_place", "num_frames")}
@@ -260,7 +260,7 @@ def _document(one: Outcome[_Made]) -> dict[str, Any]:
 
 
 def _dry_run(shell: Shell, items: Mapping[str, list[str]], recipe: Recipe, where: Mapping[str, Any]) -> Result:
-    from datasets_rl.preprocess import preview
+    from datasets_rl.preprocessing import preview
 
     def look(item: str) -> Preview:
         folders = _folders(shell, items[item])

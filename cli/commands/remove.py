@@ -83,7 +83,7 @@ def _look(shell: Shell, dataset_id: str) -> _There:
 def _how(shell: Shell, folder: Path) -> str:
     """Return how a folder is removed: by its id if it lies where that id is stored."""
     from datasets_rl import library
-    from datasets_rl.manifest import Manifest
+    from datasets_rl.format.manifest import Manifest
 
     try:
         dataset_id = Manifest.read(folder).id

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from datasets_rl.buffers.arguments import transformed
 from datasets_rl.buffers.batch import pinned, stacked
-from datasets_rl.buffers.gate import BufferLock, BufferLocks
 from datasets_rl.buffers.keys import BatchKeys, Field, Missing, fields_of
+from datasets_rl.buffers.lock import BufferLock, BufferLocks
 from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import InvalidArgumentError

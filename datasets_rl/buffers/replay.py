@@ -28,7 +28,7 @@ from datasets_rl.buffers.arguments import (
 from datasets_rl.buffers.batch import pinned, stacked, time_first
 from datasets_rl.buffers.display import as_html, as_text
 from datasets_rl.buffers.fields import field_of, key_of, write_field
-from datasets_rl.buffers.gate import BufferLock, BufferLocks
+from datasets_rl.buffers.lock import BufferLock, BufferLocks
 from datasets_rl.buffers.prefetch import Prefetch
 from datasets_rl.buffers.state import form_faults, misfits_of, read_batch, saved_batch, saved_batch_faults, turned
 from datasets_rl.checkpoint import Stateful

@@ -20,25 +20,25 @@ from datasets_rl import library, sources
 from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.errors import InvalidArgumentError, ManifestError, UnknownFinalWarning
+from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.manifest import Manifest
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection, read_numbers
 from datasets_rl.specs import CompositeSpec, from_manifest
+from datasets_rl.storages.aliased import AliasedStorage
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.finals import FinalUnknown, check_final_unknown, select_final_known
-from datasets_rl.storages.renamed import AliasedStorage
-from datasets_rl.storages.selection import SubsetStorage
+from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
 from datasets_rl.ted.keys import NEXT, ROOT_FLAGS, Key, as_key
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.writers.base import Writer
 
 if TYPE_CHECKING:
-    from datasets_rl.preprocess import Recipe, Step
-    from datasets_rl.preprocess.functions import Per
+    from datasets_rl.preprocessing import Recipe, Step
+    from datasets_rl.preprocessing.functions import Per
 
 __all__ = ["BaseDatasetExperienceReplay", "Download"]
 
@@ -350,7 +350,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 episode and with which fields.
             InvalidArgumentError: If arguments exclude each other.
         """
-        from datasets_rl.preprocess.calls import PreprocessArguments
+        from datasets_rl.preprocessing.arguments import PreprocessArguments
 
         if (dest is None) is not in_place:
             given = "neither" if dest is None else "both"
@@ -423,7 +423,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             PreprocessError: If a step fails.
             InvalidArgumentError: If another dataset has the name, or arguments exclude each other.
         """
-        from datasets_rl.preprocess.calls import PreprocessArguments
+        from datasets_rl.preprocessing.arguments import PreprocessArguments
 
         call = PreprocessArguments(fn=recipe, per=per, batched=batched, num_workers=num_workers, num_frames=num_frames)
         return self._derived(call.run(self._path, None, as_=as_, pbar=pbar, max_ram=max_ram, force=force), options)

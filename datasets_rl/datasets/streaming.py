@@ -24,12 +24,12 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from datasets_rl import disk, sources
-from datasets_rl.convert import ConversionJob, convert
+from datasets_rl.build.conversion import ConversionJob, convert
 from datasets_rl.errors import InvalidArgumentError, LockedError
 from datasets_rl.fetch import fetch
-from datasets_rl.fetch.ahead import Prefetcher
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.parallel import CancelToken
+from datasets_rl.fetch.prefetcher import Prefetcher
 from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers.base import Sampler

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from datasets_rl.fetch.asset import Asset
-from datasets_rl.fetch.part import Digest
+from datasets_rl.fetch.partial_download import Digest
 from datasets_rl.fetch.plan import Wanted
 from datasets_rl.fetch.schemes import NotThere
 

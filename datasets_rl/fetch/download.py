@@ -17,7 +17,7 @@ from datasets_rl.fetch import check, plan
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.check import CutShort, WrongBytes
 from datasets_rl.fetch.parallel import CancelToken, Limiter, in_parallel
-from datasets_rl.fetch.part import Digest, PartialDownload, Record, digest_file, read_record
+from datasets_rl.fetch.partial_download import Digest, PartialDownload, Record, digest_file, read_record
 from datasets_rl.fetch.plan import Do
 from datasets_rl.fetch.schemes import Get, NotThere, Remote, scheme_of, shown
 from datasets_rl.progress import Report, report, waiting

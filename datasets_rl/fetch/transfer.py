@@ -26,7 +26,7 @@ from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.check import CutShort, WrongBytes
 from datasets_rl.fetch.pace import TooSlow, watch
 from datasets_rl.fetch.parallel import CancelToken, Limiter, in_parallel
-from datasets_rl.fetch.part import PartialDownload, Record, Span
+from datasets_rl.fetch.partial_download import PartialDownload, Record, Span
 from datasets_rl.fetch.plan import Do
 from datasets_rl.fetch.schemes import NotThere, Remote
 from datasets_rl.progress import Report

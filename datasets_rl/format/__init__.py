@@ -1,6 +1,1 @@
-"""The format on disk (FORMAT.md): writer, reader, verification."""
-
-from datasets_rl.format.reader import StoredDataset
-from datasets_rl.format.writer import DatasetWriter, Written
-
-__all__ = ["DatasetWriter", "StoredDataset", "Written"]
+"""The format on disk, which FORMAT.md describes: schema, manifest, writer, reader, integrity check."""

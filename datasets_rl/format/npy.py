@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.errors import IntegrityError
-from datasets_rl.manifest import StoredFile
+from datasets_rl.format.manifest import StoredFile
 
 __all__ = ["NpyStream", "begun_blocks", "copy_on_write", "expect_random_reads", "file_sha256", "map_npy", "open_npy"]
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from datasets_rl.disk import MANIFEST_FILE, VERSIONS_FOLDER, WORK_FOLDER, identity
 from datasets_rl.errors import DatasetsRLError, IntegrityError, InvalidArgumentError, UnknownKeyError
+from datasets_rl.format.images import ImageColumn
+from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.npy import copy_on_write, map_npy, open_npy
-from datasets_rl.format.pictures import ImageColumn
+from datasets_rl.format.schema import ROWS_FILE, Field, Schema
 from datasets_rl.format.writer import EPISODES_FILE
-from datasets_rl.manifest import Manifest
-from datasets_rl.rows import ROWS_FILE, Field, Schema
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted
 from datasets_rl.ted.steps import next_of
 from datasets_rl.ted.table import EPISODE_DTYPE, EpisodeTable

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.errors import ConversionError, InvalidArgumentError
+from datasets_rl.format.manifest import StoredFile, lacking_fields
 from datasets_rl.format.npy import NpyStream, begun_blocks, file_sha256
-from datasets_rl.manifest import StoredFile, lacking_fields
+from datasets_rl.format.schema import ROWS_FILE, Column, Field, Schema
 from datasets_rl.read.images import header
-from datasets_rl.rows import ROWS_FILE, Column, Field, Schema
 from datasets_rl.ted.episode import DeferredStates, EncodedImages, Episode, TextStates, Values, known_only
-from datasets_rl.ted.episodes import EpisodeBatch
+from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import (
     EPISODE,
     NEXT_DONE,

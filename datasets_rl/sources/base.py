@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from datasets_rl.fetch.asset import Asset
     from datasets_rl.fetch.upstream import Upstream
-    from datasets_rl.rows import Column
+    from datasets_rl.format.schema import Column
     from datasets_rl.ted.episode import DeferredStates, Episode
-    from datasets_rl.ted.episodes import EpisodeBatch
+    from datasets_rl.ted.episode_batch import EpisodeBatch
     from datasets_rl.ted.table import EpisodeTable
 
 __all__ = [

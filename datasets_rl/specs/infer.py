@@ -11,7 +11,7 @@ from tensordict import LazyStackedTensorDict, is_non_tensor, is_tensor_collectio
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError, ManifestError
-from datasets_rl.manifest import Manifest
+from datasets_rl.format.manifest import Manifest
 from datasets_rl.specs.base import TensorSpec
 from datasets_rl.specs.composite import CompositeSpec
 from datasets_rl.specs.discrete import DiscreteTensorSpec

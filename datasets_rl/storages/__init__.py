@@ -6,7 +6,7 @@ from datasets_rl.storages.ensemble import StorageEnsemble
 from datasets_rl.storages.lazy import LazyTensorStorage
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.storages.memmap import LazyMemmapStorage
-from datasets_rl.storages.selection import SubsetStorage
+from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.storages.tensor import TensorStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
 

@@ -13,10 +13,10 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
+from datasets_rl.format.images import ImageColumn
 from datasets_rl.format.npy import expect_random_reads
-from datasets_rl.format.pictures import ImageColumn
 from datasets_rl.format.reader import Items, StoredDataset
-from datasets_rl.rows import ROWS_FILE
+from datasets_rl.format.schema import ROWS_FILE
 from datasets_rl.settings import memory_bytes
 from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import RowViews, nest, spots_of

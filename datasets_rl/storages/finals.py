@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.storages.aliased import AliasedStorage
 from datasets_rl.storages.dataset import DatasetStorage
-from datasets_rl.storages.renamed import AliasedStorage
-from datasets_rl.storages.selection import SubsetStorage
+from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.ted.keys import NEXT_TERMINATED
 
 __all__ = ["FinalUnknown", "check_final_unknown", "select_final_known"]

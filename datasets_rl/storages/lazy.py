@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.rows import WIDE_BYTES
+from datasets_rl.format.schema import WIDE_BYTES
 from datasets_rl.storages.base import Storage, device_of
-from datasets_rl.storages.objects import Objects, as_non_tensor, write_objects
+from datasets_rl.storages.non_tensor import Objects, as_non_tensor, write_objects
 from datasets_rl.storages.packed import RowSlot, RowViews
 from datasets_rl.storages.structure import Structure
 from datasets_rl.storages.tensor import TensorStorage

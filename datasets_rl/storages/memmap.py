@@ -16,7 +16,7 @@ from torch import Tensor
 
 from datasets_rl import disk
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.rows import shorten
+from datasets_rl.format.schema import shorten
 from datasets_rl.storages.lazy import LazyTensorStorage, layout
 from datasets_rl.storages.ledger import Ledger
 from datasets_rl.storages.lock import ProcessLock

@@ -21,7 +21,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from datasets_rl.rows import Field, Schema
+from datasets_rl.format.schema import Field, Schema
 from datasets_rl.ted.keys import NEXT, Key, nested
 
 __all__ = ["RowSlot", "RowViews", "nest", "spots_of", "torch_dtype"]

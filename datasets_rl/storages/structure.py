@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.rows import shorten
+from datasets_rl.format.schema import shorten
 
 __all__ = ["Leaf", "Structure", "leading", "stacked"]
 

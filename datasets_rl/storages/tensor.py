@@ -14,7 +14,7 @@ from torch import Tensor
 
 from datasets_rl.checkpoint import pieces, refuse
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.rows import shorten
+from datasets_rl.format.schema import shorten
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import wrapped
 from datasets_rl.storages.ledger import Ledger, Slots

@@ -9,11 +9,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.storages.aliased import AliasedStorage
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
 from datasets_rl.storages.index import EndKey
-from datasets_rl.storages.renamed import AliasedStorage
-from datasets_rl.storages.selection import SubsetStorage
+from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.ted.keys import MASK, Key
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.trajectories import Trajectories

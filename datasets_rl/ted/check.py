@@ -25,7 +25,7 @@ from datasets_rl.ted.table import EpisodeTable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from datasets_rl.rows import Schema
+    from datasets_rl.format.schema import Schema
     from datasets_rl.ted.keys import Key
 
     Column = Callable[[Key, int, int], NDArray[Any]]

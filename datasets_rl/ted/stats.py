@@ -12,7 +12,7 @@ from datasets_rl.ted.keys import Key, dotted
 from datasets_rl.ted.table import EpisodeTable
 
 if TYPE_CHECKING:
-    from datasets_rl.rows import Column, Schema
+    from datasets_rl.format.schema import Column, Schema
 
 __all__ = ["TOLERANCE", "Moments", "differences", "has_statistics", "of_episodes", "summary"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from datasets_rl.checkpoint import refuse
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
-from datasets_rl.manifest import Manifest
+from datasets_rl.format.manifest import Manifest
 from datasets_rl.specs import TensorSpec
 from datasets_rl.ted.keys import NEXT
 from datasets_rl.transforms._bounds import mapped

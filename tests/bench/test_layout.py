@@ -5,9 +5,10 @@ import pytest
 import torch
 from bench_data import compare
 
-from datasets_rl.format import DatasetWriter, StoredDataset
-from datasets_rl.manifest import Manifest
-from datasets_rl.rows import Column, Schema
+from datasets_rl.format.manifest import Manifest
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Column, Schema
+from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.storages import DatasetStorage
 from datasets_rl.ted.episode import Episode
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from stored_data import FLAGS, write_dataset
 
+from datasets_rl.build.engines.local import Local
 from datasets_rl.datasets.stored import StoredExperienceReplay
-from datasets_rl.engines.local import Local
-from datasets_rl.format import StoredDataset
-from datasets_rl.preprocess import Function, Recipe, preprocess
-from datasets_rl.rows import Column
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Column
+from datasets_rl.preprocessing import Function, Recipe, preprocess
 from datasets_rl.ted.episode import Episode
 
 STEPS = 1000
@@ -151,7 +151,7 @@ PEAK = """
 import sys
 from pathlib import Path
 import torch
-from datasets_rl.preprocess import Function, Recipe, preprocess
+from datasets_rl.preprocessing import Function, Recipe, preprocess
 
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -12,7 +12,7 @@ import datasets_rl.sources.demo
 from datasets_rl import library, sources
 from datasets_rl.cli.commands import download as command
 from datasets_rl.fetch.asset import Asset
-from datasets_rl.manifest import Manifest
+from datasets_rl.format.manifest import Manifest
 from datasets_rl.sources import Selection
 
 RAW = importlib.resources.files(datasets_rl.sources.demo).joinpath("pendulum.hdf5")

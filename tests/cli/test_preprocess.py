@@ -10,8 +10,8 @@ import pytest
 from raw.images import encoded, scene
 from stored_data import FLAGS, Trajectory, write_dataset
 
-from datasets_rl.format import StoredDataset
-from datasets_rl.rows import Column
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Column
 from datasets_rl.ted.episode import EncodedImages
 
 

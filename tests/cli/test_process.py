@@ -19,7 +19,7 @@ import pytest
 from servers import Slow, serve
 
 import datasets_rl.sources.demo
-from datasets_rl.manifest import Manifest
+from datasets_rl.format.manifest import Manifest
 
 HEAVY = ("torch", "tensordict", "h5py", "httpx", "pandas", "sklearn", "minari", "huggingface_hub")
 RAW = importlib.resources.files(datasets_rl.sources.demo).joinpath("pendulum.hdf5")

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from datasets_rl import disk
-from datasets_rl.format import StoredDataset
+from datasets_rl.format.reader import StoredDataset
 
 SCALE = ("-t", "scale_rewards:3")
 

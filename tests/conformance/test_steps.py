@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from raw.images import encoded
 
 from datasets_rl.format import pictures as pictures_module
-from datasets_rl.format.pictures import EncodedColumn
-from datasets_rl.preprocess.functions import joined
-from datasets_rl.preprocess.naming import make
-from datasets_rl.preprocess.recipe import Recipe
-from datasets_rl.preprocess.steps import known
-from datasets_rl.preprocess.tensors import apart
-from datasets_rl.preprocess.transforms import transforms
-from datasets_rl.ted.episodes import EpisodeBatch
+from datasets_rl.format.images import EncodedColumn
+from datasets_rl.preprocessing.functions import joined
+from datasets_rl.preprocessing.naming import make
+from datasets_rl.preprocessing.recipe import Recipe
+from datasets_rl.preprocessing.steps import known
+from datasets_rl.preprocessing.tensors import apart
+from datasets_rl.preprocessing.transforms import transforms
+from datasets_rl.ted.episode_batch import EpisodeBatch
 
 PIXELS = ("pixels",)
 STATES = {

@@ -12,7 +12,7 @@ from stored_data import Model, plain, trajectory, write_dataset
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages import DatasetStorage
-from datasets_rl.storages.selection import SubsetStorage
+from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
 
 LENGTHS = (3, 1, 5)

@@ -21,7 +21,7 @@ from datasets_rl.errors import (
     UnknownIdError,
     UnknownKeyError,
 )
-from datasets_rl.manifest import Manifest
+from datasets_rl.format.manifest import Manifest
 from datasets_rl.samplers import RandomSampler, SliceSampler
 from datasets_rl.sources.demo import __file__ as demo_folder
 

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import datasets_rl
-from datasets_rl.preprocess.naming import described
-from datasets_rl.preprocess.recipe import Recipe, shipped
-from datasets_rl.preprocess.steps import known
+from datasets_rl.preprocessing.naming import described
+from datasets_rl.preprocessing.recipe import Recipe, shipped
+from datasets_rl.preprocessing.steps import known
 
 PAGE = (Path(datasets_rl.__file__).parents[1] / "docs" / "preprocess.md").read_text(encoding="utf-8")
 

@@ -15,7 +15,7 @@ def lives(tmp_path, *, old):
     done = subprocess.run(
         [
             sys.executable,
-            Path(__file__).with_name("checkpoint_killer.py"),
+            Path(__file__).with_name("checkpoint_crashes.py"),
             json.dumps({"folder": str(tmp_path / "checkpoint"), "old": old}),
         ],
         capture_output=True,

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl import store
-from datasets_rl.format import StoredDataset
+from datasets_rl.format.reader import StoredDataset
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL"),

@@ -18,7 +18,7 @@ from servers import File, IgnoresIfRange, Slow, Stall, serve
 
 from datasets_rl.errors import DiskFullError
 from datasets_rl.fetch import Asset, fetch
-from datasets_rl.fetch.part import PartialDownload
+from datasets_rl.fetch.partial_download import PartialDownload
 from datasets_rl.settings import Settings
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and limits of POSIX")

@@ -14,7 +14,7 @@ from servers import Cut, File, HidesLength, InTurn, LiesAboutLength, Resets, Slo
 
 from datasets_rl import library
 from datasets_rl.cli.app import main
-from datasets_rl.format import StoredDataset
+from datasets_rl.format.reader import StoredDataset
 
 NAME = "bullet-maze2d-open-v0"  # neither digest nor sizes are known of it, so that any file may stand for it
 UPSTREAM = "/bullet/bullet-maze2d-open-sparse.hdf5"

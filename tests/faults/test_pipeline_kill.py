@@ -33,7 +33,7 @@ def killed(tmp_path, *, options, keep=False, steps=1, random=0, name=f"d4rl/{NAM
     task = {"id": name, "root": str(root), "options": options, "keep": keep, "steps": steps, "random": random}
     task |= {"small": small or {}, "jobs": jobs, "part": part}
     done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("killer.py"), json.dumps(task)],
+        [sys.executable, Path(__file__).with_name("download_crashes.py"), json.dumps(task)],
         capture_output=True,
         text=True,
         check=False,

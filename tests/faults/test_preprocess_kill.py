@@ -17,7 +17,11 @@ def killed(tmp_path, **task):
     given = [trajectory(2 + number % 5, seed=number, known=bool(number % 3)) for number in range(24)]
     write_dataset(folder, given, columns(), id="toy/small/data")
     done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("preprocess_killer.py"), json.dumps({"folder": str(folder), **task})],
+        [
+            sys.executable,
+            Path(__file__).with_name("preprocess_crashes.py"),
+            json.dumps({"folder": str(folder), **task}),
+        ],
         capture_output=True,
         text=True,
         check=False,

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
 
 def trials(count, seed):
     plan = json.dumps({"trials": count, "seed": seed})
-    program = Path(__file__).with_name("writer_killer.py")
+    program = Path(__file__).with_name("writer_crashes.py")
     done = subprocess.run([sys.executable, program, plan], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not done.stderr

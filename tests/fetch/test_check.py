@@ -8,7 +8,7 @@ import pytest
 
 from datasets_rl.fetch import Asset
 from datasets_rl.fetch.check import compare, look, wanted
-from datasets_rl.fetch.part import Digest
+from datasets_rl.fetch.partial_download import Digest
 from datasets_rl.fetch.plan import Wanted
 
 HDF5 = Asset(("x",), "a.hdf5", magic=b"\x89HDF\r\n\x1a\n", kind="HDF5")

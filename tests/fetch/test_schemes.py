@@ -11,7 +11,7 @@ from servers import File, Redirect, Status, serve
 
 from datasets_rl.errors import FetchError, IntegrityError, InvalidArgumentError
 from datasets_rl.fetch import schemes
-from datasets_rl.fetch.part import PartialDownload
+from datasets_rl.fetch.partial_download import PartialDownload
 from datasets_rl.fetch.plan import Wanted
 from datasets_rl.fetch.schemes import NotThere, scheme_of
 

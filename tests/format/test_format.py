@@ -11,9 +11,10 @@ import pytest
 from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, UnknownKeyError
-from datasets_rl.format import DatasetWriter, StoredDataset
-from datasets_rl.format.verify import check_files
-from datasets_rl.rows import WIDE_BYTES, Column
+from datasets_rl.format.integrity import check_files
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import WIDE_BYTES, Column
+from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.storages import DatasetStorage
 from datasets_rl.ted.episode import Episode
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from stored_data import trajectory, write_dataset
 
-from datasets_rl.format import StoredDataset
 from datasets_rl.format.npy import NpyStream
+from datasets_rl.format.reader import StoredDataset
 from datasets_rl.storages import DatasetStorage
 
 BYTES = 400 << 30

@@ -7,9 +7,10 @@ import pytest
 from stored_data import Model, columns, trajectory, write_dataset
 
 from datasets_rl.errors import ConversionError, InvalidArgumentError
-from datasets_rl.format import DatasetWriter, writer
+from datasets_rl.format import writer
 from datasets_rl.format.npy import file_sha256
-from datasets_rl.rows import Column
+from datasets_rl.format.schema import Column
+from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.stats import Moments
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 from stored_data import FLAGS, Trajectory
 
-from datasets_rl.rows import WIDE_BYTES, Column
+from datasets_rl.format.schema import WIDE_BYTES, Column
 
 __all__ = ["Data", "datasets", "indices"]
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from property.strategies import Data, datasets, indices
 from stored_data import Model, plain, write_dataset
 
-from datasets_rl.format import StoredDataset, writer
-from datasets_rl.format.verify import check_files
-from datasets_rl.rows import WIDE_BYTES
+from datasets_rl.format import writer
+from datasets_rl.format.integrity import check_files
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import WIDE_BYTES
 from datasets_rl.storages import DatasetStorage
 from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.keys import dotted

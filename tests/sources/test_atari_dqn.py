@@ -17,9 +17,9 @@ from upstreams import bucket
 
 from datasets_rl import AtariDQNExperienceReplay, CatFrames, Selection, library, verification
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
+from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.manifest import Manifest
 from datasets_rl.samplers import SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement
 from datasets_rl.settings import Settings
 from datasets_rl.sources import find

@@ -11,7 +11,7 @@ from stored_data import columns, trajectory, write_dataset
 from tensordict import TensorDict
 
 from datasets_rl.errors import InvalidArgumentError, ManifestError
-from datasets_rl.rows import Column
+from datasets_rl.format.schema import Column
 from datasets_rl.specs import (
     CompositeSpec,
     DiscreteTensorSpec,

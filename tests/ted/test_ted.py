@@ -10,9 +10,9 @@ from stored_data import Trajectory, columns, trajectory, write_dataset
 
 from datasets_rl import library, verify
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.preprocess import Recipe
-from datasets_rl.preprocess.run import preprocess
-from datasets_rl.rows import Column
+from datasets_rl.format.schema import Column
+from datasets_rl.preprocessing import Recipe
+from datasets_rl.preprocessing.run import preprocess
 from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import as_key, dotted

@@ -45,8 +45,8 @@ from datasets_rl import (
     split_trajectories,
     step_mdp,
 )
-from datasets_rl.manifest import Manifest
-from datasets_rl.rows import Schema
+from datasets_rl.format.manifest import Manifest
+from datasets_rl.format.schema import Schema
 from datasets_rl.specs import (
     BoundedTensorSpec,
     CompositeSpec,

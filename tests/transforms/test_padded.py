@@ -23,7 +23,7 @@ from datasets_rl import (
     open_dataset,
     split_trajectories,
 )
-from datasets_rl.preprocess import Recipe
+from datasets_rl.preprocessing import Recipe
 
 NEEDS_TORCHRL = pytest.mark.skipif(importlib.util.find_spec("torchrl") is None, reason="torchrl is not installed")
 SAMPLERS = [SliceSampler, SliceSamplerWithoutReplacement]

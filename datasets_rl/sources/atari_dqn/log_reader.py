@@ -35,8 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.format.schema import Column
 from datasets_rl.read.gz import GzipNpy
-from datasets_rl.rows import Column
 from datasets_rl.sources.base import Decision, EpisodeReader
 from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION

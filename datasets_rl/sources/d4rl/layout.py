@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Hdf5Array
-from datasets_rl.rows import Column
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_REWARD, OBSERVATION, Key, dotted
 
 __all__ = ["COLUMN_OF", "FLAGS", "WIDENED", "ColumnSlice", "Layout", "explicit", "layout"]

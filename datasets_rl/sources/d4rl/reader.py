@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Block, Hdf5File
-from datasets_rl.rows import Column
 from datasets_rl.sources.base import Decision, EpisodeReader
 from datasets_rl.sources.d4rl.layout import FLAGS, WIDENED, ColumnSlice, explicit, layout
 from datasets_rl.sources.seams import differences

@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.format.schema import Column
 from datasets_rl.read import npy, zips
 from datasets_rl.read.archive import Member, members_of_part
 from datasets_rl.read.npz import NpzFile
 from datasets_rl.read.pickles import load_npy
 from datasets_rl.read.streams import AGAIN, Joined, fill, unlike
-from datasets_rl.rows import Column
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.format.schema import Column
 from datasets_rl.read.streams import listed
-from datasets_rl.rows import Column
 from datasets_rl.sources.local.description import Description, Field
 from datasets_rl.sources.local.files import Array, ArrayFile
 from datasets_rl.ted.keys import (

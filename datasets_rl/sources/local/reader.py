@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.format.schema import Column
 from datasets_rl.read.streams import listed
-from datasets_rl.rows import Column
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader
 from datasets_rl.sources.local.description import FILE, Description, Field, no_choice
 from datasets_rl.sources.local.files import ArrayFile, Rows, open_arrays

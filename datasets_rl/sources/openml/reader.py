@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.format.schema import Column
 from datasets_rl.read.arff import ArffFile, Rows
-from datasets_rl.rows import Column
 from datasets_rl.sources.base import Decision, EpisodeReader
-from datasets_rl.ted.episodes import EpisodeBatch
+from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Block, Hdf5Array, Hdf5File
-from datasets_rl.rows import Column
 from datasets_rl.sources.base import NO_TRANSITION, Decision, EpisodeReader, Selection
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import ACTION, EPISODE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, OBSERVATION, Key, dotted

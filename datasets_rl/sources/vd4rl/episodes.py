@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets_rl.format.schema import Column
 from datasets_rl.read.npz import NpzFile
-from datasets_rl.rows import Column
 from datasets_rl.sources.vd4rl.rows import BLOCK_BYTES, PIXELS, USUAL_ROWS, Marks, RowReader, described
 from datasets_rl.ted.episode import Episode
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets_rl.format.schema import Column
 from datasets_rl.read.hdf5 import Hdf5File
-from datasets_rl.rows import Column
 from datasets_rl.sources.vd4rl.rows import BLOCK_BYTES, Marks, RowReader, described
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.keys import Key

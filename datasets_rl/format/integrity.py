@@ -1,0 +1,131 @@
+"""Are the files of a dataset, its manifest included, still the ones that were written?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from datasets_rl.errors import IntegrityError
+from datasets_rl.format.manifest import KNOWN_KEYS, MANIFEST_FILE, Manifest, digest_of, read_document
+from datasets_rl.format.npy import file_sha256
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import ROWS_FILE
+from datasets_rl.format.writer import EPISODES_FILE
+from datasets_rl.progress import Report
+from datasets_rl.ted.check import Problems
+from datasets_rl.ted.stats import differences
+
+__all__ = ["check_content", "check_files", "check_manifest"]
+
+
+def check_manifest(folder: Path) -> Problems:
+    """Compare the manifest with the digest that it states.
+
+    Returns:
+        The difference; or a remark that it states none, as manifests of earlier versions do.
+
+    Raises:
+        NotADatasetError: If the folder has no manifest.
+        ManifestError: If the manifest cannot be trusted.
+    """
+    findings = Problems()
+    document = read_document(folder)
+    Manifest.from_json(document, where=str(folder / MANIFEST_FILE))
+    stated = document.get("digest")
+    if stated is not None:
+        if stated != (digest := digest_of(document)):
+            findings.problems.append(
+                f"{MANIFEST_FILE} has the digest {digest[:12]}... and states {str(stated)[:12]}...: a value in it "
+                "changed after it was written"
+            )
+    elif unknown := sorted(document.keys() - KNOWN_KEYS):
+        # A manifest without a digest is of an earlier version, which wrote no key that is unknown today.
+        findings.problems.append(f"{MANIFEST_FILE} has no digest and the unknown keys {', '.join(unknown)}")
+    else:
+        findings.remarks.append(
+            f"{MANIFEST_FILE} has no digest: it was written before manifests had digests, and nothing vouches for it"
+        )
+    return findings
+
+
+def check_content(stored: StoredDataset) -> Iterator[str]:
+    """Recompute what the manifest states and the dataset's own files determine, and yield what differs.
+
+    Those are the statistics, the number of final observations that are unknown, the dtype and shape of the specs, and
+    which files there are. Opening has compared steps, episodes and schema with the headers of the files.
+    """
+    manifest = stored.manifest
+    unknown = int((~stored.episodes["final_known"]).sum())
+    if manifest.final_unknown != unknown:
+        yield f"final_unknown is {manifest.final_unknown:,}; the episode table has {unknown:,} such episodes"
+    fields = {field.name: field for field in stored.schema}
+    for name in sorted(fields.keys() ^ manifest.specs.keys()):
+        yield f"specs.{name} is missing" if name in fields else f"specs.{name} is of no field of the schema"
+    for name, field in fields.items():
+        spec = manifest.specs.get(name, {})
+        expected = {"dtype": (field.read_as or field.dtype).name, "shape": list(field.shape)}
+        for what, value in expected.items():
+            if isinstance(spec, dict) and name in manifest.specs and spec.get(what) != value:
+                yield f"specs.{name}.{what} is {spec.get(what)!s:.60}; the field has {value}"
+    yield from differences(manifest.statistics, stored.schema, stored.episodes, stored.column)
+    arrays = [one["file"] for one in manifest.metadata.values() if isinstance(one, dict) and "file" in one]
+    texts = [field.texts_file for field in stored.schema if field.text]
+    needed = {ROWS_FILE, EPISODES_FILE, *arrays, *texts, *(name for field in stored.schema for name in field.arrays)}
+    needed |= {"final.npy"} if any(field.carried and not field.wide for field in stored.schema) else set()
+    for path in sorted(needed ^ {entry.path for entry in manifest.files}):
+        yield (
+            f"{path} is not among the files" if path in needed else f"{path} holds nothing that the manifest describes"
+        )
+
+
+def check_files(folder: Path, report: Report) -> list[str]:
+    """Compare every file with its size and digest in the manifest, and every header with the schema.
+
+    Args:
+        folder: The dataset.
+        report: Called with each number of further bytes.
+
+    Returns:
+        Every difference; empty if there is none.
+
+    Raises:
+        NotADatasetError: If the folder has no manifest.
+        ManifestError: If the manifest cannot be trusted.
+    """
+    folder = folder.resolve()
+    manifest = Manifest.read(folder)
+    problems: list[str] = []
+    for entry in manifest.files:
+        path = folder / entry.path
+        if path.is_symlink() or not path.is_file():
+            problems.append(f"{entry.path} is missing")
+            continue
+        size = path.stat().st_size
+        if size != entry.bytes:
+            problems.append(f"{entry.path} is {size:,} bytes; expected {entry.bytes:,}")
+        elif (digest := file_sha256(path)) != entry.sha256:
+            problems.append(f"{entry.path} has sha256 {digest[:12]}...; expected {entry.sha256[:12]}...")
+        report(size)
+    listed = {entry.path for entry in manifest.files} | {MANIFEST_FILE}
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    problems += [f"{path} is not in the manifest" for path in sorted(found - listed)]
+    return problems or _header_faults(folder)
+
+
+def _header_faults(folder: Path) -> list[str]:
+    problems: list[str] = []
+    try:
+        stored = StoredDataset(folder)
+    except IntegrityError as error:
+        return list(error.problems)
+    wanted = {ROWS_FILE, *(name for field in stored.schema for name in field.arrays)}
+    for name in sorted(wanted):
+        try:
+            stored.map(name)
+        except IntegrityError as error:
+            problems += error.problems
+    try:
+        _ = stored.episodes
+    except IntegrityError as error:
+        problems += error.problems
+    return problems

@@ -1,8 +1,0 @@
-"""Dataset to dataset, once: recipes of steps, and where they run."""
-
-from datasets_rl.preprocess.base import Step
-from datasets_rl.preprocess.functions import Function
-from datasets_rl.preprocess.recipe import Recipe
-from datasets_rl.preprocess.run import Preview, preprocess, preview, result_folder, undo
-
-__all__ = ["Function", "Preview", "Recipe", "Step", "preprocess", "preview", "result_folder", "undo"]

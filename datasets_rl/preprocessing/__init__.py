@@ -1,0 +1,8 @@
+"""Dataset to dataset, once: recipes of steps, and where they run."""
+
+from datasets_rl.preprocessing.base import Step
+from datasets_rl.preprocessing.functions import Function
+from datasets_rl.preprocessing.recipe import Recipe
+from datasets_rl.preprocessing.run import Preview, preprocess, preview, result_folder, undo
+
+__all__ = ["Function", "Preview", "Recipe", "Step", "preprocess", "preview", "result_folder", "undo"]

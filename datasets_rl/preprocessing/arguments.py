@@ -1,0 +1,169 @@
+"""The arguments of `BaseDatasetExperienceReplay.preprocess`, which are the reference's, as a recipe and an engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from datasets_rl.build.engines import Engine, Make, Wait
+from datasets_rl.build.engines.local import Local
+from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.manifest import Manifest
+from datasets_rl.preprocessing.base import Step
+from datasets_rl.preprocessing.functions import Function, Per
+from datasets_rl.preprocessing.recipe import Recipe
+from datasets_rl.preprocessing.run import preprocess
+from datasets_rl.progress import Report
+from datasets_rl.settings import Settings
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["PreprocessArguments"]
+
+_START_METHODS = {None, "fork", "spawn", "forkserver"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessArguments:
+    """One call, as it was written."""
+
+    fn: Any
+    dim: int = 0
+    num_workers: int | None = None
+    chunksize: int | None = None
+    num_chunks: int | None = None
+    pool: Any = None
+    generator: torch.Generator | None = None
+    max_tasks_per_child: int | None = None
+    worker_threads: int = 1
+    index_with_generator: bool = False
+    mp_start_method: str | None = None
+    num_frames: int | None = None
+    batched: bool = False
+    per: Per | None = None
+
+    def run(
+        self,
+        folder: Path,
+        dest: Path | None,
+        *,
+        as_: str = "",
+        in_place: bool = False,
+        pbar: bool,
+        max_ram: int | None,
+        force: bool,
+    ) -> Path:
+        """Preprocess the dataset in a folder; see `datasets_rl.preprocessing.preprocess`.
+
+        Returns:
+            The folder of the result.
+
+        Raises:
+            InvalidArgumentError: If arguments exclude each other, or have no meaning; all such at once.
+        """
+        self._check()
+        steps = Manifest.read(folder).steps if self.num_frames is None else self.num_frames
+        settings = Settings.from_env()
+        return preprocess(
+            folder,
+            self._recipe(steps),
+            dest=dest,
+            as_=as_,
+            in_place=in_place,
+            num_frames=self.num_frames,
+            jobs=1 if self.num_workers == 0 else self.num_workers,
+            max_ram=max_ram,
+            engine=self._engine(),
+            force=force,
+            seed=0 if self.generator is None else int(torch.randint(1 << 62, (1,), generator=self.generator)),
+            threads=self.worker_threads,
+            settings=replace(settings, progress=settings.progress and pbar),
+        )
+
+    def _check(self) -> None:
+        problems = []
+        if self.dim != 0:
+            problems.append(f"dim is {self.dim}; a dataset has one axis, 0")
+        if self.chunksize is not None and self.num_chunks is not None:
+            problems.append("chunksize and num_chunks exclude each other")
+        counts = {
+            "num_workers": (self.num_workers, 0),
+            "chunksize": (self.chunksize, 0),
+            "num_chunks": (self.num_chunks, 1),
+            "worker_threads": (self.worker_threads, 1),
+        }
+        problems += [
+            f"{name} is {value}; expected at least {least}"
+            for name, (value, least) in counts.items()
+            if value is not None and value < least
+        ]
+        if self.pool is not None and not (self.num_workers is None and self.max_tasks_per_child is None):
+            problems.append("a pool has processes of its own: num_workers and max_tasks_per_child have no meaning")
+        if self.per in {"step", "episode"} and (self.chunksize or self.num_chunks):
+            problems.append(f"per is {self.per!r}; chunksize and num_chunks are for functions of a batch")
+        if self.chunksize == 0 and (self.batched or self.per in {"batch", "episode"}):
+            problems.append("chunksize is 0, which gives single steps; batched and per say otherwise")
+        if self.mp_start_method not in _START_METHODS:
+            problems.append(f"mp_start_method is {self.mp_start_method!r}; expected 'fork', 'spawn' or 'forkserver'")
+        if self._given and (self.batched or self.per or self.chunksize or self.num_chunks):
+            problems.append(
+                "a recipe says itself what its steps take: batched, per, chunksize and num_chunks have no meaning"
+            )
+        if self.batched and self.per not in {None, "batch"}:
+            problems.append(f"batched is True and per is {self.per!r}")
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
+
+    @cached_property
+    def _given(self) -> Recipe | None:
+        """What was given, where that is a recipe or a step, and not a function."""
+        if isinstance(self.fn, str):
+            return Recipe.of(self.fn)
+        step = isinstance(self.fn, Step) or (isinstance(self.fn, type) and issubclass(self.fn, Step))
+        return Recipe([self.fn]) if step else self.fn if isinstance(self.fn, Recipe) else None
+
+    def _recipe(self, steps: int) -> Recipe:
+        if given := self._given:
+            return given
+        most = self.chunksize or 0 if self.num_chunks is None else -(-steps // self.num_chunks)
+        if not (self.per or self.batched or most):
+            return Recipe([self.fn], getattr(self.fn, "__qualname__", ""))
+        per: Per = self.per or "batch"
+        return Recipe([Function(self.fn, per, most if per == "batch" else 0)], getattr(self.fn, "__qualname__", ""))
+
+    def _engine(self) -> Engine | None:
+        if self.pool is not None:
+            return _Pool(self.pool)
+        if self.num_workers in {None, 0, 1}:
+            return None
+        return Local(self.num_workers, threads=self.worker_threads, tasks_of_one=self.max_tasks_per_child)
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Makes parts in a pool of processes of the caller's."""
+
+    pool: Any
+
+    @property
+    def room(self) -> int:
+        """How many parts there should be at once; a pool does not say how many processes it has."""
+        return 2 * (os.cpu_count() or 1)
+
+    def begin(self, make: Make, task: Mapping[str, Any], report: Report) -> Wait:  # noqa: ARG002 -- a pool tells of no steps
+        """Let the pool make a part."""
+        wait: Wait = self.pool.apply_async(make, (task, Report())).get
+        return wait
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        """Leave the pool to the caller."""

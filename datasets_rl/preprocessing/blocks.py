@@ -1,0 +1,66 @@
+"""A stored dataset as blocks of whole episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from datasets_rl.format.images import ImageColumn
+from datasets_rl.format.reader import Items, StoredDataset
+from datasets_rl.format.schema import Schema
+from datasets_rl.ted.episode_batch import EpisodeBatch
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
+
+__all__ = ["block_of", "blocks", "step_bytes", "whole_episodes"]
+
+
+def step_bytes(schema: Schema) -> int:
+    """Return the bytes of one step in memory, pictures decoded."""
+    return schema.record_bytes + sum(field.step_bytes for field in schema.wide)
+
+
+def whole_episodes(lengths: np.ndarray, most: int) -> list[tuple[int, int]]:
+    """Cut E episodes into runs of about `most` steps: (first, behind the last); a run has one at least."""
+    starts = np.cumsum(lengths) - lengths
+    cuts = np.flatnonzero(np.diff(starts // max(most, 1), prepend=-1))
+    return list(pairwise([*cuts.tolist(), len(lengths)]))
+
+
+def block_of(stored: StoredDataset, first: int, behind: int) -> EpisodeBatch:
+    """Return some episodes of a dataset, [first, behind): views of its files; encoded pictures stay so."""
+    table = stored.episodes
+    rows = slice(int(table.starts[first]), int(table.stops[behind - 1]))
+    own = {EPISODE, NEXT_DONE}
+    fields = [field for field in stored.schema if field.key not in own]
+    arrays = {field.key: _column(stored, field.key, rows) for field in fields}
+    carried = [field.key for field in fields if field.carried]
+    facts = [name for name in table.names if name not in {"start", "length", "return", "final_known"}]
+    return EpisodeBatch(
+        lengths=np.array(table.lengths[first:behind]),
+        steps={key: values for key, values in arrays.items() if key not in carried},
+        states={key: arrays[key] for key in carried},
+        finals={key: _span(stored.finals(key), first, behind) for key in carried},
+        known=table["final_known"][first:behind],
+        facts={name: table[name][first:behind] for name in facts},
+        words={field.key: stored.texts(field.key) for field in fields if field.text},
+        numbers=np.arange(first, behind),
+    )
+
+
+def _column(stored: StoredDataset, key: Key, rows: slice) -> Any:
+    if stored.schema[key].encoded:
+        return _span(stored.items(key), rows.start, rows.stop)
+    return stored.column(key, rows.start, rows.stop)
+
+
+def _span(items: Items, start: int, stop: int) -> Any:
+    return items.undecoded(start, stop) if isinstance(items, ImageColumn) else items[start:stop]
+
+
+def blocks(stored: StoredDataset, first: int, behind: int, most: int) -> Iterator[EpisodeBatch]:
+    """Yield the episodes [first, behind) in blocks of about `most` steps."""
+    for start, stop in whole_episodes(stored.episodes.lengths[first:behind], most):
+        yield block_of(stored, first + start, first + stop)

@@ -1,0 +1,81 @@
+"""Parts made in other processes of this machine: what comes back, in which order, and what becomes of those that die."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from datasets_rl.build.engines import WorkerDiedError
+from datasets_rl.build.engines.local import Local
+from datasets_rl.errors import ConversionError
+from datasets_rl.progress import Report
+
+
+def answer(task, report):
+    """Do what the task says; other processes import this module for it."""
+    if "exit" in task:
+        os._exit(task["exit"])
+    if "problems" in task:
+        raise ConversionError("toy/data", task["problems"], hint="give another file")
+    print("a library prints")
+    for steps in task.get("steps", []):
+        report._told = 0.0  # as if it were long ago
+        report(steps)
+    return {"process": os.getpid(), "task": task}
+
+
+class Counting(Report):
+    def __init__(self):
+        self.heard = []
+
+    def __call__(self, units):
+        self.heard.append(units)
+
+
+def test_what_is_said_comes_back_whatever_is_printed_and_steps_are_heard_of_before():
+    report = Counting()
+    with Local(1) as engine:
+        said = engine.begin(answer, {"steps": [3, 4], "name": "ö\n"}, report)()
+
+    assert said["task"] == {"steps": [3, 4], "name": "ö\n"}
+    assert said["process"] != os.getpid()
+    assert report.heard == [3, 4]
+
+
+def test_an_error_comes_back_whole_and_its_process_goes_on():
+    with Local(1) as engine:
+        waits = [engine.begin(answer, task, Report()) for task in ({}, {"problems": ["a", "b"]}, {})]
+        first = waits[0]()
+        with pytest.raises(ConversionError) as raised:
+            waits[1]()
+        assert waits[2]()["process"] == first["process"]
+
+    assert (raised.value.what, raised.value.problems) == ("toy/data", ("a", "b"))
+    assert raised.value.hint == "give another file"
+
+
+def test_a_process_that_dies_loses_its_part_alone():
+    with Local(1) as engine:
+        waits = [engine.begin(answer, task, Report()) for task in ({"exit": 3}, {})]
+        with pytest.raises(WorkerDiedError, match="ended with 3"):
+            waits[0]()
+        assert waits[1]()["task"] == {}
+
+
+def test_a_process_is_replaced_after_some_parts():
+    with Local(1, tasks_of_one=2) as engine:
+        waits = [engine.begin(answer, {}, Report()) for _ in range(4)]
+        processes = [wait()["process"] for wait in waits]
+
+    assert processes[0] == processes[1] != processes[2] == processes[3]
+
+
+def test_what_was_begun_ends_with_the_engine():
+    with Local(2) as engine:
+        for _ in range(4):
+            engine.begin(answer, {}, Report())
+
+    assert [worker._process.poll() is None for worker in engine._workers] == [False] * len(engine._workers)
+    assert not [one for one in threading.enumerate() if one.name.startswith("rlds-part")]

@@ -1,0 +1,138 @@
+"""Several datasets that become one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from stored_data import Model, columns, trajectory, write_dataset
+
+from datasets_rl.errors import InvalidArgumentError, PreprocessError
+from datasets_rl.format.integrity import check_files
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Column
+from datasets_rl.preprocessing import Recipe, preprocess, preview
+from datasets_rl.progress import Report
+from datasets_rl.ted.check import check_rules
+
+LENGTHS = (((3, True), (2, False)), ((4, True),), ((1, False), (5, True)))
+
+
+@pytest.fixture
+def given():
+    return [
+        [trajectory(steps, seed=10 * number + at, known=known) for at, (steps, known) in enumerate(several)]
+        for number, several in enumerate(LENGTHS)
+    ]
+
+
+@pytest.fixture
+def folders(given, tmp_path):
+    return [
+        write_dataset(tmp_path / name / "data", one, columns(), id=f"{name}/data", metadata={"seed": number}).folder
+        for number, (name, one) in enumerate(zip("abc", given, strict=True))
+    ]
+
+
+def strict(folder):
+    stored = StoredDataset(folder)
+    assert not check_files(folder, Report())
+    assert not check_rules(stored.schema, stored.episodes, stored.column).problems
+    return stored
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_several_become_one_that_says_which_each_step_is_from(folders, given, tmp_path, parts):
+    made = strict(preprocess(folders, Recipe.inline(["scale_rewards:2"]), dest=tmp_path / "all", num_parts=parts))
+
+    model = Model([one for several in given for one in several])
+    assert made.column(("dataset",)).tolist() == [0] * 5 + [1] * 4 + [2] * 6
+    for key in (("observation",), ("next", "observation"), ("action",)):
+        assert np.array_equal(made.column(key), model.column(key))
+    assert np.array_equal(made.column(("next", "reward")), model.column(("next", "reward")) * 2)
+    assert made.episodes.lengths.tolist() == [3, 2, 4, 1, 5]
+    assert made.episodes["final_known"].tolist() == [True, False, True, False, True]
+    assert made.episodes["source"].tolist() == [0, 1, 0, 0, 1]
+
+
+def test_what_is_known_of_all_is_kept_with_where_it_came_from(folders, tmp_path):
+    preprocess(folders[0], Recipe.inline(["normalise"]), in_place=True)
+    made = strict(preprocess(folders, Recipe.inline(["keep_episodes:1:4"]), dest=tmp_path / "all"))
+
+    manifest = made.manifest
+    assert manifest.id == "a/data + b/data + c/data"
+    assert manifest.episodes == 3
+    assert [one["id"] for one in manifest.history[0]["merged"]] == ["a/data", "b/data", "c/data"]
+    assert manifest.history[0]["merged"][0]["history"][0]["recipe"]["steps"] == [{"use": "normalise"}]
+    assert manifest.history[1]["of"]["episodes"] == 5
+    assert [manifest.metadata[f"{number}/seed"] for number in range(3)] == [0, 1, 2]
+    learned = StoredDataset(folders[0]).manifest.metadata["preprocess/0/0.normalise/observation/scale"]["file"]
+    kept = manifest.metadata["0/preprocess/0/0.normalise/observation/scale"]["file"]
+    assert np.array_equal(np.load(made.folder / kept), np.load(folders[0] / learned))
+
+
+def test_a_merge_is_found_again_and_learns_from_all(folders, tmp_path):
+    recipe = Recipe.inline(["keep_top_returns:20"])
+    folder = preprocess(folders, recipe, dest=tmp_path / "all")
+    wanted = max(float(StoredDataset(one).episodes["return"].max()) for one in folders)
+    assert strict(folder).episodes["return"].tolist() == pytest.approx([wanted])
+
+    written = (folder / "manifest.json").stat().st_mtime_ns
+    assert preview(folders, recipe, dest=folder).present
+    preprocess(folders, Recipe.inline(["keep_top_returns:20"]), dest=folder)
+    assert (folder / "manifest.json").stat().st_mtime_ns == written
+    preprocess(folders[:2], recipe, dest=folder, force=True)
+    assert (folder / "manifest.json").stat().st_mtime_ns != written
+
+
+def test_processes_merge_as_one_does(folders, tmp_path):
+    recipe = Recipe.inline(["cast:float16,observation"])
+    one, two = (preprocess(folders, recipe, dest=tmp_path / f"{n}", num_parts=3, jobs=n) for n in (1, 2))
+
+    assert strict(one).manifest.files == strict(two).manifest.files
+
+
+def test_fields_that_differ_are_named_key_by_key(folders, tmp_path):
+    more = [Column(("reading",), np.dtype("i4"), (2,))]
+    other = trajectory(3)
+    steps = {key: values if values.dtype == bool else values.astype(np.float64) for key, values in other.steps.items()}
+    steps["reading",] = np.ones((3, 2), np.int32)
+    other = type(other)(steps, {("observation",): other.states["observation",].astype(np.float64)})
+    odd = write_dataset(tmp_path / "d" / "data", [other], [*columns(dtype=np.float64), *more], id="d/data").folder
+
+    with pytest.raises(
+        InvalidArgumentError,
+        match=r"observation is float32 \[3\] in a/data, float64 \[3\] in d/data; .*reading is not there in a/data, int32 \[2\] in d/data",
+    ):
+        preprocess([folders[0], odd], Recipe.inline(["scale_rewards"]), dest=tmp_path / "all")
+    assert not (tmp_path / "all").exists()
+    alike = Recipe.inline(["select:observation,action,dataset", "cast:float32"])
+    assert len(strict(preprocess([folders[0], odd], alike, dest=tmp_path / "all"))) == 8
+
+
+def test_a_merge_of_a_merge_does_not_lose_where_steps_are_from(folders, tmp_path):
+    recipe = Recipe.inline(["scale_rewards:2"])
+    both = preprocess(folders[:2], recipe, dest=tmp_path / "both")
+
+    with pytest.raises(InvalidArgumentError, match=f"{both} has a field dataset already") as raised:
+        preprocess([both, folders[2]], recipe, dest=tmp_path / "all")
+    assert "exclude:dataset" in raised.value.hint
+    assert not (tmp_path / "all").exists()
+    plain = preprocess(both, Recipe.inline(["exclude:dataset"]), dest=tmp_path / "plain")
+    made = strict(preprocess([plain, folders[2]], recipe, dest=tmp_path / "all"))
+    assert made.column(("dataset",)).tolist() == [0] * 9 + [1] * 6
+
+
+def test_a_merge_needs_a_place_and_something_that_is_left(folders, tmp_path):
+    with pytest.raises(InvalidArgumentError, match="3 datasets become one, and it has no place"):
+        preprocess(folders, Recipe.inline(["scale_rewards"]), in_place=True)
+    with pytest.raises(PreprocessError, match=r"of the 15 steps of a/data \+ b/data.*: 0 of 5 epi"):
+        preprocess(folders, Recipe.inline(["keep_lengths:6"]), dest=tmp_path / "all")
+    made = strict(preprocess(folders, Recipe.inline(["keep_lengths:5"]), dest=tmp_path / "all"))
+    assert made.column(("dataset",)).tolist() == [2] * 5
+
+
+def test_a_dataset_and_what_was_made_of_it_are_told_apart_by_their_folders(folders, tmp_path):
+    small = preprocess(folders[0], Recipe.inline(["cast:float16,observation"]), dest=tmp_path / "small")
+
+    with pytest.raises(InvalidArgumentError, match=rf"float32 \[3\] in {folders[0]}, float16 \[3\] in {small}"):
+        preprocess([folders[0], small], Recipe.inline(["scale_rewards:2"]), dest=tmp_path / "all")

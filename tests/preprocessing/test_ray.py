@@ -1,0 +1,320 @@
+"""The engine of a Ray cluster, for recipes and for downloads: the same bytes as here, the same errors, nodes that die."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+from raw.minari import SPACES, episodes, write
+from stored_data import columns, trajectory, write_dataset
+
+from datasets_rl import Selection, library
+from datasets_rl.build.engines.ray import RayEngine
+from datasets_rl.errors import ConversionError, InvalidArgumentError, MissingDependencyError, PreprocessError
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.writer import DatasetWriter
+from datasets_rl.preprocessing import Recipe, part, preprocess
+from datasets_rl.progress import Report
+from datasets_rl.settings import Settings
+from datasets_rl.sources import minari
+
+ray = pytest.importorskip("ray", reason="pip install 'datasets-rl[ray]'")
+
+PARTS = 8
+
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:ray", "ignore::ResourceWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    given = [trajectory(3 + number % 7, seed=number, known=number % 3 > 0) for number in range(40)]
+    return write_dataset(tmp_path_factory.mktemp("home") / "toy" / "data", given, columns()).folder
+
+
+@pytest.fixture(scope="module")
+def one_node():
+    """A cluster of this machine alone; the engine finds it."""
+    ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def changed(seconds=0.0):
+    def change(step):
+        import time as clock
+
+        clock.sleep(seconds)
+        step["norm"] = step["observation"].norm(dim=-1)
+        return step.set("action", step["action"].double() / 3)
+
+    return Recipe([change])
+
+
+def files(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*.npy")}
+
+
+@pytest.fixture(scope="module")
+def wanted(folder, tmp_path_factory):
+    """What this process alone makes."""
+    return files(preprocess(folder, changed(), dest=tmp_path_factory.mktemp("here") / "out", num_parts=PARTS))
+
+
+@pytest.mark.usefixtures("one_node")
+def test_a_cluster_makes_the_same_bytes_as_this_process(folder, tmp_path, wanted):
+    made = preprocess(folder, changed(), dest=tmp_path / "out", num_parts=PARTS, engine=RayEngine())
+
+    assert files(made) == wanted
+    assert not [path for path in tmp_path.rglob("*") if "parts" in path.name]
+
+
+@pytest.mark.usefixtures("one_node")
+def test_an_error_of_a_node_is_the_one_that_was_raised_there(folder, tmp_path):
+    def fails(step):
+        if step["episode"] == 7:
+            raise ValueError("no such thing")
+        return step
+
+    said = []
+    for engine in (None, RayEngine()):
+        with pytest.raises(PreprocessError) as raised:
+            preprocess(folder, Recipe([fails]), dest=tmp_path / "out", num_parts=PARTS, engine=engine)
+        said.append((type(raised.value), raised.value.message, raised.value.hint))
+
+    assert said[0] == said[1]
+    assert "episode 7" in said[0][1]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("one_node")
+def test_a_node_without_the_shared_folder_is_named(tmp_path):
+    task = {"folder": str(tmp_path / "nowhere" / "000000")}
+
+    with RayEngine() as engine, pytest.raises(InvalidArgumentError, match="does not see") as raised:
+        engine.begin(part.make, task, Report())()
+    assert "all nodes share" in raised.value.hint
+
+
+NAME = "test/things/drawn-v3"
+
+
+@pytest.fixture
+def get(tmp_path, monkeypatch):
+    """Download a dataset of several shards with texts, from files that are here."""
+    monkeypatch.setattr(minari, "_SHARD_BYTES", 10_000)
+    lengths = np.random.default_rng(1).integers(1, 9, 20).tolist()
+    raw = tmp_path / "raw"
+    write(raw, NAME, episodes(SPACES["text"], lengths, seeds=range(20)), space=SPACES["text"], data_format="parquet")
+
+    def run(place, **options):
+        settings = Settings(home=tmp_path / place, jobs=1, progress=False, retries=0)
+        return library.download(f"minari/{NAME}", **{"from_local": raw, **options}, settings=settings)
+
+    return run
+
+
+def whole(folder):
+    """The digests of all files, and the manifest."""
+    return files(folder), json.loads((folder / "manifest.json").read_text())
+
+
+@pytest.mark.usefixtures("one_node")
+@pytest.mark.parametrize("selection", [{}, {"keys": ("observation",)}, {"episodes": "3:15:2"}], ids=str)
+def test_a_cluster_converts_to_the_same_bytes_as_this_process(get, selection):
+    here = get("here", selection=Selection(**selection))
+    there = get("there", selection=Selection(**selection), engine=RayEngine())
+
+    assert whole(here) == whole(there)
+    assert not [*there.parents[3].rglob("parts")]
+
+
+@pytest.mark.usefixtures("one_node")
+def test_what_a_cluster_began_this_process_goes_on_with(get, monkeypatch):
+    absorb, life = DatasetWriter.absorb, []
+
+    def dies(self, *part):
+        life.append(part)
+        if len(life) == 3:
+            raise KeyboardInterrupt
+        absorb(self, *part)
+
+    monkeypatch.setattr(DatasetWriter, "absorb", dies)
+    with pytest.raises(KeyboardInterrupt):
+        get("home", engine=RayEngine())
+
+    assert whole(get("home")) == whole(get("here"))
+    assert len(life) == 3
+
+
+@pytest.mark.usefixtures("one_node")
+def test_a_fault_that_a_node_finds_is_told_as_it_is_here(get, tmp_path):
+    copy = tmp_path / "copy"
+    told = []
+    get("home")
+    shutil.copytree(tmp_path / "raw", copy)
+    (copy / NAME / "data" / "17" / "metadata.json").write_text('{"total_steps": 99}')
+    for place, engine in (("here", None), ("there", RayEngine())):
+        with pytest.raises(ConversionError, match="episode 17") as raised:
+            get(place, from_local=copy, engine=engine)
+        told.append((raised.value.what, raised.value.problems, raised.value.hint))
+
+    assert told[0] == told[1]
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+
+    with pytest.raises(MissingDependencyError) as raised, RayEngine():
+        pass
+    assert raised.value.hint == "pip install 'datasets-rl[ray]'"
+
+
+def test_two_attempts_at_a_part_do_not_meet(folder, tmp_path, monkeypatch):
+    """A node that was given up may still be at work: the second attempt finishes while the first one does."""
+    tasks = []
+
+    class Kept(contextlib.nullcontext):
+        room = PARTS
+
+        def begin(self, _, task, __):
+            tasks.append(task)
+            if len(tasks) == PARTS:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        preprocess(folder, changed(), dest=tmp_path / "out", num_parts=PARTS, engine=Kept())
+    task = {**tasks[-1], "folder": str(tmp_path / "parts" / "000000")}
+    fill = part.fill
+
+    def overtaken(*arguments):
+        monkeypatch.setattr(part, "fill", fill)
+        said = fill(*arguments)
+        second.append(part.make(task, Report()))
+        return said
+
+    second = []
+    monkeypatch.setattr(part, "fill", overtaken)
+    first = part.make(task, Report())
+
+    assert [first] == second
+    assert [path.name for path in (tmp_path / "parts").iterdir()] == ["000000"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_node_that_dies_loses_only_its_parts(folder, tmp_path, wanted, capsys):
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "object_store_memory": 80 << 20}
+    ray.shutdown()
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    try:
+        doomed = cluster.add_node(**node)
+        begun = tmp_path / "begun"
+        begun.mkdir()
+
+        here = os.getpid()
+
+        def noted(step):
+            import os as system
+
+            # This process looks at the first episodes before it makes the plan.
+            if (number := int(step["episode"])) % 5 == 0 and system.getpid() != here:
+                (begun / f"{number}.{system.getpid()}").touch()
+            return step
+
+        def kill():
+            while len({path.name.partition(".")[2] for path in begun.iterdir()}) < 2:
+                time.sleep(0.05)
+            cluster.remove_node(doomed, allow_graceful=False)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        recipe = Recipe([noted, *changed(seconds=0.05).steps])
+        made = preprocess(folder, recipe, dest=tmp_path / "out", num_parts=PARTS, engine=RayEngine(cluster.address))
+        killer.join()
+
+        attempts = [int(path.name.partition(".")[0]) for path in begun.iterdir()]
+        assert files(made) == wanted
+        assert len(cluster.list_all_nodes()) == 1
+        assert set(attempts) == set(range(0, 40, 5))
+        assert "retries remaining" not in capsys.readouterr().out
+        assert len(attempts) in {9, 10}  # one part was begun twice, with one or two of the episodes that are noted
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_cluster_elsewhere_is_reached_by_its_address(folder, tmp_path, wanted, monkeypatch):
+    from ray.cluster_utils import Cluster
+
+    # The head starts a process for each who connects, and gives it 30 seconds otherwise: too few on a busy machine.
+    monkeypatch.setenv("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "200")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ray.shutdown()
+    head = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False, "ray_client_server_port": port}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        engine = RayEngine(f"ray://127.0.0.1:{port}")
+        made = preprocess(folder, changed(), dest=tmp_path / "out", num_parts=PARTS, engine=engine)
+
+        assert files(made) == wanted
+        with engine, pytest.raises(InvalidArgumentError, match="does not see"):
+            engine.begin(part.make, {"folder": str(tmp_path / "nowhere" / "000000")}, Report())()
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_ctrl_c_ends_the_tasks_and_the_next_run_goes_on(folder, tmp_path, wanted):
+    program = f"""
+    from pathlib import Path
+    from datasets_rl.preprocessing import Recipe, preprocess
+    from datasets_rl.build.engines.ray import RayEngine
+
+    def change(step):
+        import time
+        time.sleep(float(Path({str(tmp_path / "pace")!r}).read_text()))
+        step["norm"] = step["observation"].norm(dim=-1)
+        return step.set("action", step["action"].double() / 3)
+
+    preprocess(Path({str(folder)!r}), Recipe([change]), dest=Path({str(tmp_path / "out")!r}), num_parts={PARTS},
+               engine=RayEngine())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    (tmp_path / "pace").write_text("0.2")
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "RLDS_NO_PROGRESS": "1"})
+    while not any(path.read_text().count("\n") > 1 for path in tmp_path.rglob("journal.jsonl")):
+        assert process.poll() is None
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+
+    assert "KeyboardInterrupt" in said
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "pace").write_text("0")
+    subprocess.run(command, check=True, timeout=150)
+    # What a task had begun may be left by Ctrl-C, if Ray has to kill it; not by the next run.
+    assert not (tmp_path / ".work" / "out").exists()
+    assert files(tmp_path / "out") == wanted
+    assert StoredDataset(tmp_path / "out")

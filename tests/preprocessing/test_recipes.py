@@ -1,0 +1,663 @@
+"""The recipes that are shipped: what each makes of episodes small enough to work out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from stored_data import FLAGS, Trajectory, write_dataset
+
+from datasets_rl.errors import InvalidArgumentError, PreprocessError
+from datasets_rl.format.integrity import check_files
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Column
+from datasets_rl.preprocessing import Recipe, Step, preprocess
+from datasets_rl.preprocessing.recipe import shipped
+from datasets_rl.preprocessing.steps.images import channels_first
+from datasets_rl.progress import Report
+from datasets_rl.ted.check import check_rules
+from datasets_rl.ted.episode_batch import EpisodeBatch
+from datasets_rl.transforms import (
+    Compose,
+    ObservationNorm,
+    Resize,
+    Reward2GoTransform,
+    RewardSum,
+    Transform,
+    UnaryTransform,
+    VecNorm,
+)
+
+REWARD = ("next", "reward")
+
+
+def episodes(lengths, rewards=None, *, known=None, states=None, finals=None, **steps):
+    """Make episodes of a few numbers; all end by truncation, but for the first, which is terminated."""
+    lengths = np.array(lengths)
+    count = int(lengths.sum())
+    ends = np.zeros((count, 1), bool)
+    ends[np.cumsum(lengths) - 1] = True
+    terminated = ends & (np.arange(count) < lengths[0])[:, None]
+    return EpisodeBatch(
+        lengths=lengths,
+        steps={
+            REWARD: np.reshape(np.zeros(count) if rewards is None else rewards, (count, 1)).astype(np.float32),
+            ("next", "terminated"): terminated,
+            ("next", "truncated"): ends & ~terminated,
+            **{tuple(name.split("__")): np.asarray(values) for name, values in steps.items()},
+        },
+        states={key: np.asarray(values) for key, values in (states or {}).items()},
+        finals={key: np.asarray(values) for key, values in (finals or {}).items()},
+        known=np.ones(len(lengths), bool) if known is None else np.array(known),
+        facts={"source": np.arange(len(lengths))},
+    )
+
+
+def line(*numbers):
+    """Observations of one number each, [N, 1]."""
+    return np.array(numbers, np.float32)[:, None]
+
+
+def made(recipe, block):
+    one = Recipe.of(recipe) if isinstance(recipe, str) else recipe
+    one.learn(lambda: [block])
+    return one(block)
+
+
+def flat(values):
+    return np.asarray(values).ravel().tolist()
+
+
+def test_the_shipped_recipes_and_their_purposes():
+    found = {one.name: one.purpose for one in shipped()}
+
+    assert len(found) == 18
+    assert all(0 < len(purpose) < 100 and "\n" not in purpose for purpose in found.values())
+
+
+@pytest.mark.parametrize(
+    ("recipe", "wanted"),
+    [
+        ("iql_antmaze", [-1, -1, 0, -1, -1]),
+        ("cql_antmaze", [-2, -2, 2, -2, -2]),
+        # Returns 1 and 0: they span 1, and then 1000.
+        ("iql_locomotion", [0, 0, 1000, 0, 0]),
+        ("delayed_rewards", [0, 0, 1, 0, 0]),
+    ],
+)
+def test_rewards_of_a_maze(recipe, wanted):
+    came = made(recipe, episodes([3, 2], [0, 0, 1, 0, 0]))
+
+    assert flat(came.steps[REWARD]) == wanted
+    assert came.steps[REWARD].dtype == np.float32
+
+
+def test_iql_locomotion_scales_by_the_span_of_returns():
+    """Returns 1 + 2 + 3 = 6 and 4 + 4 = 8 span 2: every reward times 500."""
+    recipe = Recipe.of("iql_locomotion")
+    came = made(recipe, episodes([3, 2], [1, 2, 3, 4, 4]))
+
+    assert flat(came.steps[REWARD]) == [500, 1000, 1500, 2000, 2000]
+    assert recipe.learned == {
+        "0.scale_by_returns/lowest": 6.0,
+        "0.scale_by_returns/highest": 8.0,
+    }
+
+
+def test_iql_locomotion_refuses_returns_that_are_all_the_same():
+    with pytest.raises(PreprocessError, match="all episodes have the return 3"):
+        made("iql_locomotion", episodes([1, 1], [3, 3]))
+
+
+def test_top_10_percent_is_one_of_ten_and_ties_stay_together():
+    """Returns 0 to 9: the best one of ten. With two 9s, both."""
+    came = made("top_10_percent", episodes([1] * 10, [3, 1, 4, 9, 5, 0, 2, 6, 8, 7]))
+    assert came.numbers.tolist() == [3]
+
+    tied = made("top_10_percent", episodes([1] * 10, [9, 1, 4, 9, 5, 0, 2, 6, 8, 7]))
+    assert tied.numbers.tolist() == [0, 3]
+
+
+def test_top_returns_by_steps_fill_the_share_of_steps():
+    """10 steps, half of them: the best episode has 3, the next one 4, which would be 7."""
+    came = made(Recipe.inline(["keep_top_returns:50,of=steps"]), episodes([4, 3, 3], [0, 0, 0, 2, 1, 1, 1, 0, 0, 0]))
+
+    assert came.numbers.tolist() == [1]
+
+
+def test_success_only_looks_at_steps_and_at_final_states():
+    in_steps = episodes([2, 2], success=np.array([[False], [True], [False], [False]]))
+    assert made("success_only", in_steps).numbers.tolist() == [0]
+
+    key = ("info", "success")
+    in_states = episodes(
+        [2, 2, 1], known=[True, True, False], states={key: np.zeros((5, 1))}, finals={key: [[0], [1], [1]]}
+    )
+    assert made("success_only", in_states).numbers.tolist() == [1]
+    with pytest.raises(PreprocessError, match="fields called success: none"):
+        made("success_only", episodes([1]))
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("gamma", [1, 0.5])
+def test_a_reward_that_is_no_finite_number_stays_in_its_episode(odd, gamma):
+    rewards = [1, 2, 4, odd, 4, 1, 2, 1]
+    came = made(Recipe.inline([f"returns_to_go:{gamma}"]), episodes([2, 3, 2, 1], rewards))
+    sums = flat(came.steps["returns_to_go",])
+
+    assert sums[:2] == [1 + 2 * gamma, 2]
+    assert np.array_equal(sums[2:4], [odd, odd], equal_nan=True)
+    assert sums[4:] == [4, 1 + 2 * gamma, 2, 1]
+
+
+def test_returns_to_go_add_up_what_is_left():
+    came = made("returns_to_go", episodes([3, 2], [1, 2, 4, 8, 16]))
+    assert flat(came.steps["returns_to_go",]) == [7, 6, 4, 24, 16]
+
+    discounted = made(Recipe.inline(["returns_to_go:0.5"]), episodes([3, 2], [1, 2, 4, 8, 16]))
+    assert flat(discounted.steps["returns_to_go",]) == [1 + 1 + 1, 2 + 2, 4, 8 + 8, 16]
+
+
+def test_td3_bc_brings_observations_to_mean_0_and_can_be_undone():
+    """Values 1, 3, 1, 3: mean 2, standard deviation 1, and 1e-3 more. The final ones do not count."""
+    key = ("observation",)
+    block = episodes([3, 1], known=[True, False], states={key: line(1, 3, 1, 3)}, finals={key: line(5, 0)})
+    recipe = Recipe.of("td3_bc")
+    came = made(recipe, block)
+
+    assert flat(came.states[key]) == pytest.approx([-1 / 1.001, 1 / 1.001, -1 / 1.001, 1 / 1.001])
+    assert flat(came.finals[key]) == pytest.approx([3 / 1.001, 0])
+    shift, scale = (recipe.learned[f"0.normalise/observation/{name}"] for name in ("shift", "scale"))
+    assert flat(came.states[key] * scale + shift) == pytest.approx([1, 3, 1, 3])
+
+
+def test_moments_of_blocks_are_those_of_the_whole():
+    """Blocks of one, two and five values, far from zero, where naive sums of squares lose all digits."""
+    values = np.random.default_rng(0).normal(1e6, 1.0, 8)
+    key = ("observation",)
+    blocks = [
+        episodes([len(one)], states={key: one[:, None]}, finals={key: [[0.0]]}) for one in np.split(values, [1, 3])
+    ]
+    recipe = Recipe.inline(["normalise:observation"])
+    recipe.learn(lambda: blocks)
+
+    found = recipe.learned
+    assert flat(found["0.normalise/observation/shift"]) == pytest.approx([values.mean()], rel=1e-12)
+    assert flat(found["0.normalise/observation/scale"]) == pytest.approx([values.std() + 1e-3], rel=1e-6)
+
+
+def test_normalised_observation_spans_minus_1_to_1():
+    key = ("observation",)
+    block = episodes([3], states={key: np.array([[0, 7], [1, 7], [4, 7]], "f4")}, finals={key: [[8.0, 7.0]]})
+    came = made("normalised_observation", block)
+
+    assert came.states[key].tolist() == [[-1, 0], [-0.75, 0], [0, 0]]
+    assert came.finals[key].tolist() == [[1, 0]]
+
+
+def test_diffusion_policy_chunks_the_actions_of_an_episode():
+    key = ("observation",)
+    block = episodes([3, 1], states={key: line(0, 1, 2, 2)}, finals={key: line(2, 2)}, action=line(0, 1, 2, 2))
+    came = made("diffusion_policy", block)
+
+    assert came.steps["action_chunk",].shape == (4, 16, 1)
+    assert came.steps["action_chunk",][1, :4, 0].tolist() == [0, 1, 1, 1]
+    assert came.steps["action_is_pad",][1, :4].tolist() == [False, False, True, True]
+    assert flat(came.states[key]) == [-1, 0, 1, 1]
+
+
+def test_n_step_3_looks_three_steps_ahead_and_never_over_an_end():
+    key = ("observation",)
+    block = episodes([4, 1], [1, 2, 4, 8, 16], states={key: line(0, 1, 2, 3, 10)}, finals={key: line(4, 11)})
+    came = made("n_step_3", block)
+    g = 0.99
+
+    wanted = [1 + 2 * g + 4 * g**2, 2 + 4 * g + 8 * g**2, 4 + 8 * g, 8, 16]
+    assert flat(came.steps["n_step", "reward"]) == pytest.approx(wanted)
+    assert flat(came.steps["n_step", "observation"]) == [3, 4, 4, 4, 11]
+    assert flat(came.steps["n_step", "gamma"]) == pytest.approx([g**3, g**3, g**2, g, g])
+    assert flat(came.steps["n_step", "nonterminal"]) == [True, False, False, False, True]
+    assert flat(came.steps[REWARD]) == [1, 2, 4, 8, 16]
+
+
+def goals(**more):
+    achieved, desired = ("observation", "achieved_goal"), ("observation", "desired_goal")
+    return episodes(
+        [3, 2],
+        states={achieved: line(0, 1, 2, 10, 11), desired: line(9, 9, 9, 9, 9)},
+        finals={achieved: line(3, 0), desired: line(9, 0)},
+        known=[True, False],
+        **more,
+    )
+
+
+def test_her_sparse_takes_goals_that_come_later():
+    came = made("her_sparse", goals())
+    chosen = came.steps["observation", "desired_goal"]
+
+    assert np.array_equal(chosen, came.steps["next", "observation", "desired_goal"])
+    reached = [1, 2, 3, 11, 11]
+    assert all(
+        goal in {1: (1, 2, 3), 2: (2, 3), 3: (3,), 11: (11,)}[now]
+        for goal, now in zip(flat(chosen), reached, strict=True)
+    )
+    # Nothing is reached behind a final state that is not known.
+    hits = [0.0 if goal == now else -1.0 for goal, now in zip(flat(chosen), reached, strict=True)]
+    assert flat(came.steps[REWARD]) == [*hits[:4], -1.0]
+
+
+def test_hindsight_goals_of_the_future_are_all_drawn():
+    draws = [
+        flat(made(Recipe.inline([f"hindsight_goals:seed={seed}"]), goals()).steps["observation", "desired_goal"])
+        for seed in range(200)
+    ]
+    counts = {goal: sum(one[0] == goal for one in draws) for goal in (1, 2, 3)}
+
+    assert sum(counts.values()) == 200
+    assert min(counts.values()) > 40
+
+
+def test_the_final_goal_is_a_state_of_its_own():
+    came = made(Recipe.inline(["hindsight_goals:final"]), goals())
+    key = ("observation", "desired_goal")
+
+    assert flat(came.states[key]) == [3, 3, 3, 11, 11]
+    assert flat(came.finals[key]) == [3, 0]
+    assert flat(came.steps[REWARD]) == [-1, -1, 0, 0, -1]
+
+
+def test_float32_casts_all_fractions_and_nothing_else():
+    block = episodes(
+        [1], states={("observation",): np.ones((1, 2))}, finals={("observation",): np.ones((1, 2))}, n=np.array([3])
+    )
+    came = made("float32", block)
+
+    assert came.states["observation",].dtype == came.finals["observation",].dtype == np.float32
+    assert came.steps["n",].dtype == np.int64
+    with pytest.raises(PreprocessError, match=r"n holds 3000, which does not fit uint8"):
+        made(Recipe.inline(["cast:uint8,n"]), episodes([1], n=np.array([3000])))
+    with pytest.raises(PreprocessError, match=r"x holds numbers that do not fit float16"):
+        made(Recipe.inline(["cast:float16,x"]), episodes([1], x=np.array([1e9])))
+    with pytest.raises(PreprocessError, match=r"x holds 0\.5, which does not fit int8"):
+        made(Recipe.inline(["cast:int8,x"]), episodes([1], x=np.array([0.5])))
+    endless = made(Recipe.inline(["cast:float16,x"]), episodes([2], x=np.array([np.inf, np.nan]))).steps["x",]
+    assert np.array_equal(endless, [np.inf, np.nan], equal_nan=True)
+
+
+def test_flat_observation_joins_by_name_and_says_in_which_order():
+    states = {("observation", "velocity"): [[3.0]], ("observation", "place"): [[1.0, 2.0]]}
+    recipe = Recipe.of("flat_observation")
+    came = made(recipe, episodes([1], states=states, finals={key: np.add(value, 3) for key, value in states.items()}))
+
+    assert came.states["observation",].tolist() == [[1, 2, 3]]
+    assert came.finals["observation",].tolist() == [[4, 5, 6]]
+    assert recipe.learned["0.flat_observation/order"] == "observation.place 2, observation.velocity 1"
+
+
+@pytest.mark.parametrize("layout", ["HW", "CHW", "HWC"])
+def test_atari_dqn_stacks_gray_frames_of_84(layout):
+    shape = {"HW": (10, 12), "CHW": (3, 10, 12), "HWC": (10, 12, 3)}[layout]
+    frames = np.stack([np.full(shape, value, np.uint8) for value in (10, 20, 30, 40, 50)])
+    key = ("observation",)
+    came = made("atari_dqn", episodes([5], [0, 2, -7, 0.5, 1], states={key: frames}, finals={key: frames[:1]}))
+
+    stacks = came.states[key] if layout != "HWC" else np.moveaxis(came.states[key], -1, 1)
+    assert stacks.shape == (5, 4, 84, 84)
+    seen = stacks[:, :, 40, 40].tolist()
+    # Of three channels: 0.2989 + 0.587 + 0.114 is a little less than 1, and digits are cut, as torchvision cuts them.
+    seen = (np.array(seen) + (layout != "HW")).tolist()
+    assert seen == [[10] * 4, [10, 10, 10, 20], [10, 10, 20, 30], [10, 20, 30, 40], [20, 30, 40, 50]]
+    final = came.finals[key] if layout != "HWC" else np.moveaxis(came.finals[key], -1, 1)
+    assert final[0, :, 40, 40].tolist() == [one - (layout != "HW") for one in (30, 40, 50, 10)]
+    assert flat(came.steps[REWARD]) == [0, 1, -1, 0.5, 1]
+
+
+def test_vd4rl_64_scales_every_picture_and_nothing_else():
+    key, other = ("pixels",), ("observation",)
+    states = {key: np.full((2, 84, 84, 3), 7, np.uint8), other: line(1, 2)}
+    came = made("vd4rl_64", episodes([2], states=states, finals={k: v[:1] for k, v in states.items()}))
+
+    assert came.states[key].shape == (2, 64, 64, 3)
+    assert (came.states[key] == 7).all()
+    assert came.states[other] is states[other]
+
+
+def test_the_two_splits_have_no_episode_in_common_and_together_all():
+    block = episodes([1] * 200)
+    train, validation = (made(name, block).numbers.tolist() for name in ("train_split", "validation_split"))
+
+    assert sorted(train + validation) == list(range(200))
+    assert len(validation) == 20
+    # Among every tenth episode too, as tasks come that take turns.
+    assert 1 <= sum(number % 10 == 0 for number in validation) <= 3
+
+
+def test_frame_skip_sums_rewards_and_keeps_ends():
+    key = ("observation",)
+    block = episodes(
+        [5, 2],
+        [1, 2, 4, 8, 16, 32, 64],
+        states={key: line(0, 1, 2, 3, 4, 10, 11)},
+        finals={key: line(5, 12)},
+        action=line(*range(7)),
+    )
+    came = made(Recipe.inline(["frame_skip:2"]), block)
+
+    assert came.lengths.tolist() == [3, 1]
+    assert flat(came.states[key]) == [0, 2, 4, 10]
+    assert flat(came.following(key)) == [2, 4, 5, 12]
+    assert flat(came.steps["action",]) == [0, 2, 4, 5]
+    assert flat(came.steps[REWARD]) == [3, 12, 16, 96]
+    assert flat(came.steps["next", "terminated"]) == [False, False, True, False]
+    assert flat(came.steps["next", "truncated"]) == [False, False, False, True]
+
+
+def test_a_run_of_steps_is_cut_where_the_next_state_is_known():
+    key = ("observation",)
+    block = episodes(
+        [4, 1, 2], states={key: line(0, 1, 2, 3, 10, 20, 21)}, finals={key: line(4, 11, 0)}, known=[True, True, False]
+    )
+    came = made(Recipe.inline(["keep_steps:1:3"]), block)
+
+    assert came.numbers.tolist() == [0, 2]
+    assert flat(came.following(key)) == [2, 3, 0]
+    assert came.known.tolist() == [True, False]
+    assert flat(came.steps["next", "truncated"]) == [False, True, True]
+    assert not came.steps["next", "terminated"].any()
+
+
+@pytest.mark.parametrize(
+    ("step", "kept"),
+    [
+        ("keep_episodes:1:4", [1, 2, 3]),
+        ("keep_episodes:1::2", [1, 3]),
+        ("keep_episodes:2", [2]),
+        ("keep_where:x,> 2", [2, 3, 4]),
+        ("keep_where:x,> 2,over=all", [3, 4]),
+        ("keep_where:x,<=1.0,over=first", [0, 1]),
+        ("keep_where:x,== 3,over=last", [2]),
+        ("keep_where:episode,!= 3", [0, 1, 2, 4]),
+        ("keep_where:episode,<2", [0, 1]),
+        ("keep_where:next.done,== true,last", [0, 1, 2, 3, 4]),
+        ("keep_where:next.done,== true,first", [4]),
+        ("keep_where:next.terminated,==false,all", [1, 2, 3, 4]),
+        ("keep_returns:5,7", [2, 3]),
+        ("keep_lengths:2,2", [0, 1, 2, 3]),
+    ],
+)
+def test_episodes_are_kept_by(step, kept):
+    """Two steps an episode, but for the last one: x is 0 1, 1 2, 2 3, 3 4, 4, and so is the reward."""
+    numbers = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4])
+    assert made(Recipe.inline([step]), episodes([2, 2, 2, 2, 1], numbers, x=numbers)).numbers.tolist() == kept
+
+
+def test_success_rewards_count_the_state_that_a_step_leads_to():
+    key = ("info", "success")
+    block = episodes([2, 2], states={key: [[0], [0], [0], [1]]}, finals={key: [[1], [0]]}, known=[True, False])
+    came = made(Recipe.inline(["success_rewards:at=10,otherwise=-1"]), block)
+
+    assert flat(came.steps[REWARD]) == [-1, 10, 10, -1]
+
+
+@pytest.mark.parametrize(
+    ("step", "problem"),
+    [
+        ("keep_lengths:3,2", "expected most to be the greater one"),
+        ("keep_lengths:few", "least is 'few'; expected an integer"),
+        ("keep_returns:least=true", "least is True; expected a number"),
+        ("keep_top_returns:0", "percent is 0"),
+        ("keep_top_returns:5,of=rows", "of is 'rows'; expected 'episodes' or 'steps'"),
+        ("keep_where:x,3", "expected a comparison with a number, true, false or a text, as in '> 0.5', '== true'"),
+        ("keep_where:next.done,false", "test is False; expected a comparison with a number, true, false or a text"),
+        ("scale_rewards:Infinity", "scale is inf; expected a finite number"),
+        ("scale_rewards:shift=NaN", "shift is nan; expected a finite number"),
+        ("reward_scaling:0,Infinity", "args is inf; expected a finite number"),
+        ("keep_episodes:a", "'a' is no range"),
+        ("keep_episodes:4:4", "'4:4' is empty"),
+        ("keep_episodes:[0,1]", r"numbers is \[0, 1\]; expected a range START:STOP or START:STOP:STEP from 0"),
+        ("keep_steps:[0,1]", r"span is \[0, 1\]; expected a range START:STOP from 0"),
+        ("keep_steps:0:9:2", "expected START:STOP"),
+        ("split:half", "part is 'half'; expected 'train' or 'validation'"),
+        ("split:train,1.5", "validation is 1.5"),
+        ("frame_skip:0", "n is 0"),
+        ("stack_frames:0", "n is 0"),
+        ("multi_step:0,gamma=2", "n_steps is 0; expected at least 1; gamma is 2"),
+        ("returns_to_go:2", "gamma is 2"),
+        ("clip_rewards:1,0", "expected most to be the greater one"),
+        ("cast:float8", "dtype is 'float8'"),
+        ("cast:int8", "keys is empty"),
+        ("exclude:next.reward", "every dataset has next.reward"),
+        ("normalise:[]", "keys is empty"),
+        ("select", "keys is missing"),
+        ("scale_rewards:by=2", "it has no argument 'by'"),
+        ("delay_rewards:1", "expected at most 0 arguments"),
+        ("resize", "resize takes"),
+        ("rezise:64", r"there is no step 'rezise' \(did you mean resize"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_before_anything_is_read(step, problem):
+    with pytest.raises(InvalidArgumentError, match=problem):
+        Recipe.inline([step])
+
+
+def test_the_nearest_recipe_is_named():
+    with pytest.raises(InvalidArgumentError, match="did you mean iql_locomotion"):
+        Recipe.of("iql_locomtion")
+
+
+@pytest.mark.parametrize(
+    ("step", "problem"),
+    [
+        ("select:y", "there is no field y"),
+        ("exclude:y", "there is no field y"),
+        ("rename:x,next.reward", "there is next.reward already"),
+        ("rename:next.reward,r", "every dataset has next.reward"),
+        ("keep_where:x,== open", "x holds numbers; expected a number, true or false after =="),
+        ("hindsight_goals:achieved=x", "x is no state"),
+        ("resize:4", "no state holds pictures"),
+        ("to_uint8:x", "x holds int64; expected fractions"),
+        ("stack_frames:2,x", "x is no state"),
+    ],
+)
+def test_data_that_a_step_cannot_use_is_named(step, problem):
+    with pytest.raises((PreprocessError, InvalidArgumentError), match=problem):
+        made(Recipe.inline([step]), episodes([2], x=np.array([1, 2])))
+
+
+def test_parts_of_an_observation_are_not_left_below_their_vector():
+    states = {("observation", "place"): [[1.0]], ("observation", "image"): np.zeros((1, 4, 4, 3), np.uint8)}
+    with pytest.raises(PreprocessError, match=r"observation.image would stay below observation"):
+        made("flat_observation", episodes([1], states=states, finals=states))
+
+
+def test_a_step_of_ones_own_is_known_by_what_it_does():
+    def step_of(number):
+        @dataclass
+        class Add(Step):
+            purpose = "rewards plus a number"
+
+            def __call__(self, block):
+                return replace(block, steps={**block.steps, REWARD: block.steps[REWARD] + number})
+
+        return Add()
+
+    one, same, other = (Recipe([step_of(number)]).to_json() for number in (1, 1, 2))
+    assert one == same
+    assert one != other
+    assert one["steps"][0]["use"] == "add"
+    assert flat(made(Recipe([step_of(5)]), episodes([1], [2])).steps[REWARD]) == [7]
+
+
+def test_a_range_is_that_of_final_states_too_where_they_are_known():
+    states, finals = {("observation",): line(1, 2, 3, 2)}, {("observation",): line(5, 0)}
+    came = made(Recipe.inline(["normalise_range"]), episodes([2, 2], known=[True, False], states=states, finals=finals))
+
+    # From 1 to 5; what is not known is no 0 that is seen, and stays 0.
+    assert flat(came.states["observation",]) == [-1, -0.5, 0, -0.5]
+    assert flat(came.finals["observation",]) == [1, 0]
+
+
+def test_a_mean_is_that_of_the_steps():
+    states, finals = {("observation",): line(1, 3)}, {("observation",): line(100)}
+    came = made(Recipe.inline(["normalise:eps=0.0"]), episodes([2], states=states, finals=finals))
+
+    assert flat(came.states["observation",]) == [-1, 1]
+    assert flat(came.finals["observation",]) == [98]
+
+
+PIXELS = ("pixels",)
+
+
+def film():
+    """Two episodes with pictures [5, 6, 3]; the second one's final state is not known."""
+    frames = np.random.default_rng(0).integers(0, 256, (7, 5, 6, 3)).astype(np.uint8)
+    frames[6] = 0
+    states, finals = {PIXELS: frames[:5]}, {PIXELS: frames[5:]}
+    return episodes([3, 2], [1, 2, 4, 8, 16], known=[True, False], states=states, finals=finals)
+
+
+def test_a_transform_is_the_step_of_its_name():
+    for given in (RewardSum(), RewardSum):
+        came = made(Recipe([given]), film())
+        assert flat(came.steps["next", "episode_reward"]) == [1, 3, 7, 8, 24]
+
+    wanted = made(Recipe.inline(["resize:[2,3]", "reward_sum"]), film())
+    at_both = Resize((2, 3), in_keys=["pixels", ("next", "pixels")])
+    for given in ([Resize((2, 3)), RewardSum()], [at_both, RewardSum()], [Compose(Resize((2, 3)), RewardSum())]):
+        came = made(Recipe(given), film())
+        assert came.states[PIXELS].shape == (5, 2, 3, 3)
+        assert np.array_equal(came.states[PIXELS], wanted.states[PIXELS])
+        assert np.array_equal(came.finals[PIXELS], wanted.finals[PIXELS])
+        assert np.array_equal(came.steps["next", "episode_reward"], wanted.steps["next", "episode_reward"])
+
+
+def test_a_function_among_transforms_is_given_batches():
+    seen = []
+
+    def noted(batch):
+        seen.append(len(batch))
+        return batch
+
+    made(Recipe([Compose(RewardSum(), noted)]), film())
+    assert seen == [5]
+
+
+def test_a_transform_of_ones_own_may_read_more_than_its_keys():
+    class Weighed(Transform):
+        def apply(self, batch):
+            return batch.set("weighed", batch["x"] * batch["next", "reward"])
+
+    block = episodes([2], [1, 2], states={("x",): line(3, 4)}, finals={("x",): line(5)})
+    assert flat(made(Recipe([Weighed("x")]), block).steps["weighed",]) == [3, 8]
+
+
+def test_a_transform_is_known_by_what_it_does():
+    def told(transform):
+        return Recipe([transform]).to_json()["steps"]
+
+    # Too long for its numbers to be printed, all of them.
+    loc, other = torch.zeros(2000), torch.zeros(2000)
+    other[1000] = 1
+    norm = [told(ObservationNorm(one, 2.0, in_keys=["x"])) for one in (loc, loc.clone(), other)]
+    assert norm[0] == norm[1] != norm[2]
+    assert norm[0][0].keys() == {"use", "name", "digest"}
+    twice = [told(UnaryTransform(["x"], fn=lambda x, by=by: x * by)) for by in (1, 1, 2)]
+    assert twice[0] == twice[1] != twice[2]
+
+
+@pytest.mark.parametrize(("given", "step"), [(Reward2GoTransform(), "returns_to_go"), (VecNorm(["x"]), "normalise")])
+def test_a_transform_that_is_for_buffers_is_refused_and_the_step_named(given, step):
+    with pytest.raises(InvalidArgumentError, match=f"{type(given).__name__} is for buffers") as caught:
+        Recipe([given])
+    assert step in caught.value.hint
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A dataset with goals, pictures and success, eleven episodes, every third without its final state."""
+    draw = np.random.default_rng(0)
+    states = {
+        ("observation", "achieved_goal"): Column(("observation", "achieved_goal"), np.dtype("f8"), (2,), carried=True),
+        ("observation", "desired_goal"): Column(("observation", "desired_goal"), np.dtype("f8"), (2,), carried=True),
+        ("pixels",): Column(("pixels",), np.dtype("u1"), (9, 12, 3), carried=True),
+    }
+
+    def one(steps, known):
+        last = (np.arange(steps) == steps - 1)[:, None]
+        given = {
+            ("action",): draw.random((steps, 2)),
+            ("success",): draw.random((steps, 1)) > 0.8,
+            REWARD: draw.random((steps, 1)),
+            ("next", "terminated"): last & known,
+            ("next", "truncated"): last & (not known),
+        }
+        values = {
+            key: draw.integers(0, 255, (steps + known, *one.shape)).astype(one.dtype) for key, one in states.items()
+        }
+        return Trajectory(given, values)
+
+    of = [
+        *states.values(),
+        Column(("action",), np.dtype("f8"), (2,)),
+        Column(("success",), np.dtype(bool), (1,)),
+        Column(REWARD, np.dtype("f8"), (1,)),
+        *FLAGS,
+    ]
+    trajectories = [one(1 + 3 * number % 7, number % 3 > 0) for number in range(11)]
+    return write_dataset(tmp_path_factory.mktemp("toy") / "toy" / "data", trajectories, of).folder
+
+
+FLAT = {"td3_bc", "normalised_observation", "diffusion_policy"}
+"""Recipes for an observation that is one vector."""
+
+
+@pytest.mark.parametrize("name", [one.name for one in shipped()])
+def test_a_shipped_recipe_writes_a_strict_dataset_however_it_is_cut(name, stored, tmp_path):
+    recipe = [*Recipe.of("flat_observation").steps] if name in FLAT else []
+    recipe += Recipe.of(name).steps
+    one, four = (preprocess(stored, Recipe(recipe), dest=tmp_path / f"{n}", num_parts=n) for n in (1, 4))
+
+    made = StoredDataset(one)
+    assert not check_files(one, Report())
+    assert not check_rules(made.schema, made.episodes, made.column).problems
+    assert made.manifest.files == StoredDataset(four).manifest.files
+    assert made.schema["pixels",].carried
+
+
+def test_a_file_that_fails_is_named(tmp_path):
+    (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
+    with pytest.raises(InvalidArgumentError, match=r"broken\.py fails as it is imported: ModuleNotFoundError"):
+        Recipe.of(f"{tmp_path / 'broken.py'}:fn")
+
+
+def test_a_file_tells_all_its_faults_at_once(tmp_path):
+    file = tmp_path / "own.toml"
+    file.write_text("""
+        [steps]
+        [[step]]
+        use = "keep_lengths"
+        most = "few"
+        [[step]]
+        use = "nothing"
+    """)
+
+    with pytest.raises(InvalidArgumentError) as raised:
+        Recipe.of(str(file))
+    assert "it has 'steps'; expected purpose and step" in str(raised.value)
+    assert "step 0 (keep_lengths): most is 'few'" in str(raised.value)
+    assert "step 1 (nothing): there is no step" in str(raised.value)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8, 1), (2, 8, 8, 3), (1, 8, 8), (2, 3, 8, 8)], ids=str)
+def test_what_changes_pictures_may_write_to_them(shape):
+    """Torch warns of arrays that must not be written to; where there is one channel, turning the axes is no copy."""
+    values = np.zeros(shape, np.uint8)
+    values.flags.writeable = False
+
+    came = channels_first(values, lambda pictures: np.add(pictures, 1, out=pictures))
+
+    assert came.shape == shape
+    assert (came == 1).all()
+    assert not values.any()

@@ -1,0 +1,145 @@
+"""What must not be lost or mixed, whoever does what meanwhile."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from stored_data import columns, trajectory, write_dataset
+
+from datasets_rl import InvalidArgumentError
+from datasets_rl.errors import PreprocessError
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.preprocessing import Function, Recipe, part, preprocess, probe, run, undo
+
+LENGTHS = ((5, True), (3, False), (8, True), (1, False), (4, True))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    given = [trajectory(steps, seed=number, known=known) for number, (steps, known) in enumerate(LENGTHS)]
+    return write_dataset(tmp_path / "home" / "toy" / "data", given, columns()).folder
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_dataset_that_is_replaced_meanwhile_is_told_and_nothing_is_made(folder, tmp_path, jobs):
+    marker = tmp_path / "done"
+
+    def meddling(data):
+        if (data["episode"] == 3).any() and not marker.exists():
+            marker.touch()
+            preprocess(folder, Recipe.inline(["scale_rewards:100"]), jobs=1, in_place=True)
+        return data
+
+    recipe = Recipe([Function(meddling, "episode")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probe, "_BYTES", 1)
+        with pytest.raises(PreprocessError, match="replaced by another process meanwhile"):
+            preprocess(folder, recipe, dest=tmp_path / "out", jobs=jobs, num_parts=5)
+    assert not (tmp_path / "out").exists()
+
+    came = StoredDataset(preprocess(folder, recipe, dest=tmp_path / "out", jobs=jobs, num_parts=5))
+    assert np.array_equal(came.column(("next", "reward")), StoredDataset(folder).column(("next", "reward")))
+
+
+def test_some_steps_do_not_take_the_place_of_all_unless_one_insists(folder):
+    recipe = Recipe.inline(["scale_rewards:2"])
+    with pytest.raises(InvalidArgumentError, match="21 steps would be replaced"):
+        preprocess(folder, recipe, num_frames=5, in_place=True)
+    assert not StoredDataset(folder).manifest.history
+
+    assert len(StoredDataset(preprocess(folder, recipe, num_frames=5, force=True, in_place=True))) == 5
+    undo(folder)
+    assert len(StoredDataset(preprocess(folder, recipe, num_frames=21, in_place=True))) == 21
+
+
+def test_a_result_does_not_take_the_place_of_another_one(folder, tmp_path):
+    preprocess(folder, Recipe.inline(["scale_rewards:2"]), in_place=True)
+    other = preprocess(folder, Recipe.inline(["scale_rewards:3"]), dest=tmp_path / "other")
+
+    for target in (folder, other):
+        before = StoredDataset(target).manifest
+        source = other if target == folder else folder
+        with pytest.raises(InvalidArgumentError, match="in the way"):
+            preprocess(source, Recipe.inline(["keep_lengths:4"]), dest=target)
+        assert StoredDataset(target).manifest == before
+
+
+def test_parts_draw_other_numbers_than_those_of_the_next_seed(folder, tmp_path):
+    def noisy(data):
+        import torch
+
+        return data.set("noise", torch.rand(len(data), 1))
+
+    drawn = [
+        StoredDataset(
+            preprocess(folder, Recipe([Function(noisy, "batch")]), dest=tmp_path / str(seed), seed=seed, num_parts=5)
+        ).column(("noise",))[:, 0]
+        for seed in (0, 1)
+    ]
+    assert not set(drawn[0].tolist()) & set(drawn[1].tolist())
+
+
+def test_learning_draws_by_the_seed_too(folder, tmp_path):
+    import torch
+
+    recipes = [
+        Recipe([Function(lambda data: data.set("action", torch.rand_like(data["action"])), "batch"), *steps])
+        for steps in [Recipe.inline(["normalise:keys=[action]"]).steps] * 2
+    ]
+    one, two = (preprocess(folder, recipe, dest=tmp_path / str(n)) for n, recipe in enumerate(recipes))
+
+    assert StoredDataset(one).manifest.files == StoredDataset(two).manifest.files
+
+
+def test_how_many_steps_a_batch_has_is_part_of_what_a_function_is(folder, tmp_path):
+    def centred(data):
+        return data.set("action", data["action"] - data["action"].mean())
+
+    three = preprocess(folder, Recipe([Function(centred, "batch", 3)]), dest=tmp_path / "3")
+    ten = preprocess(folder, Recipe([Function(centred, "batch", 10)]), dest=tmp_path / "10")
+    prints = [StoredDataset(one).manifest.history[-1]["fingerprint"] for one in (three, ten)]
+
+    assert prints[0] != prints[1]
+
+
+def test_what_was_found_out_late_is_known_to_the_run_that_goes_on(folder, tmp_path, monkeypatch):
+    marker, calls = tmp_path / "died", tmp_path / "calls"
+
+    def late(data):
+        with calls.open("a") as file:
+            file.write(f"{int(data['episode'][0])} ")
+        if (data["episode"] == 4).any() and not marker.exists():
+            marker.touch()
+            raise KeyboardInterrupt
+        return data.set("observation", data["observation"] + 1.0 * (data["episode"][0] == 2))
+
+    monkeypatch.setattr(probe, "_BYTES", 1)
+    monkeypatch.setattr(probe, "_SECONDS", 0.0)
+    recipe = Recipe([Function(late, "episode")])
+    with pytest.raises(KeyboardInterrupt):
+        preprocess(folder, recipe, dest=tmp_path / "out", jobs=1, num_parts=5)
+    assert calls.read_text().split() == ["0", "0", "1", "2", "0", "1", "2", "3", "4"]
+    found = json.loads((tmp_path / ".work" / "out" / "late.json").read_text())
+    assert found["apart"] == [["observation"]]
+    calls.write_text("")
+    preprocess(folder, recipe, dest=tmp_path / "out", jobs=1, num_parts=5)
+    assert calls.read_text().split() == ["0", "3", "4"]
+
+
+@pytest.mark.parametrize(("per", "parts"), [("step", [0, 1, 3]), ("episode", [0, 1, 3]), ("batch", [0])])
+def test_functions_that_are_called_again_and_again_get_small_parts(folder, tmp_path, monkeypatch, per, parts):
+    begun = []
+
+    def fill(writer, task, *others):
+        begun.append(task.first)
+        assert task.most == 2 or per == "batch"
+        return part.fill(writer, task, *others)
+
+    monkeypatch.setattr(run, "_PART_CALLS", 5)
+    monkeypatch.setattr(run, "_BLOCK_CALLS", 2)
+    monkeypatch.setattr(run, "fill", fill)
+    preprocess(folder, Recipe([Function(lambda data: data, per)]), dest=tmp_path / "out", jobs=1)
+
+    assert begun == parts
