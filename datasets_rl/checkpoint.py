@@ -33,7 +33,7 @@ from torch import Tensor
 from datasets_rl import disk
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
 
-__all__ = ["STATE_FILE", "Stateful", "part_misfits", "pieces", "read", "refuse", "refuse_spawn", "write"]
+__all__ = ["STATE_FILE", "Stateful", "check_start_method", "part_misfits", "pieces", "read", "refuse", "write"]
 
 STATE_FILE = "state.json"
 """The file that comes last: a folder without it holds no checkpoint."""
@@ -135,7 +135,7 @@ def refuse(reasons: list[str]) -> None:
         raise InvalidArgumentError(f"the saved state does not fit: {'; '.join(reasons)}")
 
 
-def refuse_spawn(part: Any, what: str, hint: str) -> None:
+def check_start_method(part: Any, what: str, hint: str) -> None:
     """Raise if a part of a buffer is being pickled for a process that is started by spawn.
 
     Args:

@@ -38,6 +38,7 @@ __all__ = [
     "VERSIONS_FOLDER",
     "WORK_FOLDER",
     "FileLock",
+    "check_nesting",
     "discard",
     "disk_errors",
     "empty_trash",
@@ -46,12 +47,12 @@ __all__ = [
     "free_owner_files",
     "free_temporary_files",
     "identity",
+    "link_or_copy",
     "lock",
     "machine",
     "move",
     "publish_file",
     "publish_folder",
-    "refuse_nesting",
     "remove_tree",
     "require_free",
     "started",
@@ -109,7 +110,7 @@ def write_text(target: Path, text: str) -> None:
             temporary.unlink()
 
 
-def refuse_nesting(folder: Path) -> None:
+def check_nesting(folder: Path) -> None:
     """Refuse a dataset inside another one, or around one: checking, replacing or removing one would hit the other.
 
     Args:
@@ -165,6 +166,16 @@ def move(path: Path, target: Path) -> None:
     """Rename a file or a folder; the folders above the target are made."""
     _rename(path, target)
     sync(target.parent)
+
+
+def link_or_copy(path: Path, target: Path) -> None:
+    """Give a file that never changes a second name; copy it where the file system has no hard links."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(path, target)
+    except OSError:
+        with disk_errors(target):
+            shutil.copyfile(path, target)
 
 
 def _rename(path: Path, target: Path) -> None:

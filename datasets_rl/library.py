@@ -23,8 +23,8 @@ from datasets_rl.sources import Selection
 from datasets_rl.store import (
     DatasetPaths,
     check_own_files,
+    dataset_paths,
     locate,
-    place,
     remove,
     stored,
     transaction,
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 __all__ = [
     "DatasetPaths",
     "Plan",
+    "dataset_paths",
     "download",
     "listed",
     "locate",
     "missing_part",
-    "place",
     "plan",
     "remove",
     "require_part",
@@ -155,29 +155,29 @@ def plan(
 
     settings = settings or Settings.from_env()
     selection = selection or Selection()
-    spot = place(dataset_id, root=root, settings=settings)
+    paths = dataset_paths(dataset_id, root=root, settings=settings)
     entry = _checked(dataset_id, selection)
-    replaced = force or raw_only or not spot.exists
-    growing = None if replaced else missing_part(spot.folder, selection)
+    replaced = force or raw_only or not paths.exists
+    growing = None if replaced else missing_part(paths.folder, selection)
     selection = growing or selection
     options = Options(force, from_local, tuple(mirrors), keep_raw=keep_raw)
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
-        contents = _resolve(dataset_id, spot, settings, options, selection, aside=Path(aside))
+        listing = _resolve(dataset_id, paths, settings, options, selection, aside=Path(aside))
     local = from_local is not None
-    raw_bytes = _sum(asset.size for asset in contents.assets)
+    raw_bytes = _sum(asset.size for asset in listing.assets)
     raw_bytes = entry.bytes if raw_bytes is None else raw_bytes
-    choices = {} if raw_only else _stored_bytes(contents, raw_bytes, selection)
+    choices = {} if raw_only else _stored_bytes(listing, raw_bytes, selection)
     stored_bytes = next(iter(choices.values()), None)
-    wire = 0 if local else remaining_bytes(contents.assets, spot.raw)
+    wire = 0 if local else remaining_bytes(listing.assets, paths.raw)
     return Plan(
         id=entry.id,
-        folder=spot.folder,
-        assets=contents.assets,
-        present=spot.exists and not force and growing is None,
+        folder=paths.folder,
+        assets=listing.assets,
+        present=paths.exists and not force and growing is None,
         wire_bytes=wire,
         stored_bytes=stored_bytes,
-        peak_bytes=None if wire is None else _peak(contents, wire, stored_bytes or 0, spot, options, settings),
-        free_bytes=disk.free_bytes(spot.root),
+        peak_bytes=None if wire is None else _peak(listing, wire, stored_bytes or 0, paths, options, settings),
+        free_bytes=disk.free_bytes(paths.root),
         selection=selection,
         choices=choices if len(choices) > 1 else {},
     )
@@ -188,27 +188,27 @@ def _sum(sizes: Iterable[int | None]) -> int | None:
     return None if None in known else sum(size or 0 for size in known)
 
 
-def _stored_bytes(contents: Listing, raw_bytes: int | None, selection: Selection) -> dict[str, int]:
+def _stored_bytes(listing: Listing, raw_bytes: int | None, selection: Selection) -> dict[str, int]:
     """Return about how many bytes are stored, by the choices that decide it, that taken first; nothing if unknown."""
-    if contents.stored_bytes is not None:
-        return {"": contents.stored_bytes}
+    if listing.stored_bytes is not None:
+        return {"": listing.stored_bytes}
     if raw_bytes is None or selection.keys:
         return {}
-    return {name: int(raw_bytes * one) for name, one in (contents.growth or {"": _SIZE_GUESS}).items()}
+    return {name: int(raw_bytes * one) for name, one in (listing.growth or {"": _SIZE_GUESS}).items()}
 
 
 def _peak(
-    contents: Listing, wire: int, stored_bytes: int, spot: DatasetPaths, options: Options, settings: Settings
+    listing: Listing, wire: int, stored_bytes: int, paths: DatasetPaths, options: Options, settings: Settings
 ) -> int:
     """Return how many bytes are still to be written and lie on the disk at once, at most."""
-    return _raw_at_once(contents, wire, options, settings) + max(0, stored_bytes - disk.tree_bytes(spot.build))
+    return _raw_at_once(listing, wire, options, settings) + max(0, stored_bytes - disk.tree_bytes(paths.build))
 
 
-def _raw_at_once(contents: Listing, wire: int, options: Options, settings: Settings) -> int:
+def _raw_at_once(listing: Listing, wire: int, options: Options, settings: Settings) -> int:
     """Return how many bytes of raw files lie on the disk at once, at most."""
-    sizes = {asset.path: asset.size or 0 for asset in contents.assets}
-    groups = [sum(sizes[path] for path in group) for group in _groups(contents, contents.shards)]
-    room = len(groups) if options.keep_raw else _jobs(contents, settings) + 1
+    sizes = {asset.path: asset.size or 0 for asset in listing.assets}
+    groups = [sum(sizes[path] for path in group) for group in _groups(listing, listing.shards)]
+    room = len(groups) if options.keep_raw else _jobs(listing, settings) + 1
     return min(wire, max(sum(groups[start : start + room]) for start in range(len(groups))))
 
 
@@ -272,7 +272,7 @@ def download(
 
     settings = settings or Settings.from_env()
     selection = selection or Selection()
-    spot = place(dataset_id, root=root, settings=settings)
+    paths = dataset_paths(dataset_id, root=root, settings=settings)
     if sources.split_derived(dataset_id)[1]:
         if force or raw_only:
             raise InvalidArgumentError(
@@ -283,40 +283,40 @@ def download(
         require_part(folder, selection)
         return folder
     _checked(dataset_id, selection)
-    there = spot.exists and not force and not raw_only and not unfinished(spot)
-    if there and missing_part(spot.folder, selection, as_stored=as_stored) is None:
-        _refuse_changed_files(dataset_id, spot, from_local, settings)
-        return spot.known_as
-    _refuse_foreign(spot)
-    if spot.exists and not raw_only:
-        check_own_files(spot.folder)
+    there = paths.exists and not force and not raw_only and not unfinished(paths)
+    if there and missing_part(paths.folder, selection, as_stored=as_stored) is None:
+        _check_files_unchanged(dataset_id, paths, from_local, settings)
+        return paths.known_as
+    _check_ours(paths)
+    if paths.exists and not raw_only:
+        check_own_files(paths.folder)
     request = ["download", dataset_id, selection.to_json(), as_stored, force, hash_check, keep_raw, raw_only]
     with transaction(
-        spot, dataset_id, request, wait=wait, waiting=lambda owner: _say(f"waiting for {owner}")
+        paths, dataset_id, request, wait=wait, waiting=lambda owner: _say(f"waiting for {owner}")
     ) as change:
-        if spot.exists and not raw_only and (change.finished or not force):
-            if (larger := missing_part(spot.folder, selection, as_stored=as_stored)) is None:
-                return spot.known_as
-            selection, keep_raw = larger, keep_raw or _keeps_raw(spot)
+        if paths.exists and not raw_only and (change.finished or not force):
+            if (larger := missing_part(paths.folder, selection, as_stored=as_stored)) is None:
+                return paths.known_as
+            selection, keep_raw = larger, keep_raw or _keeps_raw(paths)
         options = Options(force, from_local, tuple(mirrors), hash_check, Limiter(limit_rate), keep_raw)
-        if not spot.build.exists():
+        if not paths.build.exists():
             # What was learned and journalled belongs to a dataset that is finished, or was not begun.
-            spot.journal.unlink(missing_ok=True)
+            paths.journal.unlink(missing_ok=True)
             if force:
-                spot.upstream.unlink(missing_ok=True)
-        contents = _resolve(dataset_id, spot, settings, options, selection)
-        _require_room(contents, spot, settings, options, selection, raw_only=raw_only)
+                paths.upstream.unlink(missing_ok=True)
+        listing = _resolve(dataset_id, paths, settings, options, selection)
+        _require_room(listing, paths, settings, options, selection, raw_only=raw_only)
         if raw_only:
-            files = _fetch(dataset_id, contents.assets, spot, settings, options)
-            return spot.raw if files[0].path.is_relative_to(spot.raw) else files[0].path.parent
-        _convert(dataset_id, contents, spot, settings, options, selection, engine)
+            files = _fetch(dataset_id, listing.assets, paths, settings, options)
+            return paths.raw if files[0].path.is_relative_to(paths.raw) else files[0].path.parent
+        _convert(dataset_id, listing, paths, settings, options, selection, engine)
         # A version that was preprocessed in place can be had again only from what it was made of.
-        given = from_local is not None and Path(from_local).expanduser().absolute().is_relative_to(spot.raw)
-        change.publish(keep=_was_preprocessed(spot), drop=() if keep_raw or given else (spot.raw,))
-    return spot.known_as
+        given = from_local is not None and Path(from_local).expanduser().absolute().is_relative_to(paths.raw)
+        change.publish(keep=_was_preprocessed(paths), drop=() if keep_raw or given else (paths.raw,))
+    return paths.known_as
 
 
-def _refuse_changed_files(dataset_id: str, spot: DatasetPaths, local: Path | str | None, settings: Settings) -> None:
+def _check_files_unchanged(dataset_id: str, paths: DatasetPaths, local: Path | str | None, settings: Settings) -> None:
     """Refuse files of the user that are not those of the stored dataset: it would be taken for theirs."""
     from datasets_rl.fetch.partial_download import digest_file
     from datasets_rl.fetch.schemes.file import file_of
@@ -324,16 +324,16 @@ def _refuse_changed_files(dataset_id: str, spot: DatasetPaths, local: Path | str
 
     if local is None:
         return
-    manifest = Manifest.read(spot.folder)
+    manifest = Manifest.read(paths.folder)
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
         options, whole = Options(from_local=local), Selection()
-        contents = _resolve(dataset_id, spot, settings, options, whole, aside=Path(aside))
-    if not all(asset.urls[0].startswith("file:") for asset in contents.assets):
+        listing = _resolve(dataset_id, paths, settings, options, whole, aside=Path(aside))
+    if not all(asset.urls[0].startswith("file:") for asset in listing.assets):
         return  # files of an upstream, which do not change
-    made = (spot.folder / MANIFEST_FILE).stat().st_mtime
+    made = (paths.folder / MANIFEST_FILE).stat().st_mtime
     raw = {one.path: one for one in manifest.raw}
     changed = []
-    for asset in contents.assets:
+    for asset in listing.assets:
         file, known = file_of(asset.urls[0]), raw.get(asset.path)
         state = file.stat()
         if known is None:
@@ -342,7 +342,7 @@ def _refuse_changed_files(dataset_id: str, spot: DatasetPaths, local: Path | str
             changed.append(f"{asset.path} has {state.st_size:,} bytes, and had {known.bytes:,}")
         elif state.st_mtime > made and digest_file(file).hexdigest() != known.sha256:
             changed.append(f"{asset.path} has other bytes")
-    changed += [f"{path} is gone" for path in raw.keys() - {asset.path for asset in contents.assets}]
+    changed += [f"{path} is gone" for path in raw.keys() - {asset.path for asset in listing.assets}]
     if changed:
         more = f", and {len(changed) - 3:,} more" if len(changed) > 3 else ""
         raise InvalidArgumentError(
@@ -351,13 +351,13 @@ def _refuse_changed_files(dataset_id: str, spot: DatasetPaths, local: Path | str
         )
 
 
-def _was_preprocessed(spot: DatasetPaths) -> bool:
+def _was_preprocessed(paths: DatasetPaths) -> bool:
     from datasets_rl.format.manifest import Manifest
 
-    if not spot.exists:
+    if not paths.exists:
         return False
     try:
-        return bool(Manifest.read(spot.folder).history)
+        return bool(Manifest.read(paths.folder).history)
     except ManifestError:
         return False
 
@@ -366,11 +366,11 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)  # noqa: T201 -- the one line that explains a silent wait
 
 
-def _refuse_foreign(spot: DatasetPaths) -> None:
-    disk.refuse_nesting(spot.folder)
-    if spot.folder.exists() and not spot.exists and (not spot.folder.is_dir() or any(spot.folder.iterdir())):
+def _check_ours(paths: DatasetPaths) -> None:
+    disk.check_nesting(paths.folder)
+    if paths.folder.exists() and not paths.exists and (not paths.folder.is_dir() or any(paths.folder.iterdir())):
         raise InvalidArgumentError(
-            f"{spot.folder} is in the way: it holds something that is not a dataset",
+            f"{paths.folder} is in the way: it holds something that is not a dataset",
             hint="move it, or choose another root",
         )
 
@@ -448,16 +448,16 @@ def _options_of(dataset_id: str) -> Sequence[sources.Option]:
         return ()
 
 
-def _keeps_raw(spot: DatasetPaths) -> bool:
+def _keeps_raw(paths: DatasetPaths) -> bool:
     """Return whether the raw files of a stored dataset were kept beside it."""
     from datasets_rl.format.manifest import Manifest
 
-    return all((spot.raw / file.path).is_file() for file in Manifest.read(spot.folder).raw)
+    return all((paths.raw / file.path).is_file() for file in Manifest.read(paths.folder).raw)
 
 
 def _resolve(
     dataset_id: str,
-    spot: DatasetPaths,
+    paths: DatasetPaths,
     settings: Settings,
     options: Options,
     selection: Selection,
@@ -471,25 +471,25 @@ def _resolve(
     head, name = sources.split_id(dataset_id)
     local = None if options.from_local is None else Path(options.from_local).expanduser().absolute()
     bases = () if local is not None else (*options.mirrors, *settings.mirrors.get(head, ()))
-    kept = spot.upstream
+    kept = paths.upstream
     if aside is not None:
         kept = aside / "upstream.json"
-        if spot.upstream.is_file() and not options.force:
-            shutil.copyfile(spot.upstream, kept)
+        if paths.upstream.is_file() and not options.force:
+            shutil.copyfile(paths.upstream, kept)
     upstream = Upstream(
-        aside or spot.raw,
+        aside or paths.raw,
         kept,
         settings=settings,
         mirrors=bases,
         local=local,
         hash_check=options.hash_check,
     )
-    contents = sources.source(head).resolve(name, selection, upstream).narrowed(selection)
-    return replace(contents, assets=tuple(mirrored(asset, bases) for asset in contents.assets))
+    listing = sources.source(head).resolve(name, selection, upstream).narrowed(selection)
+    return replace(listing, assets=tuple(mirrored(asset, bases) for asset in listing.assets))
 
 
 def _require_room(
-    contents: Listing, spot: DatasetPaths, settings: Settings, options: Options, selection: Selection, *, raw_only: bool
+    listing: Listing, paths: DatasetPaths, settings: Settings, options: Options, selection: Selection, *, raw_only: bool
 ) -> None:
     """Check that there is room for what is known of a dataset, before anything comes.
 
@@ -498,19 +498,19 @@ def _require_room(
     """
     from datasets_rl.fetch import remaining_bytes
 
-    wire = remaining_bytes(contents.assets, spot.raw)
+    wire = remaining_bytes(listing.assets, paths.raw)
     if not wire or options.from_local is not None:
         return
     if raw_only:
-        disk.require_free(spot.root, wire, "the download")
+        disk.require_free(paths.root, wire, "the download")
         return
-    stored = _stored_bytes(contents, _sum(asset.size for asset in contents.assets), selection)
-    needed = _peak(contents, wire, next(iter(stored.values()), 0), spot, options, settings)
-    disk.require_free(spot.root, needed, "the download and the converted dataset")
+    stored = _stored_bytes(listing, _sum(asset.size for asset in listing.assets), selection)
+    needed = _peak(listing, wire, next(iter(stored.values()), 0), paths, options, settings)
+    disk.require_free(paths.root, needed, "the download and the converted dataset")
 
 
 def _fetch(
-    dataset_id: str, assets: Sequence[Asset], spot: DatasetPaths, settings: Settings, options: Options, **progress: Any
+    dataset_id: str, assets: Sequence[Asset], paths: DatasetPaths, settings: Settings, options: Options, **progress: Any
 ) -> list[Fetched]:
     from datasets_rl.fetch import fetch, fetch_local
 
@@ -520,10 +520,10 @@ def _fetch(
     if options.force:
         for asset in assets:
             # Unfinished parts stay: what they hold is checked when they are resumed.
-            disk.remove_tree(spot.raw / asset.path)
+            disk.remove_tree(paths.raw / asset.path)
     return fetch(
         assets,
-        spot.raw,
+        paths.raw,
         settings=settings,
         hash_check=options.hash_check,
         limiter=options.limiter,
@@ -532,19 +532,19 @@ def _fetch(
     )
 
 
-def _groups(contents: Listing, shards: Sequence[Shard]) -> list[list[str]]:
+def _groups(listing: Listing, shards: Sequence[Shard]) -> list[list[str]]:
     """Return the files that come for each shard: those that no earlier one of them needed."""
     seen: set[str] = set()
     groups: list[list[str]] = []
     for shard in shards:
-        wanted = (*contents.common, *shard.paths)
+        wanted = (*listing.common, *shard.paths)
         groups.append([path for path in dict.fromkeys(wanted) if path not in seen])
         seen.update(wanted)
     return groups
 
 
-def _as_assets(contents: Listing, groups: Sequence[Sequence[str]]) -> list[list[Asset]]:
-    assets = {asset.path: asset for asset in contents.assets}
+def _as_assets(listing: Listing, groups: Sequence[Sequence[str]]) -> list[list[Asset]]:
+    assets = {asset.path: asset for asset in listing.assets}
     return [[assets[path] for path in group] for group in groups]
 
 
@@ -552,7 +552,7 @@ def _getter(
     stack: ExitStack,
     dataset_id: str,
     groups: Sequence[Sequence[Asset]],
-    spot: DatasetPaths,
+    paths: DatasetPaths,
     settings: Settings,
     options: Options,
 ) -> Callable[[Sequence[Asset], CancelToken], list[Fetched]]:
@@ -560,35 +560,35 @@ def _getter(
     from datasets_rl.fetch import remaining_bytes
 
     if len(groups) == 1:
-        return lambda group, _: _fetch(dataset_id, group, spot, settings, options)
+        return lambda group, _: _fetch(dataset_id, group, paths, settings, options)
     everything = [asset for group in groups for asset in group]
     show = settings.progress and options.from_local is None
-    counted = stack.enter_context(report(dataset_id, remaining_bytes(everything, spot.raw), show=show))
+    counted = stack.enter_context(report(dataset_id, remaining_bytes(everything, paths.raw), show=show))
     advance = Counted(counted)
-    return lambda group, halt: _fetch(dataset_id, group, spot, settings, options, advance=advance, halt=halt)
+    return lambda group, cancel: _fetch(dataset_id, group, paths, settings, options, advance=advance, cancel=cancel)
 
 
-def _drop_raw(spot: DatasetPaths, contents: Listing, ready: FetchedShard) -> None:
+def _drop_raw(paths: DatasetPaths, listing: Listing, ready: FetchedShard) -> None:
     """Delete the files that no later shard needs; those of the user stay where they are."""
-    later = contents.shards[contents.shards.index(ready.shard) + 1 :]
-    needed = {path for shard in later for path in shard.paths} | set(contents.common)
+    later = listing.shards[listing.shards.index(ready.shard) + 1 :]
+    needed = {path for shard in later for path in shard.paths} | set(listing.common)
     for path, file in ready.files.items():
-        if path not in needed and file.is_relative_to(spot.raw):
+        if path not in needed and file.is_relative_to(paths.raw):
             file.unlink(missing_ok=True)
             file.with_name(f"{file.name}.fetched.json").unlink(missing_ok=True)
 
 
-def _jobs(contents: Listing, settings: Settings) -> int:
+def _jobs(listing: Listing, settings: Settings) -> int:
     """Return how many shards are read at once: processes cost half a second each, and are worth it for long work."""
-    known = _sum(asset.size for asset in contents.assets)
+    known = _sum(asset.size for asset in listing.assets)
     worth = known is None or known >= _WORTH_PROCESSES
-    return min(settings.jobs, len(contents.shards), os.cpu_count() or 1) if worth and sys.executable else 1
+    return min(settings.jobs, len(listing.shards), os.cpu_count() or 1) if worth and sys.executable else 1
 
 
 def _convert(
     dataset_id: str,
-    contents: Listing,
-    spot: DatasetPaths,
+    listing: Listing,
+    paths: DatasetPaths,
     settings: Settings,
     options: Options,
     selection: Selection,
@@ -599,36 +599,36 @@ def _convert(
     from datasets_rl.build.journal import Journal
 
     head, name = sources.split_id(dataset_id)
-    work = ConversionJob(contents.entry or sources.source(head).entry(name), contents, selection)
-    journal = Journal(spot.journal, work.key) if len(contents.shards) > 1 else None
+    work = ConversionJob(listing.entry or sources.source(head).entry(name), listing, selection)
+    journal = Journal(paths.journal, work.key) if len(listing.shards) > 1 else None
     if journal is None:
-        disk.remove_tree(spot.build)
+        disk.remove_tree(paths.build)
     else:
-        journal.bring_back(spot.build)
-    spot.build.mkdir(parents=True, exist_ok=True)
-    left = contents.shards[len(journal.entries) if journal is not None else 0 :]
+        journal.roll_back(paths.build)
+    paths.build.mkdir(parents=True, exist_ok=True)
+    left = listing.shards[len(journal.entries) if journal is not None else 0 :]
     try:
         with ExitStack() as stack:
             # Where episodes are chosen by their numbers over all shards, these come one behind the other.
-            if len(left) < 2 or contents.numbers is not None:
+            if len(left) < 2 or listing.numbers is not None:
                 engine = None
-            elif engine is None and (jobs := _jobs(contents, settings)) > 1:
+            elif engine is None and (jobs := _jobs(listing, settings)) > 1:
                 engine = Local(jobs)
             if engine is not None:
                 stack.enter_context(engine)
-            groups = _as_assets(contents, _groups(contents, left))
-            get = _getter(stack, dataset_id, groups, spot, settings, options)
+            groups = _as_assets(listing, _groups(listing, left))
+            get = _getter(stack, dataset_id, groups, paths, settings, options)
             converting = report(f"converting {dataset_id}", None, unit=" steps", show=settings.progress)
             return convert(
                 work,
                 groups,
                 get,
-                spot.build,
+                paths.build,
                 journal=journal,
                 engine=engine,
-                parts=spot.work / "parts",
+                parts=paths.work / "parts",
                 report=stack.enter_context(converting),
-                committed=bool if options.keep_raw else partial(_drop_raw, spot, contents),
+                committed=bool if options.keep_raw else partial(_drop_raw, paths, listing),
             )
     except ConversionError as error:
         fetched = options.from_local is None
@@ -639,7 +639,7 @@ def _convert(
             error.hint = f"{error.hint} what was fetched is kept, and does not come again".lstrip()
         raise
     finally:
-        if (journal is None or not journal.entries) and not (spot.build / MANIFEST_FILE).is_file():
+        if (journal is None or not journal.entries) and not (paths.build / MANIFEST_FILE).is_file():
             # There is nothing to go on with.
-            disk.remove_tree(spot.build)
-            spot.journal.unlink(missing_ok=True)
+            disk.remove_tree(paths.build)
+            paths.journal.unlink(missing_ok=True)

@@ -135,7 +135,7 @@ def mixture(
         one if isinstance(one, ReplayBuffer) else _opened(one, sampler, download=download, home=home) for one in given
     ]
     if sampler is not None and "slice_len" in sampler:
-        _refuse_slices(
+        _check_no_slices(
             sampler,
             batch_size,
             {one.dataset: rb for one, rb in zip(given, opened, strict=True) if isinstance(one, Member)},
@@ -274,7 +274,7 @@ def _opened(
     return dataset_class(head)(name, download=download, **options)
 
 
-def _refuse_slices(sampler: Mapping[str, Any], batch_size: int | None, opened: Mapping[str, Any]) -> None:
+def _check_no_slices(sampler: Mapping[str, Any], batch_size: int | None, opened: Mapping[str, Any]) -> None:
     """Let slices pass that batches can be made of."""
     steps, faults = int(sampler["slice_len"]), []
     if batch_size is not None and batch_size % steps:

@@ -35,7 +35,7 @@ from datasets_rl.ted.steps import split_states
 
 __all__ = ["ENTRY_FIELDS", "entry_differences", "reread"]
 
-ENTRY_FIELDS = ("licence", "citation", "homepage", "faults", "score", "time_limit")
+ENTRY_FIELDS = ("license", "citation", "homepage", "known_issues", "score", "time_limit")
 """What a manifest takes from the description of the dataset, `Entry`."""
 _BATCH_EPISODES = 1024
 _BATCH_BYTES = 8 << 20
@@ -85,13 +85,13 @@ def reread(stored: StoredDataset, files: Mapping[str, Path], report: Report) -> 
         return
     try:
         with TemporaryDirectory(prefix="rlds-verify-") as aside:
-            contents = origin.resolve(name, selection, _AtHand(manifest, files, Path(aside))).narrowed(selection)
+            listing = origin.resolve(name, selection, _AtHand(manifest, files, Path(aside))).narrowed(selection)
     except (UnknownKeyError, InvalidArgumentError) as error:
         yield f"selection is {shorten(manifest.selection)}: {error.message}"
         return
     try:
-        yield from entry_differences(manifest, contents.entry or origin.entry(name))
-        yield from _contents_differences(stored, contents, selection, files, report)
+        yield from entry_differences(manifest, listing.entry or origin.entry(name))
+        yield from _contents_differences(stored, listing, selection, files, report)
     except (UnknownKeyError, InvalidArgumentError) as error:
         yield f"selection is {shorten(manifest.selection)}: {error.message}"
     except ConversionError as error:
@@ -130,30 +130,30 @@ class _AtHand(Upstream):
 
 
 def _contents_differences(
-    stored: StoredDataset, contents: Listing, selection: Selection, files: Mapping[str, Path], report: Report
+    stored: StoredDataset, listing: Listing, selection: Selection, files: Mapping[str, Path], report: Report
 ) -> Iterator[str]:
     manifest = stored.manifest
-    listed = {asset.path for asset in contents.assets}
+    listed = {asset.path for asset in listing.assets}
     if listed != files.keys():
         yield f"raw is {shorten(sorted(files))}; the dataset consists of {shorten(sorted(listed))}"
         return
     head, name = sources.split_id(manifest.id)
     decisions: list[AppliedDecision] = []
     episodes = _EpisodeComparison(stored)
-    for number, shard in enumerate(contents.shards):
-        own = {path: files[path] for path in (*contents.common, *shard.paths)}
-        with sources.source(head).open(name, own, contents.facts) as recording:
+    for number, shard in enumerate(listing.shards):
+        own = {path: files[path] for path in (*listing.common, *shard.paths)}
+        with sources.source(head).open(name, own, listing.params) as reader:
             if not number:
-                found = [*_schema_differences(manifest, recording, selection)]
+                found = [*_schema_differences(manifest, reader, selection)]
                 yield from found
                 if found:
                     return
-                yield from _metadata_differences(stored, recording)
-            for piece in recording.episodes(shard.part):
+                yield from _metadata_differences(stored, reader)
+            for piece in reader.episodes(shard.part):
                 report(episodes.add(piece))
             if not number:
-                yield from _spec_differences(manifest, recording)
-            decisions += (AppliedDecision(**asdict(one)) for one in recording.decisions)
+                yield from _spec_differences(manifest, reader)
+            decisions += (AppliedDecision(**asdict(one)) for one in reader.decisions)
     yield from episodes.finish()
     expected = merged(decisions)
     stated = {one.rule: one for one in manifest.decisions}
@@ -166,9 +166,9 @@ def _shown(applied: AppliedDecision | None) -> str:
     return "missing" if applied is None else f"{applied.count:,} times {shorten(applied.text)}"
 
 
-def _schema_differences(manifest: Manifest, recording: EpisodeReader, selection: Selection) -> Iterator[str]:
-    kept = selection.kept_keys([column.key for column in recording.columns])
-    expected = {column.key: column for column in recording.columns if column.key in kept}
+def _schema_differences(manifest: Manifest, reader: EpisodeReader, selection: Selection) -> Iterator[str]:
+    kept = selection.kept_keys([column.key for column in reader.columns])
+    expected = {column.key: column for column in reader.columns if column.key in kept}
     stated = {field.key: _column(field) for field in manifest.schema if field.key not in {NEXT_DONE, EPISODE}}
     for key in [*stated, *(key for key in expected if key not in stated)]:
         if stated.get(key) != expected.get(key):
@@ -179,15 +179,15 @@ def _column(field: Field) -> Column:
     return Column(**{one.name: getattr(field, one.name) for one in fields(Column)})
 
 
-def _spec_differences(manifest: Manifest, recording: EpisodeReader) -> Iterator[str]:
-    expected = stated_specs(manifest.schema, recording.specs())
+def _spec_differences(manifest: Manifest, reader: EpisodeReader) -> Iterator[str]:
+    expected = stated_specs(manifest.schema, reader.specs())
     for name, spec in expected.items():
         if manifest.specs.get(name) != _as_json(spec):
             yield f"specs.{name} is {shorten(manifest.specs.get(name))}; the raw files state {shorten(spec)}"
 
 
-def _metadata_differences(stored: StoredDataset, recording: EpisodeReader) -> Iterator[str]:
-    stated, expected = stored.manifest.metadata, recording.metadata
+def _metadata_differences(stored: StoredDataset, reader: EpisodeReader) -> Iterator[str]:
+    stated, expected = stored.manifest.metadata, reader.metadata
     for name in sorted(stated.keys() | expected.keys()):
         if name not in stated or name not in expected:
             yield f"metadata.{name} is {'missing' if name not in stated else 'not in the raw files'}"
@@ -222,7 +222,7 @@ class _EpisodeComparison:
 
     def __init__(self, stored: StoredDataset) -> None:
         self._stored = stored
-        self._carried = [field for field in stored.schema if field.carried]
+        self._carried = [field for field in stored.schema if field.shared]
         self._words = {field.key: np.array(stored.texts(field.key), object) for field in self._carried if field.text}
         self._seen = 0
         self._open = 0
@@ -240,15 +240,15 @@ class _EpisodeComparison:
             return 0
         if isinstance(piece, EpisodeBatch):
             self._flush()
-            finals = {key: self._readable(piece, key) for key in self._finals}
-            self._compare(piece.lengths, piece.known, piece.facts, finals)
+            final_states = {key: self._readable(piece, key) for key in self._finals}
+            self._compare(piece.lengths, piece.final_known, piece.metadata, final_states)
             return piece.count
         steps = len(piece)
         self._open += steps
         if not piece.continues:
             self._lengths.append(self._open)
             self._known.append(piece.final_known)
-            self._metadata.append(piece.facts)
+            self._metadata.append(piece.metadata)
             for field in self._carried:
                 self._finals[field.key].append(_final(piece.states[field.key], steps, field))
                 self._bytes += 0 if field.encoded else field.step_bytes
@@ -268,23 +268,23 @@ class _EpisodeComparison:
         yield from (f"{text} ({count:,} such episodes)" for text, count in self._first.values())
 
     def _readable(self, block: EpisodeBatch, key: Key) -> Any:
-        finals = known_only(block.finals[key], block.known)
-        if isinstance(finals, EncodedImages):
-            return list(finals.pictures)
-        return np.array(block.words[key], object)[finals] if key in block.words else finals
+        final_states = known_only(block.final_states[key], block.final_known)
+        if isinstance(final_states, EncodedImages):
+            return list(final_states.images)
+        return np.array(block.vocabulary[key], object)[final_states] if key in block.vocabulary else final_states
 
     def _flush(self) -> None:
         if not self._lengths:
             return
         names = dict.fromkeys(name for one in self._metadata for name in one)
         metadata = {name: np.array([one.get(name, 0) for one in self._metadata]) for name in names}
-        finals: dict[Key, Any] = dict(self._finals)
+        final_states: dict[Key, Any] = dict(self._finals)
         for field in self._carried:
             if field.text:
-                finals[field.key] = np.array(self._finals[field.key], object)
+                final_states[field.key] = np.array(self._finals[field.key], object)
             elif not field.encoded:
-                finals[field.key] = np.stack(self._finals[field.key])
-        self._compare(np.array(self._lengths), np.array(self._known), metadata, finals)
+                final_states[field.key] = np.stack(self._finals[field.key])
+        self._compare(np.array(self._lengths), np.array(self._known), metadata, final_states)
         self._bytes = 0
         self._lengths, self._known, self._metadata = [], [], []
         self._finals = {field.key: [] for field in self._carried}
@@ -294,7 +294,7 @@ class _EpisodeComparison:
         lengths: NDArray[Any],
         known: NDArray[Any],
         metadata: Mapping[str, NDArray[Any]],
-        finals: Mapping[Key, Any],
+        final_states: Mapping[Key, Any],
     ) -> None:
         table = self._stored.episodes
         first, stop = self._seen, min(self._seen + len(lengths), len(table))
@@ -309,7 +309,7 @@ class _EpisodeComparison:
                 self._note(f"{name} of the episodes", ~_equal(got, wanted), got, wanted, first)
         for field in self._carried:
             if count > 0:
-                got, wanted = self._stored_finals(field, first, stop), finals[field.key][:count]
+                got, wanted = self._stored_finals(field, first, stop), final_states[field.key][:count]
                 wrong = _unequal_rows(got, wanted)
                 self._note(f"the final {field.name}", wrong, got, wanted, first)
 
@@ -321,7 +321,7 @@ class _EpisodeComparison:
             return [
                 data[start : int(ends[one])].tobytes() for start, one in zip(starts, range(first, stop), strict=True)
             ]
-        values = np.asarray(self._stored.finals(field.key)[first:stop])
+        values = np.asarray(self._stored.final_states(field.key)[first:stop])
         return self._words[field.key][values] if field.text else values
 
     def _note(self, what: str, wrong: NDArray[np.bool_], got: Any, wanted: Any, first: int) -> None:
@@ -347,8 +347,8 @@ def _unequal_rows(got: Any, wanted: Any) -> NDArray[np.bool_]:
 def _final(states: Any, steps: int, field: Field) -> Any:
     """Return a final state as it reads in the dataset: what stands for an unknown one, where it is not there."""
     if isinstance(states, EncodedImages):
-        return states.pictures[steps] if len(states) > steps else b""
+        return states.images[steps] if len(states) > steps else b""
     if isinstance(states, TextStates):
-        return states.words[int(states.codes[steps])] if len(states) > steps else ""
+        return states.vocabulary[int(states.codes[steps])] if len(states) > steps else ""
     _, final = split_states(states, steps)
     return np.zeros(field.shape, field.dtype) if final is None else final

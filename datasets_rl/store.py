@@ -49,12 +49,12 @@ __all__ = [
     "Version",
     "check_derived_name",
     "check_own_files",
-    "derived_places",
+    "dataset_paths",
+    "derived_paths",
     "discard_work",
     "locate",
-    "named_place",
-    "place",
-    "place_of",
+    "named_paths",
+    "paths_of",
     "prune",
     "recorded",
     "remove",
@@ -66,6 +66,7 @@ __all__ = [
     "transaction",
     "undo",
     "unfinished",
+    "upgrade",
     "versions",
 ]
 
@@ -179,7 +180,7 @@ class Version:
         return Manifest.read(self.folder)
 
 
-def place(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> DatasetPaths:
+def dataset_paths(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> DatasetPaths:
     """Return where a dataset lies or would lie.
 
     Args:
@@ -198,10 +199,10 @@ def place(dataset_id: str, *, root: Path | str | None = None, settings: Settings
         check_derived_name(derived)
     if root is None:
         root = (settings or Settings.from_env()).home / entry.source
-    spot = DatasetPaths(Path(root).expanduser().absolute(), f"{entry.name}{mark}{derived}")
+    paths = DatasetPaths(Path(root).expanduser().absolute(), f"{entry.name}{mark}{derived}")
     # Behind a link lies the dataset that is changed, locked and deleted; the link stays.
-    linked = spot.folder.is_symlink() and spot.exists
-    return replace(place_of(spot.folder), link=spot.folder) if linked else spot
+    linked = paths.folder.is_symlink() and paths.exists
+    return replace(paths_of(paths.folder), link=paths.folder) if linked else paths
 
 
 def check_derived_name(name: str) -> None:
@@ -229,26 +230,26 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
             exists = os.path.exists(as_path)  # noqa: PTH110 - see `_has_manifest`
             raise NotADatasetError(as_path, *([] if exists else ["it does not exist"]))
         return as_path.absolute()
-    spot = place(dataset, root=root, settings=settings)
-    if not _settled(spot):
+    paths = dataset_paths(dataset, root=root, settings=settings)
+    if not _settled(paths):
         word = shlex.quote(str(dataset))
         base, derived = sources.split_derived(word)
         hint = f"rlds preprocess {base} --recipe NAME makes derived datasets" if derived else f"rlds download {word}"
-        raise NotADatasetError(spot.folder, "it was not made" if derived else "it is not downloaded", hint=hint)
-    return spot.known_as
+        raise NotADatasetError(paths.folder, "it was not made" if derived else "it is not downloaded", hint=hint)
+    return paths.known_as
 
 
-def _settled(spot: DatasetPaths) -> bool:
+def _settled(paths: DatasetPaths) -> bool:
     """Return whether there is a dataset, after a change that a dead process recorded has been completed."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     # A change may be recorded after the first look, and end before the last one.
-    while unfinished(spot) or (not spot.exists and unfinished(spot)):
-        with suppress(DiskFullError, LockedError, OSError), disk.lock(spot.lock, spot.name, wait=0):
-            _settle(spot)
-        if spot.exists or time.monotonic() > deadline:
+    while unfinished(paths) or (not paths.exists and unfinished(paths)):
+        with suppress(DiskFullError, LockedError, OSError), disk.lock(paths.lock, paths.name, wait=0):
+            _settle(paths)
+        if paths.exists or time.monotonic() > deadline:
             break
         time.sleep(_SETTLE_PAUSE)  # a living process is between two renames
-    return spot.exists
+    return paths.exists
 
 
 def _has_manifest(folder: Path) -> bool:
@@ -263,24 +264,24 @@ def _settled_folder(folder: Path) -> bool:
     if _has_manifest(folder) and not any((root / WORK_FOLDER).is_dir() for root in folder.absolute().parents):
         return True
     try:
-        return _settled(place_of(folder))
+        return _settled(paths_of(folder))
     except OSError:  # a name that no file can have
         return False
 
 
-def place_of(folder: Path) -> DatasetPaths:
+def paths_of(folder: Path) -> DatasetPaths:
     """Return where everything of a dataset in a folder lies: the place of its id, if that is what the folder is."""
     from datasets_rl.format.manifest import Manifest
 
     folder = folder.expanduser().resolve()
     with suppress(NotADatasetError, ManifestError):
-        return named_place(folder, Manifest.read(folder).id)
+        return named_paths(folder, Manifest.read(folder).id)
     # On a file system without an exchange there may be no dataset for a moment, but there is a record.
     places = [DatasetPaths(root, folder.relative_to(root).as_posix()) for root in folder.parents]
     return next((one for one in places if unfinished(one)), places[0])
 
 
-def named_place(folder: Path, dataset_id: str) -> DatasetPaths:
+def named_paths(folder: Path, dataset_id: str) -> DatasetPaths:
     """Return the place of a dataset in a folder, whose root is above all of its name if the folder ends with that."""
     name = dataset_id.partition("/")[2]
     if name and folder.as_posix().endswith(f"/{name}"):
@@ -302,7 +303,7 @@ def stored(home: Path) -> Iterator[Path]:
                 yield folder
 
 
-def derived_places(base: DatasetPaths) -> list[DatasetPaths]:
+def derived_paths(base: DatasetPaths) -> list[DatasetPaths]:
     """Return the places of the datasets that were derived from one, sorted."""
     beside = base.folder.parent
     prefix = f"{base.folder.name}{DERIVED}"
@@ -311,10 +312,10 @@ def derived_places(base: DatasetPaths) -> list[DatasetPaths]:
     return [one for one in places if one.exists]
 
 
-def versions(spot: DatasetPaths) -> list[Version]:
+def versions(paths: DatasetPaths) -> list[Version]:
     """Return the earlier versions of a dataset, the oldest first."""
     found = []
-    for path in spot.versions.glob("*-*"):
+    for path in paths.versions.glob("*-*"):
         number = path.name.partition("-")[0]
         if number.isdigit() and (path / MANIFEST_FILE).is_file():
             found.append(Version(int(number), path))
@@ -331,19 +332,19 @@ def undo(folder: Path) -> Path:
         InvalidArgumentError: If there is no earlier version.
         LockedError: If another process is changing the dataset.
     """
-    spot = place_of(folder)
-    with transaction(spot, str(folder), ["undo"], wait=_BRIEFLY, repeatable=False) as change:
+    paths = paths_of(folder)
+    with transaction(paths, str(folder), ["undo"], wait=_BRIEFLY, repeatable=False) as change:
         if change.finished:
-            return spot.folder
-        earlier = versions(spot)
+            return paths.folder
+        earlier = versions(paths)
         if not earlier:
             raise InvalidArgumentError(
                 f"{folder} has no earlier version: it was not preprocessed in place, or all of that was undone",
                 hint=f"rlds info {shlex.quote(str(folder))} shows its versions",
             )
-        check_own_files(spot.folder)
+        check_own_files(paths.folder)
         change.restore(earlier[-1])
-    return spot.folder
+    return paths.folder
 
 
 def remove(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> int:
@@ -358,39 +359,39 @@ def remove(dataset_id: str, *, root: Path | str | None = None, settings: Setting
         UnknownIdError: If there is no such id.
         LockedError: If another process is changing it.
     """
-    return _remove(place(dataset_id, root=root, settings=settings), dataset_id)
+    return _remove(dataset_paths(dataset_id, root=root, settings=settings), dataset_id)
 
 
 def remove_folder(folder: Path) -> int:
     """Delete a dataset that is named by its folder; see `remove`."""
-    return _remove(place_of(folder), str(folder))
+    return _remove(paths_of(folder), str(folder))
 
 
-def _remove(spot: DatasetPaths, what: str) -> int:
+def _remove(paths: DatasetPaths, what: str) -> int:
     try:
-        with transaction(spot, what, ["remove"], wait=_BRIEFLY) as change:
+        with transaction(paths, what, ["remove"], wait=_BRIEFLY) as change:
             if change.finished:
                 return change.freed
-            freed = sum(map(disk.tree_bytes, spot.trees))
-            if spot.exists:
-                check_own_files(spot.folder)
+            freed = sum(map(disk.tree_bytes, paths.trees))
+            if paths.exists:
+                check_own_files(paths.folder)
             change.remove(freed)
     except DiskFullError:
         # There is no room for a lock or a record. Without its manifest the folder is no dataset; the rest follows.
-        freed = sum(map(disk.tree_bytes, spot.trees))
-        trees = spot.trees
-        (spot.folder / MANIFEST_FILE).unlink(missing_ok=True)
+        freed = sum(map(disk.tree_bytes, paths.trees))
+        trees = paths.trees
+        (paths.folder / MANIFEST_FILE).unlink(missing_ok=True)
         for path in trees:
             disk.remove_tree(path)
-            _drop_empty(path, spot.root)
+            _drop_empty(path, paths.root)
     return freed
 
 
-def prune(spot: DatasetPaths, *, dry_run: bool = False) -> int:
+def prune(paths: DatasetPaths, *, dry_run: bool = False) -> int:
     """Delete the earlier versions of a dataset, after which they cannot be brought back.
 
     Args:
-        spot: The dataset.
+        paths: The dataset.
         dry_run: Count only.
 
     Returns:
@@ -399,10 +400,10 @@ def prune(spot: DatasetPaths, *, dry_run: bool = False) -> int:
     Raises:
         LockedError: If another process is changing the dataset.
     """
-    freed = sum(disk.tree_bytes(one.folder) for one in versions(spot))
+    freed = sum(disk.tree_bytes(one.folder) for one in versions(paths))
     if freed and not dry_run:
-        with transaction(spot, str(spot.folder), ["prune"], wait=_BRIEFLY):
-            _discard(spot.versions, spot.root)
+        with transaction(paths, str(paths.folder), ["prune"], wait=_BRIEFLY):
+            _discard(paths.versions, paths.root)
     return freed
 
 
@@ -469,15 +470,15 @@ class _Change:
     @property
     def abandoned(self) -> bool:
         """Whether the process that recorded it is dead; only a process that holds the lock may ask."""
-        *place, number, began = self.process
-        return place != disk.machine() or disk.started(int(number)) != began
+        *dataset_paths, number, began = self.process
+        return dataset_paths != disk.machine() or disk.started(int(number)) != began
 
 
 @dataclass
 class Transaction:
     """The one change that a command makes to a dataset, while it holds the dataset's lock."""
 
-    place: DatasetPaths
+    paths: DatasetPaths
     request: str
     finished: bool = False
     """A process that was given the same request has made the change, and was killed after it."""
@@ -492,55 +493,55 @@ class Transaction:
             keep: The version that is there becomes the last one of the earlier versions; else it is deleted.
             drop: What is not needed afterwards, in addition to the work folder.
         """
-        spot = self.place
-        disk.sync_tree(spot.build)
-        old = disk.identity(spot.folder)
+        paths = self.paths
+        disk.sync_tree(paths.build)
+        old = disk.identity(paths.folder)
         kept = ""
         if keep and old is not None:
-            number = max((one.number for one in versions(spot)), default=0) + 1
-            kept = self._relative(spot.versions / f"{number:04}-{old[:12]}")
-        self._make(old, disk.identity(spot.build), spot.build, kept, (spot.work, *drop))
+            number = max((one.number for one in versions(paths)), default=0) + 1
+            kept = self._relative(paths.versions / f"{number:04}-{old[:12]}")
+        self._make(old, disk.identity(paths.build), paths.build, kept, (paths.work, *drop))
 
     def restore(self, version: Version) -> None:
         """Let an earlier version become the dataset, and delete the one that is there."""
-        spot = self.place
-        self._make(disk.identity(spot.folder), disk.identity(version.folder), version.folder, "", (spot.work,))
+        paths = self.paths
+        self._make(disk.identity(paths.folder), disk.identity(version.folder), version.folder, "", (paths.work,))
 
     def remove(self, freed: int) -> None:
         """Delete everything of the dataset."""
-        spot = self.place
-        drop = (spot.versions, spot.raw, spot.work)
-        self._make(disk.identity(spot.folder), None, spot.build, "", drop, freed)
+        paths = self.paths
+        drop = (paths.versions, paths.raw, paths.work)
+        self._make(disk.identity(paths.folder), None, paths.build, "", drop, freed)
 
     def _make(
         self, old: str | None, new: str | None, staged: Path, kept: str, drop: Sequence[Path], freed: int = 0
     ) -> None:
-        spot = self.place
+        paths = self.paths
         change = _Change(
-            name=spot.name,
+            name=paths.name,
             request=self.request,
             process=[*disk.machine(), str(os.getpid()), str(disk.started(os.getpid()))],
             old=old,
             new=new,
-            inode=_inode(staged if new is not None else spot.folder),
+            inode=_inode(staged if new is not None else paths.folder),
             staged=self._relative(staged),
             kept=kept,
             drop=tuple(map(self._relative, drop)),
             freed=freed,
         )
-        record = spot.lock.with_name(f"{spot.lock.stem}{_RECORD}{uuid4().hex[:12]}")
+        record = paths.lock.with_name(f"{paths.lock.stem}{_RECORD}{uuid4().hex[:12]}")
         self.records.append(record)
         _LIVE.add(record)
         disk.write_json(record, asdict(change))
-        _complete(spot, change)
+        _complete(paths, change)
 
     def _relative(self, path: Path) -> str:
-        return path.relative_to(self.place.root).as_posix()
+        return path.relative_to(self.paths.root).as_posix()
 
 
 @contextmanager
 def transaction(
-    spot: DatasetPaths,
+    paths: DatasetPaths,
     what: str,
     request: Any,
     *,
@@ -551,7 +552,7 @@ def transaction(
     """Lock a dataset for a change, and complete the change of a process that died.
 
     Args:
-        spot: The dataset.
+        paths: The dataset.
         what: Its name in messages.
         request: What the change is asked to do, a JSON value: the same for the same command run again.
         wait: Seconds to wait for another process that changes the dataset.
@@ -562,35 +563,35 @@ def transaction(
         LockedError: If the other process did not finish in time.
     """
     text = json.dumps(request, sort_keys=True, default=str)
-    change = Transaction(spot, text)
+    change = Transaction(paths, text)
     try:
-        with disk.lock(spot.lock, what, wait=wait, waiting=waiting):
-            done = _settle(spot)
+        with disk.lock(paths.lock, what, wait=wait, waiting=waiting):
+            done = _settle(paths)
             same = {path: one for path, one in done.items() if one.request == text}
             change.finished, change.freed = bool(same), sum(one.freed for one in same.values())
             change.records += same
             for path in done.keys() - same.keys():
                 path.unlink(missing_ok=True)
             yield change
-            _sweep_place(spot, keep=change.records)
+            _sweep_place(paths, keep=change.records)
         # Its record is the last that goes: until then the same command run again finds its answer.
         for record in change.records:
             record.unlink(missing_ok=True)
     finally:
         _LIVE.difference_update(change.records)
     if repeatable:
-        _drop_empty_hidden(spot.root)
+        _drop_empty_hidden(paths.root)
 
 
-def _sweep_place(spot: DatasetPaths, keep: Sequence[Path] = ()) -> None:
+def _sweep_place(paths: DatasetPaths, keep: Sequence[Path] = ()) -> None:
     """Delete what dead processes left of one dataset, for one who has its lock."""
-    disk.empty_trash(spot.trash)
+    disk.empty_trash(paths.trash)
     with suppress(OSError):
-        disk.free_temporary_files(spot.lock.parent, f"{spot.lock.stem}*")
-        for folder in (spot.work, spot.build):
+        disk.free_temporary_files(paths.lock.parent, f"{paths.lock.stem}*")
+        for folder in (paths.work, paths.build):
             disk.free_temporary_files(folder)
-        if not set(_records(spot)) - set(keep) and not spot.journal.exists():
-            _discard(spot.build, spot.root)
+        if not set(_records(paths)) - set(keep) and not paths.journal.exists():
+            _discard(paths.build, paths.root)
 
 
 def _drop_empty_hidden(root: Path) -> None:
@@ -603,9 +604,9 @@ _LIVE: set[Path] = set()
 """The records of the changes that this process is making, in any thread."""
 
 
-def unfinished(spot: DatasetPaths) -> bool:
+def unfinished(paths: DatasetPaths) -> bool:
     """Return whether a change of a dataset was recorded, and is not known to be complete."""
-    return any(_records(spot))
+    return any(_records(paths))
 
 
 def recorded(root: Path) -> bool:
@@ -613,28 +614,28 @@ def recorded(root: Path) -> bool:
     return any((root / WORK_FOLDER).glob(f"*{_RECORD}*"))
 
 
-def _records(spot: DatasetPaths) -> Iterator[Path]:
-    prefix = f"{spot.lock.stem}{_RECORD}"
+def _records(paths: DatasetPaths) -> Iterator[Path]:
+    prefix = f"{paths.lock.stem}{_RECORD}"
     with suppress(FileNotFoundError, NotADirectoryError):
-        for path in sorted(spot.lock.parent.iterdir()):
+        for path in sorted(paths.lock.parent.iterdir()):
             if path.name.startswith(prefix):
                 yield path
 
 
-def _settle(spot: DatasetPaths) -> dict[Path, _Change]:
+def _settle(paths: DatasetPaths) -> dict[Path, _Change]:
     """Complete every recorded change; return the records of dead processes, which the caller deletes."""
-    found = {path: _Change.read(path) for path in _records(spot)}
+    found = {path: _Change.read(path) for path in _records(paths)}
     done = {}
     for path, change in found.items():
-        if change is None or change.name != spot.name:
+        if change is None or change.name != paths.name:
             continue
-        _complete(spot, change)
+        _complete(paths, change)
         if change.abandoned or (change.of_this_process and path not in _LIVE):
             done[path] = change
     return done
 
 
-def _complete(spot: DatasetPaths, change: _Change) -> None:
+def _complete(paths: DatasetPaths, change: _Change) -> None:
     """Bring a change to its end, from wherever it stopped.
 
     old, new    identities      dataset  staged
@@ -643,38 +644,38 @@ def _complete(spot: DatasetPaths, change: _Change) -> None:
                                 new      -         -> trash the rest
                                 -        new       -> move the new one to its place
     """
-    staged = spot.root / change.staged
-    now = disk.identity(spot.folder)
+    staged = paths.root / change.staged
+    now = disk.identity(paths.folder)
     if change.new is None:
-        if now is not None and now == change.old and _inode(spot.folder) == change.inode:
-            _discard(spot.folder, spot.root)
-    elif now != change.new or (change.old == change.new and _inode(spot.folder) != change.inode):
+        if now is not None and now == change.old and _inode(paths.folder) == change.inode:
+            _discard(paths.folder, paths.root)
+    elif now != change.new or (change.old == change.new and _inode(paths.folder) != change.inode):
         if disk.identity(staged) != change.new or now not in {change.old, None}:
             return  # the user has put another dataset there
-        _put_in_place(spot, staged, change.kept)
+        _put_in_place(paths, staged, change.kept)
     if change.new is not None and (left := disk.identity(staged)) is not None:
-        if left == change.old and change.kept and not (spot.root / change.kept).exists():
-            disk.move(staged, spot.root / change.kept)
+        if left == change.old and change.kept and not (paths.root / change.kept).exists():
+            disk.move(staged, paths.root / change.kept)
         elif left in {change.old, change.new}:
-            _discard(staged, spot.root)
+            _discard(staged, paths.root)
     for one in change.drop:
-        _discard(spot.root / one, spot.root)
+        _discard(paths.root / one, paths.root)
 
 
 def _inode(folder: Path) -> int:
     return folder.stat().st_ino if folder.exists() else 0
 
 
-def _put_in_place(spot: DatasetPaths, staged: Path, kept: str) -> None:
+def _put_in_place(paths: DatasetPaths, staged: Path, kept: str) -> None:
     """Let the staged version become the dataset: in one step, or in two where the file system has no exchange."""
-    if spot.exists and disk.exchange(staged, spot.folder):
+    if paths.exists and disk.exchange(staged, paths.folder):
         return
-    if spot.exists:
-        disk.move(spot.folder, spot.root / kept if kept else spot.trash / uuid4().hex)
-    elif spot.folder.is_dir():
-        spot.folder.rmdir()
-    disk.move(staged, spot.folder)
-    _drop_empty(staged, spot.root)
+    if paths.exists:
+        disk.move(paths.folder, paths.root / kept if kept else paths.trash / uuid4().hex)
+    elif paths.folder.is_dir():
+        paths.folder.rmdir()
+    disk.move(staged, paths.folder)
+    _drop_empty(staged, paths.root)
 
 
 def _drop_empty(path: Path, root: Path) -> None:
@@ -694,9 +695,9 @@ def _discard(path: Path, root: Path) -> None:
     _drop_empty(path, root)
 
 
-def discard_work(spot: DatasetPaths) -> None:
+def discard_work(paths: DatasetPaths) -> None:
     """Delete an unfinished build that no command will complete."""
-    _discard(spot.work, spot.root)
+    _discard(paths.work, paths.root)
 
 
 def sweep(root: Path, *, spare: Callable[[str], bool] = lambda _: False) -> None:
@@ -728,15 +729,15 @@ def sweep(root: Path, *, spare: Callable[[str], bool] = lambda _: False) -> None
 
 def sweep_folder(folder: Path) -> None:
     """Delete what dead processes left of a dataset that is named by its folder, and complete what they began."""
-    spot = place_of(folder)
-    if not any((spot.root / hidden).exists() for hidden in (WORK_FOLDER, TRASH_FOLDER)):
+    paths = paths_of(folder)
+    if not any((paths.root / hidden).exists() for hidden in (WORK_FOLDER, TRASH_FOLDER)):
         return
     with suppress(DiskFullError, LockedError, OSError):
-        with disk.lock(spot.lock, spot.name, wait=0):
-            for path in _settle(spot):
+        with disk.lock(paths.lock, paths.name, wait=0):
+            for path in _settle(paths):
                 path.unlink(missing_ok=True)
-            _sweep_place(spot)
-        _drop_empty_hidden(spot.root)
+            _sweep_place(paths)
+        _drop_empty_hidden(paths.root)
 
 
 def _sweep_records(work: Path, spare: Callable[[str], bool]) -> None:
@@ -744,9 +745,9 @@ def _sweep_records(work: Path, spare: Callable[[str], bool]) -> None:
         change = _Change.read(record)
         if change is None or not change.abandoned or spare(change.name):
             continue
-        spot = DatasetPaths(work.parent, change.name)
-        with suppress(DiskFullError, LockedError), disk.lock(spot.lock, spot.name, wait=0):
-            for path in _settle(spot):
+        paths = DatasetPaths(work.parent, change.name)
+        with suppress(DiskFullError, LockedError), disk.lock(paths.lock, paths.name, wait=0):
+            for path in _settle(paths):
                 path.unlink(missing_ok=True)
 
 
@@ -782,3 +783,36 @@ def _discard_unless_held(path: Path, folder: Path, *, resumable: bool) -> None:
         recorded = any(one.name.startswith(f"{folder.name}{_RECORD}") for one in folder.parent.iterdir())
         if not recorded and (resumable or not (folder / "journal.jsonl").exists()):
             _discard(path, folder.parents[1])
+
+
+def upgrade(folder: Path, *, wait: float = 3600.0) -> bool:
+    """Rewrite the manifest of a stored dataset in the current version of the format.
+
+    The other files stay the same ones. An open reader keeps the manifest that it has read.
+
+    Args:
+        folder: The dataset.
+        wait: Seconds to wait for another process that changes the dataset.
+
+    Returns:
+        Whether the manifest was of an earlier version.
+
+    Raises:
+        ManifestError: If the manifest cannot be read.
+        InvalidArgumentError: If the folder holds files that are not the dataset's.
+        LockedError: If the other process did not finish in time.
+    """
+    from datasets_rl.format.manifest import FORMAT_VERSION, Manifest, read_document
+
+    paths = paths_of(folder)
+    with transaction(paths, str(folder), ["upgrade"], wait=wait) as change:
+        if change.finished or read_document(paths.folder).get("format_version") == FORMAT_VERSION:
+            return change.finished
+        manifest = Manifest.read(paths.folder)
+        check_own_files(paths.folder)
+        disk.remove_tree(paths.build)
+        for entry in manifest.files:
+            disk.link_or_copy(paths.folder / entry.path, paths.build / entry.path)
+        manifest.write(paths.build)
+        change.publish(keep=False)
+    return True

@@ -142,8 +142,8 @@ def _check_origin(
             f"it was written by datasets-rl {manifest.converter or 'of an unknown version'}, and this is "
             f"{converter_version()}: what the manifest states is not compared with what this version would state"
         )
-    spot = DatasetPaths(folder.parents[name.count("/")], name) if folder.as_posix().endswith(f"/{name}") else None
-    files = raw_files(manifest, spot)
+    paths = DatasetPaths(folder.parents[name.count("/")], name) if folder.as_posix().endswith(f"/{name}") else None
+    files = raw_files(manifest, paths)
     changed = [] if files is None else [*_raw_differences(manifest, files)]
     findings.problems += changed
     usable = None if changed else files
@@ -225,14 +225,14 @@ def _with_texts(stored_dataset: StoredDataset) -> Callable[[Key, int, int], Any]
     return column
 
 
-def raw_files(manifest: Manifest, spot: DatasetPaths | None) -> Mapping[str, Path] | None:
+def raw_files(manifest: Manifest, paths: DatasetPaths | None) -> Mapping[str, Path] | None:
     """Return where the raw files of a dataset lie, or None unless all of them are at hand.
 
     They are when they were kept, or when the dataset was made of local files that are still in their place.
     """
     found: dict[str, Path] = {}
     for file in manifest.raw:
-        kept = spot.raw / file.path if spot is not None else None
+        kept = paths.raw / file.path if paths is not None else None
         path = kept if kept is not None and kept.is_file() else _in_place(file.url)
         if path is None or not path.is_file():
             return None

@@ -365,7 +365,7 @@ def pieces(recording: Any) -> list[dict[str, Any]]:
         parts.append(episode)
         if episode.continues:
             continue
-        joined: dict[str, Any] = {"known": episode.final_known, "facts": dict(episode.facts)}
+        joined: dict[str, Any] = {"known": episode.final_known, "facts": dict(episode.metadata)}
         for group in ("steps", "states"):
             joined[group] = {
                 key: np.concatenate([getattr(part, group)[key] for part in parts]) for key in getattr(episode, group)

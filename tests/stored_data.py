@@ -32,7 +32,7 @@ class Trajectory:
     steps: Mapping[Key, np.ndarray]
     states: Mapping[Key, np.ndarray]
     cuts: tuple[int, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.steps["next", "reward"])
@@ -44,7 +44,7 @@ class Trajectory:
                 steps={key: array[start:stop] for key, array in self.steps.items()},
                 states={key: array[start : None if last else stop] for key, array in self.states.items()},
                 continues=not last,
-                facts=self.facts if last else {},
+                metadata=self.metadata if last else {},
             )
 
 
@@ -57,7 +57,7 @@ class Model:
         self.lengths: list[int] = []
         self.returns: list[float] = []
         self.known: list[bool] = []
-        self.finals: dict[Key, list[np.ndarray]] = {}
+        self.final_states: dict[Key, list[np.ndarray]] = {}
         for number, one in enumerate(trajectories):
             self.starts.append(sum(self.lengths))
             self.lengths.append(len(one))
@@ -65,7 +65,7 @@ class Model:
             self.known.append(all(len(one.states[key]) > len(one) for key in one.states if key[0] == "observation"))
             for key, states in one.states.items():
                 last = states[len(one)] if len(states) > len(one) else np.zeros_like(states[0])
-                self.finals.setdefault(key, []).append(last)
+                self.final_states.setdefault(key, []).append(last)
             for step in range(len(one)):
                 self._add_step(number, one, step)
         if not all(self.known):
@@ -98,7 +98,7 @@ def columns(*more: Column, width: int = 3, dtype: Any = np.float32) -> list[Colu
     """The columns of a small MuJoCo-like dataset."""
     kind = np.dtype(dtype)
     return [
-        Column(("observation",), kind, (width,), carried=True),
+        Column(("observation",), kind, (width,), shared=True),
         Column(("action",), kind, (2,)),
         Column(("next", "reward"), kind, (1,)),
         *FLAGS,
@@ -107,7 +107,13 @@ def columns(*more: Column, width: int = 3, dtype: Any = np.float32) -> list[Colu
 
 
 def trajectory(
-    steps: int, *, seed: int = 0, known: bool = True, terminated: bool = False, cuts: Sequence[int] = (), **facts: Any
+    steps: int,
+    *,
+    seed: int = 0,
+    known: bool = True,
+    terminated: bool = False,
+    cuts: Sequence[int] = (),
+    **metadata: Any,
 ) -> Trajectory:
     """A trajectory for `columns()`; numbers depend on the seed, and none is 0."""
     generator = np.random.default_rng([seed, steps])
@@ -121,7 +127,7 @@ def trajectory(
         },
         states={("observation",): generator.uniform(1, 2, (steps + known, 3)).astype(np.float32)},
         cuts=tuple(cuts),
-        facts=facts,
+        metadata=metadata,
     )
 
 

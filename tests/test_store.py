@@ -81,7 +81,7 @@ def test_a_name_that_another_result_has_is_refused_unless_one_insists(folder):
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".x", "a b", "x" * 101, "a@", "7", "x@8"])
 def test_names_that_cannot_be_a_folder_are_refused(folder, name):
     with pytest.raises((InvalidArgumentError, UnknownIdError)):
-        store.place(f"{ID}@{name}")
+        store.dataset_paths(f"{ID}@{name}")
     if name:
         with pytest.raises(InvalidArgumentError, match="cannot name a derived dataset"):
             scaled(folder, 3, as_=name)
@@ -116,8 +116,8 @@ def test_undo_steps_back_through_all_versions_down_to_the_download(folder, home)
         scaled(folder, factor, in_place=True)
         identities.append(disk.identity(folder))
     assert np.isclose(rewards(folder), 30 * before)
-    spot = store.place(ID)
-    assert [disk.identity(one.folder) for one in store.versions(spot)] == identities[:-1]
+    paths = store.dataset_paths(ID)
+    assert [disk.identity(one.folder) for one in store.versions(paths)] == identities[:-1]
 
     for wanted in reversed(identities[:-1]):
         store.undo(folder)
@@ -131,10 +131,10 @@ def test_versions_are_pruned_on_request_and_counted(folder, home):
     scaled(folder, 2, in_place=True)
     size = sum(path.stat().st_size for path in (home / "demo" / ".versions").rglob("*") if path.is_file())
 
-    assert store.prune(store.place(ID), dry_run=True) == size
-    assert len(store.versions(store.place(ID))) == 1
-    assert store.prune(store.place(ID)) == size
-    assert store.versions(store.place(ID)) == []
+    assert store.prune(store.dataset_paths(ID), dry_run=True) == size
+    assert len(store.versions(store.dataset_paths(ID))) == 1
+    assert store.prune(store.dataset_paths(ID)) == size
+    assert store.versions(store.dataset_paths(ID)) == []
     assert hidden(home) == []
 
 
@@ -147,7 +147,7 @@ def test_a_download_keeps_the_version_that_was_preprocessed_in_place():
     download(ID, force=True)
 
     assert disk.identity(folder) == raw
-    assert [disk.identity(one.folder) for one in store.versions(store.place(ID))] == [raw, changed]
+    assert [disk.identity(one.folder) for one in store.versions(store.dataset_paths(ID))] == [raw, changed]
     store.undo(folder)
     assert disk.identity(folder) == changed
 
@@ -190,7 +190,7 @@ def test_an_opened_dataset_is_sent_to_other_processes_as_it_was_opened(folder):
     sent = pickle.loads(pickle.dumps(opened))
     assert np.array_equal(sent.column(("next", "reward")), opened.column(("next", "reward")))
 
-    store.prune(store.place(ID))
+    store.prune(store.dataset_paths(ID))
     with pytest.raises(IntegrityError, match="another version took its place"):
         pickle.loads(pickle.dumps(opened))
 
@@ -315,8 +315,8 @@ def test_the_place_of_a_folder_is_that_of_its_id_where_it_ends_with_that(home):
     deep = write_dataset(home / "mine" / "a" / "b", [trajectory(3)], columns(), id="minari/a/b").folder
     alone = write_dataset(home / "copy", [trajectory(3)], columns(), id="minari/a/b").folder
 
-    assert store.place_of(deep) == DatasetPaths(home / "mine", "a/b")
-    assert store.place_of(alone) == DatasetPaths(home, "copy")
+    assert store.paths_of(deep) == DatasetPaths(home / "mine", "a/b")
+    assert store.paths_of(alone) == DatasetPaths(home, "copy")
 
 
 @pytest.mark.usefixtures("home")
@@ -352,7 +352,7 @@ def test_a_dataset_is_replaced_only_where_one_says_so(folder):
 
 
 def test_a_change_waits_seconds_for_another_one_and_names_its_process(folder):
-    program = "import sys, time\nfrom pathlib import Path\nfrom datasets_rl import store\nspot = store.place_of(Path(sys.argv[1]))\nwith store.transaction(spot, 'x', []):\n    print('in', flush=True)\n    time.sleep(60)\n"
+    program = "import sys, time\nfrom pathlib import Path\nfrom datasets_rl import store\nspot = store.paths_of(Path(sys.argv[1]))\nwith store.transaction(spot, 'x', []):\n    print('in', flush=True)\n    time.sleep(60)\n"
     other = subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE)
     try:
         assert other.stdout.readline() == b"in\n"
@@ -412,8 +412,8 @@ def test_what_is_derived_of_a_linked_dataset_lies_beside_the_link(folder, home, 
     assert store.locate(f"{ID}@x") == made.data_path
     scaled(folder, 2, in_place=True)
     assert folder.is_symlink()
-    assert store.place(ID) == DatasetPaths(elsewhere.parent, "pend", link=folder)
-    assert len(store.versions(store.place(ID))) == 1
+    assert store.dataset_paths(ID) == DatasetPaths(elsewhere.parent, "pend", link=folder)
+    assert len(store.versions(store.dataset_paths(ID))) == 1
     download(ID, force=False)
     store.remove(ID)
     assert not elsewhere.exists()
@@ -491,7 +491,7 @@ def test_two_undos_of_two_threads_are_two_steps(folder):
     for thread in [threading.Thread(target=store.undo, args=(folder,)) for _ in range(2)]:
         thread.start()
         thread.join()
-    assert len(store.versions(store.place(ID))) == 1
+    assert len(store.versions(store.dataset_paths(ID))) == 1
 
 
 def test_readers_wait_where_a_replacement_takes_two_renames(folder, monkeypatch):

@@ -94,11 +94,11 @@ NAMES = (
     *("format", "format_version", "id", "steps", "episodes", "final_unknown", "record_bytes", "schema", "files", "raw"),
     *(
         "decisions",
-        "faults",
+        "known_issues",
         "statistics",
         "specs",
         "metadata",
-        "licence",
+        "license",
         "citation",
         "homepage",
         "time_limit",
@@ -123,7 +123,7 @@ def test_every_value_of_a_manifest_that_can_be_recomputed_is(folder, name):
     assert missed == []
 
 
-@pytest.mark.parametrize("name", ["decisions", "faults", "metadata", "specs", "statistics"])
+@pytest.mark.parametrize("name", ["decisions", "known_issues", "metadata", "specs", "statistics"])
 def test_an_entry_of_a_manifest_that_is_missing_or_added_is_found(folder, name):
     document = document_of(folder)
     entries = document[name]
@@ -135,7 +135,7 @@ def test_an_entry_of_a_manifest_that_is_missing_or_added_is_found(folder, name):
             assert is_found(folder), other
 
 
-@pytest.mark.parametrize("name", ["licence", "citation", "homepage", "faults", "score", "time_limit"])
+@pytest.mark.parametrize("name", ["license", "citation", "homepage", "known_issues", "score", "time_limit"])
 def test_without_raw_files_the_description_is_compared_with_the_catalog(folder, name):
     document = {**document_of(folder), "raw": []}
     reseal(folder, document)
@@ -146,7 +146,7 @@ def test_without_raw_files_the_description_is_compared_with_the_catalog(folder, 
 
 
 def test_the_catalog_of_another_version_is_not_compared(folder):
-    reseal(folder, {**document_of(folder), "converter": "0.0.1", "licence": "mine"})
+    reseal(folder, {**document_of(folder), "converter": "0.0.1", "license": "mine"})
 
     found = verify(folder, deep=True)
 

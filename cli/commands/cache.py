@@ -50,7 +50,7 @@ def run(
         folders = (
             [store.locate(**aim(shell, one)) for one in datasets] if datasets else store.stored(shell.settings.home)
         )
-        freed["earlier versions"] = sum(store.prune(store.place_of(one), dry_run=dry_run) for one in folders)
+        freed["earlier versions"] = sum(store.prune(store.paths_of(one), dry_run=dry_run) for one in folders)
     verb = "would be freed" if dry_run else "freed"
     lines = tuple(f"{name}: {size_text(size)} {verb}" for name, size in freed.items())
     # What killed commands left was swept when this command began, as by every command.

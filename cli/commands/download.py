@@ -172,7 +172,7 @@ def _get(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Got:
     from datasets_rl import library
     from datasets_rl.format.manifest import Manifest
 
-    place = library.place(dataset_id, settings=options["settings"])
+    place = library.dataset_paths(dataset_id, settings=options["settings"])
     try:
         anew = options["force"] or options["raw_only"] or not place.exists
         present = not anew and library.missing_part(place.folder, options["selection"]) is None
@@ -201,8 +201,8 @@ def _tell(shell: Shell, dataset_id: str, got: _Got) -> None:
     shell.printer.note(f"{dataset_id}: {'already there, ' if got.present else ''}{counts}")
     if got.manifest.history:
         shell.printer.note("  it was preprocessed, as `rlds info` says; --force makes it anew")
-    for fault in got.manifest.faults:
-        shell.printer.note(f"  known fault: {fault}")
+    for fault in got.manifest.known_issues:
+        shell.printer.note(f"  known issue: {fault}")
     for one in () if got.present else got.manifest.decisions:
         shell.printer.note(f"  decision {one.rule} ({one.count:,}): {one.text}")
     if any(file.checked == "skipped" for file in got.manifest.raw):
@@ -224,7 +224,7 @@ def _document(one: Outcome[_Got]) -> dict[str, Any]:
         "bytes": manifest.bytes if manifest else None,
         "selection": dict(manifest.selection) if manifest else {},
         "history": [dict(done) for done in manifest.history] if manifest else [],
-        "faults": list(manifest.faults) if manifest else [],
+        "known_issues": list(manifest.known_issues) if manifest else [],
         "decisions": [dataclasses.asdict(decision) for decision in manifest.decisions] if manifest else [],
         "error": one.error_json(),
     }

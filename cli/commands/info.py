@@ -28,7 +28,7 @@ def run(
         str, typer.Argument(metavar="ID|PATH", show_default=False, help="SOURCE/NAME, or a dataset's folder.")
     ],
 ) -> Result:
-    """Show size, licence, known faults and scores of a dataset, and, where it is stored, what is in it.
+    """Show size, license, known issues and scores of a dataset, and, where it is stored, what is in it.
 
     \b
     Examples:
@@ -81,10 +81,10 @@ def _catalog_json(entry: Entry) -> dict[str, Any]:
     return {
         "title": entry.title,
         "wire_bytes": entry.bytes,
-        "licence": entry.licence,
+        "license": entry.license,
         "citation": entry.citation,
         "homepage": entry.homepage,
-        "faults": list(entry.faults),
+        "known_issues": list(entry.known_issues),
         "score": None if entry.score is None else asdict(entry.score),
         "time_limit": entry.time_limit,
         "deprecated": entry.deprecated,
@@ -104,10 +104,10 @@ def _stored_json(manifest: Manifest, folder: Path | None) -> dict[str, Any]:
         ],
         "statistics": dict(manifest.statistics),
         "decisions": [asdict(one) for one in manifest.decisions],
-        "faults": list(manifest.faults),
+        "known_issues": list(manifest.known_issues),
         "raw": [asdict(one) for one in manifest.raw],
         "metadata": dict(manifest.metadata),
-        "licence": manifest.licence,
+        "license": manifest.license,
         "citation": manifest.citation,
         "homepage": manifest.homepage,
         "score": dict(manifest.score) or None,
@@ -122,7 +122,7 @@ def _keys(manifest: Manifest) -> Iterator[tuple[str, str, list[int], str]]:
     for field in manifest.schema:
         yield field.name, _dtype(field), [manifest.steps, *field.shape], field.file
     for field in manifest.schema:
-        if field.carried:
+        if field.shared:
             yield f"next.{field.name}", _dtype(field), [manifest.steps, *field.shape], "the row behind, or final.npy"
     for flag in ("done", "terminated", "truncated"):
         yield flag, "bool", [manifest.steps, 1], "False everywhere, not stored"
@@ -131,7 +131,7 @@ def _keys(manifest: Manifest) -> Iterator[tuple[str, str, list[int], str]]:
 
 
 def _dtype(field: Field) -> str:
-    return (field.read_as or field.dtype).name
+    return (field.memory_dtype or field.dtype).name
 
 
 def _blocks(
@@ -140,8 +140,8 @@ def _blocks(
     known: Entry | Manifest | None = manifest if manifest is not None else entry
     if known is not None:
         yield Facts(_known(known, entry), title=name)
-        if known.faults:
-            yield Lines(tuple(known.faults), title="known faults")
+        if known.known_issues:
+            yield Lines(tuple(known.known_issues), title="known issues")
     if manifest is None:
         yield Facts(
             (("folder", f"not downloaded; {shell.repeated(f'rlds download {shlex.quote(name)}')}"),), title="stored"
@@ -172,7 +172,7 @@ def _versions(folder: Path) -> list[dict[str, Any]]:
     from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
 
-    earlier = store.versions(store.place_of(folder))
+    earlier = store.versions(store.paths_of(folder))
     chain = list(enumerate([*(one.folder for one in earlier), folder], 1)) if earlier else []
     return [
         {
@@ -199,7 +199,7 @@ def _known(known: Entry | Manifest, entry: Entry | None) -> tuple[tuple[str, str
         ("time limit", f"{known.time_limit} steps" if known.time_limit else ""),
         ("score 0", f"return {score['low']:,.2f}" if score else ""),
         ("score 1", f"return {score['high']:,.2f} ({score['origin']})" if score else ""),
-        ("licence", known.licence),
+        ("license", known.license),
         ("citation", known.citation),
         ("homepage", known.homepage),
     )

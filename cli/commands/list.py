@@ -37,7 +37,7 @@ class _Row:
     bytes: int | None
     time_limit: int | None
     folder: Path | None
-    faults: tuple[str, ...] = ()
+    known_issues: tuple[str, ...] = ()
     deprecated: bool = False
     made: str = ""
     """How it was made here: "derived" or "in place", and by which recipe; empty for a download."""
@@ -50,14 +50,16 @@ class _Row:
             "time_limit": self.time_limit,
             "downloaded": self.folder is not None,
             "folder": None if self.folder is None else str(self.folder),
-            "faults": list(self.faults),
+            "known_issues": list(self.known_issues),
             "deprecated": self.deprecated,
             "preprocessed": self.made,
         }
 
     def cells(self) -> tuple[str, ...]:
-        faults = f"{len(self.faults)} known fault{'s' * (len(self.faults) > 1)}" if self.faults else ""
-        notes = ", ".join(filter(None, (self.made, "deprecated" if self.deprecated else "", faults)))
+        issues = (
+            f"{len(self.known_issues)} known issue{'s' * (len(self.known_issues) > 1)}" if self.known_issues else ""
+        )
+        notes = ", ".join(filter(None, (self.made, "deprecated" if self.deprecated else "", issues)))
         here = "yes" if self.folder is not None else "-"
         return self.id, size_text(self.bytes), str(self.time_limit or "-"), here, notes
 
@@ -129,7 +131,9 @@ def _rows(shell: Shell, names: tuple[str, ...], *, stored_only: bool, remote: bo
 
 def _row(entry: Entry, folder: Path | None) -> _Row:
     made = _made(folder)
-    return _Row(entry.id, entry.title, entry.bytes, entry.time_limit, folder, entry.faults, entry.deprecated, made)
+    return _Row(
+        entry.id, entry.title, entry.bytes, entry.time_limit, folder, entry.known_issues, entry.deprecated, made
+    )
 
 
 def _made(folder: Path | None) -> str:

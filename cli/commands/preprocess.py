@@ -168,7 +168,7 @@ def _recipe(name: str, inline: list[str], *, merge: bool) -> Recipe:
         raise InvalidArgumentError("no recipe and no step is named", hint="rlds preprocess --list shows all")
     parts = ([Recipe.of(name)] if name else []) + ([Recipe.inline(inline)] if inline else [])
     return Recipe(
-        [step for part in parts for step in part.steps], " + ".join(part.name for part in parts), parts[0].purpose
+        [step for part in parts for step in part.steps], " + ".join(part.name for part in parts), parts[0].summary
     )
 
 
@@ -179,14 +179,14 @@ def _listed() -> Result:
     recipes, steps = list(shipped()), described()
     return Result(
         {
-            "recipes": [{"name": one.name, "purpose": one.purpose} for one in recipes],
+            "recipes": [{"name": one.name, "purpose": one.summary} for one in recipes],
             "steps": [dataclasses.asdict(one) for one in steps],
         },
         [
-            Table(("name", "purpose"), tuple((one.name, one.purpose) for one in recipes), title="recipes"),
+            Table(("name", "purpose"), tuple((one.name, one.summary) for one in recipes), title="recipes"),
             Table(
                 ("name", "arguments", "purpose"),
-                tuple((one.name, one.arguments, one.purpose) for one in steps),
+                tuple((one.name, one.arguments, one.summary) for one in steps),
                 title="steps",
             ),
         ],
@@ -201,7 +201,7 @@ def _undone(shell: Shell, datasets: list[str]) -> Result:
 
     def back(one: str) -> Path:
         folder = undo(library.locate(**aim(shell, one)))
-        manifest, number = Manifest.read(folder), len(store.versions(store.place_of(folder))) + 1
+        manifest, number = Manifest.read(folder), len(store.versions(store.paths_of(folder))) + 1
         made = manifest.history[-1].get("recipe", {}).get("name", "") if manifest.history else "download"
         shell.printer.note(f"{one}: version {number} is back, {_counts(manifest)}, made by {made or 'a recipe'}")
         return folder
@@ -307,7 +307,7 @@ def _keys(found: Preview) -> Iterator[dict[str, Any]]:
     from datasets_rl.ted.keys import dotted
 
     for column in found.columns:
-        values = found.sample.states if column.carried else found.sample.steps
+        values = found.sample.states if column.shared else found.sample.steps
         # Of encoded pictures, these few are decoded.
         first = np.asarray(values[column.key][:_SHOWN])
         yield {
@@ -320,7 +320,7 @@ def _keys(found: Preview) -> Iterator[dict[str, Any]]:
 
 
 def _stored(column: Column, found: Preview) -> str:
-    if column.carried:
+    if column.shared:
         return "once for t and t + 1"
     return "for t and for t + 1" if column.key in found.twice else "once a step"
 

@@ -74,10 +74,10 @@ def _look(shell: Shell, dataset_id: str) -> _There:
         raise InvalidArgumentError(
             f"{folder} is a path; expected the id of a dataset, SOURCE/NAME", hint=_how(shell, folder)
         )
-    spot = store.place(dataset_id, settings=shell.settings)
-    if not spot.trees:  # a command that was killed may have removed it, and not known that it had
-        store.sweep(spot.root)
-    return _There(str(spot.folder), sum(map(disk.tree_bytes, spot.trees)))
+    paths = store.dataset_paths(dataset_id, settings=shell.settings)
+    if not paths.trees:  # a command that was killed may have removed it, and not known that it had
+        store.sweep(paths.root)
+    return _There(str(paths.folder), sum(map(disk.tree_bytes, paths.trees)))
 
 
 def _how(shell: Shell, folder: Path) -> str:
@@ -90,7 +90,7 @@ def _how(shell: Shell, folder: Path) -> str:
     except (ManifestError, NotADatasetError, OSError):
         return "`rlds list --downloaded` shows the ids"
     with suppress(UnknownIdError):
-        if library.place(dataset_id, settings=shell.settings).folder.resolve() == folder.resolve():
+        if library.dataset_paths(dataset_id, settings=shell.settings).folder.resolve() == folder.resolve():
             return f"rlds remove {shlex.quote(dataset_id)}"
     return f"it is a dataset of your own, which rm -r {shlex.quote(str(folder))} deletes"
 

@@ -87,6 +87,9 @@ def _remedy(shell: Shell, found: Verification) -> str:
     from datasets_rl import library
 
     again = shell.repeated(f"rlds download {shlex.quote(found.id)} --force")
-    if known(found.id) and library.place(found.id, settings=shell.settings).folder.resolve() == found.folder.resolve():
+    if (
+        known(found.id)
+        and library.dataset_paths(found.id, settings=shell.settings).folder.resolve() == found.folder.resolve()
+    ):
         return f"{again}, then preprocess it again" if found.preprocessed else again
     return f"delete {found.folder}, and copy or download the dataset to that place again"

@@ -490,8 +490,8 @@ class ReplayBuffer(Stateful):
         if storage.ndim == 1:
             rows = wrapped(as_rows(index, len(storage)), len(storage))
         else:
-            lanes = storage.get(slice(0, 0)).batch_size[1 : storage.ndim]
-            rows = torch.arange(len(storage)).reshape(-1, *lanes)[index]
+            envs = storage.get(slice(0, 0)).batch_size[1 : storage.ndim]
+            rows = torch.arange(len(storage)).reshape(-1, *envs)[index]
         if rows.ndim != data.ndim:
             return data
         return gathered(self._transforms, storage, rows.reshape(-1), data.reshape(-1)).reshape(rows.shape)

@@ -23,7 +23,7 @@ from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.build.journal import Journal
 from datasets_rl.format.npy import NpyStream
-from datasets_rl.build.partial import room_for_parts
+from datasets_rl.build.partial import partials_folder
 from datasets_rl.format.writer import Commit, DatasetWriter, Written
 from datasets_rl.format.manifest import AppliedDecision, Manifest, RawFile, StoredFile, converter_version
 from datasets_rl.progress import Report
@@ -46,21 +46,21 @@ class ConversionJob:
     """A dataset that is to be made."""
 
     entry: Entry
-    contents: Listing
+    listing: Listing
     selection: Selection = field(default_factory=Selection)
 
     @property
     def opening(self) -> ReaderSpec:
         """How its files are opened."""
-        return ReaderSpec(self.entry.source, self.entry.name, self.contents)
+        return ReaderSpec(self.entry.source, self.entry.name, self.listing)
 
     @property
     def key(self) -> str:
         """Say what is made of what, so that only a conversion of the same is gone on with."""
-        assets = [[one.path, one.size, one.sha256, one.md5, _changed(one)] for one in self.contents.assets]
-        shards = [[shard.paths, shard.part] for shard in self.contents.shards]
-        facts = [self.entry.id, converter_version(), self.contents.revision, self.selection.to_json()]
-        return hashlib.sha256(json.dumps([facts, assets, shards, self.contents.facts]).encode()).hexdigest()
+        assets = [[one.path, one.size, one.sha256, one.md5, _changed(one)] for one in self.listing.assets]
+        shards = [[shard.paths, shard.part] for shard in self.listing.shards]
+        params = [self.entry.id, converter_version(), self.listing.revision, self.selection.to_json()]
+        return hashlib.sha256(json.dumps([params, assets, shards, self.listing.params]).encode()).hexdigest()
 
 
 def _changed(asset: Asset) -> int | None:
@@ -106,17 +106,17 @@ def convert(
     entries = list(journal.entries) if journal is not None else []
     making = None
     if engine is not None and parts is not None:
-        making = WorkerShards(engine, room_for_parts(parts, work.key), work.selection, report)
-    left = work.contents.shards[len(entries) :]
+        making = WorkerShards(engine, partials_folder(parts, work.key), work.selection, report)
+    left = work.listing.shards[len(entries) :]
     if not left:
         raise ConversionError(work.entry.id, ["it has no shard"])
     with ExitStack() as stack:
         shards = stack.enter_context(closing(in_order(work.opening, left, groups, get, making)))
         first = stack.enter_context(next(shards))
-        recording = first.open()
-        chosen = _Chosen(work.contents.numbers, entries[-1]["seen"] if entries else 0)
-        kept = work.selection.kept_keys([column.key for column in recording.columns])
-        writer = _writer(work, recording, kept, folder, [entry["commit"] for entry in entries], report)
+        reader = first.open()
+        chosen = _Chosen(work.listing.numbers, entries[-1]["seen"] if entries else 0)
+        kept = work.selection.kept_keys([column.key for column in reader.columns])
+        writer = _writer(work, reader, kept, folder, [entry["commit"] for entry in entries], report)
         stack.callback(writer.discard)
         for shard in chain([first], shards):
             with shard:
@@ -126,16 +126,16 @@ def convert(
             if chosen.complete:
                 break
             # The last one is not: what a kill then leaves has a shard whose columns and metadata can be read.
-            if journal is not None and len(entries) < len(work.contents.shards):
+            if journal is not None and len(entries) < len(work.listing.shards):
                 journal.add({**entries[-1], "commit": writer.commit()})
                 committed(shard.ready)
             if isinstance(shard, WorkerShard):
                 shard.remove()
         written = writer.finish()
-    if (said := _steps(work, recording)) not in {None, written.steps}:
+    if (said := _steps(work, reader)) not in {None, written.steps}:
         problem = f"it has {written.steps:,} steps; the upstream says {said:,}"
         raise ConversionError(work.entry.id, [problem])
-    manifest = _manifest(work, recording, written, folder, entries)
+    manifest = _manifest(work, reader, written, folder, entries)
     manifest.write(folder)
     return manifest
 
@@ -148,7 +148,7 @@ def _write(
         made = _made(shard, writer)
         report((0 if made is None else made["commit"]["steps"]) - shard.told.done)
         if made is not None:
-            writer.absorb(shard.folder, made["commit"])
+            writer.append_partial(shard.folder, made["commit"])
             chosen.seen += len(made["commit"]["lengths"])
             return list(made["decisions"])
     for piece in shard.pieces():
@@ -190,7 +190,7 @@ class _Chosen:
         self.seen += not piece.continues
         if self._wanted is None:
             return piece
-        return replace(piece, facts={**piece.facts, "source": number}) if number in self._wanted else None
+        return replace(piece, metadata={**piece.metadata, "source": number}) if number in self._wanted else None
 
     def pick(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return those that are wanted of several trajectories, with their numbers."""
@@ -200,7 +200,7 @@ class _Chosen:
         numbers = np.arange(self.seen, self.seen + len(block))
         self.seen += len(block)
         chosen = np.array([number in self._wanted for number in numbers.tolist()], np.bool_)
-        return replace(block, facts={**block.facts, "source": numbers}).pick(chosen) if chosen.any() else None
+        return replace(block, metadata={**block.metadata, "source": numbers}).pick(chosen) if chosen.any() else None
 
     @property
     def complete(self) -> bool:
@@ -210,23 +210,23 @@ class _Chosen:
 
 def _writer(
     work: ConversionJob,
-    recording: EpisodeReader,
+    reader: EpisodeReader,
     kept: Collection[Key],
     folder: Path,
     commits: Sequence[Commit],
     report: Report,
 ) -> DatasetWriter:
     """Make the writer, or go on with what an earlier process wrote."""
-    columns = [column for column in recording.columns if column.key in kept]
+    columns = [column for column in reader.columns if column.key in kept]
     try:
         Schema.layout(columns)
     except InvalidArgumentError as error:
         # The columns are those of the upstream's files, and no argument of the caller makes them right.
         raise ConversionError(work.entry.id, [error.message], hint="leave the field out with --keys") from error
-    for name, value in recording.metadata.items():
+    for name, value in reader.metadata.items():
         if isinstance(value, np.ndarray):
             _file_name(name)  # before hours of work, not after them
-    steps = _steps(work, recording)
+    steps = _steps(work, reader)
     if steps is not None:
         there = commits[-1]["steps"] if commits else 0
         disk.require_free(folder, converted_bytes(columns, steps - there), "the converted dataset")
@@ -235,17 +235,17 @@ def _writer(
     return DatasetWriter(folder, columns, what=work.entry.id, steps=steps, commits=commits)
 
 
-def _steps(work: ConversionJob, recording: EpisodeReader) -> int | None:
+def _steps(work: ConversionJob, reader: EpisodeReader) -> int | None:
     """Return how many steps will come, where it is known."""
-    alone = len(work.contents.shards) == 1
-    return recording.steps if work.contents.steps is None and alone else work.contents.steps
+    alone = len(work.listing.shards) == 1
+    return reader.steps if work.listing.steps is None and alone else work.listing.steps
 
 
 def _manifest(
-    work: ConversionJob, recording: EpisodeReader, written: Written, folder: Path, entries: Sequence[Mapping[str, Any]]
+    work: ConversionJob, reader: EpisodeReader, written: Written, folder: Path, entries: Sequence[Mapping[str, Any]]
 ) -> Manifest:
     entry = work.entry
-    metadata, metadata_files = write_metadata(folder, recording.metadata)
+    metadata, metadata_files = write_metadata(folder, reader.metadata)
     decisions = merged(AppliedDecision(**decision) for made in entries for decision in made["decisions"])
     return Manifest(
         id=entry.id,
@@ -258,16 +258,16 @@ def _manifest(
         raw=tuple({file["path"]: RawFile(**file) for made in entries for file in made["raw"]}.values()),
         converter=converter_version(),
         decisions=tuple(decisions.values()),
-        faults=entry.faults,
+        known_issues=entry.known_issues,
         statistics=written.statistics,
-        specs=stated_specs(written.schema, recording.specs()),
+        specs=stated_specs(written.schema, reader.specs()),
         metadata=metadata,
-        licence=entry.licence,
+        license=entry.license,
         citation=entry.citation,
         homepage=entry.homepage,
         time_limit=entry.time_limit,
         selection=work.selection.to_json(),
-        revision=work.contents.revision,
+        revision=work.listing.revision,
         score={} if entry.score is None else asdict(entry.score),
     )
 
@@ -298,7 +298,7 @@ def stated_specs(schema: Schema, known: Mapping[str, Any]) -> dict[str, Any]:
         field.name: known.get(field.name)
         or {
             "kind": "discrete" if field.dtype.kind == "b" else "unbounded",
-            "dtype": (field.read_as or field.dtype).name,
+            "dtype": (field.memory_dtype or field.dtype).name,
             "shape": list(field.shape),
         }
         for field in schema

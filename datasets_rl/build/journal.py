@@ -42,7 +42,7 @@ class Journal:
         else:
             self.restart()
 
-    def bring_back(self, folder: Path) -> None:
+    def roll_back(self, folder: Path) -> None:
         """Bring a folder to its last commit: delete what was begun after it; with rows lost, forget all and begin anew."""
         files: Mapping[str, int] = self.entries[-1]["commit"]["files"] if self.entries else {}
         for path in folder.glob("*"):

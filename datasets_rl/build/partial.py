@@ -1,4 +1,4 @@
-"""A part of a dataset in a folder of its own, made by any process on any machine, for `DatasetWriter.absorb`."""
+"""A part of a dataset in a folder of its own, made by any process on any machine, for `DatasetWriter.append_partial`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMIT_FILE = "commit.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-def room_for_parts(folder: Path, key: str) -> Path:
+def partials_folder(folder: Path, key: str) -> Path:
     """Make a folder for the parts of one dataset, or return the one that an earlier process has made for the same.
 
     Nothing waits until a part is on the disk: most are gone before the disk is asked. So none is trusted after a crash of
@@ -44,7 +44,7 @@ def room_for_parts(folder: Path, key: str) -> Path:
     return found
 
 
-def make_part(
+def make_partial(
     folder: Path, columns: Sequence[Column], what: str, fill: Callable[[DatasetWriter], Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Let a function write a part, unless it is there already.
@@ -83,7 +83,7 @@ def make_part(
         disk.remove_tree(build)
 
 
-def remove_part(folder: Path) -> None:
+def remove_partial(folder: Path) -> None:
     """Delete a part: it leaves its place in one step, whoever dies meanwhile, or makes it a second time."""
     away = folder.with_name(f".{folder.name}.{uuid4().hex}")
     with suppress(FileNotFoundError):

@@ -18,7 +18,7 @@ from datasets_rl.errors import ConversionError, DatasetsRLError
 from datasets_rl.fetch.prefetcher import Prefetcher
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.parallel import CancelToken
-from datasets_rl.build.partial import make_part, remove_part
+from datasets_rl.build.partial import make_partial, remove_partial
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.progress import Counted, Report
 from datasets_rl.sources import EpisodeReader, Listing, Selection, Shard, source
@@ -56,7 +56,7 @@ class ReaderSpec:
 
     source: str
     name: str
-    contents: Listing
+    listing: Listing
 
     @property
     def id(self) -> str:
@@ -65,7 +65,7 @@ class ReaderSpec:
 
     def open(self, files: Mapping[str, Path]) -> EpisodeReader:
         """Open the files of a shard."""
-        return source(self.source).open(self.name, files, self.contents.facts)
+        return source(self.source).open(self.name, files, self.listing.params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +114,15 @@ def in_order(
     known: dict[str, Path] = {}
     left = iter(shards)
 
-    def begin(group: Sequence[Asset], halt: CancelToken) -> LocalShard | WorkerShard:
-        fetched = get(group, halt)
+    def submit(group: Sequence[Asset], cancel: CancelToken) -> LocalShard | WorkerShard:
+        fetched = get(group, cancel)
         known.update({one.asset.path: one.path for one in fetched})
         shard = next(left)
-        files = {path: known[path] for path in (*opening.contents.common, *shard.paths)}
+        files = {path: known[path] for path in (*opening.listing.common, *shard.paths)}
         ready = FetchedShard(shard, files, tuple(fetched))
         return LocalShard(opening, ready) if parts is None else WorkerShard(opening, ready, parts)
 
-    with Prefetcher(groups, begin, _ROOM if parts is None else parts.engine.room) as ahead:
+    with Prefetcher(groups, submit, _ROOM if parts is None else parts.engine.max_in_flight) as ahead:
         for _ in shards:
             yield ahead.take()
             ahead.release()
@@ -148,9 +148,9 @@ class LocalShard:
         Raises:
             ConversionError: If files break their own format.
         """
-        recording = self.open()
+        reader = self.open()
         with naming(self.opening.id, self.ready.files.values()):
-            yield from recording.episodes(self.ready.shard.part)
+            yield from reader.episodes(self.ready.shard.part)
 
     def __enter__(self) -> Self:
         return self
@@ -166,19 +166,19 @@ class WorkerShard(LocalShard):
 
     def __init__(self, opening: ReaderSpec, ready: FetchedShard, parts: WorkerShards) -> None:
         super().__init__(opening, ready)
-        self.folder = parts.folder / f"{opening.contents.shards.index(ready.shard):06}"
+        self.folder = parts.folder / f"{opening.listing.shards.index(ready.shard):06}"
         self.told = Counted(parts.report)
         """Counts the steps that are reported before it is whole."""
         task = {
             "source": opening.source,
             "name": opening.name,
-            "facts": opening.contents.facts,
+            "facts": opening.listing.params,
             "files": {path: str(place) for path, place in ready.files.items()},
             "part": ready.shard.part,
             "selection": parts.selection.to_json(),
             "folder": str(self.folder),
         }
-        self._wait = parts.engine.begin(make, task, self.told)
+        self._wait = parts.engine.submit(make, task, self.told)
 
     def made(self) -> Mapping[str, Any]:
         """Wait until it is whole, and return what `make` says of it.
@@ -191,7 +191,7 @@ class WorkerShard(LocalShard):
 
     def remove(self) -> None:
         """Delete it, when its rows are elsewhere."""
-        remove_part(self.folder)
+        remove_partial(self.folder)
 
 
 @contextmanager
@@ -234,17 +234,17 @@ def make(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
     files = {path: Path(place) for path, place in task["files"].items()}
     with naming(what, files.values()):
         opened = source(task["source"]).open(task["name"], files, task["facts"])
-    with opened as recording, naming(what, files.values()):
-        kept = Selection.from_json(task["selection"]).kept_keys([column.key for column in recording.columns])
+    with opened as reader, naming(what, files.values()):
+        kept = Selection.from_json(task["selection"]).kept_keys([column.key for column in reader.columns])
 
         def fill(writer: DatasetWriter) -> Mapping[str, Any]:
-            for piece in recording.episodes(task["part"]):
+            for piece in reader.episodes(task["part"]):
                 report(write(writer, piece, kept))
-            decisions = [asdict(one) for one in recording.decisions]
+            decisions = [asdict(one) for one in reader.decisions]
             return {"schema": writer.schema.to_json(), "decisions": decisions}
 
-        columns = [column for column in recording.columns if column.key in kept]
-        return make_part(Path(task["folder"]), columns, what, fill)
+        columns = [column for column in reader.columns if column.key in kept]
+        return make_partial(Path(task["folder"]), columns, what, fill)
 
 
 def write(writer: DatasetWriter, piece: Piece, kept: Collection[Key]) -> int:

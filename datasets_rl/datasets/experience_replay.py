@@ -29,7 +29,7 @@ from datasets_rl.sources import Selection, read_numbers
 from datasets_rl.specs import CompositeSpec, from_manifest
 from datasets_rl.storages.aliased import AliasedStorage
 from datasets_rl.storages.dataset import DatasetStorage
-from datasets_rl.storages.finals import FinalUnknown, check_final_unknown, select_final_known
+from datasets_rl.storages.final_states import FinalUnknown, check_final_unknown, select_final_known
 from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.storages.trajectories import PaddedTrajectories
 from datasets_rl.ted.keys import NEXT, ROOT_FLAGS, Key, as_key
@@ -201,8 +201,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         fields: dict[Key, torch.dtype | None] = dict.fromkeys(whole.keys())
         if shown.keys != part.keys:
             kept = shown.kept_keys([field.key for field in stored.schema])
-            carried = {(NEXT, *field.key) for field in stored.schema if field.key in kept and field.carried}
-            fields = dict.fromkeys([key for key in fields if key in kept | carried | set(ROOT_FLAGS)])
+            shared = {(NEXT, *field.key) for field in stored.schema if field.key in kept and field.shared}
+            fields = dict.fromkeys([key for key in fields if key in kept | shared | set(ROOT_FLAGS)])
         return rows, fields
 
     def _visible_steps(self) -> DatasetStorage | SubsetStorage | AliasedStorage:

@@ -99,7 +99,7 @@ class Stream(Storage):
         self.masked = True  # whether a shard to come lacks a final observation is unknown
         self.dataset_id = dataset_id
         self.shuffle, self.pad = shuffle, pad
-        self.words: dict[Key, dict[str, int]] = {}
+        self.vocabulary: dict[Key, dict[str, int]] = {}
         """The texts met so far, by field, and their numbers."""
         self._settings = replace(settings or Settings.from_env(), progress=False)
         self._selection, self._room = selection, room
@@ -120,12 +120,12 @@ class Stream(Storage):
             settings=self._settings,
             mirrors=self._settings.mirrors.get(head, ()),
         )
-        self.contents = origin.resolve(name, selection, upstream).narrowed(selection)
-        if self.contents.numbers is not None:
+        self.listing = origin.resolve(name, selection, upstream).narrowed(selection)
+        if self.listing.numbers is not None:
             raise InvalidArgumentError(
                 f"{dataset_id} is streamed, and its files do not say how many episodes they have"
             )
-        self._entry = self.contents.entry or entry
+        self._entry = self.listing.entry or entry
 
     def _own_folder(self, above: Path) -> Path:
         """Take the first folder that no other stream of this dataset uses, with the shards that it has."""
@@ -154,7 +154,7 @@ class Stream(Storage):
 
     def runs(self, generator: torch.Generator | None) -> Iterator[EpisodeSpan]:
         """Yield every trajectory once, whole."""
-        shards = self.contents.shards
+        shards = self.listing.shards
         order = self._order(len(shards), generator)
         works = [self._work(shards[number].paths, number) for number in order]
         groups = [self._lacking(work) for work in works]
@@ -171,19 +171,19 @@ class Stream(Storage):
 
     def _work(self, paths: Sequence[str], number: int) -> ConversionJob:
         """Say what a shard is made of: a dataset of its own."""
-        wanted = {*self.contents.common, *paths}
-        assets = tuple(asset for asset in self.contents.assets if asset.path in wanted)
-        contents = replace(self.contents, assets=assets, shards=(self.contents.shards[number],), steps=None)
-        return ConversionJob(self._entry, contents, self._selection)
+        wanted = {*self.listing.common, *paths}
+        assets = tuple(asset for asset in self.listing.assets if asset.path in wanted)
+        listing = replace(self.listing, assets=assets, shards=(self.listing.shards[number],), steps=None)
+        return ConversionJob(self._entry, listing, self._selection)
 
     def _place(self, work: ConversionJob) -> Path:
         return self._folder / "shards" / work.key[:32]
 
     def _lacking(self, work: ConversionJob) -> list[Asset]:
-        return [] if (self._place(work) / disk.MANIFEST_FILE).is_file() else list(work.contents.assets)
+        return [] if (self._place(work) / disk.MANIFEST_FILE).is_file() else list(work.listing.assets)
 
-    def _fetch(self, assets: Sequence[Asset], halt: CancelToken) -> list[Fetched]:
-        return fetch(assets, self._folder / "raw", settings=self._settings, halt=halt) if assets else []
+    def _fetch(self, assets: Sequence[Asset], cancel: CancelToken) -> list[Fetched]:
+        return fetch(assets, self._folder / "raw", settings=self._settings, cancel=cancel) if assets else []
 
     def _open(self, work: ConversionJob, came: Sequence[Fetched]) -> int:
         place = self._place(work)
@@ -194,7 +194,7 @@ class Stream(Storage):
         place.touch()  # the oldest goes first
         self._make_room(place)
         number = next(self._numbers)
-        shard = _Shard.of(StoredDataset(place), self._episodes, self.words)
+        shard = _Shard.of(StoredDataset(place), self._episodes, self.vocabulary)
         self._opened[number] = shard
         self._episodes += len(shard.storage.episodes)
         while len(self._opened) > _OPEN_MOST:
@@ -210,7 +210,7 @@ class Stream(Storage):
         disk.publish_folder(build, place)
         raw = self._folder / "raw"
         for file in came:
-            if file.asset.path not in work.contents.common and file.path.is_relative_to(raw):
+            if file.asset.path not in work.listing.common and file.path.is_relative_to(raw):
                 file.path.unlink(missing_ok=True)
                 file.path.with_name(f"{file.path.name}.fetched.json").unlink(missing_ok=True)
 
@@ -258,7 +258,7 @@ class Stream(Storage):
         return _INIT in self._opened[run.shard].storage.stored.schema
 
     def __repr__(self) -> str:
-        return f"Stream({self.dataset_id!r}, {len(self.contents.shards):,} shards)"
+        return f"Stream({self.dataset_id!r}, {len(self.listing.shards):,} shards)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,14 +272,14 @@ class _Shard:
     """For each text field the stream's number of each of its texts, int32."""
 
     @classmethod
-    def of(cls, stored: StoredDataset, first: int, words: dict[Key, dict[str, int]]) -> _Shard:
+    def of(cls, stored: StoredDataset, first: int, vocabulary: dict[Key, dict[str, int]]) -> _Shard:
         numbers: dict[Key, Tensor] = {}
         for field in stored.schema:
             if field.text:
-                known = words.setdefault(field.key, {})
+                known = vocabulary.setdefault(field.key, {})
                 mine = [known.setdefault(text, len(known)) for text in stored.texts(field.key)]
                 numbers[field.key] = torch.tensor(mine, dtype=torch.int32)
-                if field.carried:
+                if field.shared:
                     numbers[(NEXT, *field.key)] = numbers[field.key]
         return cls(DatasetStorage(stored, masked=True), first, numbers)
 

@@ -69,7 +69,7 @@ def fetch(
     limiter: Limiter | None = None,
     label: str = "",
     advance: Report | None = None,
-    halt: CancelToken | None = None,
+    cancel: CancelToken | None = None,
 ) -> list[Fetched]:
     """Have the files: those that are there already at once, the others from the first address that gives them.
 
@@ -84,7 +84,7 @@ def fetch(
         limiter: Keeps a rate over all files, and over all calls that share it.
         label: What the progress is called.
         advance: Where bytes are counted, instead of in a progress of its own.
-        halt: Ends the work when it is raised.
+        cancel: Ends the work when it is raised.
 
     Returns:
         A `Fetched` for each asset, in their order.
@@ -103,7 +103,9 @@ def fetch(
     show = settings.progress and known != 0 and not settings.offline
     name = label or (assets[0].path if len(assets) == 1 else f"{len(assets)} files")
     with report(name, known, done=done, show=show and advance is None) as own:
-        work = _Job(folder, settings, hash_check, limiter or Limiter(), advance or own, expected, halt or CancelToken())
+        work = _Job(
+            folder, settings, hash_check, limiter or Limiter(), advance or own, expected, cancel or CancelToken()
+        )
         with work.connections():
             return work.run(assets)
 
@@ -323,7 +325,7 @@ class _Job:
     limiter: Limiter
     advance: Report
     expected: dict[str, int | None]
-    halt: CancelToken = field(default_factory=CancelToken)
+    cancel: CancelToken = field(default_factory=CancelToken)
     _network: Network | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -342,7 +344,7 @@ class _Job:
 
         with self._lock:
             if self._network is None:
-                self._network = Network(self.settings, self.limiter, self.advance, self.expected, self.halt)
+                self._network = Network(self.settings, self.limiter, self.advance, self.expected, self.cancel)
             return self._network
 
     def run(self, assets: Sequence[Asset]) -> list[Fetched]:
@@ -350,21 +352,21 @@ class _Job:
         found: dict[int, Fetched] = {}
         workers = max(1, min(self.settings.jobs, len(assets)))
         # Few files get several connections each, many files get one each: never more than `jobs` in all.
-        lanes = max(1, self.settings.jobs // workers)
+        connections = max(1, self.settings.jobs // workers)
 
         def have(place: int) -> None:
-            found[place] = self._have(assets[place], lanes)
+            found[place] = self._have(assets[place], connections)
 
-        in_parallel([partial(have, place) for place in range(len(assets))], workers, self.halt)
+        in_parallel([partial(have, place) for place in range(len(assets))], workers, self.cancel)
         return [found[place] for place in range(len(assets))]
 
-    def _have(self, asset: Asset, lanes: int) -> Fetched:
+    def _have(self, asset: Asset, connections: int) -> Fetched:
         target = self.folder / plan.safe_path(asset.path)
         if there := _present(asset, target, hash_check=self.hash_check):
             return there
         failures: list[tuple[str, NotThere]] = []
         for url in self._order(asset, target):
-            came = self._try(asset, url, target, lanes)
+            came = self._try(asset, url, target, connections)
             if isinstance(came, Fetched):
                 return came
             failures.append((shown(url), came))
@@ -377,13 +379,13 @@ class _Job:
         started = "" if protected or not part.done else part.url
         return sorted(asset.urls, key=lambda url: shown(url) != started)
 
-    def _try(self, asset: Asset, url: str, target: Path, lanes: int) -> Fetched | NotThere:
+    def _try(self, asset: Asset, url: str, target: Path, connections: int) -> Fetched | NotThere:
         try:
-            return self._from(asset, url, target, lanes)
+            return self._from(asset, url, target, connections)
         except NotThere as reason:
             return reason
 
-    def _from(self, asset: Asset, url: str, target: Path, lanes: int) -> Fetched:
+    def _from(self, asset: Asset, url: str, target: Path, connections: int) -> Fetched:
         scheme = scheme_of(url)
         if scheme.IN_PLACE:
             path = scheme.resolve(url, _never)
@@ -394,9 +396,9 @@ class _Job:
         if not isinstance(remote, Remote):
             raise NotThere(f"its scheme gave {remote}")
         with disk.disk_errors(target):
-            return self._transfer(asset, url, remote, target, lanes)
+            return self._transfer(asset, url, remote, target, connections)
 
-    def _transfer(self, asset: Asset, url: str, remote: Remote, target: Path, lanes: int) -> Fetched:
+    def _transfer(self, asset: Asset, url: str, remote: Remote, target: Path, connections: int) -> Fetched:
         from datasets_rl.fetch.transfer import Transfer
 
         want = self._agree(asset, remote)
@@ -405,7 +407,7 @@ class _Job:
             part = PartialDownload(target, replaces=part.done)
         part.adopt(shown(url), remote.address)
         part.digest = Digest(md5=want.md5 is not None)
-        record = Transfer(self.network(), asset, want, part, remote, lanes).run(hash_check=self.hash_check)
+        record = Transfer(self.network(), asset, want, part, remote, connections).run(hash_check=self.hash_check)
         return _fetched(asset, target, record, record.checked)
 
     def _agree(self, asset: Asset, remote: Remote) -> plan.Wanted:

@@ -76,7 +76,7 @@ class Limiter:
             return self._free - now
 
 
-def in_parallel(tasks: Sequence[Callable[[], None]], workers: int, halt: CancelToken) -> None:
+def in_parallel(tasks: Sequence[Callable[[], None]], workers: int, cancel: CancelToken) -> None:
     """Run the tasks on up to `workers` threads; the first failure stops the others and is raised here.
 
     The threads are daemons, so that Ctrl-C ends the program at once and not when a stalled connection times out; what
@@ -88,7 +88,7 @@ def in_parallel(tasks: Sequence[Callable[[], None]], workers: int, halt: CancelT
         return
     queue, failures = deque(tasks), list[BaseException]()
     threads = [
-        threading.Thread(target=_work, args=(queue, failures, halt), daemon=True)
+        threading.Thread(target=_work, args=(queue, failures, cancel), daemon=True)
         for _ in range(min(workers, len(tasks)))
     ]
     try:
@@ -97,7 +97,7 @@ def in_parallel(tasks: Sequence[Callable[[], None]], workers: int, halt: CancelT
         for thread in threads:
             thread.join()
     except BaseException:
-        halt.set()
+        cancel.set()
         until = time.monotonic() + _GRACE
         for thread in threads:
             if thread.ident is not None:
@@ -107,8 +107,8 @@ def in_parallel(tasks: Sequence[Callable[[], None]], workers: int, halt: CancelT
         raise failure
 
 
-def _work(queue: deque[Callable[[], None]], failures: list[BaseException], halt: CancelToken) -> None:
-    while not halt.is_set():
+def _work(queue: deque[Callable[[], None]], failures: list[BaseException], cancel: CancelToken) -> None:
+    while not cancel.is_set():
         try:
             task = queue.popleft()
         except IndexError:
@@ -117,4 +117,4 @@ def _work(queue: deque[Callable[[], None]], failures: list[BaseException], halt:
             task()
         except BaseException as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
             failures.append(error)
-            halt.set()
+            cancel.set()

@@ -31,15 +31,15 @@ class Prefetcher(Generic[T]):
     Args:
         groups: The files of each group.
         get: Fetches a group, and says what came of it; ends when the flag goes up.
-        room: Groups that may be there, or on their way, and not released.
+        max_in_flight: Groups that may be there, or on their way, and not released.
     """
 
     def __init__(
-        self, groups: Sequence[Sequence[Asset]], get: Callable[[Sequence[Asset], CancelToken], T], room: int
+        self, groups: Sequence[Sequence[Asset]], get: Callable[[Sequence[Asset], CancelToken], T], max_in_flight: int
     ) -> None:
         self._groups = groups
         self._get = get
-        self._room = room
+        self._room = max_in_flight
         self._there: deque[T] = deque()
         self._failure: BaseException | None = None
         self._halt = CancelToken()

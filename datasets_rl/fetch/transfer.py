@@ -73,13 +73,18 @@ class Network:
     """The connections of one `fetch`, and what its threads share."""
 
     def __init__(
-        self, settings: Settings, limiter: Limiter, advance: Report, expected: dict[str, int | None], halt: CancelToken
+        self,
+        settings: Settings,
+        limiter: Limiter,
+        advance: Report,
+        expected: dict[str, int | None],
+        cancel: CancelToken,
     ) -> None:
         self.settings = settings
         self.limiter = limiter
         self.advance = advance
         self.expected = expected
-        self.halt = halt
+        self.cancel = cancel
         self.client = httpx.Client(
             follow_redirects=True,
             max_redirects=_REDIRECTS,
@@ -90,13 +95,13 @@ class Network:
         )
         watch(self.client, settings.timeout, settings.min_rate)
 
-    def persist(self, attempt: Callable[[], None], progress: Callable[[], int], halt: CancelToken) -> None:
+    def persist(self, attempt: Callable[[], None], progress: Callable[[], int], cancel: CancelToken) -> None:
         """Call `attempt` until it returns; failures that may pass are counted anew after each progress.
 
         Args:
             attempt: Does a piece of the work, or all of it.
             progress: Returns the bytes at hand.
-            halt: Ends the waiting between two attempts.
+            cancel: Ends the waiting between two attempts.
 
         Raises:
             NotThere: If it failed too often, or for good.
@@ -109,7 +114,7 @@ class Network:
             # A host that never answered is likely to be gone, and the next address may be there at once.
             if failures > (self.settings.retries if failure.reached or now else min(self.settings.retries, _UNREACHED)):
                 raise NotThere(str(failure) + (f" ({failures} times)" if failures > 1 else ""), network=True)
-            halt.sleep(plan.pause(failures, failure.retry_after, random.random()))  # noqa: S311 - no secret
+            cancel.sleep(plan.pause(failures, failure.retry_after, random.random()))  # noqa: S311 - no secret
 
     def _fails(self, attempt: Callable[[], None]) -> _Passing | None:
         try:
@@ -140,13 +145,13 @@ class Network:
     def ask(self, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
         """Return the headers of the answer to a HEAD request; see `schemes.Ask`."""
         answers: list[httpx.Response] = []
-        self.persist(lambda: answers.append(self._head(url, headers)), lambda: 0, self.halt)
+        self.persist(lambda: answers.append(self._head(url, headers)), lambda: 0, self.cancel)
         return answers[-1].headers
 
     def get_json(self, url: str, headers: Mapping[str, str]) -> tuple[Any, Mapping[str, str]]:
         """Return the JSON value and the headers that an address gives; see `schemes.Get`."""
         answers: list[tuple[httpx.Response, bytes]] = []
-        self.persist(lambda: answers.append(self._get(url, headers)), lambda: 0, self.halt)
+        self.persist(lambda: answers.append(self._get(url, headers)), lambda: 0, self.cancel)
         response, body = answers[-1]
         try:
             return json.loads(body), response.headers
@@ -157,7 +162,7 @@ class Network:
     def _get(self, url: str, headers: Mapping[str, str]) -> tuple[httpx.Response, bytes]:
         body = bytearray()
         with self.client.stream("GET", url, headers=headers) as response:
-            _refuse_errors(response)
+            _check_no_errors(response)
             for piece in response.iter_bytes():
                 body += piece
                 if len(body) > _ANSWER_MOST:
@@ -172,7 +177,7 @@ class Network:
             if following is None or _origin(following.url) != _origin(response.url):
                 break
             url = str(following.url)
-        _refuse_errors(response)
+        _check_no_errors(response)
         return response
 
 
@@ -185,19 +190,19 @@ class Transfer:
         want: What is known about it, and what the user wants compared.
         part: What is at hand, and where the bytes go.
         remote: The address.
-        lanes: Ranges fetched at once, at most.
+        connections: Ranges fetched at once, at most.
     """
 
     def __init__(
-        self, network: Network, asset: Asset, want: plan.Wanted, part: PartialDownload, remote: Remote, lanes: int
+        self, network: Network, asset: Asset, want: plan.Wanted, part: PartialDownload, remote: Remote, connections: int
     ) -> None:
         self._network = network
         self._asset = asset
         self._want = want
         self._part = part
         self._remote = remote
-        self._lanes = lanes
-        self._halt = network.halt
+        self._lanes = connections
+        self._halt = network.cancel
 
     def run(self, *, hash_check: bool) -> Record:
         """Fetch, check and publish the file.
@@ -261,12 +266,12 @@ class Transfer:
         raise NotThere(f"it was begun again too often, at last because {changed}")
 
     def _fill(self) -> _Changed | None:
-        part, self._halt = self._part, CancelToken(self._network.halt)
+        part, self._halt = self._part, CancelToken(self._network.cancel)
         try:
             if len(part.spans) == 1 and not part.complete:
                 self._persist(part.spans[0])
-            lanes = [partial(self._persist, span) for span in part.spans if not span.complete]
-            in_parallel(lanes, self._lanes, self._halt)
+            connections = [partial(self._persist, span) for span in part.spans if not span.complete]
+            in_parallel(connections, self._lanes, self._halt)
         except _Changed as changed:
             return changed
         return None
@@ -351,7 +356,7 @@ class Transfer:
         return self._lanes > 1 and len(part.spans) == 1 and ranges and strong and long
 
 
-def _refuse_errors(response: httpx.Response) -> None:
+def _check_no_errors(response: httpx.Response) -> None:
     if response.status_code >= httpx.codes.BAD_REQUEST:
         obey(plan.answer(plan.Wanted(), plan.Left("", 0), 0, plan.Answer(response.status_code)), response)
 

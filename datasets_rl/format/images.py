@@ -106,7 +106,7 @@ class EncodedColumn(EncodedImages):
 
     @cached_property
     def _pixels(self) -> NDArray[np.uint8]:
-        found = _decoded(self.pictures, self.shape_of_each, self.path, range(len(self)))
+        found = _decoded(self.images, self.shape_of_each, self.path, range(len(self)))
         found.flags.writeable = False
         return found
 

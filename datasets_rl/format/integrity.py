@@ -63,7 +63,7 @@ def check_content(stored: StoredDataset) -> Iterator[str]:
         yield f"specs.{name} is missing" if name in fields else f"specs.{name} is of no field of the schema"
     for name, field in fields.items():
         spec = manifest.specs.get(name, {})
-        expected = {"dtype": (field.read_as or field.dtype).name, "shape": list(field.shape)}
+        expected = {"dtype": (field.memory_dtype or field.dtype).name, "shape": list(field.shape)}
         for what, value in expected.items():
             if isinstance(spec, dict) and name in manifest.specs and spec.get(what) != value:
                 yield f"specs.{name}.{what} is {spec.get(what)!s:.60}; the field has {value}"
@@ -71,7 +71,7 @@ def check_content(stored: StoredDataset) -> Iterator[str]:
     arrays = [one["file"] for one in manifest.metadata.values() if isinstance(one, dict) and "file" in one]
     texts = [field.texts_file for field in stored.schema if field.text]
     needed = {ROWS_FILE, EPISODES_FILE, *arrays, *texts, *(name for field in stored.schema for name in field.arrays)}
-    needed |= {"final.npy"} if any(field.carried and not field.wide for field in stored.schema) else set()
+    needed |= {"final.npy"} if any(field.shared and not field.wide for field in stored.schema) else set()
     for path in sorted(needed ^ {entry.path for entry in manifest.files}):
         yield (
             f"{path} is not among the files" if path in needed else f"{path} holds nothing that the manifest describes"

@@ -14,7 +14,7 @@ from typing import Any
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError, ManifestError, NotADatasetError
-from datasets_rl.format.schema import Schema, shorten
+from datasets_rl.format.schema import Schema, shorten, upgraded_schema
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted
 
 __all__ = [
@@ -32,7 +32,9 @@ __all__ = [
 ]
 
 FORMAT_NAME = "datasets-rl/ted"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_FORMER_KEYS = {"faults": "known_issues", "licence": "license"}
+"""The keys of version 1 that have another name in version 2."""
 _MAX_BYTES = 256 << 20
 
 
@@ -110,15 +112,15 @@ class Manifest:
     converter: str = ""
     """Version of datasets-rl that wrote the folder."""
     decisions: tuple[AppliedDecision, ...] = ()
-    faults: tuple[str, ...] = ()
-    """Known faults of the upstream's data."""
+    known_issues: tuple[str, ...] = ()
+    """Known issues of the upstream's data, a sentence each."""
     statistics: Mapping[str, Any] = field(default_factory=dict)
     """By dotted key: min, max, mean, std over all steps; and of the episodes' returns and lengths."""
     specs: Mapping[str, Any] = field(default_factory=dict)
     """By dotted key: what the values may be."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """What belongs to no step: scalars and text, or ``{"file": ...}`` for an array in a file of its own."""
-    licence: str = ""
+    license: str = ""
     citation: str = ""
     homepage: str = ""
     time_limit: int | None = None
@@ -156,11 +158,11 @@ class Manifest:
             "raw": [asdict(entry) for entry in self.raw],
             "converter": self.converter,
             "decisions": [asdict(entry) for entry in self.decisions],
-            "faults": list(self.faults),
+            "known_issues": list(self.known_issues),
             "statistics": dict(self.statistics),
             "specs": dict(self.specs),
             "metadata": dict(self.metadata),
-            "licence": self.licence,
+            "license": self.license,
             "citation": self.citation,
             "homepage": self.homepage,
             "time_limit": self.time_limit,
@@ -172,21 +174,23 @@ class Manifest:
 
     @classmethod
     def from_json(cls, document: Any, *, where: str = MANIFEST_FILE) -> Manifest:
-        """Read a manifest back, trusting nothing in it.
+        """Read a manifest of version 1 or 2, trusting nothing in it.
 
         Raises:
-            ManifestError: If it is not a manifest of this format version, reaches out of its folder, or contradicts
-                itself; every fault at once.
+            ManifestError: If it is not a manifest of these versions, reaches out of its folder, or contradicts itself;
+                all problems at once.
         """
         if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
             raise ManifestError(where, [f"it is not a {FORMAT_NAME} manifest"])
-        if document.get("format_version") != FORMAT_VERSION:
-            version = document.get("format_version")
+        version = document.get("format_version")
+        if type(version) is not int or version not in {1, FORMAT_VERSION}:
             raise ManifestError(
                 where,
-                [f"format_version is {version!r}; this version reads {FORMAT_VERSION}"],
+                [f"format_version is {version!r}; this version reads 1 and {FORMAT_VERSION}"],
                 hint="upgrade datasets-rl" if isinstance(version, int) and version > FORMAT_VERSION else "",
             )
+        if version == 1:
+            document = _upgraded(document)
         problems = ["id is missing; expected text"] * ("id" not in document) + list(_faults(document))
         schema: Schema | None = None
         try:
@@ -204,7 +208,7 @@ class Manifest:
             files=tuple(StoredFile(**entry) for entry in document["files"]),
             raw=tuple(RawFile(**entry) for entry in document["raw"]),
             decisions=tuple(AppliedDecision(**entry) for entry in document["decisions"]),
-            faults=tuple(document.get("faults", [])),
+            known_issues=tuple(document.get("known_issues", [])),
             history=tuple(document.get("history", [])),
             **{name: document[name] for name in _PLAIN if name in document},
         )
@@ -242,6 +246,12 @@ class Manifest:
         return sum(entry.bytes for entry in self.files)
 
 
+def _upgraded(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of version 1 with the keys of version 2."""
+    renamed = {_FORMER_KEYS.get(name, name): value for name, value in document.items()}
+    return {**renamed, "schema": upgraded_schema(document.get("schema"))}
+
+
 def read_document(folder: Path) -> Any:
     """Return the JSON value that the manifest of a stored dataset holds, whatever it says.
 
@@ -254,7 +264,7 @@ def read_document(folder: Path) -> Any:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
             raise ManifestError(str(path), [f"it is not a file of at most {_MAX_BYTES:,} bytes"])
-        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_reject_constant)
     except (FileNotFoundError, NotADirectoryError):
         raise NotADatasetError(folder, hint="`rlds list --downloaded` shows what is there") from None
     except OSError as error:
@@ -272,7 +282,7 @@ _PLAIN = (
     "statistics",
     "specs",
     "metadata",
-    "licence",
+    "license",
     "citation",
     "homepage",
     "time_limit",
@@ -281,17 +291,28 @@ _PLAIN = (
     "score",
 )
 KNOWN_KEYS = frozenset(
-    {"format", "format_version", "record_bytes", "schema", "files", "raw", "decisions", "faults", "history", "digest"}
-    | {*_PLAIN}
+    {
+        "format",
+        "format_version",
+        "record_bytes",
+        "schema",
+        "files",
+        "raw",
+        "decisions",
+        "known_issues",
+        "history",
+        "digest",
+    }
+    | {*_PLAIN, *_FORMER_KEYS}
 )
-"""Every key of the document that this version writes."""
+"""Every key of the documents that this version reads."""
 _COUNTS = {"steps": 1, "episodes": 1, "final_unknown": 0, "time_limit": 1}
 _KINDS: Sequence[tuple[tuple[str, ...], type, str]] = (
-    (("id", "converter", "licence", "citation", "homepage", "revision"), str, "text"),
+    (("id", "converter", "license", "citation", "homepage", "revision"), str, "text"),
     (("statistics", "specs", "metadata", "selection", "score"), dict, "an object"),
 )
 _LISTS: Sequence[tuple[str, type, str]] = (
-    ("faults", str, "a list of sentences"),
+    ("known_issues", str, "a list of sentences"),
     ("history", dict, "a list of objects"),
 )
 _NEEDED = (
@@ -322,7 +343,7 @@ def _counts_from(least: int, value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _refuse_constant(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
 
 
@@ -364,7 +385,7 @@ def lacking_fields(schema: Schema) -> Iterator[str]:
     for key, kinds, shape in _NEEDED:
         if key not in schema:
             yield f"{dotted(key)} is not in the schema"
-        elif (field := schema[key]).dtype.kind not in kinds or field.shape != shape or field.carried or field.wide:
+        elif (field := schema[key]).dtype.kind not in kinds or field.shape != shape or field.shared or field.wide:
             yield f"{dotted(key)} is {field.dtype.name} {list(field.shape)}; expected {list(shape)}, in the record"
 
 

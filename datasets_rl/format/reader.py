@@ -189,12 +189,12 @@ class StoredDataset:
         stop = max(start, stop)
         if key in self.schema:
             stored = self.items(key)[start:stop]
-            read_as = self.schema[key].read_as
-            return stored if read_as is None else stored.astype(read_as)
+            memory_dtype = self.schema[key].memory_dtype
+            return stored if memory_dtype is None else stored.astype(memory_dtype)
         if key in ROOT_FLAGS:
             return np.zeros((stop - start, 1), np.bool_)
-        if key[0] == NEXT and key[1:] in self.schema and self.schema[key[1:]].carried:
-            return next_of(self.items(key[1:]), self.finals(key[1:]), self.episodes, start, stop)
+        if key[0] == NEXT and key[1:] in self.schema and self.schema[key[1:]].shared:
+            return next_of(self.items(key[1:]), self.final_states(key[1:]), self.episodes, start, stop)
         if key == NEXT_FINAL_KNOWN and self.manifest.final_unknown:
             return self.episodes.next_known(np.arange(start, stop))[:, None]
         raise UnknownKeyError(dotted(key), [dotted(one) for one in self.keys()])
@@ -206,7 +206,7 @@ class StoredDataset:
             return self._pictures(field, field.file, field.ends_file)
         return self.map(field.file) if field.wide else np.asarray(self.rows[field.name])
 
-    def finals(self, key: Key) -> Items:
+    def final_states(self, key: Key) -> Items:
         """Return the values of a carried field after the last action of each episode, [E, ...]; zeros where unknown."""
         field = self.schema[key]
         if field.encoded:
@@ -237,7 +237,7 @@ class StoredDataset:
     def keys(self) -> list[Key]:
         """Return every key of a TED batch: root keys, then those under "next"."""
         stored = [field.key for field in self.schema if field.key != EPISODE]
-        following = [(NEXT, *field.key) for field in self.schema if field.carried]
+        following = [(NEXT, *field.key) for field in self.schema if field.shared]
         root = [key for key in stored if key[0] != NEXT]
         mask = [NEXT_FINAL_KNOWN] if self.manifest.final_unknown else []
         return [*root, EPISODE, *ROOT_FLAGS, *following, *(key for key in stored if key[0] == NEXT), *mask]
@@ -279,15 +279,15 @@ def _array_files(manifest: Manifest) -> Iterator[str]:
     """Yield the arrays that the fields of a dataset need, those before which others cannot be checked first."""
     schema = manifest.schema
     yield ROWS_FILE
-    if any(field.carried and not field.wide for field in schema):
+    if any(field.shared and not field.wide for field in schema):
         yield _FINAL_FILE
     for field in schema.wide:
         if field.encoded:
             yield field.ends_file
-            if field.carried:
+            if field.shared:
                 yield field.final_ends_file
         yield field.file
-        if field.carried:
+        if field.shared:
             yield field.final_file
 
 
@@ -302,9 +302,9 @@ def _coverage_faults(manifest: Manifest) -> Iterator[str]:
             needed[field.file] = steps * field.step_bytes
         if field.text:
             needed[field.texts_file] = 2
-        if field.carried and field.encoded:
+        if field.shared and field.encoded:
             needed |= {field.final_file: 0, field.final_ends_file: episodes * field.least_bytes}
-        elif field.carried:
+        elif field.shared:
             needed[field.final_file] = episodes * (field.step_bytes if field.wide else schema.final_record_bytes)
     listed = {entry.path: entry.bytes for entry in manifest.files}
     for name, least in sorted(needed.items()):

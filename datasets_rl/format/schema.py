@@ -1,7 +1,7 @@
 """The packed-row layout: where each field of a step lies in its record.
 
 One record holds every narrow field of one step, so that a batch is one gather. Fields that exist at t and at t+1
-(`carried`: the observation, the info) are stored once and stand first, so that a window of one record and the carried
+(`shared`: the observation, the info) are stored once and stand first, so that a window of one record and the carried
 part of the record after it holds a whole transition:
 
     record i                                      record i+1
@@ -28,9 +28,11 @@ import numpy as np
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted
 
-__all__ = ["NAME_BYTES", "ROWS_FILE", "WIDE_BYTES", "Column", "Field", "Schema"]
+__all__ = ["NAME_BYTES", "ROWS_FILE", "WIDE_BYTES", "Column", "Field", "Schema", "upgraded_schema"]
 
 ROWS_FILE = "rows.npy"
+_FORMER_KEYS = {"carried": "shared", "read_as": "memory_dtype"}
+"""The keys of version 1 of the format that have another name in version 2."""
 WIDE_BYTES = 4096  # measured: format/FORMAT.md, "Where wide fields begin"
 NAME_BYTES = 200
 """The longest dotted key: file names have 255 bytes, and those of a field, also while it is written, add up to 40."""
@@ -50,9 +52,9 @@ class Column:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     """Axes of one step, without the leading [N]."""
-    carried: bool = False
+    shared: bool = False
     """Stored once for t and t+1: the value at t+1 is the next record's."""
-    read_as: np.dtype[Any] | None = None
+    memory_dtype: np.dtype[Any] | None = None
     """The dtype in memory where it is wider than the stored one."""
     text: bool = False
     """The numbers stand for texts, which lie in a file of their own; int32, one a step."""
@@ -107,10 +109,10 @@ class Field(Column):
     @property
     def arrays(self) -> tuple[str, ...]:
         """The names of all .npy files that hold this field."""
-        finals = (self.final_file, self.final_ends_file) if self.carried else ()
+        final_states = (self.final_file, self.final_ends_file) if self.shared else ()
         if self.encoded:
-            return (self.file, self.ends_file, *finals)
-        return (self.file, *finals[:1])
+            return (self.file, self.ends_file, *final_states)
+        return (self.file, *final_states[:1])
 
     @property
     def texts_file(self) -> str:
@@ -125,10 +127,10 @@ class Field(Column):
             "shape": list(self.shape),
             "file": self.file,
             "offset": self.offset,
-            "carried": self.carried,
+            "shared": self.shared,
         }
-        if self.read_as is not None:
-            entry["read_as"] = self.read_as.str
+        if self.memory_dtype is not None:
+            entry["memory_dtype"] = self.memory_dtype.str
         if self.text:
             entry["text"] = True
         if self.encoded:
@@ -151,7 +153,7 @@ class Schema:
         narrow = self.narrow
         end = max((field.offset + field.step_bytes for field in narrow), default=0)
         self.record_bytes: int = _round_up(end, _RECORD_ALIGN)
-        carried_end = max((field.offset + field.step_bytes for field in narrow if field.carried), default=0)
+        carried_end = max((field.offset + field.step_bytes for field in narrow if field.shared), default=0)
         self.window_bytes: int = self.record_bytes + _round_up(carried_end, _RECORD_ALIGN)
         problems = list(_faults(self.fields))
         if problems:
@@ -168,7 +170,7 @@ class Schema:
         columns = list(columns)
         places: dict[Key, int] = {}
         offset = 0
-        for column in sorted(columns, key=lambda column: (not column.carried, -column.dtype.itemsize)):
+        for column in sorted(columns, key=lambda column: (not column.shared, -column.dtype.itemsize)):
             if column.step_bytes < wide_bytes and not column.encoded:
                 offset = _round_up(offset, column.dtype.itemsize)
                 places[column.key] = offset
@@ -193,7 +195,7 @@ class Schema:
     @cached_property
     def final_record(self) -> np.dtype[np.void]:
         """The structured dtype of one record of final.npy: the carried fields, at the same offsets."""
-        return _structured([field for field in self.narrow if field.carried], self.final_record_bytes)
+        return _structured([field for field in self.narrow if field.shared], self.final_record_bytes)
 
     @property
     def final_record_bytes(self) -> int:
@@ -250,8 +252,8 @@ def _placed(column: Column, offset: int | None) -> Field:
         key=column.key,
         dtype=column.dtype,
         shape=column.shape,
-        carried=column.carried,
-        read_as=column.read_as,
+        shared=column.shared,
+        memory_dtype=column.memory_dtype,
         text=column.text,
         encoded=column.encoded,
         file=ROWS_FILE if offset is not None else f"{dotted(column.key)}.npy",
@@ -259,14 +261,24 @@ def _placed(column: Column, offset: int | None) -> Field:
     )
 
 
+def upgraded_schema(entries: Any) -> Any:
+    """Return the schema of a manifest of version 1 with the keys of version 2."""
+    if not isinstance(entries, list):
+        return entries
+    return [
+        {_FORMER_KEYS.get(name, name): value for name, value in one.items()} if isinstance(one, dict) else one
+        for one in entries
+    ]
+
+
 def _field_from_json(entry: Mapping[str, Any]) -> Field:
-    read_as = entry.get("read_as")
+    memory_dtype = entry.get("memory_dtype")
     return Field(
         key=tuple(entry["key"]),
         dtype=_DTYPES[entry["dtype"]],
         shape=tuple(entry["shape"]),
-        carried=entry["carried"],
-        read_as=None if read_as is None else _DTYPES[read_as],
+        shared=entry["shared"],
+        memory_dtype=None if memory_dtype is None else _DTYPES[memory_dtype],
         text=entry.get("text", False),
         encoded=entry.get("encoded", False),
         file=entry["file"],
@@ -297,10 +309,14 @@ def _is_key(value: Any) -> bool:
 _ENTRY_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("key", _is_key, "a list of names"),
     ("dtype", lambda value: isinstance(value, str) and value in _DTYPES, f"one of {', '.join(_DTYPES)}"),
-    ("read_as", lambda value: value is None or (isinstance(value, str) and value in _DTYPES), "a dtype or nothing"),
+    (
+        "memory_dtype",
+        lambda value: value is None or (isinstance(value, str) and value in _DTYPES),
+        "a dtype or nothing",
+    ),
     ("shape", lambda value: isinstance(value, list) and all(map(_is_whole, value)), "a list of whole numbers"),
     ("offset", _is_whole, "a whole number"),
-    ("carried", lambda value: isinstance(value, bool), "true or false"),
+    ("shared", lambda value: isinstance(value, bool), "true or false"),
     ("text", lambda value: value is None or isinstance(value, bool), "true or false"),
     ("encoded", lambda value: value is None or isinstance(value, bool), "true or false"),
 )
@@ -323,14 +339,14 @@ def _faults(fields: tuple[Field, ...]) -> Iterator[str]:
     seen: set[Key] = set()
     taken: list[tuple[int, int, str]] = []
     groups = {field.key[:depth] for field in fields for depth in range(1, len(field.key))}
-    groups |= {(NEXT, *field.key[:depth]) for field in fields if field.carried for depth in range(1, len(field.key))}
-    following = {(NEXT, *field.key) for field in fields if field.carried}
+    groups |= {(NEXT, *field.key[:depth]) for field in fields if field.shared for depth in range(1, len(field.key))}
+    following = {(NEXT, *field.key) for field in fields if field.shared}
     for field in fields:
         if field.key in seen:
             yield f"{field.name} is there twice"
         seen.add(field.key)
         if field.key in groups or field.key in following:
-            yield f"{field.name} stands where other fields or a carried one stand"
+            yield f"{field.name} stands where other fields or a shared one stand"
         yield from _field_faults(field)
         if not field.wide:
             taken.append((field.offset, field.offset + field.step_bytes, field.name))
@@ -342,9 +358,9 @@ def _faults(fields: tuple[Field, ...]) -> Iterator[str]:
 def _field_faults(field: Field) -> Iterator[str]:
     if field.dtype.str not in _DTYPES:
         yield f"{field.name} has dtype {field.dtype.str}; expected one of {', '.join(_DTYPES)}"
-    if field.read_as is not None and (field.read_as.str not in _DTYPES or field.carried or field.wide):
-        yield f"{field.name} is read as {field.read_as.str}; only narrow fields that are not carried can be"
-    if field.text and (field.dtype.str, field.shape, field.read_as) != ("<i4", (), None):
+    if field.memory_dtype is not None and (field.memory_dtype.str not in _DTYPES or field.shared or field.wide):
+        yield f"{field.name} is read as {field.memory_dtype.str}; only narrow fields that are not shared can be"
+    if field.text and (field.dtype.str, field.shape, field.memory_dtype) != ("<i4", (), None):
         yield f"{field.name} stands for texts and is {field.dtype.str} {list(field.shape)}; expected <i4 []"
     if field.encoded and not (field.wide and field.dtype.str == "|u1" and len(field.shape) == _PICTURE_AXES):
         yield f"{field.name} holds pictures and is {field.dtype.str} {list(field.shape)}; expected |u1 of three axes"
@@ -362,8 +378,8 @@ def _name_faults(field: Field) -> Iterator[str]:
         yield f"{field.name[:40]}... has a name of {size:,} bytes; expected {NAME_BYTES} at most"
     if field.key[0] in _OWN_FILES or field.key in {*ROOT_FLAGS, NEXT_FINAL_KNOWN}:
         yield f"{field.name} has a name that the format uses itself"
-    if field.carried and field.key[0] == NEXT:
-        yield f"{field.name} is carried; only root fields are"
+    if field.shared and field.key[0] == NEXT:
+        yield f"{field.name} is shared; only root fields are"
 
 
 def shorten(value: Any) -> str:

@@ -44,7 +44,7 @@ _BLOCK_STEPS = 1 << 16
 _COPY_BYTES = 256 << 10  # what a core keeps at hand: to copy a file by larger blocks takes nearly twice as long
 _FLAG = np.dtype(np.bool_)
 _END = np.dtype(np.int64)
-_OWN = (Column(NEXT_DONE, _FLAG, (1,)), Column(EPISODE, np.dtype(np.int32), (), read_as=np.dtype(np.int64)))
+_OWN = (Column(NEXT_DONE, _FLAG, (1,)), Column(EPISODE, np.dtype(np.int32), (), memory_dtype=np.dtype(np.int64)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ class DatasetWriter:
             raise InvalidArgumentError(f"{what} cannot be written: {'; '.join(lacking)}")
         self._folder = folder
         self._what = what
-        self._carried = [field for field in self.schema if field.carried]
-        self._given = [field for field in self.schema if not field.carried and field.key not in {NEXT_DONE, EPISODE}]
+        self._carried = [field for field in self.schema if field.shared]
+        self._given = [field for field in self.schema if not field.shared and field.key not in {NEXT_DONE, EPISODE}]
         widest = max(self.schema.record_bytes, *(_held_bytes(field) for field in self.schema))
         capacity = max(1, min(_BLOCK_STEPS, _BLOCK_BYTES // widest))
         # Two: one is filled while the other is checked, summed up and written.
@@ -101,7 +101,7 @@ class DatasetWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rlds-write")
         self._under_way: Future[None] | None = None
         self._moments = self._no_moments()
-        # What came since the last commit, so that a commit and what `absorb` takes add up in the same way.
+        # What came since the last commit, so that a commit and what `append_partial` takes add up in the same way.
         self._fresh = self._no_moments()
         self._steps = 0
         self._episode = 0
@@ -132,9 +132,9 @@ class DatasetWriter:
         self._take_episodes(commit)
         for key, moments in self._moments.items():
             moments.restore(commit["moments"][dotted(key)])
-        for key, words in self._words.items():
-            words.update({word: len(words) + more for more, word in enumerate(commit["words"][dotted(key)])})
-        self._committed = (self._episode, {key: len(words) for key, words in self._words.items()})
+        for key, vocabulary in self._words.items():
+            vocabulary.update({word: len(vocabulary) + more for more, word in enumerate(commit["words"][dotted(key)])})
+        self._committed = (self._episode, {key: len(vocabulary) for key, vocabulary in self._words.items()})
 
     def _take_episodes(self, commit: Commit) -> None:
         self._lengths += commit["lengths"]
@@ -161,7 +161,7 @@ class DatasetWriter:
         self._merge_moments()
         files = {name: stream.flush(sync=sync) for name, stream in self._streams.items()}
         episodes, known_words = self._committed
-        self._committed = (self._episode, {key: len(words) for key, words in self._words.items()})
+        self._committed = (self._episode, {key: len(vocabulary) for key, vocabulary in self._words.items()})
         # What was handed over in pieces comes back as one: only the newest pieces are of this commit.
         self._returns = [np.concatenate(self._returns)] if self._returns else []
         returns = self._returns[0][episodes:].tolist() if self._returns else []
@@ -176,7 +176,7 @@ class DatasetWriter:
             "facts": {name: (v.dtype.str, v.tolist()) for name, v in _fact_columns(self._facts[episodes:]).items()},
             "moments": {dotted(key): moments.state() for key, moments in self._moments.items()},
             "rows": {name: stream.rows for name, stream in self._streams.items()},
-            "words": {dotted(key): [*words][known_words[key] :] for key, words in self._words.items()},
+            "words": {dotted(key): [*vocabulary][known_words[key] :] for key, vocabulary in self._words.items()},
         }
 
     def append(self, piece: Episode) -> None:
@@ -215,16 +215,16 @@ class DatasetWriter:
         self._check_block(block)
         stops = np.cumsum(block.lengths)
         count, taken = block.count, 0
-        words = {
+        vocabulary = {
             key: self._numbers(self._words[key], TextStates(np.arange(len(texts)), tuple(texts)))
-            for key, texts in block.words.items()
+            for key, texts in block.vocabulary.items()
             if key in self._words
         }
         while taken < count:
             batch = self._batch
             stop = taken + min(batch.capacity - batch.filled, count - taken)
             first, last = np.searchsorted(stops, [taken, stop - 1], side="right")
-            self._copy_block(batch, block, words, slice(taken, stop), slice(first, last + 1), stops)
+            self._copy_block(batch, block, vocabulary, slice(taken, stop), slice(first, last + 1), stops)
             taken = stop
             if batch.filled == batch.capacity:
                 self._hand_over()
@@ -233,7 +233,7 @@ class DatasetWriter:
         self,
         batch: _Batch,
         block: EpisodeBatch,
-        words: Mapping[Key, NDArray[np.int32]],
+        vocabulary: Mapping[Key, NDArray[np.int32]],
         rows: slice,
         episodes: slice,
         stops: NDArray[np.int64],
@@ -241,7 +241,7 @@ class DatasetWriter:
         """Copy rows, and the final states of the episodes that end among them."""
 
         def numbered(key: Key, values: NDArray[Any]) -> NDArray[Any]:
-            return words[key][values] if key in words else values
+            return vocabulary[key][values] if key in vocabulary else values
 
         shift = batch.filled - rows.start
         into = slice(batch.filled, rows.stop + shift)
@@ -255,21 +255,23 @@ class DatasetWriter:
         batch.chunk_episodes += range(self._episode, self._episode + len(begins))
         batch.ends += (ends[over] + shift - 1).tolist()
         closed = slice(episodes.start, episodes.start + int(over.sum()))
-        finals = slice(batch.ended, batch.ended + int(over.sum()))
+        final_states = slice(batch.ended, batch.ended + int(over.sum()))
         for field in self._carried:
-            found = numbered(field.key, block.finals[field.key][closed])
-            batch.finals.columns[field.key][finals] = _items(known_only(found, block.known[closed]), field)
-        batch.ended, batch.filled = finals.stop, into.stop
+            found = numbered(field.key, block.final_states[field.key][closed])
+            batch.final_states.columns[field.key][final_states] = _items(
+                known_only(found, block.final_known[closed]), field
+            )
+        batch.ended, batch.filled = final_states.stop, into.stop
         self._steps += rows.stop - rows.start
-        if not block.facts:
+        if not block.metadata:
             self._facts += [{}] * (closed.stop - closed.start)
         self._lengths += block.lengths[closed].tolist()
-        self._known += block.known[closed].tolist()
+        self._known += block.final_known[closed].tolist()
         self._facts += [
-            dict(zip(block.facts, one, strict=True))
-            for one in zip(*(block.facts[name][closed] for name in block.facts), strict=True)
+            dict(zip(block.metadata, one, strict=True))
+            for one in zip(*(block.metadata[name][closed] for name in block.metadata), strict=True)
         ]
-        self._episode += finals.stop - finals.start
+        self._episode += final_states.stop - final_states.start
         self._open_steps = 0 if over[-1] else int(ends[-1] - begins[-1]) + (self._open_steps if len(begins) == 1 else 0)
 
     def _check_block(self, block: EpisodeBatch) -> None:
@@ -281,7 +283,7 @@ class DatasetWriter:
         for kind, fields, arrays, count in (
             ("steps", self._given, block.steps, block.count),
             ("states", self._carried, block.states, block.count),
-            ("finals", self._carried, block.finals, len(block)),
+            ("final_states", self._carried, block.final_states, len(block)),
         ):
             wanted = {field.key: (field.dtype, (count, *field.shape)) for field in fields}
             for key in wanted.keys() | arrays.keys():
@@ -294,7 +296,7 @@ class DatasetWriter:
             where = f"the episodes from {self._episode} (from row {self._steps})"
             raise ConversionError(self._what, [f"{where}: {one}" for one in sorted(problems)])
 
-    def absorb(self, folder: Path, commit: Commit) -> None:
+    def append_partial(self, folder: Path, commit: Commit) -> None:
         """Append what another writer of the same columns wrote: its rows, with this one's numbers for episodes and texts.
 
         Args:
@@ -307,8 +309,8 @@ class DatasetWriter:
         self._hand_over()
         self._settle()
         numbers = {
-            key: self._numbers(words, TextStates(np.arange(len(more) + 1), ("", *more)))
-            for key, words in self._words.items()
+            key: self._numbers(vocabulary, TextStates(np.arange(len(more) + 1), ("", *more)))
+            for key, vocabulary in self._words.items()
             for more in [commit["words"][dotted(key)]]
         }
         self._merge_moments()
@@ -336,7 +338,7 @@ class DatasetWriter:
         """Return what is added to the ends of pictures that come behind those that are there."""
         encoded = [field for field in self.schema if field.encoded]
         shifts = {field.ends_file: self._streams[field.file].rows for field in encoded}
-        return shifts | {one.final_ends_file: self._streams[one.final_file].rows for one in encoded if one.carried}
+        return shifts | {one.final_ends_file: self._streams[one.final_file].rows for one in encoded if one.shared}
 
     def _renumber(self, block: NDArray[Any], numbers: Mapping[Key, NDArray[np.int32]], shift: int) -> None:
         """Put this writer's numbers in the place of those of another one."""
@@ -361,8 +363,8 @@ class DatasetWriter:
         return replace(piece, steps=numbered(piece.steps), states=numbered(piece.states))
 
     @staticmethod
-    def _numbers(words: dict[str, int], texts: TextStates) -> NDArray[np.int32]:
-        numbers = np.array([words.setdefault(word, len(words)) for word in texts.words], np.int32)
+    def _numbers(vocabulary: dict[str, int], texts: TextStates) -> NDArray[np.int32]:
+        numbers = np.array([vocabulary.setdefault(word, len(vocabulary)) for word in texts.vocabulary], np.int32)
         row_numbers: NDArray[np.int32] = numbers[texts.codes]
         return row_numbers
 
@@ -382,12 +384,12 @@ class DatasetWriter:
         for field in self._carried:
             _, final = split_states(_array(piece.states[field.key]), steps)
             unknown = b"" if field.encoded else 0
-            batch.finals.columns[field.key][batch.ended] = unknown if final is None else final
+            batch.final_states.columns[field.key][batch.ended] = unknown if final is None else final
         batch.ended += 1
         batch.ends.append(batch.filled - 1)
         self._lengths.append(self._open_steps)
         self._known.append(piece.final_known)
-        self._facts.append(piece.facts)
+        self._facts.append(piece.metadata)
         self._open_steps = 0
         self._episode += 1
 
@@ -434,8 +436,8 @@ class DatasetWriter:
                         f"{field.name} is {array.dtype.name} {list(array.shape)}; "
                         f"expected {field.dtype.name} {[steps, *field.shape]}"
                     )
-        finals = {len(array) > steps for key, array in piece.states.items() if key[0] == OBSERVATION[0]}
-        if len(finals) > 1:
+        final_states = {len(array) > steps for key, array in piece.states.items() if key[0] == OBSERVATION[0]}
+        if len(final_states) > 1:
             yield "one observation has a state after the last action and another has none"
 
     def _write(self, batch: _Batch, episode: int, first: int) -> None:
@@ -454,17 +456,17 @@ class DatasetWriter:
             moments.update(columns[key][:count])
         for name, block in batch.rows.files(count):
             self._streams[name].append(block)
-        for name, block in batch.finals.files(batch.ended):
+        for name, block in batch.final_states.files(batch.ended):
             self._streams["final.npy" if name == ROWS_FILE else f"final.{name}"].append(block)
-        for field, pictures in batch.rows.pictures(count):
-            self._append_pictures(field.file, field.ends_file, pictures)
-        for field, pictures in batch.finals.pictures(batch.ended):
-            self._append_pictures(field.final_file, field.final_ends_file, pictures)
+        for field, images in batch.rows.images(count):
+            self._append_pictures(field.file, field.ends_file, images)
+        for field, images in batch.final_states.images(batch.ended):
+            self._append_pictures(field.final_file, field.final_ends_file, images)
         batch.clear()
 
-    def _append_pictures(self, file: str, ends_file: str, pictures: Sequence[bytes]) -> None:
-        ends = self._streams[file].rows + np.cumsum([len(one) for one in pictures], dtype=np.int64)
-        self._streams[file].append(np.frombuffer(b"".join(pictures), np.uint8))
+    def _append_pictures(self, file: str, ends_file: str, images: Sequence[bytes]) -> None:
+        ends = self._streams[file].rows + np.cumsum([len(one) for one in images], dtype=np.int64)
+        self._streams[file].append(np.frombuffer(b"".join(images), np.uint8))
         self._streams[ends_file].append(ends)
 
     def _check_flags(self, done: NDArray[np.bool_], ends: list[int], first: int) -> None:
@@ -508,7 +510,7 @@ class DatasetWriter:
         episodes = NpyStream(self._folder / EPISODES_FILE, table.dtype, expected=len(table))
         episodes.append(table)
         files.append(episodes.close())
-        files += [self._write_texts(self.schema[key], [*words]) for key, words in self._words.items()]
+        files += [self._write_texts(self.schema[key], [*vocabulary]) for key, vocabulary in self._words.items()]
         statistics = {dotted(key): moments.to_json() for key, moments in self._moments.items()}
         statistics |= of_episodes(EpisodeTable(table))
         return Written(
@@ -526,15 +528,15 @@ class DatasetWriter:
         return StoredFile(path.name, path.stat().st_size, file_sha256(path))
 
     def _table(self) -> NDArray[np.void]:
-        facts = _fact_columns(self._facts)
-        extra = [(name, values.dtype) for name, values in facts.items() if name != "source"]
+        metadata = _fact_columns(self._facts)
+        extra = [(name, values.dtype) for name, values in metadata.items() if name != "source"]
         table = np.zeros(len(self._lengths), np.dtype([*EPISODE_DTYPE.descr, *extra]))
         table["length"] = self._lengths
         table["start"] = np.cumsum(table["length"]) - table["length"]
         table["return"] = np.concatenate(self._returns)
         table["final_known"] = self._known
         table["source"] = np.arange(len(table))
-        for name, values in facts.items():
+        for name, values in metadata.items():
             table[name] = values
         return table
 
@@ -547,13 +549,13 @@ class DatasetWriter:
 
 def _array(column: Values) -> Any:
     if isinstance(column, EncodedImages):
-        return column.pictures
+        return column.images
     return column.codes if isinstance(column, TextStates) else column
 
 
 def _items(column: Any, field: Field) -> Any:
     """Return what goes into a batch: pixels where the field has them, and the pictures where they stay encoded."""
-    return column.pictures if field.encoded else column
+    return column.images if field.encoded else column
 
 
 def _shown(found: tuple[np.dtype[Any], tuple[int, ...]] | None) -> str:
@@ -572,9 +574,9 @@ def _picture_problems(field: Field, column: Any, steps: int, most: int) -> Itera
     elif not steps <= len(column) <= most:
         yield f"{field.name} has {len(column)} pictures; expected {steps}"
     else:
-        for number, picture in enumerate(column.pictures):
+        for number, image in enumerate(column.images):
             try:
-                found = header(picture)
+                found = header(image)
             except ConversionError as error:
                 yield f"{field.name}: picture {number} {error.problems[0]}"
                 continue
@@ -584,7 +586,7 @@ def _picture_problems(field: Field, column: Any, steps: int, most: int) -> Itera
 
 
 def _fact_columns(listed: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
-    names = dict.fromkeys(name for facts in listed for name in facts)
+    names = dict.fromkeys(name for metadata in listed for name in metadata)
     return {name: np.array([known.get(name, 0) for known in listed]) for name in names}
 
 
@@ -592,12 +594,12 @@ class _Batch:
     """Room for steps, for the final states of the episodes that end among them, and where the episodes lie."""
 
     def __init__(self, schema: Schema, capacity: int) -> None:
-        carried = [field for field in schema if field.carried]
+        shared = [field for field in schema if field.shared]
         self.capacity = capacity
         self.rows = _Block(schema.narrow, schema.wide, schema.record, capacity)
-        self.finals = _Block(
-            [field for field in carried if not field.wide],
-            [field for field in carried if field.wide],
+        self.final_states = _Block(
+            [field for field in shared if not field.wide],
+            [field for field in shared if field.wide],
             schema.final_record,
             capacity,
         )
@@ -626,7 +628,7 @@ class _Block:
         self._has_records = bool(narrow)
         self.columns: dict[Key, Any] = {field.key: self._records[field.name] for field in narrow}
         self.columns |= {field.key: self._wide[field.file] for field in plain}
-        self.columns |= {field.key: pictures for field, pictures in self._pictures.items()}
+        self.columns |= {field.key: images for field, images in self._pictures.items()}
 
     def files(self, count: int) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield the name of each file and the first `count` items for it."""
@@ -635,20 +637,20 @@ class _Block:
         for name, items in self._wide.items():
             yield name, items[:count]
 
-    def pictures(self, count: int) -> Iterator[tuple[Field, list[bytes]]]:
+    def images(self, count: int) -> Iterator[tuple[Field, list[bytes]]]:
         """Yield each field of encoded pictures, and the first `count` of them."""
-        for field, pictures in self._pictures.items():
-            yield field, pictures[:count]
+        for field, images in self._pictures.items():
+            yield field, images[:count]
 
 
 def _streams(
     folder: Path, schema: Schema, steps: int | None, written: tuple[int, int, Mapping[str, int]] | None
 ) -> dict[str, NpyStream]:
     """Open all files; `written` says how many rows, episodes and, by file, bytes of pictures stay in them."""
-    rows, ended, pictures = written or (None, None, {})
+    rows, ended, images = written or (None, None, {})
     with disk.disk_errors(folder):
         streams = {ROWS_FILE: NpyStream(folder / ROWS_FILE, schema.record, expected=steps, written=rows)}
-        if any(field.carried for field in schema.narrow):
+        if any(field.shared for field in schema.narrow):
             streams["final.npy"] = NpyStream(folder / "final.npy", schema.final_record, written=ended)
         for field in schema.wide:
             if field.encoded:
@@ -656,12 +658,12 @@ def _streams(
                     (field.file, field.ends_file, steps, rows),
                     (field.final_file, field.final_ends_file, None, ended),
                 )
-                for name, ends, expected, there in pairs[: 1 + field.carried]:
-                    streams[name] = NpyStream(folder / name, field.dtype, written=pictures.get(name))
+                for name, ends, expected, there in pairs[: 1 + field.shared]:
+                    streams[name] = NpyStream(folder / name, field.dtype, written=images.get(name))
                     streams[ends] = NpyStream(folder / ends, _END, expected=expected, written=there)
                 continue
             streams[field.file] = NpyStream(folder / field.file, field.dtype, field.shape, steps, rows)
-            if field.carried:
+            if field.shared:
                 streams[field.final_file] = NpyStream(
                     folder / field.final_file, field.dtype, field.shape, written=ended
                 )

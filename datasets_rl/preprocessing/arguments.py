@@ -143,7 +143,7 @@ class PreprocessArguments:
             return _Pool(self.pool)
         if self.num_workers in {None, 0, 1}:
             return None
-        return Local(self.num_workers, threads=self.worker_threads, tasks_of_one=self.max_tasks_per_child)
+        return Local(self.num_workers, threads=self.worker_threads, max_tasks_per_child=self.max_tasks_per_child)
 
 
 @dataclass(frozen=True)
@@ -153,11 +153,11 @@ class _Pool:
     pool: Any
 
     @property
-    def room(self) -> int:
+    def max_in_flight(self) -> int:
         """How many parts there should be at once; a pool does not say how many processes it has."""
         return 2 * (os.cpu_count() or 1)
 
-    def begin(self, make: Make, task: Mapping[str, Any], report: Report) -> Wait:  # noqa: ARG002 -- a pool tells of no steps
+    def submit(self, make: Make, task: Mapping[str, Any], report: Report) -> Wait:  # noqa: ARG002 -- a pool tells of no steps
         """Let the pool make a part."""
         wait: Wait = self.pool.apply_async(make, (task, Report())).get
         return wait

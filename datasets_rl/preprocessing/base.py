@@ -17,12 +17,12 @@ class Step(ABC):
     """One stage of a recipe. A step is a dataclass: its fields are its arguments.
 
     It sees blocks of whole episodes, in their order, and never learns which block they are in: what comes out of an
-    episode depends on that episode alone, and on what `learn` has seen of all of them.
+    episode depends on that episode alone, and on what `fit` has seen of all of them.
     """
 
-    learns: ClassVar[bool] = False
-    """Whether `learn` must see all episodes first."""
-    purpose: ClassVar[str] = ""
+    requires_fit: ClassVar[bool] = False
+    """Whether `fit` must see all episodes first."""
+    summary: ClassVar[str] = ""
     """One line for listings."""
 
     @abstractmethod
@@ -33,13 +33,13 @@ class Step(ABC):
             InvalidArgumentError: If the data does not have what the step needs.
         """
 
-    def learn(self, blocks: Iterable[EpisodeBatch]) -> None:
-        """See all episodes once, as the steps before this one leave them, where `learns` is set."""
+    def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
+        """See all episodes once, as the steps before this one leave them, where `requires_fit` is set."""
         raise NotImplementedError(f"{type(self).__name__} learns nothing from {blocks}")
 
     @property
-    def learned(self) -> Mapping[str, Any]:
-        """What `learn` found out: arrays, numbers and text by name, for the manifest."""
+    def fitted(self) -> Mapping[str, Any]:
+        """What `fit` found out: arrays, numbers and text by name, for the manifest."""
         return {}
 
     @classmethod

@@ -29,24 +29,24 @@ def whole_episodes(lengths: np.ndarray, most: int) -> list[tuple[int, int]]:
     return list(pairwise([*cuts.tolist(), len(lengths)]))
 
 
-def block_of(stored: StoredDataset, first: int, behind: int) -> EpisodeBatch:
+def block_of(stored: StoredDataset, first: int, stop: int) -> EpisodeBatch:
     """Return some episodes of a dataset, [first, behind): views of its files; encoded pictures stay so."""
     table = stored.episodes
-    rows = slice(int(table.starts[first]), int(table.stops[behind - 1]))
+    rows = slice(int(table.starts[first]), int(table.stops[stop - 1]))
     own = {EPISODE, NEXT_DONE}
     fields = [field for field in stored.schema if field.key not in own]
     arrays = {field.key: _column(stored, field.key, rows) for field in fields}
-    carried = [field.key for field in fields if field.carried]
-    facts = [name for name in table.names if name not in {"start", "length", "return", "final_known"}]
+    shared = [field.key for field in fields if field.shared]
+    metadata = [name for name in table.names if name not in {"start", "length", "return", "final_known"}]
     return EpisodeBatch(
-        lengths=np.array(table.lengths[first:behind]),
-        steps={key: values for key, values in arrays.items() if key not in carried},
-        states={key: arrays[key] for key in carried},
-        finals={key: _span(stored.finals(key), first, behind) for key in carried},
-        known=table["final_known"][first:behind],
-        facts={name: table[name][first:behind] for name in facts},
-        words={field.key: stored.texts(field.key) for field in fields if field.text},
-        numbers=np.arange(first, behind),
+        lengths=np.array(table.lengths[first:stop]),
+        steps={key: values for key, values in arrays.items() if key not in shared},
+        states={key: arrays[key] for key in shared},
+        final_states={key: _span(stored.final_states(key), first, stop) for key in shared},
+        final_known=table["final_known"][first:stop],
+        metadata={name: table[name][first:stop] for name in metadata},
+        vocabulary={field.key: stored.texts(field.key) for field in fields if field.text},
+        numbers=np.arange(first, stop),
     )
 
 
@@ -60,7 +60,7 @@ def _span(items: Items, start: int, stop: int) -> Any:
     return items.undecoded(start, stop) if isinstance(items, ImageColumn) else items[start:stop]
 
 
-def blocks(stored: StoredDataset, first: int, behind: int, most: int) -> Iterator[EpisodeBatch]:
-    """Yield the episodes [first, behind) in blocks of about `most` steps."""
-    for start, stop in whole_episodes(stored.episodes.lengths[first:behind], most):
-        yield block_of(stored, first + start, first + stop)
+def blocks(stored: StoredDataset, first: int, stop: int, most: int) -> Iterator[EpisodeBatch]:
+    """Yield the episodes [first, stop) in batches of about `most` steps."""
+    for start, end in whole_episodes(stored.episodes.lengths[first:stop], most):
+        yield block_of(stored, first + start, first + end)

@@ -12,7 +12,7 @@ from datasets_rl.errors import PreprocessError
 from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing.blocks import step_bytes
 from datasets_rl.preprocessing.functions import Function
-from datasets_rl.preprocessing.merge import MergedDataset, Stored, refuse_unlike
+from datasets_rl.preprocessing.merge import MergedDataset, Stored, check_alike
 from datasets_rl.preprocessing.partial import columns_of, decoded_in, drawing, read
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.preprocessing.tensors import twice_in
@@ -56,10 +56,10 @@ def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> DryRun:
     """
     spans = list(pairwise(stored.firsts)) if isinstance(stored, MergedDataset) else [(0, len(stored.episodes))]
     left, looks = num_frames or len(stored), []
-    for first, behind in spans:
-        total = min(left, int(stored.episodes.lengths[first:behind].sum()))
+    for first, stop in spans:
+        total = min(left, int(stored.episodes.lengths[first:stop].sum()))
         if total:
-            looks.append(_look(stored, recipe, first, behind, total))
+            looks.append(_look(stored, recipe, first, stop, total))
         left -= total
     blocks = [block for look in looks for block in look.came]
     if not blocks:
@@ -71,7 +71,7 @@ def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> DryRun:
         # A dataset and what was made of it have the same id.
         names = ids if len(set(ids)) == len(ids) else [str(one.folder) for one in stored.members]
         named = [(name, look.came[0]) for name, look in zip(names, looks, strict=False) if look.came]
-        refuse_unlike([name for name, _ in named], [columns_of(block, stored.schema) for _, block in named])
+        check_alike([name for name, _ in named], [columns_of(block, stored.schema) for _, block in named])
     decoded = {key for block in blocks for key in decoded_in(block, columns)}
     columns = [replace(one, encoded=one.encoded and one.key not in decoded) for one in columns]
     return DryRun(
@@ -111,14 +111,14 @@ def _why_empty(recipe: Recipe, reached: Sequence[Sequence[set[int]]]) -> str:
     return f": 0 of {counts[last]:,} episodes pass {recipe.told(last)}{before}"
 
 
-def _look(stored: Stored, recipe: Recipe, first: int, behind: int, total: int) -> _Sample:
+def _look(stored: Stored, recipe: Recipe, first: int, stop: int, total: int) -> _Sample:
     """Put episodes [first, behind) through a recipe, until enough was seen and some are left."""
     most = max(1, _BYTES // step_bytes(stored.schema))
     came: list[EpisodeBatch] = []
     seen, taken, began = [], [], time.monotonic()
     reached: list[set[int]] = [set() for _ in recipe.steps]
     with drawing(0):
-        for block in _growing(stored, recipe, first, behind, most, total):
+        for block in _growing(stored, recipe, first, stop, most, total):
             start = time.monotonic()
             found = recipe.first(len(recipe.steps), block, reached)
             taken.append(time.monotonic() - start)
@@ -131,17 +131,17 @@ def _look(stored: Stored, recipe: Recipe, first: int, behind: int, total: int) -
     return _Sample(came, sum(seen), total / sum(seen), sum(taken[timed]) / sum(seen[timed]) * total, reached)
 
 
-def _growing(stored: Stored, recipe: Recipe, first: int, behind: int, most: int, total: int) -> Iterator[EpisodeBatch]:
+def _growing(stored: Stored, recipe: Recipe, first: int, stop: int, most: int, total: int) -> Iterator[EpisodeBatch]:
     """Yield a few steps where no step of the recipe asks for more, one episode, and then blocks: some functions are slow."""
     if all(isinstance(step, Function) and step.per != "episode" for step in recipe.steps):
         yield from read(stored, first, first + 1, 1, min(_FEW, total))
     yield from read(stored, first, first + 1, 1, total)
-    yield from read(stored, first + 1, behind, most // _LOOKS, total - int(stored.episodes.lengths[first]))
+    yield from read(stored, first + 1, stop, most // _LOOKS, total - int(stored.episodes.lengths[first]))
 
 
 def _bytes(block: EpisodeBatch, columns: Sequence[Column]) -> int:
     """Return about how many bytes a block takes."""
     every = {**block.steps, **block.states}
-    pictures = [every[one.key] for one in columns if one.encoded]
-    encoded = sum(len(picture) for one in pictures if isinstance(one, EncodedImages) for picture in one.pictures)
+    images = [every[one.key] for one in columns if one.encoded]
+    encoded = sum(len(image) for one in images if isinstance(one, EncodedImages) for image in one.images)
     return converted_bytes(columns, block.count) + encoded

@@ -104,10 +104,10 @@ def joined(parts: Sequence[EpisodeBatch]) -> EpisodeBatch | None:
         np.concatenate([part.lengths for part in parts]),
         cat("steps"),
         cat("states"),
-        cat("finals"),
-        np.concatenate([part.known for part in parts]),
-        cat("facts"),
-        first.words,
+        cat("final_states"),
+        np.concatenate([part.final_known for part in parts]),
+        cat("metadata"),
+        first.vocabulary,
         np.concatenate([part.numbers for part in parts]),
     )
 

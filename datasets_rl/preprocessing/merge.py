@@ -24,12 +24,12 @@ __all__ = [
     "DATASET",
     "MergedDataset",
     "Stored",
+    "check_alike",
+    "check_not_replaced",
     "files_digest",
     "members",
     "merged_manifest",
     "opened",
-    "refuse_replaced",
-    "refuse_unlike",
 ]
 
 DATASET = ("dataset",)
@@ -92,16 +92,16 @@ class MergedDataset:
         """The first episode of each, and the one behind all."""
         return [0, *np.cumsum([len(one.episodes) for one in self.members]).tolist()]
 
-    def blocks(self, first: int, behind: int, most: int) -> Iterator[EpisodeBatch]:
+    def blocks(self, first: int, stop: int, most: int) -> Iterator[EpisodeBatch]:
         """Yield the episodes [first, behind) in blocks of about `most` steps, with the number of their dataset."""
         shared = set.intersection(*(set(one.episodes.names) for one in self.members))
         for number, (one, start) in enumerate(zip(self.members, self.firsts, strict=False)):
-            low, high = max(first - start, 0), min(behind - start, len(one.episodes))
+            low, high = max(first - start, 0), min(stop - start, len(one.episodes))
             for block in blocks(one, low, high, most) if low < high else ():
                 yield replace(
                     block,
                     steps={**block.steps, DATASET: np.full(block.count, number)},
-                    facts={name: values for name, values in block.facts.items() if name in shared},
+                    metadata={name: values for name, values in block.metadata.items() if name in shared},
                     numbers=block.numbers + start,
                 )
 
@@ -115,7 +115,7 @@ def members(stored: Stored) -> Sequence[StoredDataset]:
     return stored.members if isinstance(stored, MergedDataset) else [stored]
 
 
-def refuse_replaced(manifests: Sequence[Manifest], digests: Sequence[str]) -> None:
+def check_not_replaced(manifests: Sequence[Manifest], digests: Sequence[str]) -> None:
     """Let datasets pass whose bytes are those that a run began with.
 
     Raises:
@@ -155,7 +155,7 @@ def merged_manifest(manifests: Sequence[Manifest], folders: Sequence[Path]) -> M
         files=tuple(replace(file, path=f"{number}/{file.path}") for number, one, _ in everything for file in one.files),
         raw=tuple(dict.fromkeys(file for one in manifests for file in one.raw)),
         decisions=tuple(decision for one in manifests for decision in one.decisions),
-        faults=tuple(dict.fromkeys(fault for one in manifests for fault in one.faults)),
+        known_issues=tuple(dict.fromkeys(fault for one in manifests for fault in one.known_issues)),
         specs={
             name: spec for name, spec in first.specs.items() if all(one.specs.get(name) == spec for one in manifests)
         },
@@ -164,7 +164,7 @@ def merged_manifest(manifests: Sequence[Manifest], folders: Sequence[Path]) -> M
             for number, one, folder in everything
             for name, value in one.metadata.items()
         },
-        licence=_all_of([one.licence for one in manifests]),
+        license=_all_of([one.license for one in manifests]),
         citation=_all_of([one.citation for one in manifests]),
         homepage=_all_of([one.homepage for one in manifests]),
         time_limit=first.time_limit if len({one.time_limit for one in manifests}) == 1 else None,
@@ -180,7 +180,7 @@ def files_digest(manifest: Manifest) -> str:
     return hashlib.sha256(json.dumps([[one.path, one.sha256] for one in manifest.files]).encode()).hexdigest()
 
 
-def refuse_unlike(names: Sequence[str], several: Sequence[Sequence[Column]]) -> None:
+def check_alike(names: Sequence[str], several: Sequence[Sequence[Column]]) -> None:
     """Let datasets pass whose fields are the same.
 
     Raises:

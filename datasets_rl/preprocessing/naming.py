@@ -25,12 +25,12 @@ class Described:
     name: str
     arguments: str
     """As one writes them: ``percent=10.0, of=episodes``; those without a value must be given."""
-    purpose: str
+    summary: str
 
 
 def described() -> list[Described]:
     """Describe every step, and every transform that is one, by name."""
-    found = [Described(name, ", ".join(_arguments(kind)), kind.purpose) for name, kind in known().items()]
+    found = [Described(name, ", ".join(_arguments(kind)), kind.summary) for name, kind in known().items()]
     for name, kind in transforms().items():
         text = ", ".join(str(one).partition(":")[0] for one in inspect.signature(kind).parameters.values())
         found.append(Described(name, text, (kind.__doc__ or "").partition("\n")[0].removesuffix(".")))

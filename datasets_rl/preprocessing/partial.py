@@ -17,13 +17,13 @@ import cloudpickle
 import numpy as np
 import torch
 
-from datasets_rl.build.partial import make_part
+from datasets_rl.build.partial import make_partial
 from datasets_rl.errors import ConversionError, PreprocessError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.preprocessing.blocks import blocks
-from datasets_rl.preprocessing.merge import MergedDataset, members, opened, refuse_replaced
+from datasets_rl.preprocessing.merge import MergedDataset, check_not_replaced, members, opened
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.preprocessing.tensors import apart, twice_in
 from datasets_rl.progress import Report
@@ -51,7 +51,7 @@ class Task:
     """Where the part is made."""
     first: int
     """Its first episode."""
-    behind: int
+    stop: int
     """The episode behind its last one."""
     most: int
     """Steps of a block."""
@@ -81,11 +81,11 @@ def make(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """
     one = Task(**task)
     stored = opened(one.dataset)
-    refuse_replaced([each.manifest for each in members(stored)], one.digests)
+    check_not_replaced([each.manifest for each in members(stored)], one.digests)
     recipe: Recipe = cloudpickle.loads(Path(one.recipe).read_bytes())  # written by the process that made the task
     columns = own_columns(Schema.from_json(list(one.schema)))
     with drawing(one.seed):
-        return make_part(
+        return make_partial(
             Path(one.folder), columns, stored.manifest.id, lambda writer: fill(writer, one, stored, recipe, report)
         )
 
@@ -118,13 +118,13 @@ def fill(
         field.key: TensorSpec.from_json(task.specs[field.name]) for field in writer.schema if field.name in task.specs
     }
     unfit: set[str] = set()
-    for block in read(stored, task.first, task.behind, task.most, task.rows):
+    for block in read(stored, task.first, task.stop, task.most, task.rows):
         came = recipe(block)
         report(block.count)
         if came is None:
             continue
         came = apart(came, twice)
-        split = twice_in(came) & {field.key for field in writer.schema if field.carried}
+        split = twice_in(came) & {field.key for field in writer.schema if field.shared}
         decoded = decoded_in(came, writer.schema)
         if split or decoded:
             return {"again": {"apart": sorted(map(list, split)), "decoded": sorted(map(list, decoded))}}
@@ -144,12 +144,10 @@ def own_columns(schema: Schema) -> list[Column]:
     return [field for field in schema if field.key not in _OWN]
 
 
-def read(
-    stored: StoredDataset | MergedDataset, first: int, behind: int, most: int, rows: int
-) -> Iterator[EpisodeBatch]:
+def read(stored: StoredDataset | MergedDataset, first: int, stop: int, most: int, rows: int) -> Iterator[EpisodeBatch]:
     """Yield the blocks of some episodes; with fewer `rows` than they have, the last one is cut."""
     found = stored.blocks if isinstance(stored, MergedDataset) else partial(blocks, stored)
-    for block in found(first, behind, most):
+    for block in found(first, stop, most):
         if rows <= 0:
             return
         yield block if block.count <= rows else _cut(block, rows)
@@ -166,30 +164,30 @@ def _cut(block: EpisodeBatch, rows: int) -> EpisodeBatch:
     lengths = np.diff(np.append(stops[: kept - 1], rows), prepend=0)
     truncated = np.array(block.steps[NEXT_TRUNCATED][:rows])
     truncated[-1] = True
-    known = np.array(block.known)
+    known = np.array(block.final_known)
     known[-1] = True
     return replace(
         block,
         lengths=lengths,
         steps={key: values[:rows] for key, values in block.steps.items()} | {NEXT_TRUNCATED: truncated},
         states={key: values[:rows] for key, values in block.states.items()},
-        finals={
-            key: end_to_end([block.finals[key][: kept - 1], values[rows : rows + 1]])
+        final_states={
+            key: end_to_end([block.final_states[key][: kept - 1], values[rows : rows + 1]])
             for key, values in block.states.items()
         },
-        known=known,
+        final_known=known,
     )
 
 
 def columns_of(block: EpisodeBatch, like: Schema) -> list[Column]:
     """Return the columns of episodes: those of another dataset in its order, then the others."""
 
-    def column(key: Key, values: Any, *, carried: bool) -> Column:
-        text, encoded = key in block.words, isinstance(values, EncodedImages)
-        return Column(key, values.dtype, values.shape[1:], carried=carried, text=text, encoded=encoded)
+    def column(key: Key, values: Any, *, shared: bool) -> Column:
+        text, encoded = key in block.vocabulary, isinstance(values, EncodedImages)
+        return Column(key, values.dtype, values.shape[1:], shared=shared, text=text, encoded=encoded)
 
-    found = {key: column(key, values, carried=True) for key, values in block.states.items()}
-    found |= {key: column(key, values, carried=False) for key, values in block.steps.items()}
+    found = {key: column(key, values, shared=True) for key, values in block.states.items()}
+    found |= {key: column(key, values, shared=False) for key, values in block.steps.items()}
     order = [field.key for field in like if field.key in found]
     return [found[key] for key in [*order, *sorted(found.keys() - order)]]
 

@@ -58,12 +58,12 @@ class Recipe:
     Args:
         steps: Steps, transforms, functions of a transition, classes of steps that need no arguments, or other recipes.
         name: For messages and the manifest.
-        purpose: One line for listings.
+        summary: One line for listings.
     """
 
     steps: Sequence[Any]
     name: str = ""
-    purpose: str = ""
+    summary: str = ""
 
     def __post_init__(self) -> None:
         self.steps = [step for given in self.steps for step in _steps(given)]
@@ -137,8 +137,8 @@ class Recipe:
 
     def told(self, number: int) -> str:
         """Return what a step is called, with the values of its arguments: ``step 0 (keep_lengths: 10, 20)``."""
-        facts = {} if isinstance(self.steps[number], Function) else self.steps[number].to_json()
-        given = ", ".join(str(value) for name, value in facts.items() if name != "use")
+        metadata = {} if isinstance(self.steps[number], Function) else self.steps[number].to_json()
+        given = ", ".join(str(value) for name, value in metadata.items() if name != "use")
         return f"step {number} ({self.steps[number].use()}{': ' if given else ''}{given})"
 
     @property
@@ -172,7 +172,7 @@ class Recipe:
             ) from error
         return pickled
 
-    def learn(self, blocks: Any) -> None:
+    def fit(self, blocks: Any) -> None:
         """Let the steps that need it see all episodes, as the steps before them leave them.
 
         Args:
@@ -182,13 +182,13 @@ class Recipe:
             PreprocessError: If nothing is left to learn from.
         """
         for number, step in enumerate(self.steps):
-            if step.learns:
+            if step.requires_fit:
                 left = (one for one in (self.first(number, block) for block in blocks()) if one is not None)
                 some = next(left, None)
                 if some is None:
                     raise PreprocessError(f"nothing is left for step {number} ({step.use()}) to learn from")
                 try:
-                    step.learn(chain([some], left))
+                    step.fit(chain([some], left))
                 except (
                     ArithmeticError,
                     LookupError,
@@ -198,12 +198,12 @@ class Recipe:
                     raise _failed(step, number, some, "", error) from error
 
     @property
-    def learned(self) -> dict[str, Any]:
+    def fitted(self) -> dict[str, Any]:
         """What the steps learned, by slash-joined names, for the manifest."""
         return {
             f"{number}.{step.use()}/{name}": value
             for number, step in enumerate(self.steps)
-            for name, value in step.learned.items()
+            for name, value in step.fitted.items()
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -397,11 +397,11 @@ def _failed(step: Step, number: int, block: EpisodeBatch, where: str, error: Exc
 
 def _told(step: Step, error: Exception) -> str:
     """Return what a step is called, and the line of the user's own code in which it failed: ``function fn, my.py:12``."""
-    facts = step.to_json()
+    metadata = step.to_json()
     lines = [
         f", {Path(frame.f_code.co_filename).name}:{line}"
         for frame, line in traceback.walk_tb(error.__traceback__)
         if not frame.f_code.co_filename.startswith(_INSTALLED)
     ]
-    name = f" {facts['name']}" if "digest" in facts and "name" in facts else ""
-    return "".join([facts["use"], name, *lines[-1:]])
+    name = f" {metadata['name']}" if "digest" in metadata and "name" in metadata else ""
+    return "".join([metadata["use"], name, *lines[-1:]])

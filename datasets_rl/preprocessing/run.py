@@ -28,7 +28,7 @@ from datasets_rl.build.conversion import write_metadata
 from datasets_rl.build.engines import Engine, Wait, WorkerDiedError
 from datasets_rl.build.engines.local import Local
 from datasets_rl.build.journal import Journal
-from datasets_rl.build.partial import remove_part, room_for_parts
+from datasets_rl.build.partial import partials_folder, remove_partial
 from datasets_rl.errors import InvalidArgumentError, ManifestError, PreprocessError
 from datasets_rl.format.manifest import Manifest, converter_version
 from datasets_rl.format.npy import map_npy
@@ -36,7 +36,7 @@ from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetWriter, Written
 from datasets_rl.preprocessing.blocks import step_bytes, whole_episodes
 from datasets_rl.preprocessing.dry_run import probe
-from datasets_rl.preprocessing.merge import Stored, files_digest, members, merged_manifest, opened, refuse_replaced
+from datasets_rl.preprocessing.merge import Stored, check_not_replaced, files_digest, members, merged_manifest, opened
 from datasets_rl.preprocessing.partial import Task, drawing, fill, make, own_columns, read
 from datasets_rl.preprocessing.recipe import Recipe
 from datasets_rl.progress import Counted, Report, report
@@ -46,10 +46,11 @@ from datasets_rl.store import (
     DatasetPaths,
     check_derived_name,
     check_own_files,
-    derived_places,
+    derived_paths,
     discard_work,
-    named_place,
-    place_of,
+    named_paths,
+    paths_of,
+    sweep_folder,
     transaction,
     undo,
     unfinished,
@@ -160,6 +161,7 @@ def preprocess(
     request = ["preprocess", described, num_frames, seed, force, "in place" if in_place else mark]
     settled = not target.work.exists() and not unfinished(target)
     if settled and not force and _present(aim, described, mark, num_frames, seed):
+        sweep_folder(target.folder)
         return target.folder
     repeatable = not (in_place and force)
     with transaction(target, str(target.folder), request, wait=wait, repeatable=repeatable) as change:
@@ -173,7 +175,7 @@ def preprocess(
         run = _Preprocessing(stored, recipe, described, aim, num_frames, max_ram, jobs, seed, threads, num_parts)
         try:
             run.make(engine, settings)
-            refuse_replaced([Manifest.read(one) for one in folders], run.digests)
+            check_not_replaced([Manifest.read(one) for one in folders], run.digests)
         except PreprocessError:
             # What was made belongs to a recipe that does not work: another one will come.
             discard_work(target)
@@ -244,8 +246,8 @@ def preview(
 def fingerprint(manifest: Manifest, recipe: Mapping[str, Any], num_frames: int | None, seed: int) -> str:
     """Return what identifies a result: the bytes that go in, the recipe, and the version of this package."""
     files = [[file.path, file.sha256] for file in manifest.files]
-    facts = [converter_version(), files, recipe, num_frames, seed]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    metadata = [converter_version(), files, recipe, num_frames, seed]
+    return hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -278,24 +280,24 @@ def _aim(
     folders = _folders(folder)
     manifest = _manifest(folders)
     if dest is not None:
-        target = named_place(dest.expanduser().resolve(), manifest.id)
+        target = named_paths(dest.expanduser().resolve(), manifest.id)
         _check_way(target, folders)
         return _Aim(target, manifest.id)
     if len(folders) > 1:
         raise InvalidArgumentError(
             f"{len(folders)} datasets become one, and it has no place", hint="name a folder for it"
         )
-    base = place_of(folders[0])
+    base = paths_of(folders[0])
     if in_place:
         return _Aim(base, manifest.id, in_place=True)
     if isinstance(folder, Path) and folder.expanduser().is_symlink():
         # It belongs beside the name that the user knows, where `list` and `load` find it.
-        base = named_place(folder.expanduser().absolute(), manifest.id)
+        base = named_paths(folder.expanduser().absolute(), manifest.id)
     name = as_ or derived_name(recipe)
     check_derived_name(name)
     target = DatasetPaths(base.root, f"{base.name}{DERIVED}{name}")
     if not as_ and not target.exists:
-        made = (one for one in derived_places(base) if _last_run(one).get("fingerprint") == mark)
+        made = (one for one in derived_paths(base) if _last_run(one).get("fingerprint") == mark)
         target = next(made, target)
     return _Aim(target, f"{manifest.id}{DERIVED}{target.name[len(base.name) + 1 :]}")
 
@@ -356,7 +358,7 @@ def _check_way(target: DatasetPaths, folders: Sequence[Path]) -> None:
         raise InvalidArgumentError(
             f"{target.folder} is where the dataset itself lies", hint="name another folder, or preprocess it in place"
         )
-    disk.refuse_nesting(target.folder)
+    disk.check_nesting(target.folder)
     if target.exists and not Manifest.read(target.folder).history:
         raise InvalidArgumentError(
             f"{target.folder} is in the way: it holds a dataset that no recipe made", hint="remove it first"
@@ -404,7 +406,7 @@ def _learned(recipe: Recipe, stored: Stored, num_frames: int | None, seed: int, 
 
     recipe = recipe.copy()
     with drawing(seed):
-        recipe.learn(blocks)
+        recipe.fit(blocks)
     return recipe
 
 
@@ -484,8 +486,8 @@ class _Preprocessing:
         """Cut the episodes into parts; where they and the recipe lie is not said yet."""
         lengths = self.stored.episodes.lengths
         if self.num_frames is not None:
-            behind = int(np.searchsorted(np.cumsum(lengths), self.num_frames)) + 1
-            lengths = lengths[:behind]
+            stop = int(np.searchsorted(np.cumsum(lengths), self.num_frames)) + 1
+            lengths = lengths[:stop]
         each = self._step_bytes(schema)
         steps = PART_BYTES // each
         if self.num_parts is not None:
@@ -498,14 +500,14 @@ class _Preprocessing:
         specs = {name: spec for name, spec in self.stored.manifest.specs.items() if spec.get("kind") != "unbounded"}
         tasks = []
         left = self.num_frames or len(self.stored)
-        for number, (first, behind) in enumerate(whole_episodes(lengths, max(1, int(steps)))):
+        for number, (first, stop) in enumerate(whole_episodes(lengths, max(1, int(steps)))):
             task = Task(
                 dataset=folders,
                 digests=self.digests,
                 recipe="",
                 folder="",
                 first=first,
-                behind=behind,
+                stop=stop,
                 most=most,
                 rows=left,
                 schema=entries,
@@ -514,7 +516,7 @@ class _Preprocessing:
                 seed=_seed(self.seed, number),
             )
             tasks.append(asdict(task))
-            left -= int(lengths[first:behind].sum())
+            left -= int(lengths[first:stop].sum())
         return tasks
 
     def _block_steps(self, each: int) -> int:
@@ -538,9 +540,9 @@ class _Preprocessing:
     ) -> Mapping[str, Any] | None:
         """Make the parts and join them; or return which fields must be stored in another way, and nothing is made."""
         build, manifest = self.target.build, self.stored.manifest
-        learned = {name: np.asarray(value).tolist() for name, value in recipe.learned.items()}
-        key = hashlib.sha256(json.dumps([self.mark, learned, tasks]).encode()).hexdigest()
-        parts = room_for_parts(self.target.work / "parts", key)
+        fitted = {name: np.asarray(value).tolist() for name, value in recipe.fitted.items()}
+        key = hashlib.sha256(json.dumps([self.mark, fitted, tasks]).encode()).hexdigest()
+        parts = partials_folder(self.target.work / "parts", key)
         file = parts / "recipe.bin"
         if engine is not None and len(tasks) > 1:
             file.write_bytes(recipe.pickled())
@@ -548,7 +550,7 @@ class _Preprocessing:
             {**task, "folder": str(parts / f"{number:06}"), "recipe": str(file)} for number, task in enumerate(tasks)
         ]
         journal = Journal(self.target.journal, key)
-        journal.bring_back(build)
+        journal.roll_back(build)
         build.mkdir(parents=True, exist_ok=True)
         entries = list(journal.entries)
         unfit = {name for entry in entries for name in entry["unfit"]}
@@ -567,7 +569,7 @@ class _Preprocessing:
                     unfit |= set(result["unfit"])
                     if task is not tasks[-1]:
                         journal.add({"unfit": result["unfit"], "commit": writer.commit()})
-                    remove_part(Path(task["folder"]))
+                    remove_partial(Path(task["folder"]))
             written = writer.finish()
         finally:
             writer.discard()
@@ -587,7 +589,7 @@ class _Preprocessing:
             told = [Counted(advance) for _ in tasks]
             for task, result, share in zip(tasks, _parts(engine, tasks, told), told, strict=True):
                 if "again" not in result:
-                    writer.absorb(Path(task["folder"]), result["commit"])
+                    writer.append_partial(Path(task["folder"]), result["commit"])
                 # An engine may have told of none, or of some twice that a lost process had read.
                 advance(self._rows_of(task) - share.done)
                 yield task, result
@@ -598,15 +600,15 @@ class _Preprocessing:
             yield task, result
 
     def _rows_of(self, task: Mapping[str, Any]) -> int:
-        lengths = self.stored.episodes.lengths[task["first"] : task["behind"]]
+        lengths = self.stored.episodes.lengths[task["first"] : task["stop"]]
         return min(int(lengths.sum()), int(task["rows"]))
 
     def _write_manifest(self, build: Path, written: Written, recipe: Recipe, unfit: set[str]) -> None:
         before = self.stored.manifest
         arrays = {name: _metadata_value(self.stored, value) for name, value in before.metadata.items()}
         # Under the number of the run: a recipe that is applied twice learns twice, and both can be undone.
-        learned = {f"preprocess/{len(before.history)}/{name}": value for name, value in recipe.learned.items()}
-        metadata, files = write_metadata(build, {**arrays, **learned})
+        fitted = {f"preprocess/{len(before.history)}/{name}": value for name, value in recipe.fitted.items()}
+        metadata, files = write_metadata(build, {**arrays, **fitted})
         done = {
             "recipe": dict(self.described),
             "num_frames": self.num_frames,
@@ -642,15 +644,15 @@ def _parts(engine: Engine, tasks: Sequence[Mapping[str, Any]], told: Sequence[Re
             return wait()
         except WorkerDiedError as error:
             raise PreprocessError(
-                f"the process that made episodes {task['first']:,} to {task['behind']:,} {error.how}",
+                f"the process that made episodes {task['first']:,} to {task['stop']:,} {error.how}",
                 hint=error.hint or "fewer --jobs or a smaller --max-ram need less memory",
             ) from error
 
     with engine:
         for task, share in zip(tasks, told, strict=True):
-            if len(begun) >= engine.room:
+            if len(begun) >= engine.max_in_flight:
                 yield first()
-            begun.append((task, engine.begin(make, task, share)))
+            begun.append((task, engine.submit(make, task, share)))
         while begun:
             yield first()
 
@@ -668,7 +670,7 @@ def _specs(schema: Schema, before: Mapping[str, Any], unfit: set[str]) -> dict[s
         if field.name in before and field.name not in unfit and _fits(field, before[field.name])
         else {
             "kind": "discrete" if field.dtype.kind == "b" else "unbounded",
-            "dtype": (field.read_as or field.dtype).name,
+            "dtype": (field.memory_dtype or field.dtype).name,
             "shape": list(field.shape),
         }
         for field in schema
@@ -677,7 +679,7 @@ def _specs(schema: Schema, before: Mapping[str, Any], unfit: set[str]) -> dict[s
 
 def _fits(field: Column, spec: Mapping[str, Any]) -> bool:
     if spec.get("kind") == "unbounded":
-        return (spec.get("dtype"), spec.get("shape")) == ((field.read_as or field.dtype).name, list(field.shape))
+        return (spec.get("dtype"), spec.get("shape")) == ((field.memory_dtype or field.dtype).name, list(field.shape))
     return True
 
 
@@ -718,9 +720,9 @@ def _laid_anew(schema: Schema, late: _LayoutRevisions) -> list[Column]:
     columns: list[Column] = []
     for field in schema:
         encoded = field.encoded and field.key not in late.decoded
-        plain = Column(field.key, field.dtype, field.shape, field.carried, field.read_as, field.text, encoded)
-        if field.key in late.twice and field.carried:
-            columns += [replace(plain, carried=False), replace(plain, key=("next", *field.key), carried=False)]
+        plain = Column(field.key, field.dtype, field.shape, field.shared, field.memory_dtype, field.text, encoded)
+        if field.key in late.twice and field.shared:
+            columns += [replace(plain, shared=False), replace(plain, key=("next", *field.key), shared=False)]
         else:
             columns.append(plain)
     return columns

@@ -55,11 +55,11 @@ def to_tensors(block: EpisodeBatch) -> TensorDictBase:
     for key, values in {**block.steps, **block.states}.items():
         leaves[key] = torch.from_numpy(np.array(values))
     for key, values in block.states.items():
-        following = next_of(np.asarray(values), np.asarray(block.finals[key]), block.table, 0, count)
+        following = next_of(np.asarray(values), np.asarray(block.final_states[key]), block.table, 0, count)
         leaves[(NEXT, *key)] = torch.from_numpy(following)
     leaves[NEXT_DONE] = leaves[NEXT_TERMINATED] | leaves[NEXT_TRUNCATED]
     known = np.ones((count, 1), np.bool_)
-    known[block.table.stops - 1, 0] = block.known
+    known[block.table.stops - 1, 0] = block.final_known
     leaves[NEXT_FINAL_KNOWN] = torch.from_numpy(known)
     leaves[EPISODE] = torch.from_numpy(np.repeat(block.numbers, block.lengths))
     return nest(leaves, torch.Size((count,)))
@@ -98,11 +98,11 @@ def from_tensors(data: Any, block: EpisodeBatch, *, whole: bool) -> EpisodeBatch
     origin = np.zeros(len(stops), np.int64) if whole else block.table.episode_of(stops - 1)
     # Only the last piece of an episode can end where the state is not known, and not where its last steps are gone.
     last = np.append(origin[1:] != origin[:-1], True)
-    known = block.known[origin] | ~last | cut
+    known = block.final_known[origin] | ~last | cut
     pairs = [key for key in leaves if (NEXT, *key) in leaves and key not in block.steps]
-    if whole and not block.known[0]:
+    if whole and not block.final_known[0]:
         known[:-1] &= _goes_on(leaves, pairs, ends)
-    states, finals = {}, {}
+    states, final_states = {}, {}
     for key in pairs:
         following = leaves[(NEXT, *key)]
         if not known.all():
@@ -112,31 +112,31 @@ def from_tensors(data: Any, block: EpisodeBatch, *, whole: bool) -> EpisodeBatch
         if not _one_step_later(leaves[key], following, ends):
             continue
         states[key] = leaves.pop(key)
-        finals[key] = leaves.pop((NEXT, *key))[stops - 1]
-    words = {key: texts for key, texts in block.words.items() if key in leaves or key in states}
+        final_states[key] = leaves.pop((NEXT, *key))[stops - 1]
+    words = {key: texts for key, texts in block.vocabulary.items() if key in leaves or key in states}
     steps = {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated, **leaves}
-    facts = {name: values[origin] for name, values in block.facts.items()}
-    came = EpisodeBatch(lengths, steps, states, finals, known, facts, words, block.numbers[origin])
+    metadata = {name: values[origin] for name, values in block.metadata.items()}
+    came = EpisodeBatch(lengths, steps, states, final_states, known, metadata, words, block.numbers[origin])
     return _still_encoded(came, block)
 
 
 def _still_encoded(came: EpisodeBatch, block: EpisodeBatch) -> EpisodeBatch:
     """Put the encoded pictures of a block in the place of their pixels, for each field that has nothing else."""
-    steps, states, finals = dict(came.steps), dict(came.states), dict(came.finals)
-    for key, pictures in {**block.steps, **block.states}.items():
+    steps, states, final_states = dict(came.steps), dict(came.states), dict(came.final_states)
+    for key, images in {**block.steps, **block.states}.items():
         names = {key, (NEXT, *key)} & steps.keys()
-        if not isinstance(pictures, EncodedImages) or not (names or key in states):
+        if not isinstance(images, EncodedImages) or not (names or key in states):
             continue
-        several = [pictures, block.finals[key]] if key in block.states else [pictures]
+        several = [images, block.final_states[key]] if key in block.states else [images]
         known, numbers = end_to_end(several), _numbers([np.asarray(one) for one in several])
         if key in states:
-            rows, ends = (_found(values[key], numbers, known) for values in (states, finals))
+            rows, ends = (_found(values[key], numbers, known) for values in (states, final_states))
             if rows is not None and ends is not None:
-                states[key], finals[key] = known[rows], known[ends]
+                states[key], final_states[key] = known[rows], known[ends]
         for name in names:
             rows = _found(steps[name], numbers, known)
             steps[name] = steps[name] if rows is None else known[rows]
-    return replace(came, steps=steps, states=states, finals=finals)
+    return replace(came, steps=steps, states=states, final_states=final_states)
 
 
 def _numbers(several: Sequence[NDArray[np.uint8]]) -> dict[bytes, int]:
@@ -171,7 +171,7 @@ def apart(block: EpisodeBatch, keys: frozenset[Key]) -> EpisodeBatch:
         block,
         steps=steps,
         states={key: values for key, values in block.states.items() if key not in keys},
-        finals={key: values for key, values in block.finals.items() if key not in keys},
+        final_states={key: values for key, values in block.final_states.items() if key not in keys},
     )
 
 

@@ -23,7 +23,7 @@ from datasets_rl.preprocessing.base import Step, snake
 from datasets_rl.preprocessing.digests import digest
 from datasets_rl.preprocessing.steps import known
 from datasets_rl.preprocessing.steps._fields import mapped, need, rekeyed
-from datasets_rl.preprocessing.steps.images import channels_first, channels_last, pictures
+from datasets_rl.preprocessing.steps.images import channels_first, channels_last, images
 from datasets_rl.preprocessing.tensors import from_tensors, to_tensors
 from datasets_rl.storages.packed import nest
 from datasets_rl.ted.episode import EncodedImages
@@ -134,7 +134,7 @@ class TransformStep(Step):
         names = {new: old for new, old in names.items() if old not in following}
         # Without keys of its own it is for all pictures, whatever they are called.
         if self.written and not {"in_keys", "out_keys"} & self.written.keys():
-            keys = pictures(block)
+            keys = images(block)
         else:
             need(block, map(dotted, names.values()))
             keys, block = list(names), _copied(block, names)
@@ -156,13 +156,13 @@ class TransformStep(Step):
             names = came.keys(include_nested=True, leaves_only=True)
             return {as_key(name): np.ascontiguousarray(came.get(name).numpy()) for name in names}
 
-        states, finals = apply(block.states, block.count), apply(block.finals, len(block))
+        states, final_states = apply(block.states, block.count), apply(block.final_states, len(block))
         gone = keys - states.keys()
-        for final in finals.values():
-            final[~block.known] = 0
+        for final in final_states.values():
+            final[~block.final_known] = 0
         kept = {key: values for key, values in block.states.items() if key not in gone}
-        kept_finals = {key: values for key, values in block.finals.items() if key not in gone}
-        return replace(block, states=kept | states, finals=kept_finals | finals)
+        kept_finals = {key: values for key, values in block.final_states.items() if key not in gone}
+        return replace(block, states=kept | states, final_states=kept_finals | final_states)
 
     def to_json(self) -> dict[str, Any]:
         """Describe the transform as a recipe has it, or by its name and by what it does."""
@@ -194,7 +194,7 @@ def _copied(block: EpisodeBatch, names: Mapping[Key, Key]) -> EpisodeBatch:
         kept, given = dict(getattr(rest, kind)), getattr(block, kind)
         return kept | {new: given[old] for new, old in names.items() if old in given}
 
-    return replace(rest, steps=copied("steps"), states=copied("states"), finals=copied("finals"))
+    return replace(rest, steps=copied("steps"), states=copied("states"), final_states=copied("final_states"))
 
 
 def _encoded(block: EpisodeBatch) -> set[Key]:
@@ -207,7 +207,7 @@ def _with(block: EpisodeBatch, other: EpisodeBatch) -> EpisodeBatch:
         block,
         steps={**block.steps, **other.steps},
         states={**block.states, **other.states},
-        finals={**block.finals, **other.finals},
+        final_states={**block.final_states, **other.final_states},
     )
 
 

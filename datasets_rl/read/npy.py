@@ -85,7 +85,7 @@ class NpyReader:
         Raises:
             ConversionError: If the file is cut, holds more, or holds Python objects.
         """
-        self._refuse_objects()
+        self._check_no_objects()
         shape = self.shape[::-1] if self.fortran else self.shape
         out: NDArray[Any] = np.empty(shape, self.dtype)
         self._fill(out)
@@ -104,7 +104,7 @@ class NpyReader:
                 has a wrong checksum.
             ValueError: If `out` does not fit.
         """
-        self._refuse_objects()
+        self._check_no_objects()
         if out.shape[1:] != self.shape[1:] or out.dtype != self.dtype or not out.flags.c_contiguous:
             wanted = f"[rows, {', '.join(map(str, self.shape[1:]))}] of {self.dtype}, contiguous"
             raise ValueError(f"out is {list(out.shape)} of {out.dtype}; expected {wanted}")
@@ -126,7 +126,7 @@ class NpyReader:
         Raises:
             ConversionError: As `read` does.
         """
-        self._refuse_objects()
+        self._check_no_objects()
         if not self.shape or (self.fortran and len(self.shape) > 1):
             whole = self.read()
             yield from (whole[start : start + rows] for start in range(0, len(whole), rows)) if self.shape else [whole]
@@ -177,6 +177,6 @@ class NpyReader:
             done = self._row * out[:1].nbytes + got if self._row else got
             raise ConversionError(self.name, [f"it is cut: {done:,} of {whole:,} bytes are there"], hint=AGAIN)
 
-    def _refuse_objects(self) -> None:
+    def _check_no_objects(self) -> None:
         if self.pickled:
             raise ConversionError(self.name, ["it holds Python objects; expected numbers or text"])

@@ -130,7 +130,7 @@ class TableFile:
             try:
                 array = batch.column(root)
                 for part in path:
-                    _refuse_empty(array)
+                    _check_not_empty(array)
                     array = array.field(part)
                 found[name] = _column(array)
             except ValueError as error:
@@ -151,7 +151,7 @@ def _leaves(fields: Any, prefix: str) -> Iterator[tuple[str, pa.DataType]]:
             yield name, field.type
 
 
-def _refuse_empty(array: pa.Array) -> None:
+def _check_not_empty(array: pa.Array) -> None:
     if array.null_count:
         raise ValueError(f"{array.null_count:,} of {len(array):,} cells are empty; expected values")
 
@@ -159,7 +159,7 @@ def _refuse_empty(array: pa.Array) -> None:
 def _column(array: pa.Array) -> TableColumn:
     import pyarrow as pa
 
-    _refuse_empty(array)
+    _check_not_empty(array)
     kind = array.type
     if pa.types.is_fixed_size_list(kind):
         inner = _column(array.flatten())

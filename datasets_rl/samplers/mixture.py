@@ -124,13 +124,13 @@ class MixtureSampler(SamplerEnsemble):
             return np.bincount(drawn.numpy(), minlength=len(self))
         wanted = shares.numpy() * slots
         given = np.floor(wanted)
-        behind = self._behind.numpy() + wanted - given
+        stop = self._behind.numpy() + wanted - given
         # One that gets a whole number of slots gets none on top: it would be off by one.
-        order = np.argsort(np.where(wanted == given, np.inf, -behind), kind="stable")
+        order = np.argsort(np.where(wanted == given, np.inf, -stop), kind="stable")
         more = order[: slots - int(given.sum())]
         given[more] += 1
-        behind[more] -= 1
-        self._behind = torch.from_numpy(behind)
+        stop[more] -= 1
+        self._behind = torch.from_numpy(stop)
         slots_of_each: NDArray[np.int64] = given.astype(np.int64)
         return slots_of_each
 
@@ -141,10 +141,10 @@ class MixtureSampler(SamplerEnsemble):
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
         """Say why a state cannot be taken over, all reasons at once."""
         reasons = super().misfits(state_dict)
-        batches, behind = state_dict.get("batches"), state_dict.get("behind")
+        batches, stop = state_dict.get("batches"), state_dict.get("behind")
         if not isinstance(batches, int) or batches < 0:
             reasons.append(f"batches is {batches!r}; expected a number from 0")
-        if not isinstance(behind, Tensor) or behind.shape != self._behind.shape or not behind.isfinite().all():
+        if not isinstance(stop, Tensor) or stop.shape != self._behind.shape or not stop.isfinite().all():
             reasons.append(f"behind is no number for each of {len(self)} buffers")
         return reasons
 

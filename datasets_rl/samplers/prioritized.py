@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from datasets_rl.checkpoint import refuse_spawn
+from datasets_rl.checkpoint import check_start_method
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.share import expect_valid
@@ -98,7 +98,7 @@ class PrioritizedSampler(Sampler):
         self.empty()
 
     def __getstate__(self) -> dict[str, Any]:
-        refuse_spawn(
+        check_start_method(
             self,
             "the priorities",
             "sample in one process, and give the others a buffer over the same storage with a sampler of their own",

@@ -240,7 +240,7 @@ class SliceSampler(Sampler):
             slices = view.mine.slices(
                 length, short=not self.strict_length, before=before, after=after, at_start=self.starts == "episode"
             )
-            slices.refuse_if_none()
+            slices.check_any_left()
             view.slices[length] = slices
         return slices
 
@@ -276,13 +276,13 @@ class SliceSampler(Sampler):
                 raise InvalidArgumentError(
                     f"{name} has {0 if given is None else given.numel()} elements; the storage holds {len(storage)} steps"
                 )
-            rows = storage.in_time()
+            rows = storage.chronological_rows()
             said = given.reshape(-1).cpu()[rows]
-            lane = (rows % storage.lanes).numpy()
+            env = (rows % storage.envs).numpy()
             signs = (
-                TrajectoryMarkers((lane,), said.bool().numpy())
+                TrajectoryMarkers((env,), said.bool().numpy())
                 if self._ids is None
-                else TrajectoryMarkers((said.numpy(), lane))
+                else TrajectoryMarkers((said.numpy(), env))
             )
             if storage.torn:
                 signs = signs.ending(storage.before_torn(rows).numpy())

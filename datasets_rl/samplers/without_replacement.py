@@ -93,7 +93,7 @@ class SamplerWithoutReplacement(Sampler):
             self._begin(storage, count)
         elif held > self._held:
             self._join(self._rows(self._held, held))
-        self._held, self._lanes = held, storage.lanes
+        self._held, self._lanes = held, storage.envs
 
     def _leave_out_torn(self, storage: Storage, batch_size: int) -> None:
         """Take the torn rows out of the epoch; once written again, they come in the next one."""
@@ -156,7 +156,7 @@ class SamplerWithoutReplacement(Sampler):
             # Into the memory of the last epoch: new pages would take most of the time.
             self._share.rows(torch.randperm(count, generator=self.generator, out=self._left()))
         else:
-            oldest = storage.written % storage.slots * storage.lanes
+            oldest = storage.written % storage.slots * storage.envs
             self._left().copy_(self._rows(0, len(storage)).roll(-self._share.size(oldest)))
 
     def _rows(self, start: int, stop: int) -> Tensor:
@@ -202,11 +202,11 @@ class SamplerWithoutReplacement(Sampler):
         """Follow the rows that are left to their new places."""
         if self.misfits(state_dict):
             return state_dict  # to be refused as it is
-        lanes, left, held = state_dict["lanes"], state_dict["left"], slots * state_dict["lanes"]
+        envs, left, held = state_dict["lanes"], state_dict["left"], slots * state_dict["lanes"]
         # Between two epochs nothing is left to join.
         since = self._rows(state_dict["held"], held) if len(left) else left
         moved = {"left": left, "joining": torch.cat([state_dict["joining"], since])}
-        return {**state_dict, **{name: (rows - shift * lanes) % held for name, rows in moved.items()}, "held": held}
+        return {**state_dict, **{name: (rows - shift * envs) % held for name, rows in moved.items()}, "held": held}
 
     def __repr__(self) -> str:
         share = f", {self._share}" if self._share else ""

@@ -76,16 +76,16 @@ class Entry:
     """One line for listings."""
     bytes: int | None = None
     """On the wire, where known."""
-    licence: str = ""
+    license: str = ""
     citation: str = ""
     homepage: str = ""
-    faults: tuple[str, ...] = ()
-    """Known faults of the upstream's data, a sentence each."""
+    known_issues: tuple[str, ...] = ()
+    """Known issues of the upstream's data, a sentence each."""
     score: Score | None = None
     time_limit: int | None = None
     """Steps after which the environment cuts an episode."""
     deprecated: bool = False
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
     """What only this source's own reader needs."""
 
     @property
@@ -125,7 +125,7 @@ class Listing:
     """In the order of their rows; at least one."""
     common: tuple[str, ...] = ()
     """The files that every shard needs."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
     """JSON values for `Source.open`: what was learned on the way, and what of the selection the reader needs."""
     entry: Entry | None = None
     """What is known of the dataset, where the upstream says more than the catalog."""
@@ -299,13 +299,13 @@ class Source(ABC):
             raise InvalidArgumentError("; ".join(faults))
 
     @abstractmethod
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
+    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the files of a shard.
 
         Args:
             name: The id.
             files: For the path of each of its assets, and of those that all shards need, where the file lies.
-            facts: Those of the `Listing`.
+            params: Those of the `Listing`.
 
         Raises:
             ConversionError: If the files lack a column or contradict each other; every fault at once.

@@ -46,7 +46,7 @@ def from_manifest(manifest: Manifest, fields: Mapping[Key, torch.dtype | None] |
         except InvalidArgumentError as error:
             faults.append(f"specs.{field.name}: {error.message}")
             continue
-        if field.carried:
+        if field.shared:
             leaves[(NEXT, *field.key)] = spec
     if faults:
         raise ManifestError("manifest.json", faults)

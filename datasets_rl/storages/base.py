@@ -26,7 +26,7 @@ class Storage(Stateful, ABC):
     """Where the steps of a replay buffer are held.
 
     Steps lie in slots. With one axis (`ndim` 1) a slot is one step; with more, the first axis is time and a slot holds
-    one step of each of the `lanes` (environments) that the further axes count. A row is the number of a step when all
+    one step of each of the `envs` (environments) that the further axes count. A row is the number of a step when all
     axes are flattened: row = slot * lanes + lane.
 
         ndim 2, max_size 6, lanes 2      slot 0   (0, 0) (0, 1)      rows  0 1
@@ -71,14 +71,14 @@ class Storage(Stateful, ABC):
             )
 
     @property
-    def lanes(self) -> int:
+    def envs(self) -> int:
         """Steps of one slot: 1, or the product of the sizes of the axes after the first; 1 while nothing is known."""
         return 1
 
     @property
     def slots(self) -> int:
         """Slots that fit."""
-        return self.max_size // self.lanes
+        return self.max_size // self.envs
 
     @property
     def held(self) -> int:
@@ -114,7 +114,7 @@ class Storage(Stateful, ABC):
         that processes share can have any.
         """
         torn = self._counts[3]
-        return torn * self.lanes if torn else 0
+        return torn * self.envs if torn else 0
 
     def torn_rows(self) -> Tensor:
         """Return the rows of the torn steps in ascending order, int64 [torn]."""
@@ -122,7 +122,7 @@ class Storage(Stateful, ABC):
 
     def before_torn(self, rows: Tensor) -> Tensor:
         """Return which of these rows, [n], are followed by a torn one, bool [n]: a trajectory goes no further there."""
-        slots, torn = rows // self.lanes, self.torn_rows() // self.lanes
+        slots, torn = rows // self.envs, self.torn_rows() // self.envs
         # After the newest slot comes the one that is written next, also where the ring holds its oldest steps there.
         return torch.isin((slots + 1) % self.slots, torn) & (slots != (self.written - 1) % self.slots)
 
@@ -147,7 +147,7 @@ class Storage(Stateful, ABC):
 
     def __len__(self) -> int:
         """Return the number of steps held, including torn ones."""
-        return self.held * self.lanes
+        return self.held * self.envs
 
     @abstractmethod
     def get(self, index: Any) -> Any:
@@ -223,12 +223,12 @@ class Storage(Stateful, ABC):
         # Several times as fast as indexing, also where the column is part of packed rows.
         return column.index_select(0, rows.to(column.device))
 
-    def in_time(self) -> Tensor:
+    def chronological_rows(self) -> Tensor:
         """Return all rows that are not torn, from the oldest to the newest, int64 [N]; rows of one slot are of one time."""
         slots = torch.arange(self.held)
         if self.held == self.slots:
             slots = (slots + self.written) % self.slots
-        rows = slots if self.lanes == 1 else (slots.unsqueeze(1) * self.lanes + torch.arange(self.lanes)).reshape(-1)
+        rows = slots if self.envs == 1 else (slots.unsqueeze(1) * self.envs + torch.arange(self.envs)).reshape(-1)
         return rows[~torch.isin(rows, self.torn_rows())] if self.torn else rows
 
     def trajectories(

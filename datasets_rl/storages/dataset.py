@@ -98,7 +98,7 @@ class DatasetStorage(EpisodicStorage):
         leaves: dict[Key, Tensor] = dict(zip(ROOT_FLAGS, torch.zeros((3, count, 1), dtype=torch.bool), strict=True))
         self._views(windows, leaves)
         for field, items in self._wide.values():
-            if not field.carried:
+            if not field.shared:
                 leaves[field.key] = items.index_select(0, rows)
             elif field.encoded:  # what stands in both is decoded once
                 both = items.index_select(0, torch.cat([rows, self._following(rows)]))
@@ -130,7 +130,7 @@ class DatasetStorage(EpisodicStorage):
     def _known_finals(self) -> dict[Key, _Items]:
         if self._finals is None:
             stored = self.stored
-            self._finals = {one.key: _items(stored.finals(one.key)) for one in stored.schema if one.carried}
+            self._finals = {one.key: _items(stored.final_states(one.key)) for one in stored.schema if one.shared}
         return self._finals
 
     def pick(self, key: Key, rows: Tensor) -> Tensor:
@@ -146,13 +146,13 @@ class DatasetStorage(EpisodicStorage):
         numbers = self.episodes.episode_of(rows.numpy())
         last = np.flatnonzero(self.episodes.stops[numbers] - 1 == rows.numpy())
         if len(last):
-            finals = self._known_finals()[under].index_select(0, torch.from_numpy(numbers[last]))
-            values.index_copy_(0, torch.from_numpy(last), finals)
+            final_states = self._known_finals()[under].index_select(0, torch.from_numpy(numbers[last]))
+            values.index_copy_(0, torch.from_numpy(last), final_states)
         return values
 
     def _is_carried(self, key: Key) -> bool:
         schema = self.stored.schema
-        return key in schema and schema[key].carried
+        return key in schema and schema[key].shared
 
     def column(self, key: Key) -> Tensor:
         """Return one field of all rows, [N, ...]: a view where the file holds it as such, else a copy.
@@ -164,7 +164,7 @@ class DatasetStorage(EpisodicStorage):
         if key == NEXT_FINAL_KNOWN and self.masked:
             return self.pick(key, torch.arange(len(self)))
         key = NEXT_TERMINATED if key == NEXT_DONE and not self.truncated_as_done else key
-        if key in stored.schema and stored.schema[key].read_as is None:
+        if key in stored.schema and stored.schema[key].memory_dtype is None:
             field = stored.schema[key]
             if field.encoded:
                 return torch.from_numpy(stored.column(key))
@@ -211,8 +211,8 @@ def _windows(stored: StoredDataset, *, scattered: bool) -> Tensor:
 class _Decoded:
     """Encoded pictures, gathered from as from a tensor."""
 
-    def __init__(self, pictures: ImageColumn) -> None:
-        self._pictures = pictures
+    def __init__(self, images: ImageColumn) -> None:
+        self._pictures = images
 
     def index_select(self, dim: int, rows: Tensor) -> Tensor:
         """Return the pictures of these rows, uint8 [B, rows, columns, channels]."""

@@ -56,11 +56,11 @@ class _Keys:
 
     def read(self, storage: Storage, rows: Index) -> TrajectoryMarkers:
         """Return the signs of these rows, [n]."""
-        lanes = storage.lanes
+        envs = storage.envs
         ids = () if self.traj is None else (_numbers(storage, self.traj, rows),)
         ends = [_one_each(storage, key, rows).bool().numpy() for key in self.ends]
         return TrajectoryMarkers(
-            ids=(*ids, rows % lanes) if lanes > 1 or not ids else ids,
+            ids=(*ids, rows % envs) if envs > 1 or not ids else ids,
             ends=np.logical_or.reduce(ends) if ends else None,
             steps=None if self.step is None else _numbers(storage, self.step, rows),
         )
@@ -96,8 +96,8 @@ def _numbers(storage: Storage, key: Key, rows: Index) -> Index:
     return whole.numpy()
 
 
-def _rows(slots: Index, lanes: int) -> Index:
-    return slots if lanes == 1 else (slots[:, None] * lanes + np.arange(lanes)).reshape(-1)
+def _rows(slots: Index, envs: int) -> Index:
+    return slots if envs == 1 else (slots[:, None] * envs + np.arange(envs)).reshape(-1)
 
 
 class TrajectoryIndex:
@@ -148,21 +148,21 @@ class TrajectoryIndex:
         if storage.torn == len(storage):
             self._trajectories = Trajectories(np.empty(0, np.int64), np.empty(0, np.int64))
         elif storage.read_only:
-            rows, keys = storage.in_time().numpy(), _Keys.of(storage, *self._asked)
+            rows, keys = storage.chronological_rows().numpy(), _Keys.of(storage, *self._asked)
             self._trajectories = Trajectories.scan(keys.read(storage, rows), rows, frozenset(keys.ends))
         else:
             if 0 <= fresh <= storage.slots:
-                rows = _rows(np.arange(now[0] - fresh, now[0]) % storage.slots, storage.lanes)
+                rows = _rows(np.arange(now[0] - fresh, now[0]) % storage.slots, storage.envs)
                 self._evict(rows)
             else:
-                rows = storage.in_time().numpy()
+                rows = storage.chronological_rows().numpy()
                 self._keys = _Keys.of(storage, *self._asked)
-                self._clear(storage.slots * storage.lanes)
+                self._clear(storage.slots * storage.envs)
             signs = self._keys.read(storage, rows)
             if storage.torn:
                 signs = signs.ending(storage.before_torn(torch.from_numpy(rows)).numpy())
             self._append(rows, signs)
-            live = self._by_age(now[0] % storage.slots * storage.lanes)
+            live = self._by_age(now[0] % storage.slots * storage.envs)
             firsts, lengths = self._firsts[live], self._lengths[live]
             self._trajectories = Trajectories(firsts, lengths, self._order, self._places, frozenset(self._keys.ends))
 

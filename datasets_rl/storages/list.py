@@ -10,7 +10,7 @@ import torch
 from tensordict import MemoryMappedTensor, NonTensorData, TensorDict, TensorDictBase, is_tensor_collection
 from torch import Tensor
 
-from datasets_rl.checkpoint import refuse, refuse_spawn
+from datasets_rl.checkpoint import check_start_method, refuse
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.base import Storage, device_of
 from datasets_rl.storages.positions import Segment, names_one, outcome, positions, target
@@ -43,7 +43,7 @@ class ListStorage(Storage):
         self._items: list[Any] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        refuse_spawn(self, "the elements", "hold tensors or TensorDicts in a LazyMemmapStorage")
+        check_start_method(self, "the elements", "hold tensors or TensorDicts in a LazyMemmapStorage")
         return self.__dict__.copy()
 
     def get(self, index: Any) -> Any:

@@ -43,7 +43,7 @@ class RowSlot:
     dtype: torch.dtype
     shape: tuple[int, ...]
     """Axes of one step."""
-    read_as: torch.dtype | None = None
+    memory_dtype: torch.dtype | None = None
     """The dtype in memory where it differs."""
 
 
@@ -51,13 +51,13 @@ def spots_of(schema: Schema) -> list[RowSlot]:
     """Return where the narrow fields of a stored dataset lie, and the next of every carried one."""
     spots = [_spot(field, field.key, field.offset) for field in schema.narrow]
     return spots + [
-        _spot(field, (NEXT, *field.key), schema.record_bytes + field.offset) for field in schema.narrow if field.carried
+        _spot(field, (NEXT, *field.key), schema.record_bytes + field.offset) for field in schema.narrow if field.shared
     ]
 
 
 def _spot(field: Field, key: Key, offset: int) -> RowSlot:
-    read_as = torch_dtype(field.read_as) if field.read_as is not None else None
-    return RowSlot(key, offset, torch_dtype(field.dtype), field.shape, read_as)
+    memory_dtype = torch_dtype(field.memory_dtype) if field.memory_dtype is not None else None
+    return RowSlot(key, offset, torch_dtype(field.dtype), field.shape, memory_dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +97,14 @@ class RowViews:
         for group in self._groups:
             items = windows if windows.dtype is group.dtype else windows.view(group.dtype)
             pieces = items.split_with_sizes(group.sizes, -1) if group.leaves else ()
-            for number, name, shape, read_as in group.leaves:
+            for number, name, shape, memory_dtype in group.leaves:
                 piece = pieces[number]
                 if shape is not None:
                     piece = piece.view(*piece.shape[:-1], *shape)
-                leaves[name] = piece if read_as is None else piece.to(read_as)
-            for at, name, read_as in group.scalars:
+                leaves[name] = piece if memory_dtype is None else piece.to(memory_dtype)
+            for at, name, memory_dtype in group.scalars:
                 piece = items.select(-1, at)
-                leaves[name] = piece if read_as is None else piece.to(read_as)
+                leaves[name] = piece if memory_dtype is None else piece.to(memory_dtype)
 
 
 def _group(dtype: torch.dtype, spots: Sequence[RowSlot], window_bytes: int) -> _Group:
@@ -115,11 +115,11 @@ def _group(dtype: torch.dtype, spots: Sequence[RowSlot], window_bytes: int) -> _
         gap = spot.offset // dtype.itemsize - at
         if gap:
             sizes.append(gap)
-        leaves.append((len(sizes), spot.name, None if len(spot.shape) == 1 else spot.shape, spot.read_as))
+        leaves.append((len(sizes), spot.name, None if len(spot.shape) == 1 else spot.shape, spot.memory_dtype))
         sizes.append(math.prod(spot.shape))
         at = spot.offset // dtype.itemsize + sizes[-1]
     rest = window_bytes // dtype.itemsize - at
-    scalars = tuple((spot.offset // dtype.itemsize, spot.name, spot.read_as) for spot in spots if not spot.shape)
+    scalars = tuple((spot.offset // dtype.itemsize, spot.name, spot.memory_dtype) for spot in spots if not spot.shape)
     return _Group(dtype, tuple(sizes + [rest] * bool(rest)), tuple(leaves), scalars)
 
 

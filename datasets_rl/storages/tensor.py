@@ -92,7 +92,7 @@ class TensorStorage(Storage):
         return self._structure is not None
 
     @property
-    def lanes(self) -> int:
+    def envs(self) -> int:
         """Steps of one slot: 1, or the product of the sizes of the axes after the first; 1 while nothing is known."""
         return math.prod(self._lane_shape)
 
@@ -223,16 +223,16 @@ class TensorStorage(Storage):
     def _read(self, data: Any, *, one: bool) -> tuple[Structure, tuple[int, ...], list[Any]]:
         if type(data) is list and not one:
             data = stacked(data)
-        lanes: tuple[int | None, ...] = self._lane_shape if self.initialized else (None,) * (self.ndim - 1)
-        lead = lanes if one else (None, *lanes)
+        envs: tuple[int | None, ...] = self._lane_shape if self.initialized else (None,) * (self.ndim - 1)
+        lead = envs if one else (None, *envs)
         structure = self._structure or Structure.of(data, len(lead))
         return structure, *structure.flatten(data, lead)
 
     def _slots_for(self, lane_shape: tuple[int, ...]) -> int:
-        lanes = math.prod(lane_shape)
-        if not 0 < lanes <= self.max_size:
+        envs = math.prod(lane_shape)
+        if not 0 < envs <= self.max_size:
             raise InvalidArgumentError(f"one slot has {list(lane_shape)} steps, and max_size is {self.max_size}")
-        return self.max_size // lanes
+        return self.max_size // envs
 
     def size_of(self, data: Any) -> int:
         """Return how many slots `data` fills, given as for `set` with several slots.
@@ -306,7 +306,7 @@ class TensorStorage(Storage):
         if not self.torn or self._ledger is None:
             return super().torn_rows()
         slots = torch.from_numpy(self._ledger.torn_slots())
-        return slots if self.lanes == 1 else (slots.unsqueeze(1) * self.lanes + torch.arange(self.lanes)).reshape(-1)
+        return slots if self.envs == 1 else (slots.unsqueeze(1) * self.envs + torch.arange(self.envs)).reshape(-1)
 
     def recover(self) -> None:
         """Find the write that a process began and did not end; the caller excludes all other readers and writers.
@@ -418,15 +418,15 @@ class TensorStorage(Storage):
 
     def _table_faults(self, structure: Structure, state: Mapping[str, Any]) -> list[str]:
         wanted = self._table_shapes(structure)
-        lanes = math.prod(state["lanes"])
-        steps = state["held"] * lanes
+        envs = math.prod(state["lanes"])
+        steps = state["held"] * envs
         if len(wanted) != len(state["tables"]):
             return [f"it has {len(state['tables'])} tables; expected {len(wanted)}"]
         return [
             f"table {number} is not {dtype} {[steps, *shape]}"
             for number, (parts, (dtype, shape)) in enumerate(zip(state["tables"], wanted, strict=True))
             if sum(len(part) for part in parts) != steps
-            or any(part.dtype != dtype or part.shape[1:] != shape or len(part) % lanes for part in parts)
+            or any(part.dtype != dtype or part.shape[1:] != shape or len(part) % envs for part in parts)
         ]
 
     def _table_shapes(self, structure: Structure) -> list[tuple[torch.dtype | None, tuple[int, ...]]]:
@@ -453,7 +453,7 @@ class TensorStorage(Storage):
         for table, parts in zip(self._saved(), state_dict["tables"], strict=True):
             at = 0
             for part in parts:
-                some = part.reshape(len(part) // self.lanes, *table.shape[1:])
+                some = part.reshape(len(part) // self.envs, *table.shape[1:])
                 table[at : at + len(some)].copy_(some)
                 at += len(some)
         self._recount(held, written)

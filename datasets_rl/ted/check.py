@@ -139,7 +139,7 @@ def _state_faults(
     last = table.stops[episodes] - 1 == np.arange(start, stop)
     unknown = last & ~table["final_known"][episodes]
     for one in schema:
-        if not one.carried:
+        if not one.shared:
             continue
         following = _flat(column((NEXT, *one.key), start, stop))
         below = _flat(column(one.key, start + 1, min(stop + 1, table.steps)))

@@ -23,7 +23,7 @@ class TextStates:
 
     codes: NDArray[np.generic]
     """Whole numbers [T], each below the number of words."""
-    words: tuple[str, ...]
+    vocabulary: tuple[str, ...]
 
     def __len__(self) -> int:
         """Return T."""
@@ -32,24 +32,24 @@ class TextStates:
     @classmethod
     def of(cls, texts: Sequence[str]) -> TextStates:
         """Make a column of texts, [T]."""
-        words = {word: number for number, word in enumerate(dict.fromkeys(texts))}
-        return cls(np.fromiter((words[text] for text in texts), np.int32, len(texts)), tuple(words))
+        vocabulary = {word: number for number, word in enumerate(dict.fromkeys(texts))}
+        return cls(np.fromiter((vocabulary[text] for text in texts), np.int32, len(texts)), tuple(vocabulary))
 
 
 @dataclass(frozen=True)
 class EncodedImages:
     """A column of pictures that stay PNG or JPEG, [T] or [T + 1]; they are decoded when they are read."""
 
-    pictures: Sequence[bytes | bytearray | memoryview]
+    images: Sequence[bytes | bytearray | memoryview]
     """One without bytes is not known."""
 
     def __len__(self) -> int:
         """Return how many they are."""
-        return len(self.pictures)
+        return len(self.images)
 
     def __getitem__(self, rows: slice | NDArray[Any]) -> Self:
         """Return some of them, by a slice, a mask or row numbers."""
-        return replace(self, pictures=[self.pictures[row] for row in np.arange(len(self))[rows].tolist()])
+        return replace(self, images=[self.images[row] for row in np.arange(len(self))[rows].tolist()])
 
 
 Values: TypeAlias = "NDArray[np.generic] | TextStates | EncodedImages"
@@ -74,7 +74,7 @@ class Episode:
     """What exists before and after every step, [T + 1, ...] or [T, ...]: ``("observation",)``, ``("info", "qpos")``."""
     continues: bool = False
     """The next piece goes on with the same trajectory."""
-    facts: Mapping[str, int | float | bool] = field(default_factory=dict)
+    metadata: Mapping[str, int | float | bool] = field(default_factory=dict)
     """What is known about the whole trajectory, such as the seed or the upstream's own number, ``"source"``; the last
     piece's count, and every trajectory has the same ones. Numbers of numpy keep their dtype."""
 
@@ -106,15 +106,17 @@ class DeferredStates:
 def end_to_end(parts: Sequence[Any]) -> Any:
     """Return columns of one field one behind the other; pictures that are all still encoded stay so."""
     if all(isinstance(one, EncodedImages) for one in parts):
-        return replace(parts[0], pictures=[picture for one in parts for picture in one.pictures])
+        return replace(parts[0], images=[image for one in parts for image in one.images])
     return np.concatenate(parts)
 
 
-def known_only(finals: Any, known: NDArray[np.bool_]) -> Any:
+def known_only(final_states: Any, known: NDArray[np.bool_]) -> Any:
     """Return final states, [E, ...], as zeros where they are not known; encoded pictures have no bytes there."""
     if known.all():
-        return finals
-    if isinstance(finals, EncodedImages):
-        held = zip(finals.pictures, known.tolist(), strict=True)
-        return replace(finals, pictures=[picture if is_known else b"" for picture, is_known in held])
-    return np.where(known.reshape(-1, *(1 for _ in finals.shape[1:])), finals, np.zeros((), finals.dtype))
+        return final_states
+    if isinstance(final_states, EncodedImages):
+        held = zip(final_states.images, known.tolist(), strict=True)
+        return replace(final_states, images=[image if is_known else b"" for image, is_known in held])
+    return np.where(
+        known.reshape(-1, *(1 for _ in final_states.shape[1:])), final_states, np.zeros((), final_states.dtype)
+    )

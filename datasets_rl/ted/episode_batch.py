@@ -37,13 +37,13 @@ class EpisodeBatch:
     always there, ``("next", "done")`` and ``("episode",)`` never."""
     states: Arrays
     """What exists before and after every step."""
-    finals: Arrays
+    final_states: Arrays
     """The states after the last actions, of the same fields."""
-    known: NDArray[np.bool_]
+    final_known: NDArray[np.bool_]
     """Whether the state after its last action is known, [E]."""
-    facts: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    metadata: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """What is known about each as a whole, [E]: always its number upstream, "source"."""
-    words: Mapping[Key, Sequence[str]] = field(default_factory=dict)
+    vocabulary: Mapping[Key, Sequence[str]] = field(default_factory=dict)
     """The texts that the numbers of a text field stand for."""
     numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """Which of the dataset's episodes each comes from, [E]; counted from 0 where nobody says."""
@@ -68,12 +68,12 @@ class EpisodeBatch:
 
     def following(self, key: Key) -> Any:
         """Return what a state is at t + 1, [N, ...]: the row below, and behind the last row of each its final one."""
-        states, finals = self.states[key], self.finals[key]
-        if isinstance(states, EncodedImages) and isinstance(finals, EncodedImages):
+        states, final_states = self.states[key], self.final_states[key]
+        if isinstance(states, EncodedImages) and isinstance(final_states, EncodedImages):
             rows = np.arange(1, self.count + 1)
             rows[self.table.stops - 1] = self.count + np.arange(len(self))
-            return end_to_end([states, finals])[rows]
-        return next_of(np.asarray(states), np.asarray(finals), self.table, 0, self.count)
+            return end_to_end([states, final_states])[rows]
+        return next_of(np.asarray(states), np.asarray(final_states), self.table, 0, self.count)
 
     def pick(self, episodes: NDArray[Any]) -> EpisodeBatch:
         """Return some of the trajectories, by their numbers or by a mask, in that order."""
@@ -89,9 +89,9 @@ class EpisodeBatch:
             lengths=lengths,
             steps={key: values[rows] for key, values in self.steps.items()},
             states={key: values[rows] for key, values in self.states.items()},
-            finals={key: values[chosen] for key, values in self.finals.items()},
-            known=self.known[chosen],
-            facts={name: values[chosen] for name, values in self.facts.items()},
+            final_states={key: values[chosen] for key, values in self.final_states.items()},
+            final_known=self.final_known[chosen],
+            metadata={name: values[chosen] for name, values in self.metadata.items()},
             numbers=self.numbers[chosen],
         )
 
@@ -101,26 +101,26 @@ class EpisodeBatch:
         def kept(arrays: Arrays) -> Arrays:
             return {key: values for key, values in arrays.items() if key in keys}
 
-        return replace(self, steps=kept(self.steps), states=kept(self.states), finals=kept(self.finals))
+        return replace(self, steps=kept(self.steps), states=kept(self.states), final_states=kept(self.final_states))
 
     def __iter__(self) -> Iterator[Episode]:
         """Yield each trajectory by itself."""
         for number, rows in enumerate(self.table):
             span = slice(rows.start, rows.stop)
-            known = bool(self.known[number])
+            known = bool(self.final_known[number])
             states = {
-                key: end_to_end([values[span], self.finals[key][number : number + 1]]) if known else values[span]
+                key: end_to_end([values[span], self.final_states[key][number : number + 1]]) if known else values[span]
                 for key, values in self.states.items()
             }
             steps: dict[Key, Any] = {key: values[span] for key, values in self.steps.items()}
             texts: dict[Key, Any] = {
-                key: TextStates(one[key], tuple(self.words[key]))
+                key: TextStates(one[key], tuple(self.vocabulary[key]))
                 for one in (steps, states)
                 for key in one
-                if key in self.words
+                if key in self.vocabulary
             }
             yield Episode(
                 {key: texts.get(key, values) for key, values in steps.items()},
                 {key: texts.get(key, values) for key, values in states.items()},
-                facts={name: values[number] for name, values in self.facts.items()},
+                metadata={name: values[number] for name, values in self.metadata.items()},
             )

@@ -250,7 +250,7 @@ class Slices:
     def _steps(self) -> Index:
         return np.arange(self.length)
 
-    def refuse_if_none(self) -> None:
+    def check_any_left(self) -> None:
         """Raise if there is no slice.
 
         Raises:

@@ -406,9 +406,9 @@ class Seen:
         """Return the number of steps held, N."""
         return len(self._storage)
 
-    def in_time(self) -> Tensor:
+    def chronological_rows(self) -> Tensor:
         """Return all rows held, from the oldest to the newest, int64 [N]."""
-        return self._storage.in_time()
+        return self._storage.chronological_rows()
 
     def take(self, rows: Tensor) -> Any:
         """Return the steps of these rows, [B], transformed."""

@@ -70,16 +70,16 @@ class ToTensorImage(_Picture):
             raise InvalidArgumentError(f"a picture has shape {list(value.shape)}; expected [..., H, W, C]")
         first = self.shape_tolerant and value.shape[-3] in {1, 3} and value.shape[-1] not in {1, 3}
         whole = not value.is_floating_point() if self.from_int is None else self.from_int
-        picture = value if first else value.movedim(-1, -3)
+        image = value if first else value.movedim(-1, -3)
         # The numbers stay in their order in memory: convolutions take channels that lie last as well.
         if not whole:
-            picture = picture.to(self.dtype)
-        elif picture.is_floating_point() or not self.dtype.is_floating_point:
-            picture = (picture / 255).to(self.dtype)
+            image = image.to(self.dtype)
+        elif image.is_floating_point() or not self.dtype.is_floating_point:
+            image = (image / 255).to(self.dtype)
         else:
             # Faster than a division that casts as it goes; the memory is new.
-            picture = picture.to(self.dtype).div_(255)
-        return picture.unsqueeze(0) if self.unsqueeze and picture.ndim == 3 else picture
+            image = image.to(self.dtype).div_(255)
+        return image.unsqueeze(0) if self.unsqueeze and image.ndim == 3 else image
 
 
 class Resize(_Picture):
@@ -115,11 +115,11 @@ class Resize(_Picture):
             return value
         mode = _MODES[self.interpolation]
         smooth = mode in _SMOOTH
-        pictures = value.reshape(-1, *value.shape[-3:])
+        images = value.reshape(-1, *value.shape[-3:])
         # Bytes in memory are scaled with vector instructions; nothing else whole is.
         as_float = not (value.is_floating_point() or (value.dtype == torch.uint8 and value.is_cpu))
         scaled = functional.interpolate(
-            pictures.float() if as_float else pictures,
+            images.float() if as_float else images,
             size,
             mode=mode,
             align_corners=False if smooth else None,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tensordict import is_tensor_collection, lazy_stack
 from torch import Tensor
 
-from datasets_rl.checkpoint import refuse_spawn
+from datasets_rl.checkpoint import check_start_method
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.ted.keys import NEXT_REWARD, Key, as_key, dotted
 from datasets_rl.writers.base import Writer
@@ -64,7 +64,7 @@ class TensorDictMaxValueWriter(Writer):
         self.empty()
 
     def __getstate__(self) -> dict[str, Any]:
-        refuse_spawn(self, "the ranks", "write from one process, or with a RoundRobinWriter")
+        check_start_method(self, "the ranks", "write from one process, or with a RoundRobinWriter")
         return self.__dict__.copy()
 
     def register_storage(self, storage: Storage) -> None:

@@ -66,12 +66,12 @@ class RoundRobinWriter(Writer):
         taken = torch.arange(start, start + count) % slots
         storage.set(taken if start + count > slots else range(start, start + count), data)
         rows = self._rows(taken)
-        rows[: max(count - slots, 0) * storage.lanes] = -1
+        rows[: max(count - slots, 0) * storage.envs] = -1
         return rows
 
     def _rows(self, taken: Tensor) -> Tensor:
-        lanes = self._target().lanes
-        return taken if lanes == 1 else (taken[:, None] * lanes + torch.arange(lanes)).flatten()
+        envs = self._target().envs
+        return taken if envs == 1 else (taken[:, None] * envs + torch.arange(envs)).flatten()
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):

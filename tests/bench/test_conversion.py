@@ -33,7 +33,7 @@ from datasets_rl.settings import Settings
 import datasets_rl.fetch.schemes
 idle = peak()
 settings = Settings.from_env({"RLDS_HOME": sys.argv[2], "RLDS_NO_PROGRESS": "1"})
-spot = library.place("d4rl/halfcheetah-medium-v2", settings=settings)
+spot = library.dataset_paths("d4rl/halfcheetah-medium-v2", settings=settings)
 options = library.Options(from_local=sys.argv[1], hash_check=False)
 whole = library.Selection()
 contents = library._resolve("d4rl/halfcheetah-medium-v2", spot, settings, options, whole)

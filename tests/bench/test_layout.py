@@ -58,7 +58,7 @@ def build(folder, width, wide_bytes, monkeypatch):
     layout = Schema.layout.__func__
     flag = np.dtype(bool)
     columns = [
-        Column(("observation",), np.dtype(np.uint8), (width,), carried=True),
+        Column(("observation",), np.dtype(np.uint8), (width,), shared=True),
         Column(("action",), np.dtype(np.float32), (6,)),
         Column(("next", "reward"), np.dtype(np.float32), (1,)),
         Column(("next", "terminated"), flag, (1,)),

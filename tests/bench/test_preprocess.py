@@ -44,7 +44,7 @@ class _Long:
 
 def locomotion(folder, episodes, dtype="f4"):
     columns = [
-        Column(("observation",), np.dtype(dtype), (17,), carried=True),
+        Column(("observation",), np.dtype(dtype), (17,), shared=True),
         Column(("action",), np.dtype("f4"), (6,)),
         Column(("next", "reward"), np.dtype("f4"), (1,)),
         *FLAGS,

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from raw.images import decoded, encoded, scene
 from raw.tfrecords import example, messages, record
 
-from datasets_rl.read import images, pickles, tfrecord
+from datasets_rl.read import pickles, tfrecord
 from datasets_rl.read.archive import members
 from datasets_rl.read.gz import GzipNpy
 from datasets_rl.read.npz import NpzFile
@@ -54,7 +54,7 @@ def tensor(dtype, *shape):
 def episode(kind):
     """An RLDS episode and its schema: with images, or of states alone."""
     rng = np.random.default_rng(0)
-    picture = {"image": {"shape": {"dimensions": ["256", "256", "3"]}, "dtype": "uint8", "encodingFormat": "jpeg"}}
+    image = {"image": {"shape": {"dimensions": ["256", "256", "3"]}, "dtype": "uint8", "encodingFormat": "jpeg"}}
     inner = {"state": tensor("float32", 27), "reward": tensor("float32"), "is_first": tensor("bool")}
     steps = STEPS if kind == "images" else STEPS * 10
     values = {
@@ -63,7 +63,7 @@ def episode(kind):
         "steps/is_first": [0] * steps,
     }
     if kind == "images":
-        inner |= {"image": picture, "instruction": {"text": {}}, "embedding": tensor("float32", 512)}
+        inner |= {"image": image, "instruction": {"text": {}}, "embedding": tensor("float32", 512)}
         values |= {
             "steps/image": [encoded(scene(256, 256, seed=seed % 5), "JPEG") for seed in range(steps)],
             "steps/instruction": [b"pick up the cup"] * steps,
@@ -104,14 +104,14 @@ def test_tfrecords_parse_at_200_megabytes_a_second(kind, table):
 @pytest.mark.parametrize("side", [84, 256, 480])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_images_decode_at_least_as_fast_as_with_pillow(kind, side, table):
-    pictures = [encoded(scene(side, side * 4 // 3 if side == 480 else side, seed=seed), kind) for seed in range(32)]
-    out = np.empty((32, *images.header(pictures[0]).shape), np.uint8)
+    images = [encoded(scene(side, side * 4 // 3 if side == 480 else side, seed=seed), kind) for seed in range(32)]
+    out = np.empty((32, *images.header(images[0]).shape), np.uint8)
 
     def pillow():
-        for number, picture in enumerate(pictures):
-            out[number] = decoded(picture)
+        for number, image in enumerate(images):
+            out[number] = decoded(image)
 
-    taken = compare({"pillow": pillow, "ours": lambda: images.decode(pictures, out)}, rounds=7, repeat=1)
+    taken = compare({"pillow": pillow, "ours": lambda: images.decode(images, out)}, rounds=7, repeat=1)
     table(f"{kind} of {side} rows; bare is pillow in a loop", out.nbytes, taken)
 
 

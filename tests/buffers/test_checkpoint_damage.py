@@ -32,8 +32,8 @@ from datasets_rl.errors import IntegrityError
 SLOTS = 12
 
 
-def steps(count, lanes=None):
-    shape = (count,) if lanes is None else (lanes, count)
+def steps(count, envs=None):
+    shape = (count,) if envs is None else (envs, count)
     number = torch.arange(count).expand(shape).clone()
     done = (number % 4 == 3).unsqueeze(-1)
     return TensorDict(

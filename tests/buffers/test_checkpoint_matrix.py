@@ -30,11 +30,11 @@ from datasets_rl.samplers import PrioritizedSliceSampler
 SLOTS, LANES, ROWS = 20, 2, 100
 
 
-def steps(first, count, *, lanes=None):
+def steps(first, count, *, envs=None):
     """Steps of episodes of five, numbered through; with lanes [lanes, count], as an environment's rollout is."""
     number = torch.arange(first, first + count)
-    if lanes is not None:
-        number = number + 1000 * torch.arange(lanes).unsqueeze(-1)
+    if envs is not None:
+        number = number + 1000 * torch.arange(envs).unsqueeze(-1)
     done = (number % 5 == 4).unsqueeze(-1)
     return TensorDict(
         {
@@ -97,8 +97,8 @@ def made(storage, sampler, writer, kind, seed=0):
 
 
 def written(buffer, first, count):
-    lanes = LANES if buffer.storage.ndim == 2 else None
-    return buffer.extend(steps(first, count, lanes=lanes))
+    envs = LANES if buffer.storage.ndim == 2 else None
+    return buffer.extend(steps(first, count, envs=envs))
 
 
 def content(buffer):
@@ -196,7 +196,7 @@ def test_a_larger_buffer_takes_the_steps_in_their_order_and_goes_on_after_them(p
     assert (after == torch.cat([before[shift:], before[:shift]])).all()
     rows = _rows(written(larger, 30, 3).unbind(-1) if larger.storage.ndim == 2 else written(larger, 30, 3))
     assert set(rows.tolist()) == {SLOTS, SLOTS + 1, SLOTS + 2}
-    assert len(larger) == len(original) + 3 * larger.storage.lanes
+    assert len(larger) == len(original) + 3 * larger.storage.envs
     for batch, info in drawn(larger, 3):
         where = larger.storage.ravel(info["index"])
         taken = larger.storage.take(where)
@@ -215,7 +215,7 @@ def test_a_smaller_buffer_refuses_and_stays_as_it_is(parts, tmp_path, monkeypatc
     with pytest.raises(InvalidArgumentError, match="does not fit"):
         smaller.loads(tmp_path)
     assert (content(smaller) == before).all()
-    assert len(smaller) == 7 * smaller.storage.lanes
+    assert len(smaller) == 7 * smaller.storage.envs
 
 
 @pytest.mark.parametrize("storage", [name for name in STORAGES if name != "tensor"])

@@ -276,7 +276,7 @@ def test_the_older_name_alone_is_all_data(buffer):
 
 class TestFields:
     @pytest.fixture(params=[1, 2, 3])
-    def lanes(self, request, buffer):
+    def envs(self, request, buffer):
         """Make a buffer of 4 slots with 0, 1 or 2 axes of lanes, [2, 3]; its steps are numbered."""
         shape = (4, 2, 3)[: request.param]
         storage = type(buffer().storage)(24, ndim=request.param)
@@ -285,24 +285,24 @@ class TestFields:
         made.extend(TensorDict({"a": number.reshape(shape), "n": {"b": torch.zeros(*shape, 5)}}, shape))
         return made
 
-    def test_a_field_has_the_axes_of_the_slots_and_lanes(self, lanes):
+    def test_a_field_has_the_axes_of_the_slots_and_lanes(self, envs):
         for key in ("a", ("_data", "a")):
-            assert lanes[key].shape == lanes.storage.shape
-            assert (lanes[key] == lanes[:]["a"]).all()
-        assert lanes["n", "b"].shape == (*lanes.storage.shape, 5)
-        assert lanes["n"].batch_size == lanes.storage.shape
+            assert envs[key].shape == envs.storage.shape
+            assert (envs[key] == envs[:]["a"]).all()
+        assert envs["n", "b"].shape == (*envs.storage.shape, 5)
+        assert envs["n"].batch_size == envs.storage.shape
 
-    def test_what_is_written_to_a_field_or_its_view_is_in_the_buffer(self, lanes):
-        new = torch.randint(9, lanes.storage.shape)
-        lanes["a"] = new
-        lanes["n", "b"][0] = 3
-        assert (lanes[:]["a"] == new).all()
-        assert (lanes[0]["n", "b"] == 3).all()
-        lanes["n"] = TensorDict({"b": torch.ones(*lanes.storage.shape, 5)}, lanes.storage.shape)
-        lanes["a"] = 4
+    def test_what_is_written_to_a_field_or_its_view_is_in_the_buffer(self, envs):
+        new = torch.randint(9, envs.storage.shape)
+        envs["a"] = new
+        envs["n", "b"][0] = 3
+        assert (envs[:]["a"] == new).all()
+        assert (envs[0]["n", "b"] == 3).all()
+        envs["n"] = TensorDict({"b": torch.ones(*envs.storage.shape, 5)}, envs.storage.shape)
+        envs["a"] = 4
 
-        assert (lanes[:]["n", "b"] == 1).all()
-        assert (lanes[:]["a"] == 4).all()
+        assert (envs[:]["n", "b"] == 1).all()
+        assert (envs[:]["a"] == 4).all()
 
     @pytest.mark.parametrize(
         ("key", "value", "problem"),
@@ -314,12 +314,12 @@ class TestFields:
             ("n", TensorDict({"b": torch.zeros(4), "c": torch.zeros(4)}), "expected a TensorDict of these"),
         ],
     )
-    def test_what_does_not_fit_a_field_is_refused_and_nothing_changes(self, lanes, key, value, problem):
-        before = lanes[:].clone()
+    def test_what_does_not_fit_a_field_is_refused_and_nothing_changes(self, envs, key, value, problem):
+        before = envs[:].clone()
         with pytest.raises(InvalidArgumentError, match=problem):
-            lanes[key] = value
+            envs[key] = value
 
-        assert (lanes[:] == before).all()
+        assert (envs[:] == before).all()
 
     def test_fields_of_a_list_are_stacked(self):
         made = TensorDictReplayBuffer()

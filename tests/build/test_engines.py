@@ -37,7 +37,7 @@ class Counting(Report):
 def test_what_is_said_comes_back_whatever_is_printed_and_steps_are_heard_of_before():
     report = Counting()
     with Local(1) as engine:
-        said = engine.begin(answer, {"steps": [3, 4], "name": "ö\n"}, report)()
+        said = engine.submit(answer, {"steps": [3, 4], "name": "ö\n"}, report)()
 
     assert said["task"] == {"steps": [3, 4], "name": "ö\n"}
     assert said["process"] != os.getpid()
@@ -46,7 +46,7 @@ def test_what_is_said_comes_back_whatever_is_printed_and_steps_are_heard_of_befo
 
 def test_an_error_comes_back_whole_and_its_process_goes_on():
     with Local(1) as engine:
-        waits = [engine.begin(answer, task, Report()) for task in ({}, {"problems": ["a", "b"]}, {})]
+        waits = [engine.submit(answer, task, Report()) for task in ({}, {"problems": ["a", "b"]}, {})]
         first = waits[0]()
         with pytest.raises(ConversionError) as raised:
             waits[1]()
@@ -58,15 +58,15 @@ def test_an_error_comes_back_whole_and_its_process_goes_on():
 
 def test_a_process_that_dies_loses_its_part_alone():
     with Local(1) as engine:
-        waits = [engine.begin(answer, task, Report()) for task in ({"exit": 3}, {})]
+        waits = [engine.submit(answer, task, Report()) for task in ({"exit": 3}, {})]
         with pytest.raises(WorkerDiedError, match="ended with 3"):
             waits[0]()
         assert waits[1]()["task"] == {}
 
 
 def test_a_process_is_replaced_after_some_parts():
-    with Local(1, tasks_of_one=2) as engine:
-        waits = [engine.begin(answer, {}, Report()) for _ in range(4)]
+    with Local(1, max_tasks_per_child=2) as engine:
+        waits = [engine.submit(answer, {}, Report()) for _ in range(4)]
         processes = [wait()["process"] for wait in waits]
 
     assert processes[0] == processes[1] != processes[2] == processes[3]
@@ -75,7 +75,7 @@ def test_a_process_is_replaced_after_some_parts():
 def test_what_was_begun_ends_with_the_engine():
     with Local(2) as engine:
         for _ in range(4):
-            engine.begin(answer, {}, Report())
+            engine.submit(answer, {}, Report())
 
     assert [worker._process.poll() is None for worker in engine._workers] == [False] * len(engine._workers)
     assert not [one for one in threading.enumerate() if one.name.startswith("rlds-part")]

@@ -21,7 +21,7 @@ from datasets_rl.fetch.prefetcher import Prefetcher
 from datasets_rl.fetch.parallel import Limiter
 from datasets_rl.build import partial as part
 from datasets_rl.format.npy import file_sha256
-from datasets_rl.build.partial import room_for_parts
+from datasets_rl.build.partial import partials_folder
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.progress import Report
@@ -194,7 +194,7 @@ class Here(contextlib.nullcontext):
         super().__init__(self)
         self._fatal, self._error, self._begun = fatal, error, 0
 
-    def begin(self, make, task, report):
+    def submit(self, make, task, report):
         said = make(task, report)
         self._begun += 1
         return self._fails if self._begun == self._fatal else lambda: said
@@ -243,28 +243,28 @@ def test_what_is_counted_is_every_step_once(get, dies_at, monkeypatch):
 
 
 def test_few_parts_lie_there_and_none_is_left(get, tmp_path, monkeypatch):
-    absorb, there = DatasetWriter.absorb, []
+    append_partial, there = DatasetWriter.append_partial, []
 
     def watched(self, folder, commit):
         there.append(len([*folder.parent.iterdir()]))
-        absorb(self, folder, commit)
+        append_partial(self, folder, commit)
 
     monkeypatch.setattr(DatasetWriter, "absorb", watched)
     get(jobs=3)
 
     assert len(there) > 8
-    assert max(there) <= Local(3).room
+    assert max(there) <= Local(3).max_in_flight
     assert [*tmp_path.rglob("parts")] == []
 
 
 def test_parts_are_found_again_and_those_of_something_else_go(tmp_path):
-    made = room_for_parts(tmp_path / "parts", "one")
+    made = partials_folder(tmp_path / "parts", "one")
     (made / "000000").mkdir()
     (made / ".000001.begun").mkdir()
 
-    assert room_for_parts(tmp_path / "parts", "one") == made
+    assert partials_folder(tmp_path / "parts", "one") == made
     assert [path.name for path in made.iterdir()] == ["000000"]
-    other = room_for_parts(tmp_path / "parts", "two")
+    other = partials_folder(tmp_path / "parts", "two")
     assert [*(tmp_path / "parts").iterdir()] == [other]
     assert [*other.iterdir()] == []
 
@@ -275,9 +275,9 @@ def test_parts_are_not_trusted_after_a_crash_of_the_machine(tmp_path, monkeypatc
     made = []
     for one in ("first", "first", "second"):
         boot.write_text(one)
-        made.append(room_for_parts(tmp_path / "parts", "key"))
+        made.append(partials_folder(tmp_path / "parts", "key"))
     boot.unlink()
-    made += [room_for_parts(tmp_path / "parts", "key") for _ in range(2)]
+    made += [partials_folder(tmp_path / "parts", "key") for _ in range(2)]
 
     assert made[0] == made[1]
     assert len(set(made)) == 4
@@ -397,9 +397,9 @@ def test_a_failure_comes_when_its_turn_is():
 def test_an_end_before_its_time_stops_the_thread():
     began = threading.Event()
 
-    def fetch(_, halt):
+    def fetch(_, cancel):
         began.set()
-        halt.sleep(60)
+        cancel.sleep(60)
         return []
 
     with Prefetcher([[0], [1]], fetch, room=1) as ahead:

@@ -85,7 +85,7 @@ def test_what_is_stored_speaks_for_itself_where_the_catalog_says_something_else(
     manifest = json.loads((stored / "manifest.json").read_text())
     said = {
         "faults": ["a joint was loose"],
-        "licence": "ours",
+        "license": "ours",
         "citation": "us",
         "homepage": "https://us",
         "time_limit": 7,
@@ -94,7 +94,7 @@ def test_what_is_stored_speaks_for_itself_where_the_catalog_says_something_else(
 
     out = rlds("info", "demo/pendulum").out
 
-    assert rlds("info", "demo/pendulum", "--json").json["catalog"]["licence"] not in out
+    assert rlds("info", "demo/pendulum", "--json").json["catalog"]["license"] not in out
     for text in ("a joint was loose", "ours", "https://us", "7 steps", "482.9 kB"):
         assert text in out
 

@@ -42,7 +42,7 @@ PLAN = {
 STORED = {
     "folder", "selection",
     "steps", "episodes", "final_unknown", "bytes", "keys", "statistics", "decisions", "faults", "raw", "metadata",
-    "licence", "citation", "homepage", "score", "time_limit", "converter", "history",
+    "license", "citation", "homepage", "score", "time_limit", "converter", "history",
 }  # fmt: skip
 
 

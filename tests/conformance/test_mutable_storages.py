@@ -391,7 +391,7 @@ def test_lanes_are_axes_of_every_slot(variant, kind):
     storage.set(torch.arange(7) % 4, kind(steps))
     held = steps[[4, 5, 6, 3]]
 
-    assert (storage.slots, storage.lanes, storage.held, len(storage)) == (4, 2, 4, 8)
+    assert (storage.slots, storage.envs, storage.held, len(storage)) == (4, 2, 4, 8)
     assert same(storage.get(slice(None)), kind(held))
     assert same(storage.get(1), kind(held[1]))
     assert same(storage.get((slice(None), 1)), kind(held[:, 1]))
@@ -480,11 +480,11 @@ def test_rows_and_indices_of_each_axis_say_the_same(variant):
     storage = variant(tensors, ndim=2)
     storage.set(range(4), tensors(np.arange(8).reshape(4, 2)))
     rows = torch.tensor([0, 5, 7])
-    slots, lanes = storage.unravel(rows)
+    slots, envs = storage.unravel(rows)
 
-    assert (slots.tolist(), lanes.tolist()) == ([0, 2, 3], [0, 1, 1])
-    assert storage.ravel((slots, lanes)).tolist() == [0, 5, 7]
-    assert storage.ravel(torch.stack([slots, lanes], -1)).tolist() == [0, 5, 7]
+    assert (slots.tolist(), envs.tolist()) == ([0, 2, 3], [0, 1, 1])
+    assert storage.ravel((slots, envs)).tolist() == [0, 5, 7]
+    assert storage.ravel(torch.stack([slots, envs], -1)).tolist() == [0, 5, 7]
 
 
 def test_a_column_is_a_view_of_all_steps(variant):

@@ -146,7 +146,7 @@ def made(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as environment, case.served(tree) as variables:
         settled(environment, home, variables)
         shrunk(environment, case)
-        place = library.place(case.id)
+        place = library.dataset_paths(case.id)
         folder = library.download(case.id, selection=Selection(options=case.options), keep_raw=True)
         contents = library._resolve(
             case.id, place, Settings.from_env(), library.Options(), Selection(options=case.options), aside=place.work
@@ -244,7 +244,7 @@ class Nodes(contextlib.nullcontext):
 
     room = 3
 
-    def begin(self, make, task, report):
+    def submit(self, make, task, report):
         said = json.dumps(make(json.loads(json.dumps(task)), report))
         return lambda: json.loads(said)
 
@@ -296,7 +296,7 @@ def test_it_is_strict_and_all_of_it_is_what_the_generator_made(made):
     wanted = {*made.golden[0].steps, *made.golden[0].states, ("next", "done"), ("episode",)}
     assert {field.key for field in stored.schema} == wanted
     for name in made.golden[0].facts:
-        assert table[name].tolist() == [np.asarray(one.facts[name]).item() for one in made.golden], name
+        assert table[name].tolist() == [np.asarray(one.metadata[name]).item() for one in made.golden], name
     for row, (start, one) in enumerate(zip(table.starts.tolist(), made.golden, strict=True)):
         rows = slice(start, start + len(one))
         for key, values in one.steps.items():
@@ -316,7 +316,7 @@ def of(values, start, stop):
     if isinstance(values, TextStates):
         return TextStates(values.codes[start:stop], values.words)
     if isinstance(values, EncodedImages):
-        return EncodedImages(values.pictures[start:stop])
+        return EncodedImages(values.images[start:stop])
     return values[start:stop]
 
 
@@ -334,7 +334,7 @@ def plain(values):
     """Pictures as numbers, by another decoder than ours."""
     if not isinstance(values, EncodedImages):
         return np.asarray(values)
-    decoded = [np.asarray(Image.open(io.BytesIO(bytes(one)))) for one in values.pictures]
+    decoded = [np.asarray(Image.open(io.BytesIO(bytes(one)))) for one in values.images]
     return np.stack([one if one.ndim == 3 else one[..., None] for one in decoded])
 
 
@@ -358,7 +358,7 @@ def test_the_manifest_says_where_it_came_from(made):
     manifest = made.stored.manifest
 
     assert manifest.id == made.case.id
-    assert manifest.licence
+    assert manifest.license
     assert manifest.citation or manifest.homepage
     assert manifest.raw
     for file in manifest.raw:
@@ -434,7 +434,7 @@ def test_verify_finds_every_fact_of_an_episode_that_was_changed_with_its_digest(
 def test_verify_finds_a_final_state_that_was_changed_with_its_digest(made):
     """One that is known is compared with the raw files, and one that is unknown is zeros."""
     folder = made.stored.folder
-    fields = [field for field in made.stored.schema if field.carried and not field.wide]
+    fields = [field for field in made.stored.schema if field.shared and not field.wide]
     if not fields:
         pytest.skip("no field is carried in the record")
     before = {name: (folder / name).read_bytes() for name in ("final.npy", "manifest.json")}
@@ -494,7 +494,7 @@ def changeable(made):
         if not (field.name in known or field.text or field.encoded or field.name in made.case.lossy)
     ]
     fields = fields or [field for field in made.stored.schema if field.key == ("action",)]
-    return min(fields, key=lambda field: (field.key[0] != "action", field.carried))
+    return min(fields, key=lambda field: (field.key[0] != "action", field.shared))
 
 
 def test_only_the_fields_that_are_named_are_stored(made, home):

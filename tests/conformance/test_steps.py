@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw.images import encoded
 
-from datasets_rl.format import pictures as pictures_module
+from datasets_rl.format import images as pictures_module
 from datasets_rl.format.images import EncodedColumn
 from datasets_rl.preprocessing.functions import joined
 from datasets_rl.preprocessing.naming import make
@@ -133,8 +133,8 @@ def block_of(shapes, seed=0):
             return draw.integers(0, 2, (rows, *shape)).astype(dtype)
         return draw.random((rows, *shape)).astype(dtype) * (1 if shape == (1, 4, 4) else 2) - (shape != (1, 4, 4))
 
-    finals = {key: values(len(shapes), *one) for key, one in STATES.items()}
-    for array in finals.values():
+    final_states = {key: values(len(shapes), *one) for key, one in STATES.items()}
+    for array in final_states.values():
         array[~known] = 0
     return EpisodeBatch(
         lengths=steps,
@@ -145,36 +145,36 @@ def block_of(shapes, seed=0):
             ("next", "truncated"): ends & ~terminated,
         },
         states={key: values(count, *one) for key, one in STATES.items()},
-        finals=finals,
-        known=known,
-        facts={"source": np.arange(len(shapes)) * 3},
-        words={("text",): ("open", "close")},
+        final_states=final_states,
+        final_known=known,
+        metadata={"source": np.arange(len(shapes)) * 3},
+        vocabulary={("text",): ("open", "close")},
     )
 
 
 def still_encoded(block):
     """Return the same episodes with their pictures as PNG."""
 
-    def pictures(values, known):
+    def images(values, known):
         held = [encoded(one) if is_known else b"" for one, is_known in zip(values, known, strict=True)]
         return EncodedColumn(held, values.shape[1:], Path("pictures"))
 
-    rows = pictures(block.states[PIXELS], [True] * block.count)
-    ends = pictures(block.finals[PIXELS], block.known)
-    return replace(block, states={**block.states, PIXELS: rows}, finals={**block.finals, PIXELS: ends})
+    rows = images(block.states[PIXELS], [True] * block.count)
+    ends = images(block.final_states[PIXELS], block.final_known)
+    return replace(block, states={**block.states, PIXELS: rows}, final_states={**block.final_states, PIXELS: ends})
 
 
 def looked_at(block):
     """Return the same episodes with all pictures decoded."""
-    kinds = ("steps", "states", "finals")
+    kinds = ("steps", "states", "final_states")
     return replace(
         block, **{kind: {key: np.asarray(one) for key, one in getattr(block, kind).items()} for kind in kinds}
     )
 
 
-def learned(name, arguments, *blocks):
+def fitted(name, arguments, *blocks):
     recipe = Recipe([make(name, (), arguments)])
-    recipe.learn(lambda: iter(blocks))
+    recipe.fit(lambda: iter(blocks))
     return recipe
 
 
@@ -182,23 +182,23 @@ def same(left, right):
     """Say whether episodes are equal to the last bit."""
     if left is None or right is None:
         return left is right
-    kinds = ("steps", "states", "finals", "facts")
+    kinds = ("steps", "states", "final_states", "metadata")
     if any(getattr(left, kind).keys() != getattr(right, kind).keys() for kind in kinds):
         return False
     pairs = [(getattr(left, kind)[key], getattr(right, kind)[key]) for kind in kinds for key in getattr(left, kind)]
-    pairs += [(left.lengths, right.lengths), (left.known, right.known), (left.numbers, right.numbers)]
+    pairs += [(left.lengths, right.lengths), (left.final_known, right.final_known), (left.numbers, right.numbers)]
     return all(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)
 
 
 @EACH
 def test_encoded_pictures_come_out_as_their_pixels_would_and_stay_encoded_where_they_are_the_same(name, arguments):
     block = block_of([(3, True, True), (1, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2)
-    wanted = learned(name, arguments, block)(block)
-    recipe = learned(name, arguments, still_encoded(block))
+    wanted = fitted(name, arguments, block)(block)
+    recipe = fitted(name, arguments, still_encoded(block))
     came = recipe(still_encoded(block))
 
     assert same(looked_at(came), wanted)
-    given = {picture.tobytes() for picture in (*block.states[PIXELS], *block.finals[PIXELS])}
+    given = {image.tobytes() for image in (*block.states[PIXELS], *block.final_states[PIXELS])}
     for key, values in {**wanted.steps, **wanted.states}.items():
         unchanged = (
             values.shape[1:] == (6, 8, 3) and values.dtype == "u1" and {one.tobytes() for one in values} <= given
@@ -206,7 +206,7 @@ def test_encoded_pictures_come_out_as_their_pixels_would_and_stay_encoded_where_
         held = came.steps.get(key, came.states.get(key))
         assert isinstance(held, EncodedColumn) == unchanged
         if key in came.states:
-            assert isinstance(came.finals[key], EncodedColumn) == unchanged
+            assert isinstance(came.final_states[key], EncodedColumn) == unchanged
 
 
 @EACH
@@ -214,7 +214,7 @@ def test_pictures_that_a_step_has_no_use_for_are_not_decoded(name, arguments, mo
     if name in LOOK or "pixels" in arguments.get("keys", ()):
         return
     block = still_encoded(block_of([(3, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2))
-    recipe = learned(name, arguments, block)
+    recipe = fitted(name, arguments, block)
     monkeypatch.setattr(pictures_module, "_decoded", lambda *_: pytest.fail("it was decoded"))
     recipe(block)
 
@@ -224,7 +224,7 @@ def test_the_suite_covers_every_step_and_every_transform():
 
 
 def test_every_step_has_a_purpose_of_one_line():
-    assert all(0 < len(kind.purpose) < 80 and "\n" not in kind.purpose for kind in known().values())
+    assert all(0 < len(kind.summary) < 80 and "\n" not in kind.summary for kind in known().values())
 
 
 @EACH
@@ -233,7 +233,7 @@ def test_every_step_has_a_purpose_of_one_line():
 def test_what_comes_out_does_not_depend_on_where_blocks_are_cut(name, arguments, shapes, cut):
     whole = block_of(shapes)
     spread = block_of([*shapes, (2, True, True), (3, True, False)], seed=1)
-    recipe = learned(name, arguments, whole, spread)
+    recipe = fitted(name, arguments, whole, spread)
     numbers = np.arange(len(whole))
     parts = [whole.pick(one) for one in (numbers < cut, numbers >= cut) if one.any()]
     came = [one for one in map(recipe, [whole, *parts]) if one is not None]
@@ -249,7 +249,7 @@ def test_what_comes_out_does_not_depend_on_where_blocks_are_cut(name, arguments,
 @given(shapes=lengths)
 def test_what_comes_out_is_strict_and_given_arrays_stay(name, arguments, shapes):
     block, twin = block_of(shapes), block_of(shapes)
-    came = learned(name, arguments, block, block_of([(2, True, True), (3, True, False)], seed=1))(block)
+    came = fitted(name, arguments, block, block_of([(2, True, True), (3, True, False)], seed=1))(block)
 
     assert same(block, twin)
     if came is None:
@@ -262,30 +262,30 @@ def test_what_comes_out_is_strict_and_given_arrays_stay(name, arguments, shapes)
     assert came.steps["next", "reward"].dtype.kind == "f"
     assert came.steps["next", "reward"].shape == (came.count, 1)
     assert all(len(values) == came.count for values in (*came.steps.values(), *came.states.values()))
-    assert came.states.keys() == came.finals.keys()
-    for key, final in came.finals.items():
+    assert came.states.keys() == came.final_states.keys()
+    for key, final in came.final_states.items():
         assert final.shape[1:] == came.states[key].shape[1:]
         assert final.dtype == came.states[key].dtype
-        assert not final[~came.known].any()
-    assert set(came.words) <= {*came.steps, *came.states}
-    unknown = set(block.numbers[~block.known].tolist())
-    cut = came.numbers[~came.known].tolist()
+        assert not final[~came.final_known].any()
+    assert set(came.vocabulary) <= {*came.steps, *came.states}
+    unknown = set(block.numbers[~block.final_known].tolist())
+    cut = came.numbers[~came.final_known].tolist()
     assert set(cut) <= unknown
     if name not in {"drop_unknown_final", "keep_steps"}:
-        assert came.known.tolist() == [bool(block.known[number]) for number in came.numbers]
+        assert came.final_known.tolist() == [bool(block.final_known[number]) for number in came.numbers]
 
 
 @EACH
 def test_a_step_does_something(name, arguments):
     block = block_of([(3, True, True), (1, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2)
 
-    assert not same(block, learned(name, arguments, block)(block))
+    assert not same(block, fitted(name, arguments, block)(block))
 
 
 @EACH
 def test_states_are_stored_once_where_the_step_commutes_with_time(name, arguments):
     block = block_of([(3, True, True), (4, False, False), (2, True, False), (5, True, True)], seed=2)
-    came = learned(name, arguments, block)(block)
+    came = fitted(name, arguments, block)(block)
     assert came is not None
 
     twice = [key for key in came.steps if ("next", *key) in came.steps]
@@ -301,16 +301,16 @@ def test_a_step_reads_back_from_what_the_manifest_says_of_it(name, arguments):
     assert again.to_json() == step.to_json()
     block = block_of([(3, True, True), (4, False, False), (2, True, False)])
     one, two = Recipe([step]), Recipe([again])
-    one.learn(lambda: [block])
-    two.learn(lambda: [block])
+    one.fit(lambda: [block])
+    two.fit(lambda: [block])
     assert same(one(block), two(block))
 
 
 @EACH
 def test_a_step_travels_with_what_it_learned(name, arguments):
     block = block_of([(3, True, True), (4, False, False), (2, True, False)])
-    recipe = learned(name, arguments, block)
+    recipe = fitted(name, arguments, block)
     sent = cloudpickle.loads(cloudpickle.dumps(recipe))
 
     assert same(sent(block), recipe(block))
-    assert [*sent.learned] == [*recipe.learned]
+    assert [*sent.fitted] == [*recipe.fitted]

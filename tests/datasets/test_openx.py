@@ -70,7 +70,9 @@ def same(dataset, trajectory, number):
     for key, values in {**wanted.steps, **wanted.states}.items():
         got = trajectory[key].numpy()
         if isinstance(values, TextStates):
-            assert [dataset.texts(key)[code] for code in got] == [values.words[code] for code in values.codes[:steps]]
+            assert [dataset.texts(key)[code] for code in got] == [
+                values.vocabulary[code] for code in values.codes[:steps]
+            ]
             continue
         assert np.abs(got.astype(float) - values[:steps]).max() <= 2 * (key[-1] == "image"), key
         if key in wanted.states and len(values) > steps:

@@ -120,9 +120,9 @@ def test_real_rollouts_with_every_option(tmp_path):
         return D4RLExperienceReplay("hopper-medium-v2", root=tmp_path / "d4rl", download=False, **options)
 
     whole = opened()
-    finals = np.array([states[-1] for states in run.states], np.float32)
+    final_states = np.array([states[-1] for states in run.states], np.float32)
     ends = whole.episodes.stops - 1
-    assert np.array_equal(whole["next", "observation"].numpy()[ends], finals)
+    assert np.array_equal(whole["next", "observation"].numpy()[ends], final_states)
     assert whole["next", "terminated"].numpy()[ends, 0].tolist() == list(run.terminated)
     not_done = opened(use_truncated_as_done=False)
     assert not_done["next", "done"].numpy()[ends, 0].tolist() == list(run.terminated)

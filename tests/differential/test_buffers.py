@@ -98,9 +98,9 @@ class TestRandomness:
             following = torch.rand(1).item()
             return sorted(rb.sample()["obs"].tolist()), following
 
-        (mine, ahead), (other, behind) = both(program)
+        (mine, ahead), (other, stop) = both(program)
         assert mine == other == list(range(20))
-        assert ahead != behind
+        assert ahead != stop
 
     @pytest.mark.parametrize(("drop_last", "sizes"), [(False, [6, 6, 1]), (True, [6, 6])])
     def test_epochs_end_alike(self, library, drop_last, sizes):

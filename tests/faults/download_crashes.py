@@ -41,7 +41,7 @@ for name in task.get("imports", []):
     importlib.import_module(name)
 plain = {"RLDS_HOME": str(root.parent), "RLDS_NO_PROGRESS": "1", "RLDS_JOBS": str(task.get("jobs", 1))}
 settings = Settings.from_env({**os.environ, **plain})
-spot = library.place(task["id"], root=root, settings=settings)
+spot = library.dataset_paths(task["id"], root=root, settings=settings)
 
 
 below = inside(root)

@@ -48,9 +48,9 @@ RECIPE = Recipe(
 class Here(contextlib.nullcontext):
     """Makes parts in this process, where its changes of the disk are counted."""
 
-    room = 1
+    max_in_flight = 1
 
-    def begin(self, make, task, report):
+    def submit(self, make, task, report):
         return functools.partial(make, task, report)
 
 

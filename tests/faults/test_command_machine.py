@@ -56,12 +56,12 @@ class Commands(RuleBasedStateMachine):
 
     def found(self):
         """Return what is on the disk, in the terms of the model."""
-        spot = store.place(ID, root=self.home / "demo")
+        spot = store.dataset_paths(ID, root=self.home / "demo")
         folders = [*(one.folder for one in store.versions(spot)), *([spot.folder] if spot.exists else [])]
         chain = [round(self.sum_of(folder) / self.unit, 3) for folder in folders]
         derived = {
             one.name.partition("@")[2]: round(self.sum_of(one.folder) / self.unit, 3)
-            for one in store.derived_places(spot)
+            for one in store.derived_paths(spot)
         }
         return chain, derived
 

@@ -55,7 +55,7 @@ def download(rlds, monkeypatch):
         from datasets_rl import sources
 
         source = sources.source("d4rl")
-        path = source.entry(name).facts["path"]
+        path = source.entry(name).params["path"]
         with serve({f"/{path}": behaviour}) as server:
             monkeypatch.setitem(source.catalog, "base_urls", [f"{server.url}/"])
             code, out, err = rlds("download", f"d4rl/{name}", *words)

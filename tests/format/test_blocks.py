@@ -23,8 +23,8 @@ from datasets_rl.ted.stats import Moments
 
 F4, U1, I4 = np.dtype("f4"), np.dtype("u1"), np.dtype("i4")
 WORD = Column(("word",), I4, (), text=True)
-FRAME = Column(("frame",), U1, (40, 40, 3), carried=True)
-PICTURE = Column(("picture",), U1, (16, 16, 3), carried=True, encoded=True)
+FRAME = Column(("frame",), U1, (40, 40, 3), shared=True)
+PICTURE = Column(("picture",), U1, (16, 16, 3), shared=True, encoded=True)
 WORDS = ("lift", "", "push", "ö")
 
 
@@ -40,7 +40,7 @@ def episode(number, steps, known, *, more=(WORD, FRAME)):
             ("next", "truncated"): last & (not number % 2),
         },
         {("observation",): dice.normal(size=(steps + known, 3)).astype(F4)},
-        facts={"source": np.int64(number), "seed": np.uint64(2**63 + number)},
+        metadata={"source": np.int64(number), "seed": np.uint64(2**63 + number)},
     )
     steps_more, states_more = {}, {}
     if WORD in more:
@@ -48,8 +48,8 @@ def episode(number, steps, known, *, more=(WORD, FRAME)):
     if FRAME in more:
         states_more[FRAME.key] = dice.integers(0, 256, (steps + known, 40, 40, 3), U1)
     if PICTURE in more:
-        pictures = [encoded(scene(16, 16, seed=int(one))) for one in dice.integers(0, 99, steps + known)]
-        states_more[PICTURE.key] = EncodedImages(pictures)
+        images = [encoded(scene(16, 16, seed=int(one))) for one in dice.integers(0, 99, steps + known)]
+        states_more[PICTURE.key] = EncodedImages(images)
     return replace(whole, steps=whole.steps | steps_more, states=whole.states | states_more)
 
 
@@ -61,7 +61,7 @@ def back_to_back(episodes):
 
     def values(column):
         if isinstance(column, TextStates):
-            return np.array([numbers[column.words[code]] for code in column.codes], I4)
+            return np.array([numbers[column.vocabulary[code]] for code in column.codes], I4)
         return column
 
     keys = episodes[0].states
@@ -76,7 +76,7 @@ def back_to_back(episodes):
             for key in keys
         },
         known,
-        {name: np.array([one.facts[name] for one in episodes]) for name in episodes[0].facts},
+        {name: np.array([one.metadata[name] for one in episodes]) for name in episodes[0].metadata},
         {WORD.key: WORDS},
     )
 
@@ -129,7 +129,7 @@ def test_blocks_and_parts_are_written_as_pieces_are(shapes, cuts, capacity, tmp_
                 other.append(one)
             commit = other.commit()
             other.discard()
-            to.absorb(folder, commit)
+            to.append_partial(folder, commit)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "_BLOCK_STEPS", capacity)
@@ -162,12 +162,12 @@ def test_parts_of_pictures_and_of_episodes_that_go_on_are_joined(tmp_path):
     def cut(one, start, stop):
         last = stop == len(one)
         states = {
-            key: EncodedImages(values.pictures[start : None if last else stop])
+            key: EncodedImages(values.images[start : None if last else stop])
             if isinstance(values, EncodedImages)
             else values[start : None if last else stop]
             for key, values in one.states.items()
         }
-        return Episode({key: values[start:stop] for key, values in one.steps.items()}, states, not last, one.facts)
+        return Episode({key: values[start:stop] for key, values in one.steps.items()}, states, not last, one.metadata)
 
     def pieces(to):
         to.append(first)
@@ -184,7 +184,7 @@ def test_parts_of_pictures_and_of_episodes_that_go_on_are_joined(tmp_path):
                 other.append(one)
             commit = other.commit()
             other.discard()
-            to.absorb(folder, commit)
+            to.append_partial(folder, commit)
 
     same(written(tmp_path / "parts", parts, of), written(tmp_path / "pieces", pieces, of))
 
@@ -200,7 +200,7 @@ def test_a_part_that_was_cut_is_refused(tmp_path):
         file.truncate(300)
 
     with pytest.raises(IntegrityError, match="it does not hold 9 rows"):
-        written(tmp_path / "whole", lambda to: to.absorb(folder, commit), columns())
+        written(tmp_path / "whole", lambda to: to.append_partial(folder, commit), columns())
 
 
 @pytest.mark.parametrize(
@@ -209,8 +209,8 @@ def test_a_part_that_was_cut_is_refused(tmp_path):
         ({"lengths": np.array([3, 0])}, "one without a step"),
         ({"steps": {("action",): np.zeros((5, 2), F4)}}, "steps has next.reward as nothing; expected float32"),
         (
-            {"finals": {("observation",): np.zeros((1, 3), F4)}},
-            r"finals has observation as float32 \[1, 3\]; expected float32 \[2, 3\]",
+            {"final_states": {("observation",): np.zeros((1, 3), F4)}},
+            r"final_states has observation as float32 \[1, 3\]; expected float32 \[2, 3\]",
         ),
         ({"states": {("observation",): np.zeros((5, 3))}}, "states has observation as float64"),
     ],
@@ -219,7 +219,7 @@ def test_a_part_that_was_cut_is_refused(tmp_path):
 def test_blocks_that_do_not_fit_are_refused(tmp_path, changes, problem):
     good = back_to_back([episode(0, 3, True, more=()), episode(1, 2, False, more=())])
     with pytest.raises(ConversionError, match=problem):
-        written(tmp_path / "toy", lambda to: to.extend(replace(good, words={}, **changes)), columns())
+        written(tmp_path / "toy", lambda to: to.extend(replace(good, vocabulary={}, **changes)), columns())
 
 
 def test_episodes_of_a_block_are_what_was_put_into_it():
@@ -228,17 +228,17 @@ def test_episodes_of_a_block_are_what_was_put_into_it():
 
     for one, other in zip(block, given_ones, strict=True):
         assert one.final_known == other.final_known
-        assert one.facts == other.facts
+        assert one.metadata == other.metadata
         for key, values in other.states.items():
             assert np.array_equal(one.states[key], values)
-        assert [one.steps[WORD.key].words[code] for code in one.steps[WORD.key].codes] == [
-            other.steps[WORD.key].words[code] for code in other.steps[WORD.key].codes
+        assert [one.steps[WORD.key].vocabulary[code] for code in one.steps[WORD.key].codes] == [
+            other.steps[WORD.key].vocabulary[code] for code in other.steps[WORD.key].codes
         ]
     two = block.pick(np.array([2, 0]))
     assert two.lengths.tolist() == [4, 3]
     assert np.array_equal(two.states[("observation",)][:4], given_ones[2].states[("observation",)])
     assert np.array_equal(two.following(("observation",))[4:7], given_ones[0].states[("observation",)][1:])
-    assert not two.following(("observation",))[3].any() or not two.known[0]
+    assert not two.following(("observation",))[3].any() or not two.final_known[0]
 
 
 def test_moments_of_parts_are_those_of_the_whole():

@@ -25,7 +25,7 @@ FILES = ["rows.npy", "final.npy", "episodes.npy", "pixels.npy", "final.pixels.np
 def made(tmp_path_factory):
     """A dataset with narrow and wide fields, carried ones among them."""
     folder = tmp_path_factory.mktemp("made")
-    pixels = Column(("pixels",), np.dtype("u1"), (WIDE_BYTES,), carried=True)
+    pixels = Column(("pixels",), np.dtype("u1"), (WIDE_BYTES,), shared=True)
     trajectories = [trajectory(3), trajectory(2, seed=1)]
     for number, one in enumerate(trajectories):
         shown = np.full((len(one) + 1, WIDE_BYTES), number + 1, np.uint8)
@@ -57,7 +57,7 @@ def test_the_bytes_are_those_worked_out_by_hand(tmp_path):
     writer = DatasetWriter(
         tmp_path,
         [
-            Column(("observation",), np.dtype("<f4"), (1,), carried=True),
+            Column(("observation",), np.dtype("<f4"), (1,), shared=True),
             Column(("action",), np.dtype("<i2"), ()),
             Column(("next", "reward"), np.dtype("<f4"), (1,)),
             Column(("next", "terminated"), np.dtype("?"), (1,)),

@@ -27,7 +27,7 @@ SHAPE = (24, 32, 3)
 U1 = np.dtype(np.uint8)
 CAMERA, WRIST = ("observation", "camera"), ("wrist",)
 COLUMNS = [
-    Column(CAMERA, U1, SHAPE, carried=True, encoded=True),
+    Column(CAMERA, U1, SHAPE, shared=True, encoded=True),
     Column(WRIST, U1, (16, 16, 1), encoded=True),
     *[one for one in columns() if one.key != ("observation",)],
 ]
@@ -58,10 +58,10 @@ def cut(whole, *at):
     for start, stop in pairwise(bounds):
         last = stop == len(whole)
         steps = {
-            key: EncodedImages(one.pictures[start:stop]) if isinstance(one, EncodedImages) else one[start:stop]
+            key: EncodedImages(one.images[start:stop]) if isinstance(one, EncodedImages) else one[start:stop]
             for key, one in whole.steps.items()
         }
-        states = {key: EncodedImages(one.pictures[start : None if last else stop]) for key, one in whole.states.items()}
+        states = {key: EncodedImages(one.images[start : None if last else stop]) for key, one in whole.states.items()}
         yield Episode(steps, states, continues=not last)
 
 
@@ -87,13 +87,13 @@ def stored(whole, tmp_path_factory):
 @pytest.fixture(scope="module")
 def pixels(whole):
     """What pillow makes of the pictures: at t, at t + 1 (zeros where not known), and those of the other camera."""
-    now = [decoded(one) for each in whole for one in each.states[CAMERA].pictures[: len(each)]]
+    now = [decoded(one) for each in whole for one in each.states[CAMERA].images[: len(each)]]
     following = [
-        decoded(each.states[CAMERA].pictures[step + 1]) if step + 1 < len(each.states[CAMERA]) else np.zeros(SHAPE, U1)
+        decoded(each.states[CAMERA].images[step + 1]) if step + 1 < len(each.states[CAMERA]) else np.zeros(SHAPE, U1)
         for each in whole
         for step in range(len(each))
     ]
-    wrist = [decoded(one)[..., None] for each in whole for one in each.steps[WRIST].pictures]
+    wrist = [decoded(one)[..., None] for each in whole for one in each.steps[WRIST].images]
     return {CAMERA: np.stack(now), ("next", *CAMERA): np.stack(following), WRIST: np.stack(wrist)}
 
 
@@ -144,7 +144,7 @@ def test_the_files_open_without_this_package(stored, whole):
     ends = np.load(stored.folder / "observation.camera.ends.npy")
 
     second = data[ends[0] : ends[1]].tobytes()
-    assert second == whole[0].states[CAMERA].pictures[1]
+    assert second == whole[0].states[CAMERA].images[1]
     assert len(ends) == len(stored)
     assert Schema.from_json(stored.schema.to_json()) == stored.schema
     assert not check_files(stored.folder, Report())
@@ -181,12 +181,12 @@ def test_a_writer_that_died_goes_on_with_the_same_bytes(whole, stored, tmp_path)
     ],
     ids=["narrow", "alpha", "page", "empty", "few"],
 )
-def test_pictures_that_do_not_fit_are_refused_before_they_are_stored(tmp_path, pictures, problem):
+def test_pictures_that_do_not_fit_are_refused_before_they_are_stored(tmp_path, images, problem):
     writer = DatasetWriter(tmp_path, COLUMNS, what="toy/data")
     good = episode(0, 4, known=True)
     try:
         with pytest.raises(ConversionError, match=problem):
-            writer.append(Episode(good.steps, {CAMERA: EncodedImages(pictures)}))
+            writer.append(Episode(good.steps, {CAMERA: EncodedImages(images)}))
         with pytest.raises(ConversionError, match="camera holds ndarray; expected encoded pictures"):
             writer.append(Episode(good.steps, {CAMERA: np.zeros((5, *SHAPE), U1)}))
         with pytest.raises(ConversionError, match="action holds EncodedImages; expected float32"):

@@ -28,7 +28,7 @@ RAW = (
 def intact(tmp_path_factory):
     """A dataset of two episodes."""
     folder = tmp_path_factory.mktemp("intact") / "toy"
-    write_dataset(folder, [trajectory(3), trajectory(2, seed=1, known=False)], faults=("the reward is late",))
+    write_dataset(folder, [trajectory(3), trajectory(2, seed=1, known=False)], known_issues=("the reward is late",))
     return folder
 
 

@@ -62,10 +62,10 @@ def test_raw_files_and_every_fact_survive(folder):
             {"path": "a.hdf5", "bytes": 7, "sha256": "ab", "url": "https://a/b", "checked": "catalog", "etag": None}
         ],
         "decisions": [{"rule": "same-row", "text": "as it is", "count": 5}],
-        "faults": ["the reward is late"],
+        "known_issues": ["the reward is late"],
         "metadata": {"algorithm": "SAC"},
         "time_limit": 1000,
-        "licence": "CC BY 4.0",
+        "license": "CC BY 4.0",
     }
     reseal(folder, document)
     manifest = Manifest.read(folder)
@@ -102,9 +102,9 @@ def test_raw_files_and_every_fact_survive(folder):
         (("score",), {"low": "0", "high": 1.0, "origin": "me"}),
         (("score",), {"low": 0.0, "high": True, "origin": "me"}),
         (("score",), {"low": 0.0, "high": 1.0}),
-        (("faults",), 5),
-        (("faults",), [5]),
-        (("faults",), "text"),
+        (("known_issues",), 5),
+        (("known_issues",), [5]),
+        (("known_issues",), "text"),
         (("statistics",), []),
         (("specs",), None),
         (("metadata",), "x"),
@@ -159,9 +159,9 @@ def test_raw_files_and_every_fact_survive(folder):
         (("schema", 0, "dtype"), "(99999999,)f4"),
         (("schema", 0, "dtype"), "f4,f4"),
         (("schema", 0, "dtype"), ["<f4"]),
-        (("schema", 0, "read_as"), "|O"),
-        (("schema", 0, "read_as"), "<f8"),
-        (("schema", 0, "read_as"), 5),
+        (("schema", 0, "memory_dtype"), "|O"),
+        (("schema", 0, "memory_dtype"), "<f8"),
+        (("schema", 0, "memory_dtype"), 5),
         (("schema", 0, "shape"), "3"),
         (("schema", 0, "shape"), [-3]),
         (("schema", 0, "shape"), [0]),
@@ -176,7 +176,7 @@ def test_raw_files_and_every_fact_survive(folder):
         (("schema", 0, "offset"), 2**62),
         (("schema", 0, "offset"), 10**40),
         (("schema", 0, "offset"), "0"),
-        (("schema", 0, "carried"), 1),
+        (("schema", 0, "shared"), 1),
         (("schema", 0, "file"), "../rows.npy"),
         (("schema", 0, "file"), "/etc/passwd"),
         (("schema", 0, "file"), "final.npy"),
@@ -219,21 +219,21 @@ def test_a_field_that_ted_needs_is_missed(folder, name):
 def test_all_faults_are_named_at_once(folder):
     """A manifest with five faults should cost one run, not five."""
     document = document_of(folder)
-    document |= {"steps": -1, "episodes": "two", "faults": [1], "statistics": None}
+    document |= {"steps": -1, "episodes": "two", "known_issues": [1], "statistics": None}
     document["files"][0]["path"] = "../x"
     document["schema"][0] |= {"dtype": "|O", "shape": [-1]}
     put(folder, document)
 
     with pytest.raises(ManifestError) as caught:
         StoredDataset(folder)
-    for part in ("steps is -1", "episodes is 'two'", "faults is", "statistics is", "../x", ".dtype is"):
+    for part in ("steps is -1", "episodes is 'two'", "known_issues is", "statistics is", "../x", ".dtype is"):
         assert any(part in problem for problem in caught.value.problems), part
 
 
 def test_a_later_format_version_says_to_upgrade(folder):
-    put(folder, at(document_of(folder), "format_version", value=2))
+    put(folder, at(document_of(folder), "format_version", value=3))
 
-    with pytest.raises(ManifestError, match="format_version is 2") as caught:
+    with pytest.raises(ManifestError, match="format_version is 3") as caught:
         StoredDataset(folder)
     assert caught.value.hint == "upgrade datasets-rl"
 

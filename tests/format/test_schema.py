@@ -21,8 +21,8 @@ def test_carried_fields_come_first_and_then_the_largest_items():
             Column(("flag",), BOOL, (1,)),
             Column(("action",), F4, (3,)),
             Column(("time",), F8, ()),
-            Column(("observation",), F4, (3,), carried=True),
-            Column(("info", "id"), I1, (), carried=True),
+            Column(("observation",), F4, (3,), shared=True),
+            Column(("info", "id"), I1, (), shared=True),
         ]
     )
     #  observation 0-12, info.id 12, gap to 16, time 16-24, action 24-36, flag 36, padded to 40
@@ -47,7 +47,7 @@ def test_fields_keep_the_order_in_which_they_were_listed():
 
 @pytest.mark.parametrize(("size", "wide"), [(WIDE_BYTES - 1, False), (WIDE_BYTES, True)])
 def test_a_field_gets_a_file_of_its_own_from_the_bound_on(size, wide):
-    schema = Schema.layout([Column(("pixels",), np.dtype("u1"), (size,), carried=True), Column(("action",), F4, (1,))])
+    schema = Schema.layout([Column(("pixels",), np.dtype("u1"), (size,), shared=True), Column(("action",), F4, (1,))])
 
     assert schema["pixels",].wide is wide
     assert schema["pixels",].file == ("pixels.npy" if wide else "rows.npy")
@@ -57,8 +57,8 @@ def test_a_field_gets_a_file_of_its_own_from_the_bound_on(size, wide):
 def test_a_schema_survives_json():
     schema = Schema.layout(
         [
-            Column(("observation", "a"), F4, (2, 3), carried=True),
-            Column(("episode",), np.dtype("i4"), (), read_as=np.dtype("i8")),
+            Column(("observation", "a"), F4, (2, 3), shared=True),
+            Column(("episode",), np.dtype("i4"), (), memory_dtype=np.dtype("i8")),
             Column(("pixels",), np.dtype("u1"), (64, 64)),
         ]
     )
@@ -83,13 +83,13 @@ def test_a_schema_survives_json():
         ([Field(("a/b",), F4, ())], "name"),
         ([Field(("..",), F4, ())], "name"),
         ([Field(("",), F4, ())], "name"),
-        ([Field(("next", "x"), F4, (), carried=True)], "carried"),
+        ([Field(("next", "x"), F4, (), shared=True)], "shared"),
         ([Field(("a",), F4, ()), Field(("a", "b"), F4, (), offset=4)], "other fields"),
-        ([Field(("a",), F4, (), carried=True), Field(("next", "a"), F4, (), offset=4)], "carried one"),
+        ([Field(("a",), F4, (), shared=True), Field(("next", "a"), F4, (), offset=4)], "shared one"),
         ([Field(("done",), BOOL, (1,))], "format uses"),
         ([Field(("final", "x"), F4, ())], "format uses"),
-        ([Field(("a",), F4, (), carried=True, read_as=F8)], "read as"),
-        ([Field(("a",), F4, (600,), read_as=F8, file="a.npy")], "read as"),
+        ([Field(("a",), F4, (), shared=True, memory_dtype=F8)], "read as"),
+        ([Field(("a",), F4, (600,), memory_dtype=F8, file="a.npy")], "read as"),
     ],
 )
 def test_fields_that_contradict_each_other_or_the_format_are_refused(fields, problem):

@@ -125,8 +125,8 @@ def test_an_episode_that_goes_on_has_an_end(write, monkeypatch, steps_of_a_block
 def test_an_observation_is_known_as_a_whole_or_not_at_all(write):
     """Otherwise half of the observation after the last action would be zeros that nobody counts."""
     of = [
-        Column(("observation", "a"), F4, (1,), carried=True),
-        Column(("observation", "b"), F4, (1,), carried=True),
+        Column(("observation", "a"), F4, (1,), shared=True),
+        Column(("observation", "b"), F4, (1,), shared=True),
         *columns()[2:],
     ]
     states = {("observation", "a"): np.ones((3, 1), F4), ("observation", "b"): np.ones((2, 1), F4)}
@@ -222,7 +222,7 @@ def test_states_that_come_late_stand_where_their_row_is(tmp_path):
     frames = np.random.default_rng(0).integers(1, 255, (5, 80, 80), np.uint8)
     seen = frames.copy()
     seen[[0, 3]] = 0
-    wide = [Column(("observation",), np.dtype("u1"), (80, 80), carried=True)]
+    wide = [Column(("observation",), np.dtype("u1"), (80, 80), shared=True)]
     wide += [Column(("next", name), F4 if name == "reward" else BOOL, (1,)) for name in ("reward", *FLAGS)]
     steps = {("next", "reward"): np.zeros((5, 1), F4), ("next", "terminated"): flags(0, 0, 0, 0, 1)}
     made = DatasetWriter(tmp_path, wide, what="toy/data", steps=5)

@@ -30,7 +30,7 @@ def downloaded(request, tmp_path_factory):
     info = [sys.executable, "-m", "datasets_rl.cli", "--root", str(root.parent)]
     from datasets_rl import sources
 
-    path = sources.find(f"d4rl/{request.param}").facts["path"]
+    path = sources.find(f"d4rl/{request.param}").params["path"]
     with serve({f"/{path}": File(folder / "raw.hdf5")}) as server:
         words = ["download", f"d4rl/{request.param}", "--mirror", server.url, "--no-hash-check", "--keep-raw", "--json"]
         done = subprocess.run([*info, *words], capture_output=True, text=True, check=False, env=clean_environment())

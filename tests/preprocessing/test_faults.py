@@ -18,10 +18,10 @@ from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl import disk
 from datasets_rl.build.engines.local import Local
-from datasets_rl.build.partial import remove_part
+from datasets_rl.build.partial import remove_partial
 from datasets_rl.errors import InvalidArgumentError, LockedError, PreprocessError
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.preprocessing import Function, Recipe, preprocess, probe, run
+from datasets_rl.preprocessing import Function, Recipe, dry_run, preprocess, run
 from datasets_rl.settings import Settings
 
 FULL = """
@@ -165,7 +165,7 @@ def test_a_function_that_gives_later_episodes_another_dtype_is_told_and_nothing_
     def odd(batch):
         return batch.set("action", batch["action"].double() if (batch["episode"] == 9).any() else batch["action"])
 
-    monkeypatch.setattr(probe, "_BYTES", 1)
+    monkeypatch.setattr(dry_run, "_BYTES", 1)
     with pytest.raises(PreprocessError, match="action as float64"):
         preprocess(folder, Recipe([Function(odd, "batch")]), num_parts=12, in_place=True)
     assert StoredDataset(folder).manifest == before
@@ -184,9 +184,9 @@ def test_a_function_that_cannot_be_sent_is_refused_where_it_would_have_to_be(fol
 class Here(contextlib.nullcontext):
     """Makes parts in this process, all of them before the first one is joined."""
 
-    room = 9
+    max_in_flight = 9
 
-    def begin(self, make, task, report):
+    def submit(self, make, task, report):
         said = make(task, report)
         return lambda: said
 
@@ -223,8 +223,8 @@ def test_a_part_leaves_its_place_in_one_step_before_it_is_deleted(tmp_path, monk
     remove, found = disk.remove_tree, []
     monkeypatch.setattr(disk, "remove_tree", lambda path: (found.append(part.exists()), remove(path)))
 
-    remove_part(part)
-    remove_part(part)
+    remove_partial(part)
+    remove_partial(part)
     assert found == [False, False]
     assert not [*tmp_path.iterdir()]
 
@@ -234,8 +234,8 @@ def preprocess_until_the_last_part(folder, recipe):
         raise KeyboardInterrupt
 
     class Interrupted(Here):
-        def begin(self, make, task, report):
-            wait = super().begin(make, task, report)
+        def submit(self, make, task, report):
+            wait = super().submit(make, task, report)
             return interrupted if task["first"] else wait
 
     with pytest.raises(KeyboardInterrupt):

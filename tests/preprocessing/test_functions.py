@@ -16,7 +16,7 @@ from datasets_rl.datasets.stored import StoredExperienceReplay
 from datasets_rl.errors import PreprocessError
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.preprocessing import Function, Recipe, preprocess, probe, run, undo
+from datasets_rl.preprocessing import Function, Recipe, dry_run, preprocess, run, undo
 from datasets_rl.preprocessing.steps.rewards import ScaleRewards
 from datasets_rl.progress import Report
 from datasets_rl.ted.check import check_rules
@@ -66,7 +66,7 @@ def test_a_function_of_one_step_adds_a_field(dataset, given, folder):
     assert np.allclose(dataset[:]["norm"], wanted)
     again = StoredExperienceReplay(str(folder), batch_size=4)
     assert again.sample()["norm"].shape == (4,)
-    assert strict(folder).schema[("observation",)].carried
+    assert strict(folder).schema[("observation",)].shared
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_however_the_function_is_given_its_steps_the_result_is_the_same(dataset,
     batch = plain(dataset[:])
     assert np.array_equal(batch[("observation",)], model.column(("observation",)) / 2)
     assert np.array_equal(batch[("next", "observation")], model.column(("next", "observation")) / 2)
-    assert strict(folder).schema[("observation",)].carried
+    assert strict(folder).schema[("observation",)].shared
     assert strict(folder).episodes["final_known"].tolist() == [known for _, known in LENGTHS]
 
 
@@ -87,7 +87,7 @@ def test_what_is_not_the_same_one_step_later_is_stored_twice(dataset, given, fol
     dataset.preprocess(lambda step: step.set("observation", step["observation"] + 1), in_place=True)
 
     stored, model = strict(folder), Model(given)
-    assert not stored.schema[("observation",)].carried
+    assert not stored.schema[("observation",)].shared
     assert np.array_equal(stored.column(("observation",)), model.column(("observation",)) + 1)
     assert np.array_equal(stored.column(("next", "observation")), model.column(("next", "observation")))
 
@@ -114,7 +114,7 @@ def test_a_function_that_stops_commuting_in_a_later_part_is_started_again(folder
         return step.set("observation", step["observation"] + change)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probe, "_BYTES", 1)
+        patch.setattr(dry_run, "_BYTES", 1)
         preprocess(folder, Recipe([late]), num_parts=5, in_place=True)
 
     stored, model = strict(folder), Model(given)

@@ -11,7 +11,7 @@ from datasets_rl.errors import PreprocessError
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
-from datasets_rl.preprocessing import Function, Recipe, preprocess, preview, probe
+from datasets_rl.preprocessing import Function, Recipe, dry_run, preprocess, preview
 from datasets_rl.preprocessing.blocks import block_of
 from datasets_rl.progress import Report
 from datasets_rl.ted.check import check_rules
@@ -21,7 +21,7 @@ CAMERA = ("observation", "camera")
 SHAPE = (24, 32, 3)
 LENGTHS = ((4, True), (1, False), (6, False), (5, True), (3, True))
 COLUMNS = [
-    Column(CAMERA, np.dtype("u1"), SHAPE, carried=True, encoded=True),
+    Column(CAMERA, np.dtype("u1"), SHAPE, shared=True, encoded=True),
     *[one for one in columns() if one.key != ("observation",)],
 ]
 
@@ -58,7 +58,7 @@ def frames(stored, episode):
     return stored.column(CAMERA, int(rows.starts[episode]), int(rows.stops[episode]))
 
 
-def picture(number, step):
+def image(number, step):
     return scene(*SHAPE, seed=100 * number + step)
 
 
@@ -75,7 +75,7 @@ def test_a_filter_copies_the_bytes_of_pictures(folder, tmp_path, jobs):
     wanted = b"".join(bytes(data[ends[row - 1] if row else 0 : ends[row]]) for row in rows)
     assert bytes(came.map("observation.camera.npy")) == wanted
     assert came.episodes["final_known"].tolist() == [True, False, True]
-    assert np.array_equal(frames(came, 2)[3], picture(3, 3))
+    assert np.array_equal(frames(came, 2)[3], image(3, 3))
 
 
 @pytest.mark.parametrize("per", ["step", "batch", "episode"])
@@ -100,8 +100,8 @@ def test_a_function_that_drops_steps_leaves_the_pictures_of_the_others_encoded(f
 
     assert came.schema[CAMERA].encoded
     assert came.episodes.lengths.tolist() == [2, 1, 3, 3, 2]
-    assert np.array_equal(frames(came, 0)[0], picture(0, 2))
-    assert np.array_equal(came.finals(CAMERA)[:1], picture(0, 4)[None])
+    assert np.array_equal(frames(came, 0)[0], image(0, 2))
+    assert np.array_equal(came.final_states(CAMERA)[:1], image(0, 4)[None])
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -110,13 +110,13 @@ def test_pictures_that_change_in_a_later_part_only_are_pixels_everywhere(folder,
         late = (data["action"] == 4).all()
         return data.apply(lambda one: one // 2 if late and one.dtype == data[CAMERA].dtype and one.ndim == 4 else one)
 
-    monkeypatch.setattr(probe, "_BYTES", 1)
+    monkeypatch.setattr(dry_run, "_BYTES", 1)
     recipe = Recipe([Function(darker, "episode")])
     came = strict(preprocess(folder, recipe, dest=tmp_path / "out" / "dark", jobs=jobs, num_parts=5))
 
     assert not came.schema[CAMERA].encoded
-    assert np.array_equal(frames(came, 0)[1], picture(0, 1))
-    assert np.array_equal(frames(came, 4)[1], picture(4, 1) // 2)
+    assert np.array_equal(frames(came, 0)[1], image(0, 1))
+    assert np.array_equal(frames(came, 4)[1], image(4, 1) // 2)
 
 
 def test_a_dry_run_says_how_large_encoded_pictures_stay(folder):
@@ -160,7 +160,7 @@ def test_pictures_under_a_new_name_are_what_they_are_in_their_place(folder, text
     there = Recipe.inline([",".join(filter(None, [f"{name}:{words}", camera]))])(block)
     beside = Recipe.inline([",".join(filter(None, [f"{name}:{words}", camera, small]))])(block)
 
-    for kind in ("states", "finals"):
+    for kind in ("states", "final_states"):
         changed, both = getattr(there, kind), getattr(beside, kind)
         assert not np.array_equal(changed[CAMERA], getattr(block, kind)[CAMERA])
         assert np.array_equal(both["observation", "small"], changed[CAMERA])
@@ -184,8 +184,8 @@ def test_a_transform_that_splits_episodes_has_the_right_final_pictures(folder, t
     assert came.episodes.lengths.tolist() == [2, 1, 1, 1, 2, 1, 1, 1, 1, 2, 1, 1, 1, 2, 1]
     assert came.episodes["final_known"].tolist() == [True] * 3 + [False] + [True] * 4 + [False] + [True] * 6
     places = [(number, step) for number, last in ((0, 4), (2, 5), (3, 5), (4, 3)) for step in range(2, last + 1)]
-    found = came.finals(CAMERA)[came.episodes["final_known"]]
-    assert np.array_equal(found, np.stack([picture(*one) for one in places]))
+    found = came.final_states(CAMERA)[came.episodes["final_known"]]
+    assert np.array_equal(found, np.stack([image(*one) for one in places]))
 
 
 def test_a_damaged_picture_is_named_with_its_episode_where_it_is_looked_at(folder, tmp_path):

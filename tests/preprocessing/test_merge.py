@@ -65,9 +65,9 @@ def test_what_is_known_of_all_is_kept_with_where_it_came_from(folders, tmp_path)
     assert manifest.history[0]["merged"][0]["history"][0]["recipe"]["steps"] == [{"use": "normalise"}]
     assert manifest.history[1]["of"]["episodes"] == 5
     assert [manifest.metadata[f"{number}/seed"] for number in range(3)] == [0, 1, 2]
-    learned = StoredDataset(folders[0]).manifest.metadata["preprocess/0/0.normalise/observation/scale"]["file"]
+    fitted = StoredDataset(folders[0]).manifest.metadata["preprocess/0/0.normalise/observation/scale"]["file"]
     kept = manifest.metadata["0/preprocess/0/0.normalise/observation/scale"]["file"]
-    assert np.array_equal(np.load(made.folder / kept), np.load(folders[0] / learned))
+    assert np.array_equal(np.load(made.folder / kept), np.load(folders[0] / fitted))
 
 
 def test_a_merge_is_found_again_and_learns_from_all(folders, tmp_path):

@@ -25,7 +25,7 @@ from datasets_rl.build.engines.ray import RayEngine
 from datasets_rl.errors import ConversionError, InvalidArgumentError, MissingDependencyError, PreprocessError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.writer import DatasetWriter
-from datasets_rl.preprocessing import Recipe, part, preprocess
+from datasets_rl.preprocessing import Recipe, partial, preprocess
 from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
 from datasets_rl.sources import minari
@@ -106,7 +106,7 @@ def test_a_node_without_the_shared_folder_is_named(tmp_path):
     task = {"folder": str(tmp_path / "nowhere" / "000000")}
 
     with RayEngine() as engine, pytest.raises(InvalidArgumentError, match="does not see") as raised:
-        engine.begin(part.make, task, Report())()
+        engine.submit(partial.make, task, Report())()
     assert "all nodes share" in raised.value.hint
 
 
@@ -145,15 +145,15 @@ def test_a_cluster_converts_to_the_same_bytes_as_this_process(get, selection):
 
 @pytest.mark.usefixtures("one_node")
 def test_what_a_cluster_began_this_process_goes_on_with(get, monkeypatch):
-    absorb, life = DatasetWriter.absorb, []
+    append_partial, life = DatasetWriter.append_partial, []
 
     def dies(self, *part):
         life.append(part)
         if len(life) == 3:
             raise KeyboardInterrupt
-        absorb(self, *part)
+        append_partial(self, *part)
 
-    monkeypatch.setattr(DatasetWriter, "absorb", dies)
+    monkeypatch.setattr(DatasetWriter, "append_partial", dies)
     with pytest.raises(KeyboardInterrupt):
         get("home", engine=RayEngine())
 
@@ -189,9 +189,9 @@ def test_two_attempts_at_a_part_do_not_meet(folder, tmp_path, monkeypatch):
     tasks = []
 
     class Kept(contextlib.nullcontext):
-        room = PARTS
+        max_in_flight = PARTS
 
-        def begin(self, _, task, __):
+        def submit(self, _, task, __):
             tasks.append(task)
             if len(tasks) == PARTS:
                 raise KeyboardInterrupt
@@ -199,17 +199,17 @@ def test_two_attempts_at_a_part_do_not_meet(folder, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         preprocess(folder, changed(), dest=tmp_path / "out", num_parts=PARTS, engine=Kept())
     task = {**tasks[-1], "folder": str(tmp_path / "parts" / "000000")}
-    fill = part.fill
+    fill = partial.fill
 
     def overtaken(*arguments):
-        monkeypatch.setattr(part, "fill", fill)
+        monkeypatch.setattr(partial, "fill", fill)
         said = fill(*arguments)
-        second.append(part.make(task, Report()))
+        second.append(partial.make(task, Report()))
         return said
 
     second = []
-    monkeypatch.setattr(part, "fill", overtaken)
-    first = part.make(task, Report())
+    monkeypatch.setattr(partial, "fill", overtaken)
+    first = partial.make(task, Report())
 
     assert [first] == second
     assert [path.name for path in (tmp_path / "parts").iterdir()] == ["000000"]
@@ -278,7 +278,7 @@ def test_a_cluster_elsewhere_is_reached_by_its_address(folder, tmp_path, wanted,
 
         assert files(made) == wanted
         with engine, pytest.raises(InvalidArgumentError, match="does not see"):
-            engine.begin(part.make, {"folder": str(tmp_path / "nowhere" / "000000")}, Report())()
+            engine.submit(partial.make, {"folder": str(tmp_path / "nowhere" / "000000")}, Report())()
     finally:
         ray.shutdown()
         cluster.shutdown()

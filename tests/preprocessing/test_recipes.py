@@ -33,7 +33,7 @@ from datasets_rl.transforms import (
 REWARD = ("next", "reward")
 
 
-def episodes(lengths, rewards=None, *, known=None, states=None, finals=None, **steps):
+def episodes(lengths, rewards=None, *, known=None, states=None, final_states=None, **steps):
     """Make episodes of a few numbers; all end by truncation, but for the first, which is terminated."""
     lengths = np.array(lengths)
     count = int(lengths.sum())
@@ -49,9 +49,9 @@ def episodes(lengths, rewards=None, *, known=None, states=None, finals=None, **s
             **{tuple(name.split("__")): np.asarray(values) for name, values in steps.items()},
         },
         states={key: np.asarray(values) for key, values in (states or {}).items()},
-        finals={key: np.asarray(values) for key, values in (finals or {}).items()},
-        known=np.ones(len(lengths), bool) if known is None else np.array(known),
-        facts={"source": np.arange(len(lengths))},
+        final_states={key: np.asarray(values) for key, values in (final_states or {}).items()},
+        final_known=np.ones(len(lengths), bool) if known is None else np.array(known),
+        metadata={"source": np.arange(len(lengths))},
     )
 
 
@@ -62,7 +62,7 @@ def line(*numbers):
 
 def made(recipe, block):
     one = Recipe.of(recipe) if isinstance(recipe, str) else recipe
-    one.learn(lambda: [block])
+    one.fit(lambda: [block])
     return one(block)
 
 
@@ -71,10 +71,10 @@ def flat(values):
 
 
 def test_the_shipped_recipes_and_their_purposes():
-    found = {one.name: one.purpose for one in shipped()}
+    found = {one.name: one.summary for one in shipped()}
 
     assert len(found) == 18
-    assert all(0 < len(purpose) < 100 and "\n" not in purpose for purpose in found.values())
+    assert all(0 < len(summary) < 100 and "\n" not in summary for summary in found.values())
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_iql_locomotion_scales_by_the_span_of_returns():
     came = made(recipe, episodes([3, 2], [1, 2, 3, 4, 4]))
 
     assert flat(came.steps[REWARD]) == [500, 1000, 1500, 2000, 2000]
-    assert recipe.learned == {
+    assert recipe.fitted == {
         "0.scale_by_returns/lowest": 6.0,
         "0.scale_by_returns/highest": 8.0,
     }
@@ -133,7 +133,7 @@ def test_success_only_looks_at_steps_and_at_final_states():
 
     key = ("info", "success")
     in_states = episodes(
-        [2, 2, 1], known=[True, True, False], states={key: np.zeros((5, 1))}, finals={key: [[0], [1], [1]]}
+        [2, 2, 1], known=[True, True, False], states={key: np.zeros((5, 1))}, final_states={key: [[0], [1], [1]]}
     )
     assert made("success_only", in_states).numbers.tolist() == [1]
     with pytest.raises(PreprocessError, match="fields called success: none"):
@@ -163,13 +163,13 @@ def test_returns_to_go_add_up_what_is_left():
 def test_td3_bc_brings_observations_to_mean_0_and_can_be_undone():
     """Values 1, 3, 1, 3: mean 2, standard deviation 1, and 1e-3 more. The final ones do not count."""
     key = ("observation",)
-    block = episodes([3, 1], known=[True, False], states={key: line(1, 3, 1, 3)}, finals={key: line(5, 0)})
+    block = episodes([3, 1], known=[True, False], states={key: line(1, 3, 1, 3)}, final_states={key: line(5, 0)})
     recipe = Recipe.of("td3_bc")
     came = made(recipe, block)
 
     assert flat(came.states[key]) == pytest.approx([-1 / 1.001, 1 / 1.001, -1 / 1.001, 1 / 1.001])
-    assert flat(came.finals[key]) == pytest.approx([3 / 1.001, 0])
-    shift, scale = (recipe.learned[f"0.normalise/observation/{name}"] for name in ("shift", "scale"))
+    assert flat(came.final_states[key]) == pytest.approx([3 / 1.001, 0])
+    shift, scale = (recipe.fitted[f"0.normalise/observation/{name}"] for name in ("shift", "scale"))
     assert flat(came.states[key] * scale + shift) == pytest.approx([1, 3, 1, 3])
 
 
@@ -178,28 +178,29 @@ def test_moments_of_blocks_are_those_of_the_whole():
     values = np.random.default_rng(0).normal(1e6, 1.0, 8)
     key = ("observation",)
     blocks = [
-        episodes([len(one)], states={key: one[:, None]}, finals={key: [[0.0]]}) for one in np.split(values, [1, 3])
+        episodes([len(one)], states={key: one[:, None]}, final_states={key: [[0.0]]})
+        for one in np.split(values, [1, 3])
     ]
     recipe = Recipe.inline(["normalise:observation"])
-    recipe.learn(lambda: blocks)
+    recipe.fit(lambda: blocks)
 
-    found = recipe.learned
+    found = recipe.fitted
     assert flat(found["0.normalise/observation/shift"]) == pytest.approx([values.mean()], rel=1e-12)
     assert flat(found["0.normalise/observation/scale"]) == pytest.approx([values.std() + 1e-3], rel=1e-6)
 
 
 def test_normalised_observation_spans_minus_1_to_1():
     key = ("observation",)
-    block = episodes([3], states={key: np.array([[0, 7], [1, 7], [4, 7]], "f4")}, finals={key: [[8.0, 7.0]]})
+    block = episodes([3], states={key: np.array([[0, 7], [1, 7], [4, 7]], "f4")}, final_states={key: [[8.0, 7.0]]})
     came = made("normalised_observation", block)
 
     assert came.states[key].tolist() == [[-1, 0], [-0.75, 0], [0, 0]]
-    assert came.finals[key].tolist() == [[1, 0]]
+    assert came.final_states[key].tolist() == [[1, 0]]
 
 
 def test_diffusion_policy_chunks_the_actions_of_an_episode():
     key = ("observation",)
-    block = episodes([3, 1], states={key: line(0, 1, 2, 2)}, finals={key: line(2, 2)}, action=line(0, 1, 2, 2))
+    block = episodes([3, 1], states={key: line(0, 1, 2, 2)}, final_states={key: line(2, 2)}, action=line(0, 1, 2, 2))
     came = made("diffusion_policy", block)
 
     assert came.steps["action_chunk",].shape == (4, 16, 1)
@@ -210,7 +211,7 @@ def test_diffusion_policy_chunks_the_actions_of_an_episode():
 
 def test_n_step_3_looks_three_steps_ahead_and_never_over_an_end():
     key = ("observation",)
-    block = episodes([4, 1], [1, 2, 4, 8, 16], states={key: line(0, 1, 2, 3, 10)}, finals={key: line(4, 11)})
+    block = episodes([4, 1], [1, 2, 4, 8, 16], states={key: line(0, 1, 2, 3, 10)}, final_states={key: line(4, 11)})
     came = made("n_step_3", block)
     g = 0.99
 
@@ -227,7 +228,7 @@ def goals(**more):
     return episodes(
         [3, 2],
         states={achieved: line(0, 1, 2, 10, 11), desired: line(9, 9, 9, 9, 9)},
-        finals={achieved: line(3, 0), desired: line(9, 0)},
+        final_states={achieved: line(3, 0), desired: line(9, 0)},
         known=[True, False],
         **more,
     )
@@ -264,17 +265,20 @@ def test_the_final_goal_is_a_state_of_its_own():
     key = ("observation", "desired_goal")
 
     assert flat(came.states[key]) == [3, 3, 3, 11, 11]
-    assert flat(came.finals[key]) == [3, 0]
+    assert flat(came.final_states[key]) == [3, 0]
     assert flat(came.steps[REWARD]) == [-1, -1, 0, 0, -1]
 
 
 def test_float32_casts_all_fractions_and_nothing_else():
     block = episodes(
-        [1], states={("observation",): np.ones((1, 2))}, finals={("observation",): np.ones((1, 2))}, n=np.array([3])
+        [1],
+        states={("observation",): np.ones((1, 2))},
+        final_states={("observation",): np.ones((1, 2))},
+        n=np.array([3]),
     )
     came = made("float32", block)
 
-    assert came.states["observation",].dtype == came.finals["observation",].dtype == np.float32
+    assert came.states["observation",].dtype == came.final_states["observation",].dtype == np.float32
     assert came.steps["n",].dtype == np.int64
     with pytest.raises(PreprocessError, match=r"n holds 3000, which does not fit uint8"):
         made(Recipe.inline(["cast:uint8,n"]), episodes([1], n=np.array([3000])))
@@ -289,11 +293,13 @@ def test_float32_casts_all_fractions_and_nothing_else():
 def test_flat_observation_joins_by_name_and_says_in_which_order():
     states = {("observation", "velocity"): [[3.0]], ("observation", "place"): [[1.0, 2.0]]}
     recipe = Recipe.of("flat_observation")
-    came = made(recipe, episodes([1], states=states, finals={key: np.add(value, 3) for key, value in states.items()}))
+    came = made(
+        recipe, episodes([1], states=states, final_states={key: np.add(value, 3) for key, value in states.items()})
+    )
 
     assert came.states["observation",].tolist() == [[1, 2, 3]]
-    assert came.finals["observation",].tolist() == [[4, 5, 6]]
-    assert recipe.learned["0.flat_observation/order"] == "observation.place 2, observation.velocity 1"
+    assert came.final_states["observation",].tolist() == [[4, 5, 6]]
+    assert recipe.fitted["0.flat_observation/order"] == "observation.place 2, observation.velocity 1"
 
 
 @pytest.mark.parametrize("layout", ["HW", "CHW", "HWC"])
@@ -301,7 +307,7 @@ def test_atari_dqn_stacks_gray_frames_of_84(layout):
     shape = {"HW": (10, 12), "CHW": (3, 10, 12), "HWC": (10, 12, 3)}[layout]
     frames = np.stack([np.full(shape, value, np.uint8) for value in (10, 20, 30, 40, 50)])
     key = ("observation",)
-    came = made("atari_dqn", episodes([5], [0, 2, -7, 0.5, 1], states={key: frames}, finals={key: frames[:1]}))
+    came = made("atari_dqn", episodes([5], [0, 2, -7, 0.5, 1], states={key: frames}, final_states={key: frames[:1]}))
 
     stacks = came.states[key] if layout != "HWC" else np.moveaxis(came.states[key], -1, 1)
     assert stacks.shape == (5, 4, 84, 84)
@@ -309,7 +315,7 @@ def test_atari_dqn_stacks_gray_frames_of_84(layout):
     # Of three channels: 0.2989 + 0.587 + 0.114 is a little less than 1, and digits are cut, as torchvision cuts them.
     seen = (np.array(seen) + (layout != "HW")).tolist()
     assert seen == [[10] * 4, [10, 10, 10, 20], [10, 10, 20, 30], [10, 20, 30, 40], [20, 30, 40, 50]]
-    final = came.finals[key] if layout != "HWC" else np.moveaxis(came.finals[key], -1, 1)
+    final = came.final_states[key] if layout != "HWC" else np.moveaxis(came.final_states[key], -1, 1)
     assert final[0, :, 40, 40].tolist() == [one - (layout != "HW") for one in (30, 40, 50, 10)]
     assert flat(came.steps[REWARD]) == [0, 1, -1, 0.5, 1]
 
@@ -317,7 +323,7 @@ def test_atari_dqn_stacks_gray_frames_of_84(layout):
 def test_vd4rl_64_scales_every_picture_and_nothing_else():
     key, other = ("pixels",), ("observation",)
     states = {key: np.full((2, 84, 84, 3), 7, np.uint8), other: line(1, 2)}
-    came = made("vd4rl_64", episodes([2], states=states, finals={k: v[:1] for k, v in states.items()}))
+    came = made("vd4rl_64", episodes([2], states=states, final_states={k: v[:1] for k, v in states.items()}))
 
     assert came.states[key].shape == (2, 64, 64, 3)
     assert (came.states[key] == 7).all()
@@ -340,7 +346,7 @@ def test_frame_skip_sums_rewards_and_keeps_ends():
         [5, 2],
         [1, 2, 4, 8, 16, 32, 64],
         states={key: line(0, 1, 2, 3, 4, 10, 11)},
-        finals={key: line(5, 12)},
+        final_states={key: line(5, 12)},
         action=line(*range(7)),
     )
     came = made(Recipe.inline(["frame_skip:2"]), block)
@@ -357,13 +363,16 @@ def test_frame_skip_sums_rewards_and_keeps_ends():
 def test_a_run_of_steps_is_cut_where_the_next_state_is_known():
     key = ("observation",)
     block = episodes(
-        [4, 1, 2], states={key: line(0, 1, 2, 3, 10, 20, 21)}, finals={key: line(4, 11, 0)}, known=[True, True, False]
+        [4, 1, 2],
+        states={key: line(0, 1, 2, 3, 10, 20, 21)},
+        final_states={key: line(4, 11, 0)},
+        known=[True, True, False],
     )
     came = made(Recipe.inline(["keep_steps:1:3"]), block)
 
     assert came.numbers.tolist() == [0, 2]
     assert flat(came.following(key)) == [2, 3, 0]
-    assert came.known.tolist() == [True, False]
+    assert came.final_known.tolist() == [True, False]
     assert flat(came.steps["next", "truncated"]) == [False, True, True]
     assert not came.steps["next", "terminated"].any()
 
@@ -395,7 +404,7 @@ def test_episodes_are_kept_by(step, kept):
 
 def test_success_rewards_count_the_state_that_a_step_leads_to():
     key = ("info", "success")
-    block = episodes([2, 2], states={key: [[0], [0], [0], [1]]}, finals={key: [[1], [0]]}, known=[True, False])
+    block = episodes([2, 2], states={key: [[0], [0], [0], [1]]}, final_states={key: [[1], [0]]}, known=[True, False])
     came = made(Recipe.inline(["success_rewards:at=10,otherwise=-1"]), block)
 
     assert flat(came.steps[REWARD]) == [-1, 10, 10, -1]
@@ -469,14 +478,14 @@ def test_data_that_a_step_cannot_use_is_named(step, problem):
 def test_parts_of_an_observation_are_not_left_below_their_vector():
     states = {("observation", "place"): [[1.0]], ("observation", "image"): np.zeros((1, 4, 4, 3), np.uint8)}
     with pytest.raises(PreprocessError, match=r"observation.image would stay below observation"):
-        made("flat_observation", episodes([1], states=states, finals=states))
+        made("flat_observation", episodes([1], states=states, final_states=states))
 
 
 def test_a_step_of_ones_own_is_known_by_what_it_does():
     def step_of(number):
         @dataclass
         class Add(Step):
-            purpose = "rewards plus a number"
+            summary = "rewards plus a number"
 
             def __call__(self, block):
                 return replace(block, steps={**block.steps, REWARD: block.steps[REWARD] + number})
@@ -491,20 +500,23 @@ def test_a_step_of_ones_own_is_known_by_what_it_does():
 
 
 def test_a_range_is_that_of_final_states_too_where_they_are_known():
-    states, finals = {("observation",): line(1, 2, 3, 2)}, {("observation",): line(5, 0)}
-    came = made(Recipe.inline(["normalise_range"]), episodes([2, 2], known=[True, False], states=states, finals=finals))
+    states, final_states = {("observation",): line(1, 2, 3, 2)}, {("observation",): line(5, 0)}
+    came = made(
+        Recipe.inline(["normalise_range"]),
+        episodes([2, 2], known=[True, False], states=states, final_states=final_states),
+    )
 
     # From 1 to 5; what is not known is no 0 that is seen, and stays 0.
     assert flat(came.states["observation",]) == [-1, -0.5, 0, -0.5]
-    assert flat(came.finals["observation",]) == [1, 0]
+    assert flat(came.final_states["observation",]) == [1, 0]
 
 
 def test_a_mean_is_that_of_the_steps():
-    states, finals = {("observation",): line(1, 3)}, {("observation",): line(100)}
-    came = made(Recipe.inline(["normalise:eps=0.0"]), episodes([2], states=states, finals=finals))
+    states, final_states = {("observation",): line(1, 3)}, {("observation",): line(100)}
+    came = made(Recipe.inline(["normalise:eps=0.0"]), episodes([2], states=states, final_states=final_states))
 
     assert flat(came.states["observation",]) == [-1, 1]
-    assert flat(came.finals["observation",]) == [98]
+    assert flat(came.final_states["observation",]) == [98]
 
 
 PIXELS = ("pixels",)
@@ -514,8 +526,8 @@ def film():
     """Two episodes with pictures [5, 6, 3]; the second one's final state is not known."""
     frames = np.random.default_rng(0).integers(0, 256, (7, 5, 6, 3)).astype(np.uint8)
     frames[6] = 0
-    states, finals = {PIXELS: frames[:5]}, {PIXELS: frames[5:]}
-    return episodes([3, 2], [1, 2, 4, 8, 16], known=[True, False], states=states, finals=finals)
+    states, final_states = {PIXELS: frames[:5]}, {PIXELS: frames[5:]}
+    return episodes([3, 2], [1, 2, 4, 8, 16], known=[True, False], states=states, final_states=final_states)
 
 
 def test_a_transform_is_the_step_of_its_name():
@@ -529,7 +541,7 @@ def test_a_transform_is_the_step_of_its_name():
         came = made(Recipe(given), film())
         assert came.states[PIXELS].shape == (5, 2, 3, 3)
         assert np.array_equal(came.states[PIXELS], wanted.states[PIXELS])
-        assert np.array_equal(came.finals[PIXELS], wanted.finals[PIXELS])
+        assert np.array_equal(came.final_states[PIXELS], wanted.final_states[PIXELS])
         assert np.array_equal(came.steps["next", "episode_reward"], wanted.steps["next", "episode_reward"])
 
 
@@ -549,7 +561,7 @@ def test_a_transform_of_ones_own_may_read_more_than_its_keys():
         def apply(self, batch):
             return batch.set("weighed", batch["x"] * batch["next", "reward"])
 
-    block = episodes([2], [1, 2], states={("x",): line(3, 4)}, finals={("x",): line(5)})
+    block = episodes([2], [1, 2], states={("x",): line(3, 4)}, final_states={("x",): line(5)})
     assert flat(made(Recipe([Weighed("x")]), block).steps["weighed",]) == [3, 8]
 
 
@@ -579,9 +591,9 @@ def stored(tmp_path_factory):
     """A dataset with goals, pictures and success, eleven episodes, every third without its final state."""
     draw = np.random.default_rng(0)
     states = {
-        ("observation", "achieved_goal"): Column(("observation", "achieved_goal"), np.dtype("f8"), (2,), carried=True),
-        ("observation", "desired_goal"): Column(("observation", "desired_goal"), np.dtype("f8"), (2,), carried=True),
-        ("pixels",): Column(("pixels",), np.dtype("u1"), (9, 12, 3), carried=True),
+        ("observation", "achieved_goal"): Column(("observation", "achieved_goal"), np.dtype("f8"), (2,), shared=True),
+        ("observation", "desired_goal"): Column(("observation", "desired_goal"), np.dtype("f8"), (2,), shared=True),
+        ("pixels",): Column(("pixels",), np.dtype("u1"), (9, 12, 3), shared=True),
     }
 
     def one(steps, known):
@@ -623,7 +635,7 @@ def test_a_shipped_recipe_writes_a_strict_dataset_however_it_is_cut(name, stored
     assert not check_files(one, Report())
     assert not check_rules(made.schema, made.episodes, made.column).problems
     assert made.manifest.files == StoredDataset(four).manifest.files
-    assert made.schema["pixels",].carried
+    assert made.schema["pixels",].shared
 
 
 def test_a_file_that_fails_is_named(tmp_path):
@@ -656,7 +668,7 @@ def test_what_changes_pictures_may_write_to_them(shape):
     values = np.zeros(shape, np.uint8)
     values.flags.writeable = False
 
-    came = channels_first(values, lambda pictures: np.add(pictures, 1, out=pictures))
+    came = channels_first(values, lambda images: np.add(images, 1, out=images))
 
     assert came.shape == shape
     assert (came == 1).all()

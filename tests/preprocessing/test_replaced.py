@@ -11,7 +11,7 @@ from stored_data import columns, trajectory, write_dataset
 from datasets_rl import InvalidArgumentError
 from datasets_rl.errors import PreprocessError
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.preprocessing import Function, Recipe, part, preprocess, probe, run, undo
+from datasets_rl.preprocessing import Function, Recipe, dry_run, partial, preprocess, run, undo
 
 LENGTHS = ((5, True), (3, False), (8, True), (1, False), (4, True))
 
@@ -34,7 +34,7 @@ def test_a_dataset_that_is_replaced_meanwhile_is_told_and_nothing_is_made(folder
 
     recipe = Recipe([Function(meddling, "episode")])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probe, "_BYTES", 1)
+        patch.setattr(dry_run, "_BYTES", 1)
         with pytest.raises(PreprocessError, match="replaced by another process meanwhile"):
             preprocess(folder, recipe, dest=tmp_path / "out", jobs=jobs, num_parts=5)
     assert not (tmp_path / "out").exists()
@@ -115,8 +115,8 @@ def test_what_was_found_out_late_is_known_to_the_run_that_goes_on(folder, tmp_pa
             raise KeyboardInterrupt
         return data.set("observation", data["observation"] + 1.0 * (data["episode"][0] == 2))
 
-    monkeypatch.setattr(probe, "_BYTES", 1)
-    monkeypatch.setattr(probe, "_SECONDS", 0.0)
+    monkeypatch.setattr(dry_run, "_BYTES", 1)
+    monkeypatch.setattr(dry_run, "_SECONDS", 0.0)
     recipe = Recipe([Function(late, "episode")])
     with pytest.raises(KeyboardInterrupt):
         preprocess(folder, recipe, dest=tmp_path / "out", jobs=1, num_parts=5)
@@ -135,7 +135,7 @@ def test_functions_that_are_called_again_and_again_get_small_parts(folder, tmp_p
     def fill(writer, task, *others):
         begun.append(task.first)
         assert task.most == 2 or per == "batch"
-        return part.fill(writer, task, *others)
+        return partial.fill(writer, task, *others)
 
     monkeypatch.setattr(run, "_PART_CALLS", 5)
     monkeypatch.setattr(run, "_BLOCK_CALLS", 2)

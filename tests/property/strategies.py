@@ -42,16 +42,16 @@ def _numbers(generator: np.random.Generator, dtype: np.dtype[Any], shape: tuple[
 
 
 @st.composite
-def _fields(draw: st.DrawFn, key: tuple[str, ...], *, carried: bool) -> Column:
+def _fields(draw: st.DrawFn, key: tuple[str, ...], *, shared: bool) -> Column:
     dtype = draw(st.sampled_from(DTYPES))
     shape = draw(st.sampled_from([*SHAPES, *SHAPES, *WIDE]))
-    return Column(key, dtype, shape, carried=carried)
+    return Column(key, dtype, shape, shared=shared)
 
 
 @st.composite
 def schemas(draw: st.DrawFn) -> list[Column]:
     """Columns of every dtype and shape, nested and not, narrow and wide."""
-    carried = draw(
+    shared = draw(
         st.sampled_from(
             [
                 [("observation",)],
@@ -63,8 +63,8 @@ def schemas(draw: st.DrawFn) -> list[Column]:
         )
     )
     own = draw(st.lists(st.sampled_from([("action",), ("mark", "a"), ("mark", "b"), ("next", "cost")]), unique=True))
-    fields = [draw(_fields(key, carried=True)) for key in carried]
-    fields += [draw(_fields(key, carried=False)) for key in own]
+    fields = [draw(_fields(key, shared=True)) for key in shared]
+    fields += [draw(_fields(key, shared=False)) for key in own]
     reward = Column(("next", "reward"), np.dtype(draw(st.sampled_from(["f4", "f8", "f2", "i4"]))), (1,))
     return draw(st.permutations([*fields, reward, *FLAGS]))
 
@@ -79,7 +79,7 @@ def _trajectories(draw: st.DrawFn, columns: list[Column], number: int) -> Trajec
     last = (np.arange(steps) == steps - 1)[:, None]
     own, states = {}, {}
     for column in columns:
-        if column.carried:
+        if column.shared:
             # What belongs to the observation is known as a whole; the info has a mind of its own.
             more = known if column.key[0] == "observation" else draw(st.booleans())
             states[column.key] = _numbers(generator, column.dtype, (steps + more, *column.shape), odd=odd)

@@ -58,16 +58,16 @@ def check_with_numpy_alone(stored: StoredDataset, model: Model, data: Data) -> N
         wide = f"{name}.npy" in files
         assert wide == (column.dtype.itemsize * int(np.prod(column.shape)) >= WIDE_BYTES)
         assert_same(files[f"{name}.npy"] if wide else files["rows.npy"][name], model.column(column.key))
-        if column.carried:
-            finals = files[f"final.{name}.npy"] if wide else files["final.npy"][name]
-            assert_same(finals, np.stack(model.finals[column.key]))
+        if column.shared:
+            final_states = files[f"final.{name}.npy"] if wide else files["final.npy"][name]
+            assert_same(final_states, np.stack(model.final_states[column.key]))
     table = files["episodes.npy"]
     assert table["start"].tolist() == model.starts
     assert table["length"].tolist() == model.lengths
     assert table["return"].tolist() == model.returns
     assert table["final_known"].tolist() == model.known
-    assert table["seed"].tolist() == [one.facts["seed"] for one in data.trajectories]
-    assert table["source"].tolist() == [one.facts["source"] for one in data.trajectories]
+    assert table["seed"].tolist() == [one.metadata["seed"] for one in data.trajectories]
+    assert table["source"].tolist() == [one.metadata["source"] for one in data.trajectories]
     assert files["rows.npy"].dtype.itemsize % 8 == 0
 
 

@@ -34,15 +34,15 @@ class World:
     of trajectories are those of the environments, and so come again, unless numbers alone tell them apart.
     """
 
-    def __init__(self, told_by, *, slots, lanes, lengths, seed):
+    def __init__(self, told_by, *, slots, envs, lengths, seed):
         self.told_by = told_by
-        self.slots, self.lanes, self.lengths = slots, lanes, lengths
+        self.slots, self.envs, self.lengths = slots, envs, lengths
         self.random = random.Random(seed)
-        self.storage = LazyTensorStorage(slots * lanes, ndim=1 if lanes == 1 else 2)
+        self.storage = LazyTensorStorage(slots * envs, ndim=1 if envs == 1 else 2)
         self.writer = RoundRobinWriter()
         self.writer.register_storage(self.storage)
         turns = 1 if told_by == "flags" else 3
-        self.envs = [[{"left": 0, "env": env} for env in range(turns)] for _ in range(lanes)]
+        self.envs = [[{"left": 0, "env": env} for env in range(turns)] for _ in range(envs)]
         self.episodes = self.steps = 0
         self.held = []  # the slots from the oldest, a step for each lane
 
@@ -65,7 +65,7 @@ class World:
             self.storage.empty()
             self.held = []
             return
-        steps = [[self._step(lane) for lane in range(self.lanes)] for _ in range(count)]
+        steps = [[self._step(lane) for lane in range(self.envs)] for _ in range(count)]
         self.held = (self.held + steps)[-self.slots :]
         flat = [step for slot in steps for step in slot]
         number = "episode" if self.told_by == "numbers" else "env"
@@ -76,8 +76,8 @@ class World:
         }
         if "flags" in self.told_by:
             data["next"] = {"done": torch.tensor([[step["left"] == 0] for step in flat])}
-        batch = TensorDict(data, [count * self.lanes])
-        self.writer.extend(batch if self.lanes == 1 else batch.reshape(count, self.lanes))
+        batch = TensorDict(data, [count * self.envs])
+        self.writer.extend(batch if self.envs == 1 else batch.reshape(count, self.envs))
 
     def expected(self):
         """The steps of each episode that are held, in time."""
@@ -99,7 +99,7 @@ WORLDS = st.builds(
     World,
     st.sampled_from(list(KEYS)),
     slots=st.integers(1, 14),
-    lanes=st.integers(1, 3),
+    envs=st.integers(1, 3),
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     seed=st.integers(0, 1000),
 )

@@ -111,7 +111,7 @@ class Buffer:
             ("next", "terminated"): terminal[:, None],
             ("next", "truncated"): (np.arange(steps) == steps - 1)[:, None] & (not over),
         }
-        self.games.append(Episode(columns, {("observation",): frames}, facts={"checkpoint": checkpoint}))
+        self.games.append(Episode(columns, {("observation",): frames}, metadata={"checkpoint": checkpoint}))
 
     def add(self, observation: Any, action: Any, reward: Any, terminal: Any) -> None:
         if self.add_count == 0 or self.store["terminal"][self.cursor - 1] == 1:
@@ -229,8 +229,8 @@ def steps_of(length: int, *, over: bool, dice: np.random.Generator) -> dict[str,
 
 
 def packed(steps: Mapping[str, Sequence[Any]], checkpoint: int, number: int) -> bytes:
-    pictures = [png(frame) if isinstance(frame, np.ndarray) else frame for frame in steps["observation"]]
-    whole = {f"steps/{name}": pictures if name == "observation" else values for name, values in steps.items()}
+    images = [png(frame) if isinstance(frame, np.ndarray) else frame for frame in steps["observation"]]
+    whole = {f"steps/{name}": images if name == "observation" else values for name, values in steps.items()}
     total = float(sum(steps["reward"]))
     payload = example({**whole, "checkpoint_id": [checkpoint], "episode_id": [number], "episode_return": [total]})
     crc = crc32c(payload)
@@ -268,7 +268,7 @@ def _golden(steps: Mapping[str, Sequence[Any]], checkpoint: int, *, over: bool) 
         ("next", "terminated"): last & over,
         ("next", "truncated"): last & (not over),
     }
-    return Episode(columns, {("observation",): np.stack(steps["observation"])}, facts={"checkpoint": checkpoint})
+    return Episode(columns, {("observation",): np.stack(steps["observation"])}, metadata={"checkpoint": checkpoint})
 
 
 def _records_name(checkpoint: int, part: int, parts: int) -> str:

@@ -46,7 +46,7 @@ class Case:
     many: Callable[[Path, int], object] | None = None
     """Writes a tree of about so many bytes under the same id, for the measurement of memory and speed."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the manifest that must be so: ``{"licence": "MIT"}``."""
+    """Fields of the manifest that must be so: ``{"license": "MIT"}``."""
     episodes: bool = True
     """Whether ``--episodes`` chooses among them before the download; heeded where the source does that at all."""
     small: Mapping[str, int] = field(default_factory=dict)

@@ -58,7 +58,7 @@ def written(folder: Path) -> list[Episode]:
         }
         states = np.concatenate([made["observations"][rows], made["next_observations"][stop - 1 : stop]])
         info = {("info", "action_log_probs"): made["infos/action_log_probs"][rows]}
-        found.append(Episode(steps, {("observation",): states, **info}, facts={"repaired": False}))
+        found.append(Episode(steps, {("observation",): states, **info}, metadata={"repaired": False}))
     return found
 
 
@@ -128,6 +128,6 @@ CASES = [
         served=served,
         faults=FAULTS,
         many=many,
-        facts={"licence": "CC BY 4.0", "metadata": {"algorithm": "SAC"}},
+        facts={"license": "CC BY 4.0", "metadata": {"algorithm": "SAC"}},
     )
 ]

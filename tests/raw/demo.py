@@ -36,7 +36,7 @@ def written(folder: Path) -> list[Episode]:
         last = made["next_observations"][start + LENGTH - 1 : start + LENGTH]
         infos = {("info", name): made[f"infos/{name}"][rows] for name in ("qpos", "qvel", "policy")}
         states = {("observation",): np.concatenate([made["observations"][rows], last]), **infos}
-        found.append(Episode(steps, states, facts={"repaired": False}))
+        found.append(Episode(steps, states, metadata={"repaired": False}))
     return found
 
 
@@ -60,7 +60,7 @@ CASES = [
         write=written,
         served=served,
         faults={"a file that somebody edited": Fault(edited, "sha256")},
-        facts={"licence": "MIT"},
+        facts={"license": "MIT"},
         lossy=dict.fromkeys(_LAST_BITS, 1e-3),
     )
 ]

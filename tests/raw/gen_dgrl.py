@@ -70,7 +70,7 @@ class Level:
                 ("next", "truncated"): np.zeros_like(end),
             },
             {("observation",): self.frames[:-1]},
-            facts={
+            metadata={
                 "saved": np.int64(f"202206070102{self.number % 60:02}"),
                 "number": np.int64(self.number),
                 "level_seed": np.int64(self.seed),

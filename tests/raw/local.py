@@ -21,7 +21,7 @@ __all__ = ["CASES", "DREAMER", "FOLDER", "HDF5", "NPZ", "TABLE", "npz"]
 FOLDER = "lab/gripper"
 NPZ = """\
 name = "Gripper, second run"
-licence = "CC-BY-4.0"
+license = "CC-BY-4.0"
 citation = "the lab, 2026"
 faults = ["the second joint was loose"]
 alignment = "one-more"
@@ -39,7 +39,7 @@ reward = "r"
 HDF5 = 'name = "Hopper at home"\nlicence = "MIT"\nhomepage = "https://example.org"\n'
 TABLE = """\
 name = "Arm"
-licence = "Apache-2.0"
+license = "Apache-2.0"
 citation = "us"
 alignment = "one-more"
 files = "table-*.parquet"
@@ -57,7 +57,7 @@ reward = 0.5
 """
 DREAMER = """\
 name = "Walker"
-licence = "MIT"
+license = "MIT"
 citation = "us"
 alignment = "action-before"
 files = ["run/*.npz"]
@@ -101,7 +101,7 @@ def npz(folder: Path) -> list[Episode]:
         }
         frames = np.ascontiguousarray(np.moveaxis(made["frames"], 3, 1))
         states = {("observation", "joints"): made["obs/joints"], ("observation", "camera"): frames}
-        found.append(Episode(steps, states, facts={"source": number, "file": number}))
+        found.append(Episode(steps, states, metadata={"source": number, "file": number}))
     return found
 
 
@@ -151,7 +151,7 @@ def _flat(made: Mapping[str, Any], rows: slice, facts: Mapping[str, Any]) -> Epi
     }
     last = made["next_observations"][rows.stop - 1 : rows.stop]
     states = {("observation",): np.concatenate([made["observations"][rows], last])}
-    return Episode(steps, {**states, ("info", "contact"): made["infos/contact"][rows].astype(np.int32)}, facts=facts)
+    return Episode(steps, {**states, ("info", "contact"): made["infos/contact"][rows].astype(np.int32)}, metadata=facts)
 
 
 def tables(folder: Path) -> list[Episode]:
@@ -196,7 +196,7 @@ def tables(folder: Path) -> list[Episode]:
                 ("observation", "pose"): made["pose"][with_end],
                 ("info", "note"): TextStates.of(made["note"][with_end]),
             }
-            found.append(Episode(steps, states, facts={"source": 10 * number + row, "file": number}))
+            found.append(Episode(steps, states, metadata={"source": 10 * number + row, "file": number}))
             start += length + 1
     return found
 
@@ -228,7 +228,7 @@ def dreamer(folder: Path) -> list[Episode]:
                 ("next", "truncated"): np.zeros((length, 1), bool),
             }
             states = {("observation",): made["obs"][start : start + length + 1]}
-            found.append(Episode(steps, states, facts={"source": row, "file": number}))
+            found.append(Episode(steps, states, metadata={"source": row, "file": number}))
             start += length + 1
     return found
 
@@ -300,9 +300,9 @@ def no_description(folder: Path) -> None:
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
 NPZ_FAULTS = {
-    "no description": Fault(no_description, 'licence = ""'),
+    "no description": Fault(no_description, 'license = ""'),
     "a description that is no TOML": Fault(toml('by = "file"', "by = file"), "dataset.toml cannot be read as TOML"),
-    "a misspelt word": Fault(toml("licence", "license"), "license is unknown; expected one of licence"),
+    "a misspelt word": Fault(toml("license", "lizense"), "lizense is unknown"),
     "an unknown way to tell episodes": Fault(toml('"file"', '"feeling"'), "expected one of file, flags, column"),
     "a way to tell episodes that lacks its array": Fault(toml('"file"', '"column"'), "expected also episodes.array"),
     "an unknown option of a field": Fault(toml("low = 0,", "lower = 0,"), "fields.observation.camera.lower is unknown"),
@@ -355,7 +355,7 @@ HDF5_FAULTS = {
     ),
     "next observations of another shape": Fault(put("next_observations", np.zeros((11, 4))), "next_observations is"),
     "files of two formats": Fault(data("more.npz", b"PK"), "say format"),
-    "an alignment that the rows deny": Fault(toml("licence", 'alignment = "one-more"\nlicence'), "flags"),
+    "an alignment that the rows deny": Fault(toml("license", 'alignment = "one-more"\nlicence'), "flags"),
 }
 TABLE_FAULTS = {
     "an episode in two pieces": Fault(
@@ -433,7 +433,7 @@ def many_tables(folder: Path, size: int) -> None:
 
 _ID = f"local/{FOLDER}"
 _SMALL = {"datasets_rl.sources.local._SHARD_BYTES": 3000}
-_SAID = {"licence": "CC-BY-4.0", "citation": "the lab, 2026", "faults": ("the second joint was loose",)}
+_SAID = {"license": "CC-BY-4.0", "citation": "the lab, 2026", "known_issues": ("the second joint was loose",)}
 CASES = [
     Case(
         _ID,
@@ -450,7 +450,7 @@ CASES = [
         in_a_bucket,
         faults=HDF5_FAULTS,
         many=many_hdf5,
-        facts={"licence": "MIT"},
+        facts={"license": "MIT"},
         small=_SMALL,
         episodes=False,
     ),

@@ -219,7 +219,7 @@ def _golden(given: Sequence[Given]) -> list[Episode]:
         states = {("observation", *key): _column(values) for key, values in flat(one.observations).items()}
         states |= {("info", name): np.asarray(values) for name, values in (one.infos or {}).items()}
         facts = {"source": number, "seed": one.seed or 0, "seeded": one.seed is not None}
-        found.append(Episode(steps, states, facts=facts))
+        found.append(Episode(steps, states, metadata=facts))
     return found
 
 

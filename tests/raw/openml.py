@@ -231,7 +231,7 @@ def bandit(sample: Sequence[float], action: int, row: int) -> Episode:
         ("next", "terminated"): np.ones((1, 1), bool),
         ("next", "truncated"): np.zeros((1, 1), bool),
     }
-    return Episode(steps, {}, facts={"source": row})
+    return Episode(steps, {}, metadata={"source": row})
 
 
 def changed(**fields: Any) -> Callable[[Path], object]:

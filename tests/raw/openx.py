@@ -132,7 +132,7 @@ def golden(drawn: Drawn, number: int, *, rich: bool = True, kept: bool = False) 
         states[("observation", "tokens")] = drawn.tokens
         steps[("grid",)] = drawn.grid[:rows]
     facts = {"source": np.int64(number), "episode_metadata.success": np.bool_(drawn.success)}
-    return Episode(steps, states, facts=facts)
+    return Episode(steps, states, metadata=facts)
 
 
 # --- TFRecords

@@ -56,7 +56,7 @@ class Trial:
             ("time",): self.times[:length],
         }
         states = {key(name): wide(values[:rows]) for name, values in self.states.items()}
-        return Episode(steps, states, facts={"trial": number, "seed": seed})
+        return Episode(steps, states, metadata={"trial": number, "seed": seed})
 
 
 def key(name: str) -> tuple[str, ...]:
@@ -265,7 +265,7 @@ CASES = [
         faults=FAULTS,
         many=many,
         small={"datasets_rl.sources.roboset._SHARD_BYTES": 10},
-        facts={"revision": "c0ffee" * 6 + "c0ff", "licence": "not stated by the upstream"},
+        facts={"revision": "c0ffee" * 6 + "c0ff", "license": "not stated by the upstream"},
     ),
     Case(id="roboset/DAPG(human)/door_v2d-v1", write=everything_narrow, served=served),
 ]

@@ -77,12 +77,12 @@ def roll(rows: int = 501, size: int = 64, seed: int = 0, *, terminal: bool = Fal
 def _drawn(tips: np.ndarray, size: int) -> np.ndarray:
     """Draw discs on a floor of stripes."""
     grid = np.linspace(-1, 1, size)
-    picture = np.empty((size, size, 3), np.uint8)
-    picture[:] = (np.arange(size) // 8 % 2 * 40 + 60)[:, None, None]
+    image = np.empty((size, size, 3), np.uint8)
+    image[:] = (np.arange(size) // 8 % 2 * 40 + 60)[:, None, None]
     for number, (x, z) in enumerate(tips):
         inside = (grid[None, :] - x) ** 2 + (grid[:, None] + z) ** 2 < 0.05
-        picture[inside] = [200, 90 * number, int(127 + 120 * x)]
-    return picture
+        image[inside] = [200, 90 * number, int(127 + 120 * x)]
+    return image
 
 
 def episode(
@@ -103,7 +103,7 @@ def episode(
             ("is_init",): (np.arange(steps) == 0) & first,
         },
         {("pixels",): pixels, **{("state", name): values for name, values in states.items()}},
-        facts=facts,
+        metadata=facts,
     )
 
 
@@ -317,7 +317,7 @@ CASES = [
         _served,
         faults=FAULTS_64,
         many=_many_64,
-        facts={"licence": "MIT", "time_limit": 500},
+        facts={"license": "MIT", "time_limit": 500},
         plain={"totensor": False},
         small={"datasets_rl.sources.vd4rl._SHARD_BYTES": 100_000},
     ),
@@ -327,7 +327,7 @@ CASES = [
         _served,
         faults=FAULTS_84,
         many=_many_84,
-        facts={"licence": "MIT"},
+        facts={"license": "MIT"},
         plain={"totensor": False},
         small={"datasets_rl.sources.vd4rl._SHARD_BYTES": 4_000},
     ),

@@ -96,11 +96,11 @@ def test_palettes_and_bits_become_colours_and_greys(kind):
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
 def test_many_images_decode_in_their_order_from_any_buffer(kind, wrap):
-    pictures = [encoded(scene(16, 24, seed=seed), kind) for seed in range(70)]
+    images = [encoded(scene(16, 24, seed=seed), kind) for seed in range(70)]
     out = np.empty((70, 16, 24, 3), np.uint8)
-    images.decode([wrap(one) for one in pictures], out)
+    images.decode([wrap(one) for one in images], out)
 
-    np.testing.assert_array_equal(out, [decoded(one) for one in pictures])
+    np.testing.assert_array_equal(out, [decoded(one) for one in images])
 
 
 @pytest.mark.parametrize(

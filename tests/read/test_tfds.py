@@ -11,7 +11,6 @@ from raw.images import encoded, scene
 from raw.tfrecords import example
 
 from datasets_rl.errors import ConversionError
-from datasets_rl.read import images
 from datasets_rl.read.ragged import Ragged
 from datasets_rl.read.tfds import Schema
 
@@ -117,9 +116,9 @@ def test_an_episode_reads_with_the_shapes_and_types_of_the_schema():
 
 
 def test_images_come_encoded_and_decode():
-    pictures = read(STEPS, EPISODE)["steps/observation/image"]
+    images = read(STEPS, EPISODE)["steps/observation/image"]
     out = np.empty((T, 16, 24, 3), np.uint8)
-    images.decode(pictures, out)
+    images.decode(images, out)
 
     np.testing.assert_array_equal(out, [scene(16, 24, seed=step) for step in range(T)])
 

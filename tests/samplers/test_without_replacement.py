@@ -184,9 +184,9 @@ def test_what_the_caller_does_with_a_batch_does_not_reach_the_sampler():
         assert sorted(kept + sampler.sample(storage, 3)[0].tolist()) == list(range(6))
 
 
-def state(*, left=(), held, joining=(), lanes=1):
+def state(*, left=(), held, joining=(), envs=1):
     rows = {name: torch.tensor(rows, dtype=torch.int64) for name, rows in {"left": left, "joining": joining}.items()}
-    return {**rows, "held": held, "lanes": lanes, "ran_out": False}
+    return {**rows, "held": held, "lanes": envs, "ran_out": False}
 
 
 class TestState:
@@ -218,7 +218,7 @@ class TestState:
     def test_with_lanes_and_rows_that_it_was_not_told_of(self):
         """3 slots of 2 lanes, the oldest slot 1; rows 4 and 5 came after the last sample."""
         sampler = SamplerWithoutReplacement(shuffle=False)
-        new = sampler.renumbered(state(left=[1], held=4, lanes=2), 1, 3)
+        new = sampler.renumbered(state(left=[1], held=4, envs=2), 1, 3)
         sampler.load_state_dict(new)
 
         assert new["held"] == 6

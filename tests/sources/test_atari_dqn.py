@@ -479,7 +479,7 @@ def test_without_frames_the_rows_are_the_same(tree, buffer, convert):
 def test_frames_alone_are_verified(tree, convert):
     write_logs(tree)
 
-    assert [field.key for field in convert(keys=("observation",)).schema if field.carried] == [("observation",)]
+    assert [field.key for field in convert(keys=("observation",)).schema if field.shared] == [("observation",)]
 
 
 @pytest.mark.parametrize("place", ["", "dqn", "dqn/Pong/1", "dqn/Pong/1/replay_logs"])

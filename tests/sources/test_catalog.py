@@ -61,7 +61,7 @@ def test_every_id_has_its_facts(entries):
         assert asset.path == entry.facts["path"]
         assert asset.sha256 is None or re.fullmatch("[0-9a-f]{64}", asset.sha256)
         assert entry.bytes == asset.size
-        assert (entry.licence, entry.homepage) == ("CC BY 4.0", "https://github.com/Farama-Foundation/D4RL")
+        assert (entry.license, entry.homepage) == ("CC BY 4.0", "https://github.com/Farama-Foundation/D4RL")
         assert "arXiv:2004.07219" in entry.citation
         assert entry.time_limit > 0
         assert entry.title
@@ -140,7 +140,7 @@ def test_no_sentence_of_the_catalog_is_unused():
         for fault in entry.get("faults", ())
     }
 
-    assert used == set(catalog["faults"])
+    assert used == set(catalog["known_issues"])
 
 
 def test_reading_the_catalog_loads_neither_numpy_nor_anything_slower():

@@ -156,12 +156,12 @@ class TestFamilies:
             if full.startswith("infos"):
                 key = ("info", *full.split("/")[1:])
                 np.testing.assert_array_equal(rows(episodes, key), array)
-                assert declared[key].carried
+                assert declared[key].shared
         assert declared[OBSERVATION].dtype == columns["observations"].dtype
         assert declared[OBSERVATION].shape == columns["observations"].shape[1:]
         assert declared[ACTION].shape == columns["actions"].shape[1:]
         for column in declared.values():
-            group = "states" if column.carried else "steps"
+            group = "states" if column.shared else "steps"
             assert episodes[0][group][column.key].dtype == column.dtype
             assert episodes[0][group][column.key].shape[1:] == column.shape
 
@@ -345,7 +345,7 @@ class TestLayouts:
         }
         d4rl_files.write(tmp_path / "x.h5", columns)
         with opened("door-human-v1", tmp_path / "x.h5") as recording:
-            keys = {column.key: column.carried for column in recording.columns}
+            keys = {column.key: column.shared for column in recording.columns}
             metadata = dict(recording.metadata)
             rules = {decision.rule: decision.count for decision in recording.decisions}
 

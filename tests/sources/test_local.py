@@ -238,7 +238,7 @@ def test_all_faults_of_a_description_are_told_at_once():
     document = {
         "nam": "x",
         "format": "hdf",
-        "licence": 5,
+        "license": 5,
         "files": [1],
         "alignment": "odd",
         "episodes": {"by": "mood", "arrays": "x"},
@@ -250,7 +250,7 @@ def test_all_faults_of_a_description_are_told_at_once():
     wrong = (
         "nam",
         "format",
-        "licence",
+        "license",
         "files",
         "alignment",
         "arrays",

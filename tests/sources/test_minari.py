@@ -619,7 +619,7 @@ def test_the_comparison_with_the_raw_files_sees_every_value(put, convert, kind, 
     honest = verification._with_texts(stored)
     left_out = {("episode",), ("next", "done"), ("next", "truncated")}  # they are made, or mended, by the conversion
     keys = [field.key for field in stored.schema if field.key not in left_out]
-    keys += [("next", *field.key) for field in stored.schema if field.carried]
+    keys += [("next", *field.key) for field in stored.schema if field.shared]
 
     assert minari.SOURCE.compare(NAME, files, honest, stored.episodes) == []
     for wrong in keys:

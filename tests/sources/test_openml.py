@@ -217,7 +217,7 @@ def test_any_other_dataset_has_indicators_for_categories_and_says_whose_it_is(co
     ]
     assert manifest.metadata["class"] == "kind"
     assert json.loads(manifest.metadata["classes"]) == ["a", "b"]
-    assert (manifest.licence, manifest.homepage) == ("Public", "https://www.openml.org/d/77")
+    assert (manifest.license, manifest.homepage) == ("Public", "https://www.openml.org/d/77")
     assert manifest.citation.startswith("A. Uthor, B. Uthor; Vanschoren")
     assert manifest.revision == "data 77, file 5077"
 

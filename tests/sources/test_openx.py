@@ -420,13 +420,13 @@ def test_episodes_of_a_single_step_are_verified_where_the_last_step_is_kept(tmp_
 def test_episodes_of_archives_are_counted_over_an_interruption(both, tmp_path, settings):
     part = Selection(episodes="1,3:5", options={"upstream": "hub"})
     raw.write_archives(tmp_path / "hub", raw.FILES)
-    behind = both[1].paths[f"/{raw.REPO}/"].misbehave
-    behind[f"{raw.HUB}/{raw.HUB}_00002.tar"] = Status(500)
+    stop = both[1].paths[f"/{raw.REPO}/"].misbehave
+    stop[f"{raw.HUB}/{raw.HUB}_00002.tar"] = Status(500)
     with pytest.raises(FetchError):
         library.download(ARCHIVES, settings=settings, selection=part)
     assert (settings.home / "openx" / ".work" / raw.HUB / "journal.jsonl").is_file()
     before = len([one for one in both[1].requests if "_00000.tar" in one.path])
-    behind.clear()
+    stop.clear()
 
     stored = StoredDataset(library.download(ARCHIVES, settings=settings, selection=part))
 

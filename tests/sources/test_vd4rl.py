@@ -56,7 +56,7 @@ def counted(rows, offset=0):
     return Rollout(pixels, action, reward, np.ones(rows, np.float32), {})
 
 
-def pictures(stored, key=("pixels",)):
+def images(stored, key=("pixels",)):
     return stored.column(key)[:, 0, 0, 0].tolist()
 
 
@@ -74,7 +74,7 @@ def test_a_file_without_a_transition_is_left_out_and_counted(place, convert, row
 
     stored = convert()
     assert stored.episodes["source"].tolist() == [1 - at]
-    assert pictures(stored) == [0, 1, 2, 3]
+    assert images(stored) == [0, 1, 2, 3]
     assert decided(stored)["no-transition"] == 1
     assert verification.verify(stored.folder, deep=True).problems == ()
 
@@ -84,10 +84,10 @@ def test_every_action_stands_beside_the_picture_that_it_was_taken_in(place, conv
 
     stored = convert()
 
-    assert pictures(stored) == [0, 1, 2, 3]
+    assert images(stored) == [0, 1, 2, 3]
     assert stored.column(("action",)).tolist() == [[1, -1], [2, -2], [3, -3], [4, -4]]
     assert stored.column(("next", "reward")).tolist() == [[10], [20], [30], [40]]
-    assert pictures(stored, ("next", "pixels")) == [1, 2, 3, 4]
+    assert images(stored, ("next", "pixels")) == [1, 2, 3, 4]
     assert stored.column(("is_init",)).tolist() == [True, False, False, False]
     assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, False, False, True]
     assert not stored.column(("next", "terminated")).any()
@@ -110,7 +110,7 @@ def test_a_flag_more_than_pictures_is_cut(place, convert):
 
     stored = convert()
 
-    assert pictures(stored) == [0, 1, 2, 3]
+    assert images(stored) == [0, 1, 2, 3]
     assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, False, False, True]
     assert decided(stored)["flags-one-longer"] == 1
     assert decided(stored)["end-without-flag"] == 1
@@ -126,7 +126,7 @@ def test_a_reset_inside_a_file_begins_an_episode(place, convert, at):
     stored = convert()
 
     tail = [*range(10 - at, 9)]
-    assert pictures(stored) == [*tail, 100, 101, 102, 103, 104]
+    assert images(stored) == [*tail, 100, 101, 102, 103, 104]
     assert stored.column(("action",))[:, 0].tolist() == [*(one + 1 for one in tail), 101, 102, 103, 104, 105]
     assert stored.column(("is_init",)).tolist() == [*(False for _ in tail), True, False, False, False, False]
     assert stored.episodes.lengths.tolist() == [*([at - 1] if at > 1 else []), 5]
@@ -182,7 +182,7 @@ def test_a_long_episode_comes_in_pieces_that_join(tmp_path):
     assert len(found) == 3
     assert [one.continues for one in found] == [True, True, False]
     assert all(one.states["pixels",].nbytes < 9_000_000 for one in found)
-    assert [int(one.facts["source"]) for one in found] == [7, 7, 7]
+    assert [int(one.metadata["source"]) for one in found] == [7, 7, 7]
     wanted = roll(1500)
     assert np.array_equal(np.concatenate([one.states["pixels",] for one in found]), wanted.pixels)
     assert np.array_equal(np.concatenate([one.steps["action",] for one in found]), wanted.action[1:])
@@ -343,7 +343,7 @@ def test_the_ids_are_known_without_a_network():
     assert set(ids) == set(VD4RLExperienceReplay.available_datasets)
     assert find("vd4rl/main/humanoid_walk/medium_replay/84px").time_limit == 500
     assert any("501 flags" in fault for fault in find("vd4rl/main/humanoid_walk/medium/64px").faults)
-    assert find("vd4rl/distracting/walker_walk_random/84px/easy").licence == "MIT"
+    assert find("vd4rl/distracting/walker_walk_random/84px/easy").license == "MIT"
     with pytest.raises(UnknownIdError) as caught:
         find("vd4rl/main/walker_walk/exprt/64px")
     assert caught.value.nearest[0] == "vd4rl/main/walker_walk/expert/64px"

@@ -32,11 +32,11 @@ TRACED = {sys.modules[Ledger.__module__].__file__}
 COPIES = {"_store", "_copy", "_scatter", "_clear"}
 
 
-def steps(first, count, lanes=None):
+def steps(first, count, envs=None):
     """Steps of episodes of six, numbered from 1, with lanes [lanes, count]."""
     number = torch.arange(first, first + count) + 1
-    if lanes is not None:
-        number = number + 1000 * torch.arange(lanes).unsqueeze(-1)
+    if envs is not None:
+        number = number + 1000 * torch.arange(envs).unsqueeze(-1)
     done = (torch.arange(first, first + count) % 6 == 5).expand(number.shape).unsqueeze(-1)
     stamp = number.float()
     return TensorDict(
@@ -50,7 +50,7 @@ def steps(first, count, lanes=None):
 
 
 def filled(storage="memmap", sampler=None, *, writer=None, folder=None):
-    lanes = 2 if storage == "lanes" else None
+    envs = 2 if storage == "lanes" else None
     made = {
         "memmap": lambda: LazyMemmapStorage(SLOTS, scratch_dir=folder),
         "tensor": lambda: LazyTensorStorage(SLOTS),
@@ -58,7 +58,7 @@ def filled(storage="memmap", sampler=None, *, writer=None, folder=None):
     }[storage]()
     parts = {name: part for name, part in (("sampler", sampler), ("writer", writer)) if part is not None}
     buffer = TensorDictReplayBuffer(storage=made, batch_size=12, **parts)
-    buffer.extend(steps(0, SLOTS, lanes))
+    buffer.extend(steps(0, SLOTS, envs))
     return buffer if made.shared else buffer.share()
 
 
@@ -110,17 +110,17 @@ def die_while_copying(buffer, work):
 
 
 WRITES = {
-    "extend": lambda buffer, lanes: buffer.extend(steps(SLOTS, 7, lanes)),
-    "add": lambda buffer, lanes: buffer.add(steps(SLOTS, 1, lanes)[..., 0]),
-    "wrap": lambda buffer, lanes: buffer.extend(steps(SLOTS, SLOTS + 5, lanes)),
-    "replace": lambda buffer, lanes: buffer.__setitem__(slice(6, 12), in_time(steps(60, 6, lanes), lanes)),
-    "scatter": lambda buffer, lanes: buffer.__setitem__([3, 20, 7], in_time(steps(90, 3, lanes), lanes)),
+    "extend": lambda buffer, envs: buffer.extend(steps(SLOTS, 7, envs)),
+    "add": lambda buffer, envs: buffer.add(steps(SLOTS, 1, envs)[..., 0]),
+    "wrap": lambda buffer, envs: buffer.extend(steps(SLOTS, SLOTS + 5, envs)),
+    "replace": lambda buffer, envs: buffer.__setitem__(slice(6, 12), chronological_rows(steps(60, 6, envs), envs)),
+    "scatter": lambda buffer, envs: buffer.__setitem__([3, 20, 7], chronological_rows(steps(90, 3, envs), envs)),
     "empty": lambda buffer, _: buffer.empty(),
 }
 
 
-def in_time(data, lanes):
-    return data if lanes is None else data.transpose(0, 1)
+def chronological_rows(data, envs):
+    return data if envs is None else data.transpose(0, 1)
 
 
 def content(buffer):
@@ -139,16 +139,16 @@ def content(buffer):
     ],
 )
 def test_a_write_killed_before_any_of_its_lines_is_there_as_a_whole_or_not_at_all(storage, how):
-    lanes = 2 if storage == "lanes" else None
+    envs = 2 if storage == "lanes" else None
     line, seen = 0, set()
     before = content(filled(storage))
     done = filled(storage)
-    WRITES[how](done, lanes)
+    WRITES[how](done, envs)
     after = content(done)
     while True:
         line += 1
         buffer = filled(storage)
-        if not killed(lambda buffer=buffer: WRITES[how](buffer, lanes), line):
+        if not killed(lambda buffer=buffer: WRITES[how](buffer, envs), line):
             break
         found = content(buffer)  # who enters next finds the write
         stamps, images, written = (torch.tensor(one) for one in found)
@@ -277,7 +277,7 @@ def test_a_later_process_that_opens_the_folder_finds_the_torn_steps(tmp_path):
     assert later.torn == 5
     assert later.torn_rows().tolist() == [0, 1, 2, 3, 4]
     assert later[:]["image"][:5].sum() == 0
-    assert later.in_time().tolist() == list(range(5, SLOTS))
+    assert later.chronological_rows().tolist() == list(range(5, SLOTS))
 
 
 def test_a_folder_of_an_earlier_release_without_marks_is_gone_on_with(tmp_path):
@@ -293,16 +293,16 @@ def test_a_folder_of_an_earlier_release_without_marks_is_gone_on_with(tmp_path):
 @pytest.mark.parametrize("larger", [False, True], ids=["the same size", "larger"])
 @pytest.mark.parametrize("storage", ["memmap", "tensor", "lanes"])
 def test_a_checkpoint_keeps_what_is_torn(storage, larger, tmp_path):
-    lanes = 2 if storage == "lanes" else None
+    envs = 2 if storage == "lanes" else None
     buffer = filled(storage)
-    buffer.extend(steps(SLOTS, 2, lanes))
-    die_while_copying(buffer, lambda: buffer.extend(steps(SLOTS + 2, 4, lanes)))
+    buffer.extend(steps(SLOTS, 2, envs))
+    die_while_copying(buffer, lambda: buffer.extend(steps(SLOTS + 2, 4, envs)))
     buffer.dumps(tmp_path)
-    size = SLOTS * (lanes or 1) * (2 if larger else 1)
-    again = TensorDictReplayBuffer(storage=LazyTensorStorage(size, ndim=1 if lanes is None else 2), batch_size=12)
+    size = SLOTS * (envs or 1) * (2 if larger else 1)
+    again = TensorDictReplayBuffer(storage=LazyTensorStorage(size, ndim=1 if envs is None else 2), batch_size=12)
     again.loads(tmp_path)
 
-    assert again.torn_count == buffer.torn_count == 4 * (lanes or 1)
+    assert again.torn_count == buffer.torn_count == 4 * (envs or 1)
     held = again[:]["stamp"]
     assert (held.reshape(-1)[again.storage.torn_rows()] == 0).all()
     assert int((held == 0).sum()) == again.torn_count

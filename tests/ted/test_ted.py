@@ -96,11 +96,11 @@ def test_the_last_state_is_split_off_where_it_is_known():
 @pytest.mark.parametrize("stop", range(7))
 def test_what_is_next_is_the_row_below_or_the_final_state(start, stop):
     rows = np.array([10, 11, 12, 20, 30, 31])
-    finals = np.array([13, 21, 0])
+    final_states = np.array([13, 21, 0])
     following = [11, 12, 13, 21, 31, 0]
 
     if start <= stop:
-        assert next_of(rows, finals, table_of(3, 1, 2), start, stop).tolist() == following[start:stop]
+        assert next_of(rows, final_states, table_of(3, 1, 2), start, stop).tolist() == following[start:stop]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_observations_that_are_all_nan_are_judged_without_a_warning(tmp_path):
 
 
 def test_wide_and_boolean_observations_are_checked_too(tmp_path):
-    of = [Column(("observation",), np.dtype("?"), (3000,), carried=True), *columns()[1:]]
+    of = [Column(("observation",), np.dtype("?"), (3000,), shared=True), *columns()[1:]]
     whole = trajectory(4)
     shown = np.ones((5, 3000), bool)
     stored = write_dataset(tmp_path, [Trajectory(whole.steps, {("observation",): shown})], of)
@@ -250,7 +250,7 @@ def test_wide_and_boolean_observations_are_checked_too(tmp_path):
 @pytest.mark.parametrize("length", [1, 2])
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_dataset_of_one_row_is_checked(tmp_path, length, wide):
-    of = [Column(("observation",), np.dtype("?"), (3000,), carried=True), *columns()[1:]] if wide else columns()
+    of = [Column(("observation",), np.dtype("?"), (3000,), shared=True), *columns()[1:]] if wide else columns()
     whole = trajectory(length)
     states = {("observation",): np.ones((length + 1, 3000), bool)} if wide else whole.states
     stored = write_dataset(tmp_path, [Trajectory(whole.steps, states)], of)

@@ -138,9 +138,9 @@ class TestSlices:
 
     def test_no_slice_is_refused_with_the_longest_there_is(self, back_to_back):
         with pytest.raises(InvalidArgumentError, match="no trajectory has 5 steps; the longest of 3 has 4"):
-            back_to_back.slices(5).refuse_if_none()
+            back_to_back.slices(5).check_any_left()
         with pytest.raises(InvalidArgumentError, match="no step"):
-            Trajectories(index(), index()).slices(1).refuse_if_none()
+            Trajectories(index(), index()).slices(1).check_any_left()
 
 
 def test_spans_follow_each_other():

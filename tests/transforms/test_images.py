@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from datasets_rl import CenterCrop, Crop, GrayScale, InvalidArgumentError, Resize, ToTensorImage, UnaryTransform
 
 
-def picture(*shape, dtype=torch.float32):
+def image(*shape, dtype=torch.float32):
     """Numbers in a row."""
     count = torch.Size(shape).numel()
     return torch.arange(count).reshape(shape).to(dtype)
@@ -58,24 +58,24 @@ class TestCrops:
     """A picture of 4 rows of 5."""
 
     def test_a_rectangle(self):
-        made = through(Crop(2, 3, top=1, left=2), picture(1, 4, 5))
+        made = through(Crop(2, 3, top=1, left=2), image(1, 4, 5))
 
         assert made.tolist() == [[[7, 8, 9], [12, 13, 14]]]
 
     def test_what_lies_outside_is_zero(self):
-        made = through(Crop(3, 3, top=2, left=-1), picture(1, 4, 5) + 1)
+        made = through(Crop(3, 3, top=2, left=-1), image(1, 4, 5) + 1)
 
         assert made.tolist() == [[[0, 11, 12], [0, 16, 17], [0, 0, 0]]]
 
     def test_the_middle(self):
-        assert through(CenterCrop(2, 3), picture(1, 4, 5)).tolist() == [[[6, 7, 8], [11, 12, 13]]]
-        assert through(CenterCrop(2), picture(1, 4, 5)).tolist() == [[[7, 8], [12, 13]]]
-        assert through(CenterCrop((1, 1)), picture(1, 4, 5)).tolist() == [[[12]]]
+        assert through(CenterCrop(2, 3), image(1, 4, 5)).tolist() == [[[6, 7, 8], [11, 12, 13]]]
+        assert through(CenterCrop(2), image(1, 4, 5)).tolist() == [[[7, 8], [12, 13]]]
+        assert through(CenterCrop((1, 1)), image(1, 4, 5)).tolist() == [[[12]]]
 
     def test_a_middle_that_is_larger(self):
         """More of the padding comes at the end, as in torchvision."""
-        assert through(CenterCrop(3, 2), picture(1, 2, 1) + 1).tolist() == [[[1, 0], [2, 0], [0, 0]]]
-        assert through(CenterCrop(4, 2), picture(1, 1, 2) + 1).tolist() == [[[0, 0], [1, 2], [0, 0], [0, 0]]]
+        assert through(CenterCrop(3, 2), image(1, 2, 1) + 1).tolist() == [[[1, 0], [2, 0], [0, 0]]]
+        assert through(CenterCrop(4, 2), image(1, 1, 2) + 1).tolist() == [[[0, 0], [1, 2], [0, 0], [0, 0]]]
 
     @pytest.mark.parametrize("size", [(0, 1), ((1, 2, 3), None), (1.5, None)])
     def test_sizes_are_whole_numbers(self, size):
@@ -96,12 +96,12 @@ class TestGray:
         assert through(GrayScale(), value).dtype == torch.uint8
 
     def test_one_channel_is_gray_already(self):
-        value = picture(2, 1, 4, 4)
+        value = image(2, 1, 4, 4)
 
         assert through(GrayScale(), value) is not None
         assert torch.equal(through(GrayScale(), value), value)
         with pytest.raises(InvalidArgumentError, match=r"expected \[\.\.\., 3, H, W\]"):
-            through(GrayScale(), picture(2, 4, 4))
+            through(GrayScale(), image(2, 4, 4))
 
 
 def triangle(value, size):
@@ -119,7 +119,7 @@ def triangle(value, size):
 
 class TestResize:
     def test_halves_are_means(self):
-        made = through(Resize(2, 1, interpolation="nearest"), picture(1, 4, 2))
+        made = through(Resize(2, 1, interpolation="nearest"), image(1, 4, 2))
 
         assert made.tolist() == [[[0], [4]]]
 
@@ -163,4 +163,4 @@ class TestResize:
         """Like those of its version 2, this one takes [..., C, H, W]."""
         flip = UnaryTransform(["pixels"], fn=lambda value: value.flip(-1))
 
-        assert through(flip, picture(1, 1, 2)).tolist() == [[[1, 0]]]
+        assert through(flip, image(1, 1, 2)).tolist() == [[[1, 0]]]

@@ -98,15 +98,15 @@ def test_it_writes_as_a_ring_does(kind, slots, steps):
 
 
 @settings(deadline=None, max_examples=60)
-@given(lanes=st.integers(1, 3), slots=st.integers(1, 4), portions=st.lists(st.integers(0, 9), max_size=8))
-def test_a_slot_of_several_lanes_takes_a_row_for_each(lanes, slots, portions):
-    storage, ring, writer = LazyTensorStorage(slots * lanes, ndim=2), Ring(slots), RoundRobinWriter()
+@given(envs=st.integers(1, 3), slots=st.integers(1, 4), portions=st.lists(st.integers(0, 9), max_size=8))
+def test_a_slot_of_several_lanes_takes_a_row_for_each(envs, slots, portions):
+    storage, ring, writer = LazyTensorStorage(slots * envs, ndim=2), Ring(slots), RoundRobinWriter()
     writer.register_storage(storage)
     count = 0
     for portion in portions:
         values = list(range(count, count + portion))
-        data = tensor(values)[:, None] * 10 + torch.arange(lanes)
-        expected = [row * lanes + lane if row >= 0 else -1 for row in ring.extend(values) for lane in range(lanes)]
+        data = tensor(values)[:, None] * 10 + torch.arange(envs)
+        expected = [row * envs + lane if row >= 0 else -1 for row in ring.extend(values) for lane in range(envs)]
         rows = writer.extend(data)
         count += portion
 

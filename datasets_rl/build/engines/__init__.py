@@ -22,11 +22,11 @@ class Engine(Protocol):
     """Makes parts in other processes, several at once. A context manager; what was begun in it ends with it."""
 
     @property
-    def room(self) -> int:
+    def max_in_flight(self) -> int:
         """How many parts there should be at once, from those that are begun to the one that is joined."""
         ...
 
-    def begin(self, make: Make, task: Mapping[str, Any], report: Report) -> Wait:
+    def submit(self, make: Make, task: Mapping[str, Any], report: Report) -> Wait:
         """Let another process make a part.
 
         Args:

@@ -45,20 +45,20 @@ class Local:
     Args:
         jobs: How many.
         threads: Threads that the libraries of each of them may use; by default what the environment says.
-        tasks_of_one: Parts after which a process is replaced; None for never.
+        max_tasks_per_child: Parts after which a process is replaced; None for never.
     """
 
-    def __init__(self, jobs: int, *, threads: int | None = None, tasks_of_one: int | None = None) -> None:
+    def __init__(self, jobs: int, *, threads: int | None = None, max_tasks_per_child: int | None = None) -> None:
         self._jobs = jobs
         self._threads = threads
-        self._tasks_of_one = tasks_of_one
+        self._tasks_of_one = max_tasks_per_child
 
     @property
-    def room(self) -> int:
+    def max_in_flight(self) -> int:
         """How many parts there should be at once."""
         return self._jobs + _AHEAD
 
-    def begin(self, make: Make, task: Mapping[str, Any], report: Report) -> Wait:
+    def submit(self, make: Make, task: Mapping[str, Any], report: Report) -> Wait:
         """Let a process make a part."""
         return self._pool.submit(self._make, make, task, report).result
 

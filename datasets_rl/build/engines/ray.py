@@ -78,11 +78,11 @@ class RayEngine:
             self._ray.wait([*self._begun], num_returns=len(self._begun), timeout=_GRACE)
 
     @property
-    def room(self) -> int:
+    def max_in_flight(self) -> int:
         """How many parts there should be at once: two for each core that the cluster has now."""
         return _AHEAD * max(1, int(self._ray.cluster_resources().get("CPU", 0)))
 
-    def begin(self, make: Make, task: Mapping[str, Any], report: Report) -> Wait:  # noqa: ARG002 -- Ray tells of no steps
+    def submit(self, make: Make, task: Mapping[str, Any], report: Report) -> Wait:  # noqa: ARG002 -- Ray tells of no steps
         """Let a node make a part; `task` has paths that all nodes see. The node dies of it a few times before it is lost."""
         reference = self._call.remote(make, task, converter_version())
         self._begun.add(reference)

@@ -43,14 +43,14 @@ def with_steps(block: EpisodeBatch, steps: Mapping[Key, NDArray[Any]]) -> Episod
 
 def mapped(block: EpisodeBatch, keys: Iterable[Key], change: Change) -> EpisodeBatch:
     """Return the block with some fields changed value by value; states at t and final ones alike, each once."""
-    steps, states, finals = dict(block.steps), dict(block.states), dict(block.finals)
+    steps, states, final_states = dict(block.steps), dict(block.states), dict(block.final_states)
     for key in keys:
         if key in steps:
             steps[key] = change(key, np.asarray(steps[key]))
         else:
             states[key] = change(key, np.asarray(states[key]))
-            finals[key] = known_only(change(key, np.asarray(finals[key])), block.known)
-    return replace(block, steps=steps, states=states, finals=finals)
+            final_states[key] = known_only(change(key, np.asarray(final_states[key])), block.final_known)
+    return replace(block, steps=steps, states=states, final_states=final_states)
 
 
 def rekeyed(block: EpisodeBatch, name: Callable[[Key], Key | None]) -> EpisodeBatch:
@@ -63,8 +63,8 @@ def rekeyed(block: EpisodeBatch, name: Callable[[Key], Key | None]) -> EpisodeBa
         block,
         steps=renamed(block.steps),
         states=renamed(block.states),
-        finals=renamed(block.finals),
-        words=renamed(block.words),
+        final_states=renamed(block.final_states),
+        vocabulary=renamed(block.vocabulary),
     )
 
 
@@ -80,9 +80,9 @@ def drawn(seed: int, numbers: NDArray[Any], places: NDArray[Any]) -> NDArray[np.
     return as_fractions(_mixed(state))
 
 
-def as_fractions(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+def as_fractions(vocabulary: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Return whole numbers of 64 bits as fractions of their range, in [0, 1)."""
-    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (vocabulary >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:

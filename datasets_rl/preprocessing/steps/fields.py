@@ -48,7 +48,7 @@ class Select(Step):
 
     keys: tuple[str, ...]
 
-    purpose = "these fields only"
+    summary = "these fields only"
 
     def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with fewer fields."""
@@ -61,7 +61,7 @@ class Exclude(Step):
 
     keys: tuple[str, ...]
 
-    purpose = "all but these fields"
+    summary = "all but these fields"
 
     def __post_init__(self) -> None:
         if fixed := [name for name in self.keys if as_key(name) in FIXED]:
@@ -80,7 +80,7 @@ class Rename(Step):
     old: str
     new: str
 
-    purpose = "another name for a field"
+    summary = "another name for a field"
 
     def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with other names."""
@@ -111,7 +111,7 @@ class Cast(Step):
     dtype: str
     keys: tuple[str, ...] = ()
 
-    purpose = "fields as another dtype"
+    summary = "fields as another dtype"
 
     def __post_init__(self) -> None:
         if self.dtype not in _TO:
@@ -123,7 +123,7 @@ class Cast(Step):
         """Return the block with its fields cast."""
         every = {**block.steps, **block.states}
         keys = need(block, self.keys) or [key for key, values in every.items() if values.dtype.kind == "f"]
-        if texts := sorted(dotted(key) for key in keys if key in block.words):
+        if texts := sorted(dotted(key) for key in keys if key in block.vocabulary):
             raise InvalidArgumentError(f"{', '.join(texts)} holds text")
         return mapped(block, keys, self._cast)
 
@@ -157,10 +157,10 @@ class FlatObservation(Step):
     key: str = "observation"
     _order: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    learns = True
-    purpose = "the parts of an observation as one vector"
+    requires_fit = True
+    summary = "the parts of an observation as one vector"
 
-    def learn(self, blocks: Iterable[EpisodeBatch]) -> None:
+    def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
         """See what is there, in the first block."""
         block = next(iter(blocks))
         keys = need(block, self.keys) or sorted(
@@ -170,7 +170,7 @@ class FlatObservation(Step):
             and values.ndim - 1 <= _MATRIX
             and values.dtype != np.uint8
         )
-        odd = [dotted(key) for key in keys if key not in block.states or key in block.words]
+        odd = [dotted(key) for key in keys if key not in block.states or key in block.vocabulary]
         if odd or not keys:
             raise InvalidArgumentError(
                 f"{', '.join(odd)} is no state of numbers" if odd else f"no state of numbers below {self.key}"
@@ -183,7 +183,7 @@ class FlatObservation(Step):
         self._order = {dotted(key): int(np.prod(block.states[key].shape[1:])) for key in keys}
 
     @property
-    def learned(self) -> Mapping[str, Any]:
+    def fitted(self) -> Mapping[str, Any]:
         """The states in their order, with how many numbers each has: ``a 2, b 3``."""
         return {"order": ", ".join(f"{name} {width}" for name, width in self._order.items())}
 
@@ -199,4 +199,6 @@ class FlatObservation(Step):
             others = {key: values for key, values in arrays.items() if key not in keys}
             return {**others, as_key(self.key): np.concatenate(parts, axis=1)}
 
-        return replace(block, states=joined(block.states, block.count), finals=joined(block.finals, len(block)))
+        return replace(
+            block, states=joined(block.states, block.count), final_states=joined(block.final_states, len(block))
+        )

@@ -49,7 +49,7 @@ class HindsightGoals(Step):
     otherwise: float = -1.0
     seed: int = 0
 
-    purpose = "goals that were reached later, with sparse rewards"
+    summary = "goals that were reached later, with sparse rewards"
 
     def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with these goals and rewards."""
@@ -57,7 +57,7 @@ class HindsightGoals(Step):
         if key not in block.states:
             raise InvalidArgumentError(f"{self.achieved} is no state; expected one that exists after the last step too")
         reached = np.array(block.following(key))
-        unknown = block.table.stops[~block.known] - 1
+        unknown = block.table.stops[~block.final_known] - 1
         reached[unknown] = np.asarray(block.states[key])[unknown]
         stops = np.repeat(block.table.stops, block.lengths)
         rows = np.arange(block.count)
@@ -79,5 +79,5 @@ class HindsightGoals(Step):
         steps = {**bare.steps, NEXT_REWARD: rewards}
         if self.strategy == "future":
             return replace(bare, steps={**steps, goal: goals, ("next", *goal): goals})
-        finals = {**bare.finals, goal: known_only(goals[block.table.starts], block.known)}
-        return replace(bare, steps=steps, states={**bare.states, goal: goals}, finals=finals)
+        final_states = {**bare.final_states, goal: known_only(goals[block.table.starts], block.final_known)}
+        return replace(bare, steps=steps, states={**bare.states, goal: goals}, final_states=final_states)

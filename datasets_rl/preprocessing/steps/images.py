@@ -17,14 +17,14 @@ from datasets_rl.ted.episode import known_only
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key, dotted
 
-__all__ = ["StackFrames", "ToUint8", "channels_first", "channels_last", "pictures"]
+__all__ = ["StackFrames", "ToUint8", "channels_first", "channels_last", "images"]
 
 _CHANNELS = {1, 3, 4}
 _BARE, _FULL = 2, 3
 """Axes of a picture without channels, and with them."""
 
 
-def pictures(block: EpisodeBatch) -> list[Key]:
+def images(block: EpisodeBatch) -> list[Key]:
     """Return the states that hold pictures: bytes of two axes or three, or fractions of three.
 
     Raises:
@@ -77,11 +77,11 @@ class ToUint8(Step):
 
     keys: tuple[str, ...] = ()
 
-    purpose = "fractions from 0 to 1 as whole numbers to 255"
+    summary = "fractions from 0 to 1 as whole numbers to 255"
 
     def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with its pictures as bytes."""
-        found = need(block, self.keys) or [key for key in pictures(block) if block.states[key].dtype.kind == "f"]
+        found = need(block, self.keys) or [key for key in images(block) if block.states[key].dtype.kind == "f"]
         return mapped(block, found, self._bytes)
 
     def _bytes(self, key: Key, values: NDArray[Any]) -> NDArray[Any]:
@@ -111,7 +111,7 @@ class StackFrames(Step):
     n: int = 4
     keys: tuple[str, ...] = ()
 
-    purpose = "each frame with those before it, along the channels"
+    summary = "each frame with those before it, along the channels"
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -119,21 +119,21 @@ class StackFrames(Step):
 
     def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with stacks."""
-        states, finals = dict(block.states), dict(block.finals)
+        states, final_states = dict(block.states), dict(block.final_states)
         table = block.table
         require_memory(self.n * block.count * 8, f"stack_frames with n = {self.n:,}", hint="give a smaller n, as in 4")
         firsts = np.repeat(table.starts, block.lengths)
         rows = [np.maximum(np.arange(block.count) - back, firsts) for back in reversed(range(self.n))]
         ends = [np.maximum(table.stops - back, table.starts) for back in reversed(range(1, self.n))]
-        for key in need(block, self.keys) or pictures(block):
+        for key in need(block, self.keys) or images(block):
             if key not in states:
                 raise InvalidArgumentError(f"{dotted(key)} is no state")
-            frames, last = np.asarray(states[key]), np.asarray(finals[key])
+            frames, last = np.asarray(states[key]), np.asarray(final_states[key])
             require_memory(self.n * frames.nbytes, f"stack_frames of {dotted(key)} with n = {self.n:,}")
             bare = frames.ndim - 1 == _BARE
-            behind = not bare and _channels_last(frames)
+            stop = not bare and _channels_last(frames)
             join: Any = np.stack if bare else np.concatenate
-            axis = -1 if behind else 1
+            axis = -1 if stop else 1
             states[key] = join([frames[one] for one in rows], axis=axis)
-            finals[key] = known_only(join([*(frames[one] for one in ends), last], axis=axis), block.known)
-        return replace(block, states=states, finals=finals)
+            final_states[key] = known_only(join([*(frames[one] for one in ends), last], axis=axis), block.final_known)
+        return replace(block, states=states, final_states=final_states)

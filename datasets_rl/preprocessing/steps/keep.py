@@ -103,7 +103,7 @@ class KeepReturns(Step):
     least: float = -np.inf
     most: float = np.inf
 
-    purpose = "episodes by their return"
+    summary = "episodes by their return"
 
     def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return those that are kept."""
@@ -118,7 +118,7 @@ class KeepLengths(Step):
     least: int = 1
     most: int | None = None
 
-    purpose = "episodes by their length"
+    summary = "episodes by their length"
 
     def __post_init__(self) -> None:
         if self.most is not None and self.most < self.least:
@@ -146,14 +146,14 @@ class KeepTopReturns(Step):
     of: Literal["episodes", "steps"] = "episodes"
     _least: float = field(default=-np.inf, init=False, repr=False)
 
-    learns = True
-    purpose = "the episodes with the highest returns, a share"
+    requires_fit = True
+    summary = "the episodes with the highest returns, a share"
 
     def __post_init__(self) -> None:
         if not 0 < self.percent <= 100:
             raise InvalidArgumentError(f"percent is {self.percent}; expected a number above 0, to 100")
 
-    def learn(self, blocks: Iterable[EpisodeBatch]) -> None:
+    def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
         """Find the return of the last episode that is kept."""
         seen = [(returns(block), block.lengths) for block in blocks]
         found, lengths = (np.concatenate(one) for one in zip(*seen, strict=True))
@@ -165,7 +165,7 @@ class KeepTopReturns(Step):
         self._least = float(found[best[max(count, 1) - 1]])
 
     @property
-    def learned(self) -> Mapping[str, Any]:
+    def fitted(self) -> Mapping[str, Any]:
         """The lowest return that is kept."""
         return {"least": self._least}
 
@@ -186,7 +186,7 @@ class KeepSuccess(Step):
     key: str = ""
     keep: bool = True
 
-    purpose = "episodes that succeed"
+    summary = "episodes that succeed"
 
     def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return those that are kept."""
@@ -194,7 +194,7 @@ class KeepSuccess(Step):
         there = np.asarray(block.steps[key] if key in block.steps else block.states[key])
         found = _any_step(block, np.asarray((there > 0).reshape(block.count, -1).any(-1)))
         if key in block.states:
-            found |= block.known & (np.asarray(block.finals[key]) > 0).reshape(len(block), -1).any(-1)
+            found |= block.final_known & (np.asarray(block.final_states[key]) > 0).reshape(len(block), -1).any(-1)
         return _kept(block, found == self.keep)
 
 
@@ -217,7 +217,7 @@ class KeepWhere(Step):
     test: str = field(metadata=TEST)
     over: Literal["any", "all", "first", "last"] = "any"
 
-    purpose = "episodes in which a field passes a test, as > 0.5, == true or != text"
+    summary = "episodes in which a field passes a test, as > 0.5, == true or != text"
 
     def __post_init__(self) -> None:
         if _TEST.fullmatch(self.test) is None:
@@ -235,8 +235,8 @@ class KeepWhere(Step):
         """Return in which steps it passes, bool [N]."""
         compare, wanted = _TEST.fullmatch(self.test).groups()  # type: ignore[union-attr]  # it was checked
         key = as_key(self.key)
-        if key in block.words:
-            texts = np.array([_TESTS[compare](text, wanted) for text in block.words[key]], np.bool_)
+        if key in block.vocabulary:
+            texts = np.array([_TESTS[compare](text, wanted) for text in block.vocabulary[key]], np.bool_)
             passed: NDArray[np.bool_] = texts[_values(block, key)]
         else:
             try:
@@ -267,17 +267,17 @@ class KeepEpisodes(Step):
 
     numbers: str = field(metadata=SPAN)
 
-    purpose = "episodes by their numbers"
+    summary = "episodes by their numbers"
 
     def __post_init__(self) -> None:
         read_span(self.numbers)
 
     def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return those that are kept."""
-        start, stop, step = read_span(self.numbers)
-        behind = np.inf if stop is None else stop
+        start, end, step = read_span(self.numbers)
+        stop = np.inf if end is None else end
         numbers = block.numbers
-        return _kept(block, (numbers >= start) & (numbers < behind) & ((numbers - start) % step == 0))
+        return _kept(block, (numbers >= start) & (numbers < stop) & ((numbers - start) % step == 0))
 
 
 @dataclass
@@ -298,7 +298,7 @@ class Split(Step):
     validation: float = 0.1
     seed: int = 0
 
-    purpose = "episodes for training, or those for validation"
+    summary = "episodes for training, or those for validation"
 
     def __post_init__(self) -> None:
         if not 0 < self.validation < 1:
@@ -306,7 +306,7 @@ class Split(Step):
 
     def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return those that are kept."""
-        sources = np.asarray(block.facts.get("source", block.numbers)).astype(np.uint64)
+        sources = np.asarray(block.metadata.get("source", block.numbers)).astype(np.uint64)
         shift = drawn(self.seed, np.zeros(1, np.int64), np.zeros(1, np.int64))
         places = as_fractions(sources * _GOLDEN)
         return _kept(block, ((places + shift) % 1 < self.validation) == (self.part == "validation"))

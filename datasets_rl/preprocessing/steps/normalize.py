@@ -33,7 +33,7 @@ class _Affine(Step):
     _shift: dict[Key, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
     _scale: dict[Key, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    learns = True
+    requires_fit = True
 
     def __post_init__(self) -> None:
         if not self.keys:
@@ -43,13 +43,13 @@ class _Affine(Step):
     def _found(self, seen: Iterable[Array]) -> tuple[Array, Array]:
         """Return shift and scale of one field, [...], of its values, blocks [N, ...]."""
 
-    def learn(self, blocks: Iterable[EpisodeBatch]) -> None:
+    def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
         """Find shift and scale of each field."""
         totals: dict[Key, list[Array]] = {}
         for block in blocks:
             for key in need(block, self.keys):
                 values = self._seen(block, key)
-                if key in block.words or values.dtype.kind not in "iuf":
+                if key in block.vocabulary or values.dtype.kind not in "iuf":
                     raise InvalidArgumentError(f"{'.'.join(key)} holds no numbers that have a mean")
                 totals.setdefault(key, []).append(self._moments(values))
         for key, moments in totals.items():
@@ -64,7 +64,7 @@ class _Affine(Step):
         """Return what is kept of a block, [N, ...]: [K, ...]."""
 
     @property
-    def learned(self) -> Mapping[str, Any]:
+    def fitted(self) -> Mapping[str, Any]:
         """Shift and scale of each field, [...]."""
         pairs = (("shift", self._shift), ("scale", self._scale))
         return {f"{'.'.join(key)}/{name}": values for name, found in pairs for key, values in found.items()}
@@ -93,7 +93,7 @@ class Normalise(_Affine):
 
     eps: float = 1e-3
 
-    purpose = "fields to mean 0 and standard deviation 1"
+    summary = "fields to mean 0 and standard deviation 1"
 
     def _moments(self, values: NDArray[Any]) -> Array:
         values = values.astype(np.float64)
@@ -118,11 +118,15 @@ class NormaliseRange(_Affine):
         keys: The fields.
     """
 
-    purpose = "fields to the range from -1 to 1"
+    summary = "fields to the range from -1 to 1"
 
     def _seen(self, block: EpisodeBatch, key: Key) -> NDArray[Any]:
         rows = super()._seen(block, key)
-        return rows if key in block.steps else np.concatenate([rows, np.asarray(block.finals[key])[block.known]])
+        return (
+            rows
+            if key in block.steps
+            else np.concatenate([rows, np.asarray(block.final_states[key])[block.final_known]])
+        )
 
     def _moments(self, values: NDArray[Any]) -> Array:
         return np.stack([values.min(0), values.max(0)]).astype(np.float64)

@@ -35,7 +35,7 @@ class ReturnsToGo(Step):
     key: str = "returns_to_go"
     scale: float = 1.0
 
-    purpose = "the sum of the rewards that are still to come"
+    summary = "the sum of the rewards that are still to come"
 
     def __post_init__(self) -> None:
         problems = [] if 0 <= self.gamma <= 1 else [f"gamma is {self.gamma}; expected a number from 0 to 1"]
@@ -77,7 +77,7 @@ class MultiStep(Step):
     n_steps: int
     gamma: float = 0.99
 
-    purpose = "rewards, states and discounts n steps ahead"
+    summary = "rewards, states and discounts n steps ahead"
 
     def __post_init__(self) -> None:
         problems = [] if self.n_steps >= 1 else [f"n_steps is {self.n_steps}; expected at least 1"]
@@ -91,7 +91,7 @@ class MultiStep(Step):
         rows = np.arange(block.count)
         last = np.repeat(block.table.stops - 1, block.lengths)
         terminated = block.steps[NEXT_TERMINATED][:, 0]
-        usable = np.repeat(block.known | terminated[block.table.stops - 1], block.lengths)
+        usable = np.repeat(block.final_known | terminated[block.table.stops - 1], block.lengths)
         there = np.maximum(rows, np.minimum(rows + self.n_steps - 1, last - ~usable))
         sums = np.zeros((block.count, 1))
         for ahead in range(min(self.n_steps, int(block.lengths.max()))):

@@ -31,7 +31,7 @@ class ScaleRewards(Step):
     scale: float = 1.0
     shift: float = 0.0
 
-    purpose = "rewards times a number, plus a number"
+    summary = "rewards times a number, plus a number"
 
     def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with these rewards."""
@@ -45,7 +45,7 @@ class ClipRewards(Step):
     least: float = -1.0
     most: float = 1.0
 
-    purpose = "rewards between two numbers"
+    summary = "rewards between two numbers"
 
     def __post_init__(self) -> None:
         if self.most < self.least:
@@ -64,7 +64,7 @@ class SparseRewards(Step):
 
     above: float = 0.0
 
-    purpose = "1 where the reward is above a number, 0 elsewhere"
+    summary = "1 where the reward is above a number, 0 elsewhere"
 
     def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with these rewards."""
@@ -75,7 +75,7 @@ class SparseRewards(Step):
 class DelayRewards(Step):
     """Give the whole return of an episode with its last step, and nothing before, as Decision Transformer's study does."""
 
-    purpose = "the whole return with the last step"
+    summary = "the whole return with the last step"
 
     def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with these rewards."""
@@ -99,7 +99,7 @@ class SuccessRewards(Step):
     at: float = 1.0
     otherwise: float = 0.0
 
-    purpose = "one reward at success, another elsewhere"
+    summary = "one reward at success, another elsewhere"
 
     def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
         """Return the block with these rewards."""
@@ -108,7 +108,7 @@ class SuccessRewards(Step):
             found = np.asarray(block.steps[key]) > 0
         else:
             found = np.asarray(block.following(key)) > 0
-            found[block.table.stops[~block.known] - 1] = False
+            found[block.table.stops[~block.final_known] - 1] = False
         hits = found.reshape(block.count, -1).any(-1, keepdims=True)
         return _with_rewards(block, np.where(hits, self.at, self.otherwise))
 
@@ -126,10 +126,10 @@ class ScaleByReturns(Step):
     _lowest: float = field(default=0.0, init=False, repr=False)
     _highest: float = field(default=1.0, init=False, repr=False)
 
-    learns = True
-    purpose = "rewards so that returns span a number"
+    requires_fit = True
+    summary = "rewards so that returns span a number"
 
-    def learn(self, blocks: Iterable[EpisodeBatch]) -> None:
+    def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
         """Find the lowest and the highest return."""
         found = np.concatenate([returns(block) for block in blocks])
         self._lowest, self._highest = float(found.min()), float(found.max())
@@ -137,7 +137,7 @@ class ScaleByReturns(Step):
             raise InvalidArgumentError(f"all episodes have the return {self._lowest:g}; expected returns that differ")
 
     @property
-    def learned(self) -> Mapping[str, Any]:
+    def fitted(self) -> Mapping[str, Any]:
         """The two returns, as they were."""
         return {"lowest": self._lowest, "highest": self._highest}
 

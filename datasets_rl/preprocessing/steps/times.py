@@ -36,7 +36,7 @@ class FrameSkip(Step):
 
     n: int
 
-    purpose = "one step of n, with the sum of their rewards"
+    summary = "one step of n, with the sum of their rewards"
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -69,7 +69,7 @@ class KeepSteps(Step):
 
     span: str = field(metadata={"form": "a range START:STOP from 0, as in 10:60"})
 
-    purpose = "a run of the steps of each episode"
+    summary = "a run of the steps of each episode"
 
     def __post_init__(self) -> None:
         if read_span(self.span)[2] != 1:
@@ -101,7 +101,7 @@ class DropUnknownFinal(Step):
 
     ends: Literal["all", "truncated"] = "all"
 
-    purpose = "drop last steps whose next observation is unknown"
+    summary = "drop last steps whose next observation is unknown"
 
     def __post_init__(self) -> None:
         if self.ends not in {"all", "truncated"}:
@@ -109,7 +109,7 @@ class DropUnknownFinal(Step):
 
     def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
         """Return the block with known final states."""
-        dropped = ~block.known
+        dropped = ~block.final_known
         if self.ends == "truncated":
             dropped &= ~block.steps[NEXT_TERMINATED][block.table.stops - 1, 0]
         return _kept_steps(block, 0, block.lengths - dropped)
@@ -129,8 +129,8 @@ def _kept_steps(block: EpisodeBatch, start: int, stops: NDArray[np.int64]) -> Ep
     # The final states of all, and after them the states that become one.
     chosen = np.arange(len(block))
     chosen[cut] = len(block) + np.arange(int(cut.sum()))
-    finals = {
-        key: end_to_end([block.finals[key], values[(starts + stops)[cut]]])[chosen]
+    final_states = {
+        key: end_to_end([block.final_states[key], values[(starts + stops)[cut]]])[chosen]
         for key, values in block.states.items()
     }
     steps[NEXT_TRUNCATED][np.cumsum(lengths)[cut] - 1] = True
@@ -139,6 +139,6 @@ def _kept_steps(block: EpisodeBatch, start: int, stops: NDArray[np.int64]) -> Ep
         lengths=lengths,
         steps=steps,
         states={key: values[rows] for key, values in block.states.items()},
-        finals=finals,
-        known=block.known | cut,
+        final_states=final_states,
+        final_known=block.final_known | cut,
     )

@@ -48,7 +48,7 @@ class AtariDQN(Source):
     """The runs of a catalog of games, from either upstream."""
 
     name = "atari_dqn"
-    restated = frozenset({"citation", "faults"})
+    restated = frozenset({"citation", "known_issues"})
     options = (
         Option("upstream", "The logs of the agent, or the episodes of RL Unplugged", _DQN, choices=(_DQN, _RLU)),
         Option("checkpoints", "These only, of the 50 or so of a run, as in 0:5", numbers=True),
@@ -68,12 +68,12 @@ class AtariDQN(Source):
             source=self.name,
             name=name,
             title=f"Atari {game}: what a DQN agent saw in 50 million steps, run {run} of 5",
-            licence=catalog["licence"],
+            license=catalog["license"],
             citation=catalog["citation"],
             homepage=catalog["homepage"],
-            faults=tuple(catalog["faults"]),
+            known_issues=tuple(catalog["known_issues"]),
             time_limit=catalog["time_limit"],
-            facts={"rlu": game in catalog["rlu_games"]},
+            params={"rlu": game in catalog["rlu_games"]},
         )
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
@@ -91,7 +91,7 @@ class AtariDQN(Source):
         return _logs(entry, folder, path, selection)
 
     def _episodes(self, entry: Entry, selection: Selection, upstream: Upstream) -> Listing:
-        if not entry.facts["rlu"]:
+        if not entry.params["rlu"]:
             raise InvalidArgumentError(
                 f"RL Unplugged has no {entry.name}; it has {len(self.catalog['rlu_games'])} of the 60 games",
                 hint=f"leave out --upstream {_RLU}",
@@ -99,12 +99,12 @@ class AtariDQN(Source):
         path = f"rlu_atari_checkpoints_ordered/{entry.name.replace('/', '_run_')}"
         folder = upstream.folder(path, [f"{self.catalog['rlu_bucket']}/{path}"])
         catalog = self.catalog
-        entry = replace(entry, faults=tuple(catalog["rlu_faults"]), citation=catalog["rlu_citation"])
+        entry = replace(entry, known_issues=tuple(catalog["rlu_known_issues"]), citation=catalog["rlu_citation"])
         return _records(entry, folder, path, selection)
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
+    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the files of a checkpoint."""
-        what, known = f"{self.name}/{name}", facts or {}
+        what, known = f"{self.name}/{name}", params or {}
         if known.get("upstream") == _RLU:
             from datasets_rl.sources.atari_dqn.episode_reader import RecordReader
 
@@ -128,7 +128,7 @@ class AtariDQN(Source):
 
 
 def _closed(entry: Entry) -> str:
-    more = f", or take the run from RL Unplugged with --upstream {_RLU}" if entry.facts["rlu"] else ""
+    more = f", or take the run from RL Unplugged with --upstream {_RLU}" if entry.params["rlu"] else ""
     return (
         "the bucket has refused every reader since 2025: give the files with --from-local PATH, or a copy of the "
         f"bucket with --mirror URL{more}"
@@ -172,10 +172,10 @@ def _logs(entry: Entry, folder: Folder, path: str, selection: Selection) -> List
         around = [path for one in (number - 1, number + 1) if one in kept for path in paths(one, _AROUND)]
         part = {"checkpoint": number, "before": before, "after": after, "last": number == max(found)}
         shards.append(Shard((*paths(number, fields), *around), part))
-    facts = {"upstream": _DQN, "frames": frames}
+    params = {"upstream": _DQN, "frames": frames}
     growth = {"": _GROWTH[_DQN]} if frames else {}
     return replace(
-        alone, shards=tuple(shards), facts=facts, keys=PLAIN, growth=growth, entry=entry, revision=folder.revision
+        alone, shards=tuple(shards), params=params, keys=PLAIN, growth=growth, entry=entry, revision=folder.revision
     )
 
 
@@ -203,7 +203,7 @@ def _records(entry: Entry, folder: Folder, path: str, selection: Selection) -> L
         (schema, *(asset for number in chosen for asset in found[number])),
         tuple(Shard((asset.path,), number) for number in chosen for asset in found[number]),
         common=(schema.path,),
-        facts={"upstream": _RLU, "frames": _wants_frames(selection)},
+        params={"upstream": _RLU, "frames": _wants_frames(selection)},
         keys=PLAIN,
         growth={"": _GROWTH[_RLU]} if _wants_frames(selection) else {},
         entry=entry,

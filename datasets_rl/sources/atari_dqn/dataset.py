@@ -12,7 +12,7 @@ from datasets_rl.samplers import SamplerWithoutReplacement, SliceSampler, SliceS
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
-from datasets_rl.storages.finals import FinalUnknown
+from datasets_rl.storages.final_states import FinalUnknown
 from datasets_rl.writers.base import Writer
 
 __all__ = ["AtariDQNExperienceReplay"]

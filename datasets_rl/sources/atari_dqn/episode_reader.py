@@ -54,19 +54,19 @@ class RecordReader(EpisodeReader):
     Args:
         what: The dataset, for messages.
         files: Both files by path.
-        facts: Whether frames are wanted.
+        metadata: Whether frames are wanted.
 
     Raises:
         ConversionError: If the records are said to be something else.
     """
 
-    def __init__(self, what: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
+    def __init__(self, what: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
         self.columns = COLUMNS
         self.steps = None
         self.metadata = {"upstream": "rlu"}
         self.decisions: list[Decision] = []
         self._what = what
-        self._frames = bool(facts["frames"])
+        self._frames = bool(metadata["frames"])
         by_name = {path.rpartition("/")[2]: Path(place) for path, place in files.items()}
         self._schema = Schema(by_name.pop("features.json").read_bytes())
         (self._place,) = by_name.values()
@@ -110,7 +110,7 @@ class RecordReader(EpisodeReader):
         over = bool(raw["is_terminal"][-1])
         found["end-without-terminal"] += int(not over)
         action = raw["action"].astype(np.int32)
-        facts: dict[str, Any] = {"checkpoint": np.int32(checkpoint)}
+        metadata: dict[str, Any] = {"checkpoint": np.int32(checkpoint)}
         for start in range(0, steps, _BLOCK):
             stop = min(start + _BLOCK, steps)
             ends = np.arange(start, stop)[:, None] == steps - 1
@@ -123,7 +123,7 @@ class RecordReader(EpisodeReader):
             states = (
                 {OBSERVATION: _frames(raw["observation"], start, stop + (stop == steps), name)} if self._frames else {}
             )
-            yield Episode(given, states, continues=stop < steps, facts=facts)
+            yield Episode(given, states, continues=stop < steps, metadata=metadata)
 
 
 def _unlike(name: str, leaf: Leaf | None) -> str:

@@ -49,7 +49,7 @@ __all__ = ["ACTION", "ACTIONS", "COLUMNS", "FRAME", "LogReader"]
 ACTION = ("action",)
 FRAME = (84, 84)
 COLUMNS = (
-    Column(OBSERVATION, np.dtype(np.uint8), FRAME, carried=True),
+    Column(OBSERVATION, np.dtype(np.uint8), FRAME, shared=True),
     Column(ACTION, np.dtype(np.int32), ()),
     Column(NEXT_REWARD, np.dtype(np.float32), (1,)),
     Column(NEXT_TERMINATED, np.dtype(np.bool_), (1,)),
@@ -132,16 +132,16 @@ class LogReader(EpisodeReader):
     Args:
         what: The dataset, for messages.
         files: For each checkpoint, the files by what they hold.
-        facts: Whether frames are wanted.
+        metadata: Whether frames are wanted.
     """
 
-    def __init__(self, what: str, files: Mapping[int, Mapping[str, Path]], facts: Mapping[str, Any]) -> None:
+    def __init__(self, what: str, files: Mapping[int, Mapping[str, Path]], metadata: Mapping[str, Any]) -> None:
         self.columns = COLUMNS
         self.metadata = {"upstream": "dqn"}
         self.decisions: list[Decision] = []
         self._what = what
         self._files = files
-        self._frames = bool(facts["frames"])
+        self._frames = bool(metadata["frames"])
         self.steps = None
         if len(files) == 1:
             (number,) = files
@@ -358,8 +358,8 @@ class _Rows:
         ends = bool(self.terminated[last - 1] or self.truncated[last - 1])
         self.found["end-without-flag"] += int(self.truncated[last - 1])
         self.found["episode-over-checkpoints"] += int(last == len(self.action) and not ends)
-        facts: dict[str, Any] = {"checkpoint": np.int32(self.checkpoint)}
-        return Episode(steps, states, continues=not ends, facts=facts)
+        metadata: dict[str, Any] = {"checkpoint": np.int32(self.checkpoint)}
+        return Episode(steps, states, continues=not ends, metadata=metadata)
 
 
 def _owed(log: _Log, before: _Log | None) -> int:

@@ -29,25 +29,27 @@ class D4RL(Source):
 
     def entry(self, name: str) -> Entry:
         """Return what is known of an id; no network."""
-        facts = self._facts(name)
+        params = self._facts(name)
         catalog = self.catalog
-        family = catalog["families"][facts["family"]]
+        family = catalog["families"][params["family"]]
         return Entry(
             source=self.name,
             name=name,
             title=family["title"],
-            bytes=facts.get("size"),
-            licence=catalog["licence"],
+            bytes=params.get("size"),
+            license=catalog["license"],
             citation=catalog["citation"],
             homepage=catalog["homepage"],
-            faults=tuple(catalog["faults"][fault] for fault in (*family["faults"], *facts.get("faults", ()))),
-            score=self._score(facts),
-            time_limit=facts["time_limit"],
-            deprecated=facts.get("deprecated", False),
-            facts={
-                "family": facts["family"],
+            known_issues=tuple(
+                catalog["known_issues"][fault] for fault in (*family["known_issues"], *params.get("known_issues", ()))
+            ),
+            score=self._score(params),
+            time_limit=params["time_limit"],
+            deprecated=params.get("deprecated", False),
+            params={
+                "family": params["family"],
                 "continuing": family["continuing"],
-                "path": facts["path"],
+                "path": params["path"],
                 "sizes": _sizes(family, name),
             },
         )
@@ -56,27 +58,27 @@ class D4RL(Source):
         """Return the file of an id; its path is the upstream's own, so that a copy of the upstream is a mirror."""
         from datasets_rl.fetch.asset import Asset
 
-        facts = self._facts(name)
-        path: str = facts["path"]
+        params = self._facts(name)
+        path: str = params["path"]
         asset = Asset(
             urls=tuple(base + path for base in self.catalog["base_urls"]),
             path=path,
-            size=facts.get("size"),
-            sha256=facts.get("sha256"),
+            size=params.get("size"),
+            sha256=params.get("sha256"),
             magic=_MAGIC,
             kind="HDF5",
         )
         return (asset,)
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
+    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the file of an id."""
-        del facts
+        del params
         # h5py takes a tenth of a second to import, and listing ids does not need it.
         from datasets_rl.sources.d4rl.reader import D4RLReader
 
         entry = self.entry(name)
-        continuing = entry.facts["continuing"]
-        sizes = entry.facts["sizes"]
+        continuing = entry.params["continuing"]
+        sizes = entry.params["sizes"]
         path = self._file(name, files)
         return D4RLReader(path, entry.id, time_limit=entry.time_limit, continuing=continuing, sizes=sizes)
 
@@ -91,7 +93,7 @@ class D4RL(Source):
             there = ", ".join(files) or "none"
             return [f"the manifest names the raw files {there}; {self.name}/{name} is made of {wanted}"]
         entry = self.entry(name)
-        limit = None if entry.facts["continuing"] else entry.time_limit
+        limit = None if entry.params["continuing"] else entry.time_limit
         return compare(self._file(name, files), column, time_limit=limit, episodes=episodes)
 
     @cached_property
@@ -99,15 +101,15 @@ class D4RL(Source):
         return tuple(sorted(self.catalog["ids"]))
 
     def _facts(self, name: str) -> dict[str, Any]:
-        facts: dict[str, Any] | None = self.catalog["ids"].get(name)
-        if facts is None:
+        params: dict[str, Any] | None = self.catalog["ids"].get(name)
+        if params is None:
             raise self.unknown(name)
-        return facts
+        return params
 
-    def _score(self, facts: Mapping[str, Any]) -> Score | None:
-        if "score" not in facts:
+    def _score(self, params: Mapping[str, Any]) -> Score | None:
+        if "score" not in params:
             return None
-        low, high, origin = facts["score"]
+        low, high, origin = params["score"]
         return Score(low, high, self.catalog["score_origins"][origin])
 
     def _file(self, name: str, files: Mapping[str, Path]) -> Path:

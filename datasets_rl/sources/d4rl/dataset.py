@@ -16,7 +16,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.sources import Selection
 from datasets_rl.storages.dataset import DatasetStorage
-from datasets_rl.storages.finals import FinalUnknown
+from datasets_rl.storages.final_states import FinalUnknown
 from datasets_rl.ted.keys import (
     ACTION,
     EPISODE,

@@ -109,7 +109,7 @@ def explicit(plan: Layout) -> Layout:
         if not part.following:
             parts.append(part)
             continue
-        column = replace(part.column, carried=False)
+        column = replace(part.column, shared=False)
         parts.append(ColumnSlice(part.name, column))
         parts.append(ColumnSlice(part.following, replace(column, key=(NEXT, *column.key))))
     return replace(plan, parts=tuple(parts))
@@ -143,7 +143,7 @@ def _part(array: Hdf5Array, arrays: Mapping[str, Hdf5Array]) -> ColumnSlice:
     root, slash, rest = array.name.partition("/")
     shape = (1,) if key == NEXT_REWARD else array.shape[1:]
     following = _FOLLOWING + slash + rest if root == "observations" else ""
-    column = Column(key, WIDENED.get(array.dtype, array.dtype), shape, carried=root in _CARRIED)
+    column = Column(key, WIDENED.get(array.dtype, array.dtype), shape, shared=root in _CARRIED)
     return ColumnSlice(array.name, column, following if following in arrays else "")
 
 

@@ -185,12 +185,12 @@ class D4RLReader(EpisodeReader):
             if part.following:
                 joined.append((part.column.key, _with_finals(array, block.columns[part.following], where)))
             else:
-                (states if part.column.carried else steps).append((part.column.key, array))
+                (states if part.column.shared else steps).append((part.column.key, array))
         start = 0
         for number, stop in enumerate((where + 1).tolist()):
             now, ahead = slice(start, stop), slice(start + number, stop + number + 1)
-            facts = {"repaired": bool(repaired[number])}
-            yield Episode(_sliced(steps, now), {**_sliced(joined, ahead), **_sliced(states, now)}, facts=facts)
+            metadata = {"repaired": bool(repaired[number])}
+            yield Episode(_sliced(steps, now), {**_sliced(joined, ahead), **_sliced(states, now)}, metadata=metadata)
             start = stop
         if start < rows:
             now, ahead = slice(start, rows), slice(start + len(where), rows + len(where))
@@ -302,11 +302,11 @@ def _with_finals(array: _Array, following: _Array, ends: NDArray[np.intp]) -> _A
         [T + K, ...]
     """
     out: _Array = np.empty((len(array) + len(ends), *array.shape[1:]), array.dtype)
-    finals = ends + np.arange(1, len(ends) + 1)
+    final_states = ends + np.arange(1, len(ends) + 1)
     rows = np.ones(len(out), bool)
-    rows[finals] = False
+    rows[final_states] = False
     out[rows] = array
-    out[finals] = following[ends]
+    out[final_states] = following[ends]
     return out
 
 

@@ -54,10 +54,10 @@ class GenDGRL(Source):
             source=self.name,
             name=name,
             title=f"Procgen's {game}: {category['title']}",
-            licence=catalog["licence"],
+            license=catalog["license"],
             citation=catalog["citation"],
             homepage=catalog["homepage"],
-            faults=tuple(catalog["faults"][fault] for fault in category["faults"]),
+            known_issues=tuple(catalog["known_issues"][fault] for fault in category["known_issues"]),
         )
 
     def assets(self, name: str) -> Sequence[Asset]:
@@ -85,20 +85,20 @@ class GenDGRL(Source):
         return Listing(
             (asset,),
             tuple(Shard((asset.path,), [part, parts]) for part in range(parts)),
-            facts={"keys": list(selection.keys)},
+            params={"keys": list(selection.keys)},
             keys=PLAIN,
             # How long the episodes are is not known.
             stored_bytes=None if selection.episodes else steps * a_step,
             numbers=Numbers.read(selection.episodes),
         )
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
+    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the archive."""
         from datasets_rl.sources.gen_dgrl.reader import GenDGRLReader
 
         (place,) = files.values()
         games = {game: game == self._split(name)[0] for game in self.catalog["games"]}
-        return GenDGRLReader(f"{self.name}/{name}", Path(place), games, facts or {})
+        return GenDGRLReader(f"{self.name}/{name}", Path(place), games, params or {})
 
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None

@@ -9,7 +9,7 @@ from typing import Any
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.sources import Selection
-from datasets_rl.storages.finals import FinalUnknown
+from datasets_rl.storages.final_states import FinalUnknown
 from datasets_rl.writers.base import Writer
 
 __all__ = ["GenDGRLExperienceReplay"]

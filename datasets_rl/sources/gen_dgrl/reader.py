@@ -47,7 +47,7 @@ _STEPS_MOST = _FILE_MOST // (4 * 3 * 64 * 64)
 _RETURN_OFF = 0.01  # names have two digits
 _FLAG = np.dtype(np.bool_)
 _COLUMNS = (
-    Column(OBSERVATION, np.dtype(np.uint8), _FRAME, carried=True),
+    Column(OBSERVATION, np.dtype(np.uint8), _FRAME, shared=True),
     Column(ACTION, np.dtype(np.int64), (1,)),
     Column(NEXT_REWARD, np.dtype(np.float32), (1,)),
     Column(NEXT_TERMINATED, _FLAG, (1,)),
@@ -77,16 +77,16 @@ class GenDGRLReader(EpisodeReader):
         what: The dataset, for messages.
         place: The archive.
         games: All games, and whether each is wanted.
-        facts: What of the selection is needed.
+        metadata: What of the selection is needed.
     """
 
     columns = _COLUMNS
 
-    def __init__(self, what: str, place: Path, games: Mapping[str, bool], facts: Mapping[str, Any]) -> None:
+    def __init__(self, what: str, place: Path, games: Mapping[str, bool], metadata: Mapping[str, Any]) -> None:
         self._what = what
         self._place = place
         self._games = games
-        self._wanted = Selection(keys=tuple(facts.get("keys", ()))).kept_keys([column.key for column in _COLUMNS])
+        self._wanted = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([column.key for column in _COLUMNS])
         self._found: Counter[str] = Counter()
         self.steps = None
         self.metadata = {}
@@ -149,20 +149,20 @@ class GenDGRLReader(EpisodeReader):
             NEXT_TRUNCATED: np.zeros_like(ends),
         }
         columns = {key: values for key, values in columns.items() if key in self._wanted}
-        facts: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "saved": np.int64(date + time),
             "number": np.int64(number),
             "level_seed": np.int64(seed),
             "stated_return": np.float64(total),
         }
         if OBSERVATION not in self._wanted:
-            yield Episode(columns, {}, facts=facts)
+            yield Episode(columns, {}, metadata=metadata)
             return
         for start, frames in self._frames(name, file):
             stop = min(start + len(frames), steps)
             if start < stop:
                 rows = {key: values[start:stop] for key, values in columns.items()}
-                yield Episode(rows, {OBSERVATION: frames[: stop - start]}, stop < steps, facts)
+                yield Episode(rows, {OBSERVATION: frames[: stop - start]}, stop < steps, metadata)
 
     def _frames(self, name: str, file: _Arrays) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         """Yield frames as bytes in blocks, with the first row of each."""

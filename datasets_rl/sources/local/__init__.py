@@ -35,7 +35,7 @@ class Local(Source):
     """Any name, for a folder of the user's own."""
 
     name = "local"
-    restated = frozenset({"licence", "citation", "homepage", "faults"})
+    restated = frozenset({"license", "citation", "homepage", "known_issues"})
     selects = frozenset({"episodes"})
 
     def ids(self) -> Sequence[str]:
@@ -82,16 +82,16 @@ class Local(Source):
         described = replace(
             entry,
             title=said.name,
-            licence=said.licence,
+            license=said.license,
             citation=said.citation,
             homepage=said.homepage,
-            faults=said.faults,
+            known_issues=said.known_issues,
         )
         return Listing(
             (inside[FILE], *(asset for _, asset in data.values())),
             tuple(_grouped(data)),
             common=(inside[FILE].path, inside[first].path),
-            facts={
+            params={
                 "document": document,
                 "format": form,
                 "first": first,
@@ -102,11 +102,11 @@ class Local(Source):
             revision=folder.revision,
         )
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
+    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the files of a shard."""
         from datasets_rl.sources.local.reader import LocalReader
 
-        known = facts or {}
+        known = params or {}
         return LocalReader(
             f"{self.name}/{name}",
             Description.read(known["document"], f"{self.name}/{name}"),

@@ -1,7 +1,7 @@
 """What a ``dataset.toml`` says of the files beside it.
 
     name = "Gripper, second run"        shown in listings
-    licence = "CC-BY-4.0"
+    license = "CC-BY-4.0"
 
     [episodes]
     by = "column"                       or file, flags, lengths, ends
@@ -48,9 +48,11 @@ _USUAL: Mapping[Key, tuple[str, ...]] = {
 }
 _MARKS = ("episode_index", "episode_id", "episode")
 _SHORT: Mapping[str, Key] = {key[1]: key for key in (NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)}
-_TEXTS = ("name", "format", "alignment", "licence", "citation", "homepage")
-_LISTS = ("files", "faults")
+_TEXTS = ("name", "format", "alignment", "license", "citation", "homepage")
+_LISTS = ("files", "known_issues")
 _TABLES = ("episodes", "fields")
+_FORMER_KEYS = {"faults": "known_issues", "licence": "license"}
+"""Keys of version 0.1 of this package, which users' files may still have."""
 _OPTIONS = ("array", "layout", "low", "high", "n")
 
 
@@ -79,12 +81,12 @@ class Description:
     """One of `ENDINGS`; by default what the endings of the files say."""
     alignment: str = ""
     """One of `ALIGNMENTS`; by default what the numbers of rows say."""
-    licence: str = ""
+    license: str = ""
     citation: str = ""
     homepage: str = ""
     files: tuple[str, ...] = ()
     """Globs on the paths of the files; by default all files of the format."""
-    faults: tuple[str, ...] = ()
+    known_issues: tuple[str, ...] = ()
     by: str = ""
     """One of `WAYS`; by default what the file has."""
     marks: str = ""
@@ -98,6 +100,7 @@ class Description:
         Raises:
             ConversionError: With everything that is wrong with it.
         """
+        document = {_FORMER_KEYS.get(name, name): value for name, value in document.items()}
         problems = list(_key_faults(document, (*_TEXTS, *_LISTS, *_TABLES), ""))
         values: dict[str, Any] = {}
         for name in _TEXTS:

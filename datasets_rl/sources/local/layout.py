@@ -204,7 +204,7 @@ def _part(one: Field, array: Array | None) -> ColumnSlice:
     turn = _TURNS[one.layout]
     shape = (1,) if one.key == NEXT_REWARD else tuple(array.shape[axis] for axis in turn) or array.shape
     dtype = _WIDENED.get(array.dtype, array.dtype)
-    return ColumnSlice(one.array, Column(one.key, dtype, shape, carried=one.key[0] in _STATES, text=array.text), turn)
+    return ColumnSlice(one.array, Column(one.key, dtype, shape, shared=one.key[0] in _STATES, text=array.text), turn)
 
 
 def _following_faults(made: Plan, file: ArrayFile) -> Iterator[str]:

@@ -172,7 +172,7 @@ class LocalReader(EpisodeReader):
         start = 0
         for episode, length in enumerate(where.lengths.tolist()):
             own = number if made.by == "file" else int(where.numbers[episode])
-            facts: dict[str, Any] = {"source": np.int64(own), "file": np.int64(number)}
+            metadata: dict[str, Any] = {"source": np.int64(own), "file": np.int64(number)}
             for first in range(0, length, block):
                 last = min(first + block, length)
                 rows = slice(start + first, start + last)
@@ -180,7 +180,7 @@ class LocalReader(EpisodeReader):
                 steps[NEXT_TERMINATED] = where.terminated[rows, None]
                 steps[NEXT_TRUNCATED] = where.truncated[rows, None]
                 self._found["not-finite"] += sum(_not_finite(one) for one in chain(steps.values(), states.values()))
-                yield Episode(steps, states, last < length, facts)
+                yield Episode(steps, states, last < length, metadata)
             start += length
         reading.finish()
         self._found["next-observation-rounded"] += int(reading.rounded.sum())

@@ -30,7 +30,7 @@ def template(name: str, data: Mapping[str, Asset]) -> str:
         form, paths = Description().data(data, name)
     except ConversionError:
         form, paths = "", sorted(data)
-    lines = [f"name = {json.dumps(name)}", f'format = "{form or "npz"}"', 'licence = ""']
+    lines = [f"name = {json.dumps(name)}", f'format = "{form or "npz"}"', 'license = ""']
     lines += [f"# files = [{json.dumps(paths[0])}]    # of several formats, say which files"] if not form else []
     arrays = _arrays(data[paths[0]], form, paths[0]) if form else {}
     if not arrays:

@@ -79,7 +79,7 @@ class Minari(Source):
             source=self.name,
             name=name,
             title=catalog["ids"].get(name, ""),
-            licence=catalog["licence"],
+            license=catalog["license"],
             citation=catalog["citation"],
             homepage=catalog["homepage"],
         )
@@ -94,7 +94,7 @@ class Minari(Source):
         metadata = _metadata(upstream.text(inside["metadata.json"]), entry, name)
         total = metadata["total_episodes"]
         numbers = read_numbers(selection.episodes, total)
-        facts: dict[str, Any] = {"metadata": metadata, "keys": list(selection.keys)}
+        params: dict[str, Any] = {"metadata": metadata, "keys": list(selection.keys)}
         common = inside["metadata.json"]
         if metadata["data_format"] == "hdf5":
             main = _hdf5(entry, inside)
@@ -111,17 +111,17 @@ class Minari(Source):
             assets,
             shards,
             common=(common.path,),
-            facts=facts,
+            params=params,
             entry=_described(entry, metadata),
             revision=folder.revision,
             steps=metadata["total_steps"] if len(numbers) == total else None,
         )
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
+    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the files of a shard."""
         from datasets_rl.sources.minari.reader import MinariReader
 
-        return MinariReader(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, facts or {})
+        return MinariReader(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, params or {})
 
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
@@ -190,8 +190,8 @@ def _inside(folder: Folder, name: str) -> dict[str, Asset]:
 def _contents_of_one_file(entry: Entry, folder: Folder, inside: Mapping[str, Asset], selection: Selection) -> Listing:
     """Before version 0.5 the metadata is in the HDF5 file."""
     main = _hdf5(entry, inside)
-    facts = {"episodes": selection.episodes, "keys": list(selection.keys)}
-    return Listing((main,), (Shard((main.path,)),), facts=facts, entry=entry, revision=folder.revision)
+    params = {"episodes": selection.episodes, "keys": list(selection.keys)}
+    return Listing((main,), (Shard((main.path,)),), params=params, entry=entry, revision=folder.revision)
 
 
 def _hdf5(entry: Entry, inside: Mapping[str, Asset]) -> Asset:

@@ -213,11 +213,11 @@ def _of_array(names: Sequence[str], array: Any) -> Iterator[tuple[Key, _Rows]]:
         for number in range(array.type.num_fields):
             yield from _of_array([*names, array.type.field(number).name], array.field(number))
     elif pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
-        pictures = [one.as_buffer() for one in array]
-        row_bytes = _picture(pictures[0]).nbytes
+        images = [one.as_buffer() for one in array]
+        row_bytes = _picture(images[0]).nbytes
         yield (
             _key(names),
-            _Rows(len(array), lambda start, stop: np.stack([*map(_picture, pictures[start:stop])]), row_bytes),
+            _Rows(len(array), lambda start, stop: np.stack([*map(_picture, images[start:stop])]), row_bytes),
         )
     elif pa.types.is_fixed_size_list(array.type):
         yield _key(names), _held(array.flatten().to_numpy(zero_copy_only=False).reshape(len(array), -1))
@@ -237,5 +237,5 @@ def _key(names: Sequence[str]) -> Key:
 def _picture(encoded: Any) -> NDArray[np.uint8]:
     from PIL import Image
 
-    with Image.open(io.BytesIO(bytes(encoded))) as picture:
-        return np.asarray(picture)
+    with Image.open(io.BytesIO(bytes(encoded))) as image:
+        return np.asarray(image)

@@ -10,7 +10,7 @@ from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, 
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.sources import Selection
 from datasets_rl.sources.minari import own_cache
-from datasets_rl.storages.finals import FinalUnknown
+from datasets_rl.storages.final_states import FinalUnknown
 from datasets_rl.writers.base import Writer
 
 __all__ = ["MinariExperienceReplay"]

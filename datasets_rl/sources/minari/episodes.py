@@ -333,8 +333,10 @@ class TableEpisodes:
                 array = table.column(name).combine_chunks()
                 padded = name in {"actions", "rewards", "terminations", "truncations"}
                 columns.update(self._flattened(array, _ROOTS.get(name, (name,)), None, cut=padded))
-        facts = _json(self._metadata[number]) if number in self._metadata else {}
-        steps, seed = (value if isinstance(value := facts.get(name), int) else None for name in ("total_steps", "seed"))
+        metadata = _json(self._metadata[number]) if number in self._metadata else {}
+        steps, seed = (
+            value if isinstance(value := metadata.get(name), int) else None for name in ("total_steps", "seed")
+        )
         return RawEpisode(number, columns, steps, seed)
 
     def _flattened(self, array: Any, names: Key, about: Any, *, cut: bool) -> Iterator[tuple[Key, Stored]]:

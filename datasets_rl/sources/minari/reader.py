@@ -87,24 +87,24 @@ class MinariReader(EpisodeReader):
     Args:
         what: The dataset, for messages.
         files: The files by path.
-        facts: The metadata, where it is in a file of its own, and what is wanted.
+        metadata: The metadata, where it is in a file of its own, and what is wanted.
 
     Raises:
         ConversionError: If the files contradict the metadata or themselves; every fault that was found.
     """
 
-    def __init__(self, what: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
+    def __init__(self, what: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
         self._what = what
-        self._selection = Selection(episodes=facts.get("episodes", ""), keys=tuple(facts.get("keys", ())))
-        self._metadata = dict(facts.get("metadata", {}))
+        self._selection = Selection(episodes=metadata.get("episodes", ""), keys=tuple(metadata.get("keys", ())))
+        self._metadata = dict(metadata.get("metadata", {}))
         self._found: Counter[str] = Counter()
         self.decisions: list[Decision] = []
         self._episodes = self._open(files)
         try:
-            self.steps = self._steps(facts)
+            self.steps = self._steps(metadata)
             self.metadata = {name: _plain(self._metadata[name]) for name in _METADATA if name in self._metadata}
             first = self._first()
-            self._refuse_lacking(first)
+            self._check_complete(first)
             steps = first.columns[NEXT_TERMINATED].length
             self.columns = [_column(key, stored, steps) for key, stored in first.columns.items()]
         except BaseException:
@@ -148,9 +148,9 @@ class MinariReader(EpisodeReader):
             raise ConversionError(self._what, faults)
         return found
 
-    def _steps(self, facts: Mapping[str, Any]) -> int | None:
+    def _steps(self, metadata: Mapping[str, Any]) -> int | None:
         """Return how many steps the file says that it has, as files did before version 0.5."""
-        if "metadata" in facts:
+        if "metadata" in metadata:
             return None
         total, numbers = self._metadata.get("total_episodes"), self._episodes.numbers
         if isinstance(total, int) and total != len(numbers):
@@ -158,7 +158,7 @@ class MinariReader(EpisodeReader):
         said = self._metadata.get("total_steps")
         return int(said) if isinstance(said, int) and not self._selection.episodes else None
 
-    def _refuse_lacking(self, raw: RawEpisode) -> None:
+    def _check_complete(self, raw: RawEpisode) -> None:
         lacking = [dotted(key) for key in (NEXT_REWARD, *_FLAGS) if key not in raw.columns]
         if lacking:
             raise self._failed(raw.number, [f"it has no {name}" for name in lacking])
@@ -234,7 +234,7 @@ class MinariReader(EpisodeReader):
             flags[1][-1] = ends[-1] = True
         row_bytes = sum(stored.row_bytes for stored in columns.values())
         block = max(1, _BLOCK_BYTES // max(row_bytes, 1))
-        facts = {
+        metadata = {
             "source": np.int64(raw.number),
             "seed": np.uint64(0 if raw.seed is None else raw.seed % (1 << 64)),
             "seeded": raw.seed is not None,
@@ -243,7 +243,7 @@ class MinariReader(EpisodeReader):
         for stop in (np.flatnonzero(ends) + 1).tolist():
             for first in range(start, stop, block):
                 last = min(first + block, stop)
-                yield self._piece(columns, flags, first, last, steps, facts, continues=last < stop)
+                yield self._piece(columns, flags, first, last, steps, metadata, continues=last < stop)
             start = stop
 
     def _piece(
@@ -253,7 +253,7 @@ class MinariReader(EpisodeReader):
         first: int,
         last: int,
         steps: int,
-        facts: Mapping[str, Any],
+        metadata: Mapping[str, Any],
         *,
         continues: bool,
     ) -> Episode:
@@ -263,13 +263,13 @@ class MinariReader(EpisodeReader):
             column = self._by_key[key]
             if key in _FLAGS:
                 given[key] = flags[_FLAGS.index(key)][first:last, None]
-            elif column.carried:
+            elif column.shared:
                 late = self._lacks_reset(key, stored, steps)
                 states[key] = self._values(column, stored, first, last if continues else last + 1, late=late)
             else:
                 values = self._values(column, stored, first, last)
                 given[key] = values[:, None] if key == NEXT_REWARD else values
-        return Episode(given, states, continues, facts)
+        return Episode(given, states, continues, metadata)
 
     def _values(self, column: Column, stored: Stored, first: int, last: int, *, late: bool = False) -> Any:
         """Read rows; where the row of the reset is `late`, which is missing, zeros stand for it."""
@@ -319,7 +319,7 @@ class MinariReader(EpisodeReader):
             faults.append(f"it has {steps:,} steps; its metadata says {raw.steps:,}")
         for key, stored in raw.columns.items():
             wanted = self._by_key[key]
-            lengths = {steps + 1} if wanted.carried else {steps}
+            lengths = {steps + 1} if wanted.shared else {steps}
             lengths |= {steps} if key[0] == "info" else set()
             if stored.length not in lengths:
                 faults.append(f"{dotted(key)} has {stored.length:,} rows for {steps:,} steps")
@@ -350,13 +350,13 @@ def _column(key: Key, stored: Stored, steps: int) -> Column:
     if key == NEXT_REWARD:
         return Column(key, dtype, (1,))
     # Old files have further groups, as `state`: states, if they have a row more than there are actions.
-    carried = key[0] in {"observation", "info"} or stored.length == steps + 1
-    return Column(key, dtype, stored.shape, carried=carried, text=stored.kind == "text")
+    shared = key[0] in {"observation", "info"} or stored.length == steps + 1
+    return Column(key, dtype, stored.shape, shared=shared, text=stored.kind == "text")
 
 
 def _after_zero(values: NDArray[Any] | TextStates) -> NDArray[Any] | TextStates:
     if isinstance(values, TextStates):
-        return TextStates(np.concatenate([[0], values.codes + 1]).astype(np.int32), ("", *values.words))
+        return TextStates(np.concatenate([[0], values.codes + 1]).astype(np.int32), ("", *values.vocabulary))
     return np.concatenate([np.zeros((1, *values.shape[1:]), values.dtype), values])
 
 

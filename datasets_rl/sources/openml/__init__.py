@@ -1,7 +1,7 @@
 """OpenML: tables of samples and their classes, as contextual bandits.
 
     api/v1/json/data/list/data_name/<name>/limit/2/data_version/<version>     which number it has
-    api/v1/json/data/<number>                                                 where the table is, its MD5, its licence
+    api/v1/json/data/<number>                                                 where the table is, its MD5, its license
     api/v1/json/data/features/<number>                                        what its columns are
     data/v1/download/<file>/<name>.arff                                       the table
 
@@ -39,7 +39,7 @@ class OpenML(Source):
     """The seven datasets that TorchRL names, and every other one as ``name@version``."""
 
     name = "openml"
-    restated = frozenset({"licence", "citation", "homepage", "faults"})
+    restated = frozenset({"license", "citation", "homepage", "known_issues"})
 
     def ids(self) -> Sequence[str]:
         """Return the ids of the catalog, sorted; no network."""
@@ -52,29 +52,29 @@ class OpenML(Source):
             UnknownIdError: If it is neither in the catalog nor of the form ``name@version``.
         """
         catalog = self.catalog
-        facts: dict[str, Any] = dict(catalog["ids"].get(name, {}))
-        if not facts:
+        params: dict[str, Any] = dict(catalog["ids"].get(name, {}))
+        if not params:
             found = _ID.fullmatch(name)
             if found is None:
                 raise self.unknown(name)
-            facts = {"name": found["name"], "version": int(found["version"]), **_OTHERS}
+            params = {"name": found["name"], "version": int(found["version"]), **_OTHERS}
         return Entry(
             source=self.name,
             name=name,
-            title=facts.get("title", ""),
-            licence=catalog["licence"],
+            title=params.get("title", ""),
+            license=catalog["license"],
             citation=catalog["citation"],
             homepage=catalog["homepage"],
-            faults=tuple(catalog["faults"][fault] for fault in facts.get("faults", ())),
+            known_issues=tuple(catalog["known_issues"][fault] for fault in params.get("known_issues", ())),
             time_limit=1,
-            facts=facts,
+            params=params,
         )
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Ask OpenML for the dataset of this name and version, its description and its columns."""
         del selection
         entry = self.entry(name)
-        wanted, version = entry.facts["name"], entry.facts["version"]
+        wanted, version = entry.params["name"], entry.params["version"]
         # Names count without regard to case, as scikit-learn asks for them.
         search = self._api(f"list/data_name/{wanted.lower()}/limit/2/data_version/{version}")
         try:
@@ -96,13 +96,13 @@ class OpenML(Source):
             (*answers, upstream.sized(table)),
             (Shard((table.path,)),),
             common=tuple(asset.path for asset in answers),
-            facts={"features": features, "table": table.path},
+            params={"features": features, "table": table.path},
             keys=PLAIN,
             entry=entry,
             revision=f"data {number}, file {description.get('file_id', table.md5 or '')}",
         )
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
+    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the table.
 
         Raises:
@@ -116,9 +116,9 @@ class OpenML(Source):
             import sklearn  # noqa: F401
         except ImportError as error:
             raise MissingDependencyError("pandas and scikit-learn", "openml", f"{self.name}/{name}") from error
-        facts = facts or {}
+        params = params or {}
         entry = self.entry(name)
-        return OpenMLReader(entry.id, Path(files[facts["table"]]), facts["features"], entry.facts)
+        return OpenMLReader(entry.id, Path(files[params["table"]]), params["features"], entry.params)
 
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
@@ -127,7 +127,7 @@ class OpenML(Source):
         from datasets_rl.sources.openml.compare import compare
 
         del episodes
-        return compare(files, column, self.entry(name).facts)
+        return compare(files, column, self.entry(name).params)
 
     def _api(self, path: str) -> Asset:
         from datasets_rl.fetch.asset import Asset
@@ -155,7 +155,7 @@ def _answer(upstream: Upstream, asset: Asset, entry: Entry, *names: str) -> Any:
 
 
 def _number(listed: Any, entry: Entry) -> int:
-    name, version = entry.facts["name"], entry.facts["version"]
+    name, version = entry.params["name"], entry.params["version"]
     found = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
     numbers = [one.get("did") for one in found if str(one.get("version")) == str(version)]
     if len(numbers) != 1 or not isinstance(numbers[0], int):
@@ -190,7 +190,7 @@ def _table(description: Any, entry: Entry) -> Asset:
 
     if not isinstance(description, dict):
         raise ConversionError(entry.id, [f"its description is {description!r:.60}; expected an object"])
-    wanted = {"name": entry.facts["name"].lower(), "version": str(entry.facts["version"]), "format": "arff"}
+    wanted = {"name": entry.params["name"].lower(), "version": str(entry.params["version"]), "format": "arff"}
     faults = [
         f"its description says {name} {description.get(name)!r:.60}; expected {value}"
         for name, value in wanted.items()
@@ -219,10 +219,10 @@ def _described(entry: Entry, description: Mapping[str, Any]) -> Entry:
     return replace(
         entry,
         title=entry.title or str(description.get("name", "")),
-        licence=str(description.get("licence") or entry.licence),
+        license=str(description.get("licence") or entry.license),
         citation=f"{authors}; {entry.citation}" if authors else entry.citation,
         homepage=f"https://www.openml.org/d/{description.get('id')}",
-        faults=(*entry.faults, *said),
+        known_issues=(*entry.known_issues, *said),
     )
 
 

@@ -13,7 +13,7 @@ from datasets_rl.samplers import Sampler, SamplerWithoutReplacement
 from datasets_rl.sources import Selection
 from datasets_rl.specs import CompositeSpec, from_manifest
 from datasets_rl.storages.aliased import AliasedStorage
-from datasets_rl.storages.finals import FinalUnknown
+from datasets_rl.storages.final_states import FinalUnknown
 from datasets_rl.storages.subset import SubsetStorage
 from datasets_rl.ted.keys import ACTION, OBSERVATION, Key
 from datasets_rl.writers.base import Writer

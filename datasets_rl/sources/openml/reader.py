@@ -111,8 +111,8 @@ class OpenMLReader(EpisodeReader):
                 }
                 ones = np.ones(len(chosen), np.int64)
                 # Where all rows are there, the number of an episode is that of its row, and need not be held.
-                facts = {"source": rows.start + chosen} if self._found["missing-values"] else {}
-                yield EpisodeBatch(ones, steps, {}, {}, known=ones > 0, facts=facts)
+                metadata = {"source": rows.start + chosen} if self._found["missing-values"] else {}
+                yield EpisodeBatch(ones, steps, {}, {}, final_known=ones > 0, metadata=metadata)
         self.decisions = [Decision(rule, text, self._found[rule]) for rule, text in _TEXTS.items() if self._found[rule]]
 
     def _roles(self, features: Sequence[Mapping[str, str]], target: str) -> tuple[int, list[int]]:

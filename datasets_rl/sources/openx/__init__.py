@@ -43,7 +43,7 @@ class OpenX(Source):
     """Every set that lies beside those of the collection; the catalog has the ones known to exist."""
 
     name = "openx"
-    restated = frozenset({"citation", "faults"})
+    restated = frozenset({"citation", "known_issues"})
     selects = frozenset({"episodes"})
     options = (
         Option("upstream", "The records in Google's buckets, or their mirror on the hub.", choices=("rlds", "hub")),
@@ -82,25 +82,25 @@ class OpenX(Source):
             name=name,
             title=f"{train['episodes']:,} episodes of a robot" if train else "",
             bytes=train.get("bytes"),
-            licence=catalog["licence"],
+            license=catalog["license"],
             citation=catalog["citation"],
             homepage=catalog["homepage"],
-            facts=known,
+            params=known,
         )
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
         """Choose the newest version, and cut its files into shards."""
         entry = self.entry(name)
         folder = self._folder(name, selection, upstream)
-        facts = {
+        params = {
             "keys": list(selection.keys),
             "images": selection.options.get("images") or "decoded",
             "last": selection.options.get("last-step") or "observation",
         }
         version = _newest(folder)
         if version is not None and selection.options.get("upstream") != "hub":
-            return _of_records(entry, folder, version, selection, upstream, facts)
-        return _of_archives(entry, folder, selection, facts)
+            return _of_records(entry, folder, version, selection, upstream, params)
+        return _of_archives(entry, folder, selection, params)
 
     def _folder(self, name: str, selection: Selection, upstream: Upstream) -> Folder:
         wanted, split = selection.options.get("upstream"), selection.options.get("split") or _TRAIN
@@ -118,11 +118,11 @@ class OpenX(Source):
                 error.hint = f"it is no id that this version knows; near to it: {', '.join(near) or 'none'}"
             raise
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
+    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the files of a shard."""
         from datasets_rl.sources.openx.reader import OpenXReader
 
-        return OpenXReader(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, facts or {})
+        return OpenXReader(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, params or {})
 
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
@@ -181,7 +181,7 @@ def _chosen(assets: Sequence[Asset], lengths: Sequence[int], selection: Selectio
 
 
 def _of_records(
-    entry: Entry, folder: Folder, place: str, selection: Selection, upstream: Upstream, facts: Mapping[str, Any]
+    entry: Entry, folder: Folder, place: str, selection: Selection, upstream: Upstream, params: Mapping[str, Any]
 ) -> Listing:
     split = selection.options.get("split") or _TRAIN
     inside = {asset.path: asset for asset in folder.assets if asset.path.startswith(f"{place}/")}
@@ -217,9 +217,9 @@ def _of_records(
         (features, described, *(file.asset for file in chosen)),
         tuple(_grouped(chosen)),
         common=(features.path, described.path),
-        facts={**facts, "features": features.path, "metadata": metadata},
+        params={**params, "features": features.path, "metadata": metadata},
         keys=_keys(schema),
-        growth=_growth(_step_bytes(schema), facts["images"]),
+        growth=_growth(_step_bytes(schema), params["images"]),
         entry=replace(entry, citation=citation if isinstance(citation, str) and citation else entry.citation),
         revision=folder.revision or metadata["version"],
     )
@@ -259,7 +259,7 @@ def _info(text: str, entry: Entry, split: str) -> tuple[dict[str, Any], list[int
     return info, lengths
 
 
-def _of_archives(entry: Entry, folder: Folder, selection: Selection, facts: Mapping[str, Any]) -> Listing:
+def _of_archives(entry: Entry, folder: Folder, selection: Selection, params: Mapping[str, Any]) -> Listing:
     assets = [replace(asset, kind="tar") for asset in folder.assets if asset.path.endswith(".tar")]
     if not assets:
         names = ", ".join(asset.path for asset in folder.assets[:5])
@@ -270,10 +270,10 @@ def _of_archives(entry: Entry, folder: Folder, selection: Selection, facts: Mapp
     return Listing(
         tuple(assets),
         tuple(Shard((asset.path,), [{"path": asset.path, "most": most}]) for asset in assets),
-        facts={**facts, "metadata": {"split": _TRAIN, "upstream": "hub"}},
-        entry=replace(entry, faults=(SOURCE.catalog["hub_fault"],)),
+        params={**params, "metadata": {"split": _TRAIN, "upstream": "hub"}},
+        entry=replace(entry, known_issues=(SOURCE.catalog["hub_known_issue"],)),
         revision=folder.revision,
-        growth=_growth((1.0, 1 / _SMALLER["jpeg"], 1.0), facts["images"]),
+        growth=_growth((1.0, 1 / _SMALLER["jpeg"], 1.0), params["images"]),
         numbers=numbers,
     )
 

@@ -17,7 +17,7 @@ from datasets_rl.samplers.slices import SliceSampler, size_faults
 from datasets_rl.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection, split_derived
-from datasets_rl.storages.finals import FinalUnknown
+from datasets_rl.storages.final_states import FinalUnknown
 from datasets_rl.ted.keys import as_key, dotted
 from datasets_rl.writers.base import Writer
 from datasets_rl.writers.immutable import ImmutableDatasetWriter
@@ -106,7 +106,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         if streaming is None:
             # A derived dataset is on the disk, and nowhere else.
             streaming = not download and not split_derived(dataset_id)[1]
-            if download is None and library.place(f"{self.source}/{dataset_id}", root=root).exists:
+            if download is None and library.dataset_paths(f"{self.source}/{dataset_id}", root=root).exists:
                 streaming = False
         self.streaming = streaming
         self.download: Download = not streaming if download is None else download
@@ -248,9 +248,9 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         """
         if not self.streaming:
             return super().texts(key)
-        if (wanted := as_key(key)) not in self.stream.words:
-            raise UnknownKeyError(dotted(wanted), [dotted(one) for one in self.stream.words])
-        return [*self.stream.words[wanted]]
+        if (wanted := as_key(key)) not in self.stream.vocabulary:
+            raise UnknownKeyError(dotted(wanted), [dotted(one) for one in self.stream.vocabulary])
+        return [*self.stream.vocabulary[wanted]]
 
     @property
     def selection(self) -> Selection:

@@ -78,21 +78,21 @@ class OpenXReader(EpisodeReader):
     Args:
         what: The dataset, for messages.
         files: The files by path.
-        facts: What is wanted, and where features.json is.
+        metadata: What is wanted, and where features.json is.
 
     Raises:
         ConversionError: If there is no episode, or the first one is broken; every fault that was found.
     """
 
-    def __init__(self, what: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
+    def __init__(self, what: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
         self._what = what
-        self._encoded = facts.get("images") == "encoded"
-        self._keeps_last = facts.get("last") == "transition"
-        self._raw = Records(files, facts["features"]) if "features" in facts else Archives(files)
+        self._encoded = metadata.get("images") == "encoded"
+        self._keeps_last = metadata.get("last") == "transition"
+        self._raw = Records(files, metadata["features"]) if "features" in metadata else Archives(files)
         self._found: Counter[str] = Counter()
         self.decisions: list[Decision] = []
         self.steps = None
-        self.metadata = dict(facts.get("metadata", {}))
+        self.metadata = dict(metadata.get("metadata", {}))
         everything: dict[str, Any] = {"first": 0, "count": None, "rows": None, "most": None}
         self._whole = [{"path": path, **everything} for path in sorted(files) if not path.endswith(".json")]
         first = next((raw for raw in self._raw.episodes(self._whole, None) if raw.steps), None)
@@ -102,7 +102,7 @@ class OpenXReader(EpisodeReader):
         self._facts = {key: np.asarray(value).dtype for key, value in first.whole.items() if not isinstance(value, str)}
         self.columns = [field.column for field in self._fields]
         self._wanted: set[Key] | None = None
-        if keys := tuple(facts.get("keys", ())):
+        if keys := tuple(metadata.get("keys", ())):
             kept = Selection(keys=keys).kept_keys([column.key for column in self.columns])
             self._fields = [field for field in self._fields if field.column.key in kept]
             self._wanted = {field.path for field in self._fields} | {_LAST, _TERMINAL, _REWARD} | set(self._facts)
@@ -128,7 +128,7 @@ class OpenXReader(EpisodeReader):
             if field.column.key in found:
                 problems.append(f"{dotted(path)} and {dotted(found[field.column.key].path)} are called the same")
             found[field.column.key] = field
-        if not any(field.column.carried for field in found.values()) and not problems:
+        if not any(field.column.shared for field in found.values()) and not problems:
             problems.append("it has no observation")
         found.setdefault(NEXT_REWARD, _Field(_REWARD, Column(NEXT_REWARD, np.dtype(np.float32), (1,))))
         for key in (NEXT_TERMINATED, NEXT_TRUNCATED):
@@ -138,11 +138,11 @@ class OpenXReader(EpisodeReader):
         return list(found.values())
 
     def _field(self, path: Key, values: Any) -> _Field:
-        key, carried = stored_key(path), path[0] == OBSERVATION[0]
+        key, shared = stored_key(path), path[0] == OBSERVATION[0]
         if isinstance(values, list):
-            return _Field(path, Column(key, np.dtype(np.int32), (), carried=carried, text=True))
+            return _Field(path, Column(key, np.dtype(np.int32), (), shared=shared, text=True))
         if isinstance(values, EpisodeImages):
-            return self._pictures(path, values, carried=carried)
+            return self._pictures(path, values, shared=shared)
         if path in _FLAGS:
             return _Field(path, Column(key, np.dtype(np.bool_), ()))
         dtype, shape = _WIDER.get(values.dtype.newbyteorder("="), values.dtype.newbyteorder("=")), values.shape[1:]
@@ -152,16 +152,16 @@ class OpenXReader(EpisodeReader):
             return _Field(path, Column(key, dtype if dtype.kind == "f" else np.dtype(np.float32), (1,)))
         if dtype.kind not in "biuf" or 0 in shape:
             raise ConversionError("", [f"it is {dtype} {list(shape)}; expected numbers"])
-        return _Field(path, Column(key, dtype, shape, carried=carried))
+        return _Field(path, Column(key, dtype, shape, shared=shared))
 
-    def _pictures(self, path: Key, values: EpisodeImages, *, carried: bool) -> _Field:
+    def _pictures(self, path: Key, values: EpisodeImages, *, shared: bool) -> _Field:
         head = images.header(values.images[0])
         if any(said not in {None, size} for said, size in zip(values.declared, _pixels(head, values), strict=True)):
             problem = f"its first image is {list(head.shape)}; features.json says {_said(values.declared)}"
             raise ConversionError("", [problem])
         shape, dtype = _pixels(head, values), np.dtype(np.float32) if values.floats else head.dtype
         encoded = self._encoded and dtype == np.uint8
-        column = Column(stored_key(path), _WIDER.get(dtype, dtype), shape, carried=carried, encoded=encoded)
+        column = Column(stored_key(path), _WIDER.get(dtype, dtype), shape, shared=shared, encoded=encoded)
         return _Field(path, column, values.floats)
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:
@@ -192,7 +192,7 @@ class OpenXReader(EpisodeReader):
         marked = bool(self._flag(columns, _LAST, steps)[-1]) if _LAST in columns else True
         void = marked and not self._keeps_last
         rows = steps - void
-        self._refuse_unlike(raw, columns, steps, rows)
+        self._check_alike(raw, columns, steps, rows)
         self._count(raw, columns, steps, marked=marked)
         if not rows:
             self._found["no-transition"] += 1
@@ -202,9 +202,9 @@ class OpenXReader(EpisodeReader):
         truncated = np.zeros((rows, 1), np.bool_)
         truncated[-1] = not terminated[-1]
         ends = {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated}
-        facts: dict[str, Any] = {_fact(key): raw.whole[key] for key in self._facts}
+        metadata: dict[str, Any] = {_fact(key): raw.whole[key] for key in self._facts}
         if raw.number is not None:
-            facts["source"] = np.int64(raw.number)
+            metadata["source"] = np.int64(raw.number)
         block = max(1, _PIECE_BYTES // max(1, sum(self._bytes(field, columns) for field in self._fields)))
         for start in range(0, rows, block):
             stop = min(start + block, rows)
@@ -214,7 +214,7 @@ class OpenXReader(EpisodeReader):
                 key = field.column.key
                 if key in ends:
                     given[key] = ends[key][start:stop]
-                elif field.column.carried:
+                elif field.column.shared:
                     # The state after the last action is there only where the last step is void.
                     states[key] = self._values(field, columns[field.path], start, stop + (stop == rows and void))
                 elif field.path in raw.whole:
@@ -223,7 +223,7 @@ class OpenXReader(EpisodeReader):
                     given[key] = self._values(field, columns[field.path], start, stop)
                 else:
                     given[key] = np.zeros((stop - start, 1), field.column.dtype)
-            yield Episode(given, states, stop < rows, facts)
+            yield Episode(given, states, stop < rows, metadata)
 
     @staticmethod
     def _bytes(field: _Field, columns: Mapping[Key, RawValues]) -> int:
@@ -233,7 +233,7 @@ class OpenXReader(EpisodeReader):
             return sum(map(len, values.images)) // len(values.images)
         return field.column.step_bytes
 
-    def _refuse_unlike(self, raw: RawEpisode, columns: Mapping[Key, RawValues], steps: int, rows: int) -> None:
+    def _check_alike(self, raw: RawEpisode, columns: Mapping[Key, RawValues], steps: int, rows: int) -> None:
         """Check that an episode has what the first one had."""
         known = {field.path for field in self._fields} | {_LAST, _TERMINAL, _REWARD}
         more = [path for path in columns if path not in known]
@@ -245,7 +245,7 @@ class OpenXReader(EpisodeReader):
                     problems.append(f"{dotted(path)} is no text")
             elif path not in columns:
                 problems.append(f"it has no {dotted(path)}, as the first episode has")
-            elif len(columns[path]) < (steps if column.carried else rows):
+            elif len(columns[path]) < (steps if column.shared else rows):
                 problems.append(f"{dotted(path)} has {len(columns[path]):,} values for {steps:,} steps")
             else:
                 problems += _misfits(field, columns[path])
@@ -301,7 +301,7 @@ class OpenXReader(EpisodeReader):
         column, name = field.column, dotted(field.path)
         wanted = values.images[start:stop]
         if column.encoded:
-            self._refuse_others(wanted, column, start)
+            self._check_members(wanted, column, start)
             return EncodedImages(wanted)
         rows, columns, channels = column.shape
         narrow = {np.dtype(np.int32): np.dtype(np.uint16)}.get(column.dtype, np.dtype(np.uint8))
@@ -315,7 +315,7 @@ class OpenXReader(EpisodeReader):
         self._found["widened"] += len(out) * (column.dtype != narrow)
         return out.astype(column.dtype, copy=False)
 
-    def _refuse_others(self, wanted: Sequence[memoryview | bytes], column: Column, start: int) -> None:
+    def _check_members(self, wanted: Sequence[memoryview | bytes], column: Column, start: int) -> None:
         """Check that pictures that stay encoded are of the shape that all have."""
         problems = []
         for number, image in enumerate(wanted, start):

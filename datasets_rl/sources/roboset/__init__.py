@@ -51,10 +51,10 @@ class RoboSet(Source):
             source=self.name,
             name=name,
             title=catalog["ids"][name],
-            licence=catalog["licence"],
+            license=catalog["license"],
             citation=catalog["citation"],
             homepage=catalog["homepage"],
-            faults=tuple(catalog["faults"]),
+            known_issues=tuple(catalog["known_issues"]),
         )
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
@@ -69,16 +69,16 @@ class RoboSet(Source):
             assets,
             shards,
             common=(assets[0].path,),  # what a step consists of is what the first trial of the first file says
-            facts={"seeds": seeds, "keys": list(selection.keys)},
+            params={"seeds": seeds, "keys": list(selection.keys)},
             revision=revision,
             numbers=Numbers.read(selection.episodes),
         )
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
+    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the files of a shard."""
         from datasets_rl.sources.roboset.reader import RoboSetReader
 
-        return RoboSetReader(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, facts or {})
+        return RoboSetReader(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, params or {})
 
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None

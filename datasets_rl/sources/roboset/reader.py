@@ -100,16 +100,18 @@ class RoboSetReader(EpisodeReader):
         what: The dataset, for messages.
         files: The files by path: those of the shard, and the first one of all, whose first trial says what the columns
             are.
-        facts: The number of each path, and what is wanted.
+        metadata: The number of each path, and what is wanted.
 
     Raises:
         ConversionError: If a file holds anything else than trials, or they differ in what a step is; every fault.
     """
 
-    def __init__(self, what: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
+    def __init__(self, what: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
         self._what = what
         self._files = dict(files)
-        self._seeds: Mapping[str, int] = facts.get("seeds") or {path: seed for seed, path in enumerate(sorted(files))}
+        self._seeds: Mapping[str, int] = metadata.get("seeds") or {
+            path: seed for seed, path in enumerate(sorted(files))
+        }
         self.steps = None
         self.metadata = {f"files/{seed}": path for path, seed in self._seeds.items()}
         self.decisions: list[Decision] = []
@@ -119,7 +121,7 @@ class RoboSetReader(EpisodeReader):
             trials = _trials(file, first)
             self.columns = _columns(next((one for one in trials if one.rows), trials[0]), f"{what}: {first}")
         self._by_key = {column.key: column for column in self.columns}
-        self._wanted = Selection(keys=tuple(facts.get("keys", ()))).kept_keys([*self._by_key])
+        self._wanted = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([*self._by_key])
 
     def __enter__(self) -> Self:
         return self
@@ -165,12 +167,12 @@ class RoboSetReader(EpisodeReader):
         names = {key: arrays[key].name for key in arrays if key in self._wanted or key == ACTION}
         row_bytes = sum(arrays[key].row_bytes for key in names)
         size = max(1, _BLOCK_BYTES // max(row_bytes, 1))
-        facts = {"trial": np.int64(trial.number), "seed": np.int64(seed)}
+        metadata = {"trial": np.int64(trial.number), "seed": np.int64(seed)}
         for block in trial.file.blocks([*names.values()], rows=size, overlap={*names.values()}):
-            self._refuse_holes(block, names, last=rows - 1 if by_state else rows)
+            self._check_no_holes(block, names, last=rows - 1 if by_state else rows)
             for start, stop in _cut(ends, block.start, min(block.stop, steps)):
                 goes_on = stop < steps and not ends[stop - 1]
-                yield self._piece(block, names, ends, start, stop, facts, shift=by_state, goes_on=goes_on)
+                yield self._piece(block, names, ends, start, stop, metadata, shift=by_state, goes_on=goes_on)
 
     def _piece(
         self,
@@ -179,7 +181,7 @@ class RoboSetReader(EpisodeReader):
         ends: NDArray[np.bool_],
         start: int,
         stop: int,
-        facts: Mapping[str, Any],
+        metadata: Mapping[str, Any],
         *,
         shift: bool,
         goes_on: bool,
@@ -189,7 +191,7 @@ class RoboSetReader(EpisodeReader):
         truncated = np.zeros_like(terminated)
         truncated[-1] = not goes_on and not terminated[-1]
         given: dict[Key, Any] = {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated}
-        given[_SEED] = np.full(stop - start, facts["seed"])
+        given[_SEED] = np.full(stop - start, metadata["seed"])
         states: dict[Key, Any] = {}
         for key, name in names.items():
             values = block.columns[name]
@@ -205,7 +207,7 @@ class RoboSetReader(EpisodeReader):
                 given[key] = values[first:last].astype(dtype, copy=False)
         keep = self._wanted
         return Episode(
-            {key: values for key, values in given.items() if key in keep}, states, continues=goes_on, facts=facts
+            {key: values for key, values in given.items() if key in keep}, states, continues=goes_on, metadata=metadata
         )
 
     def _ends(self, trial: _Trial, rows: int) -> NDArray[np.bool_]:
@@ -245,7 +247,7 @@ class RoboSetReader(EpisodeReader):
                     )
 
     @staticmethod
-    def _refuse_holes(block: Block, names: Mapping[Key, str], *, last: int) -> None:
+    def _check_no_holes(block: Block, names: Mapping[Key, str], *, last: int) -> None:
         """Refuse what is no number, but for the last action where rows are states."""
         faults = []
         for key, name in names.items():
@@ -308,7 +310,7 @@ def _columns(trial: _Trial, where: str) -> list[Column]:
             faults.append(f"{array.name} is {list(array.shape)}; expected one number a step")
         if key != NEXT_TERMINATED:
             shape = (1,) if key == NEXT_REWARD else array.shape[1:]
-            columns.append(Column(key, dtype, shape, carried=key[0] in _STATES))
+            columns.append(Column(key, dtype, shape, shared=key[0] in _STATES))
     if faults:
         raise ConversionError(where, faults)
     flag = np.dtype(np.bool_)

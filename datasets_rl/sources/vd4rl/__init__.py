@@ -52,10 +52,10 @@ class VD4RL(Source):
             source=self.name,
             name=name,
             title=", ".join(said),
-            licence=catalog["licence"],
+            license=catalog["license"],
             citation=catalog["citation"],
             homepage=catalog["homepage"],
-            faults=tuple(text for mark, text in catalog["faults"].items() if mark in {*parts, "all"}),
+            known_issues=tuple(text for mark, text in catalog["known_issues"].items() if mark in {*parts, "all"}),
             time_limit=catalog["time_limit"],
         )
 
@@ -77,16 +77,16 @@ class VD4RL(Source):
         ]
         shards = _episode_shards if suffix == ".npz" else _row_shards
         return replace(
-            shards(assets, selection), facts={"keys": list(selection.keys)}, entry=entry, revision=folder.revision
+            shards(assets, selection), params={"keys": list(selection.keys)}, entry=entry, revision=folder.revision
         )
 
-    def open(self, name: str, files: Mapping[str, Path], facts: Mapping[str, Any] | None = None) -> EpisodeReader:
+    def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
         """Open the files of a shard."""
         from datasets_rl.sources.vd4rl.episodes import EpisodeFiles
         from datasets_rl.sources.vd4rl.shards import RowFiles
 
         kind = EpisodeFiles if next(iter(files)).endswith(".npz") else RowFiles
-        return kind(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, facts or {})
+        return kind(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, params or {})
 
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
@@ -148,14 +148,14 @@ def _row_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
         (path,) = shard.paths
         piece = shard.part[0]
         before = None if piece or path == paths[kept[0]] else paths[paths.index(path) - 1]
-        facts = {
+        params = {
             "file": path,
             "before": before,
             "cut": shard.part,
             "begins": path == paths[0],
             "ends": shard is part.shards[-1],
         }
-        shards.append(Shard((path,) if before is None else (before, path), facts))
+        shards.append(Shard((path,) if before is None else (before, path), params))
     # What a row consists of is what the first file says.
     return replace(part, shards=tuple(shards), common=(paths[kept[0]],), numbers=Numbers.read(selection.episodes))
 

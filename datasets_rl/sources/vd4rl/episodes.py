@@ -61,14 +61,14 @@ class EpisodeFiles(RowReader):
         marks = self._cut(self._marks(path, file, small, rows), small)
         values = {column.key: small[name] for name, column in columns.items() if name in small}
         values = {key: self.value(key, one) for key, one in values.items() if key in self.wanted}
-        facts = {"source": np.int64(number)}
+        metadata = {"source": np.int64(number)}
         if PIXELS not in self.wanted:
-            yield from self.transitions(values, marks, facts)
+            yield from self.transitions(values, marks, metadata)
             return
-        for start, pictures in _pictures(file, rows):
-            window = slice(start, start + len(pictures))
-            piece = {key: one[window] for key, one in values.items()} | {PIXELS: pictures}
-            yield from self.transitions(piece, marks[window], facts)
+        for start, images in _pictures(file, rows):
+            window = slice(start, start + len(images))
+            piece = {key: one[window] for key, one in values.items()} | {PIXELS: images}
+            yield from self.transitions(piece, marks[window], metadata)
 
     def _marks(self, path: str, file: NpzFile, small: Mapping[str, NDArray[Any]], rows: int) -> Marks:
         """Read what the rows are.
@@ -139,8 +139,8 @@ def _pictures(file: NpzFile, rows: int) -> Iterator[tuple[int, NDArray[np.uint8]
     block = max(1, BLOCK_BYTES // max(1, prod(reader.shape[1:])))
     before: NDArray[np.uint8] = np.empty((0, *reader.shape[1:]), np.uint8)
     for start in range(0, rows, block):
-        pictures: NDArray[np.uint8] = np.empty((len(before) + min(block, rows - start), *reader.shape[1:]), np.uint8)
-        pictures[: len(before)] = before
-        reader.read_into(pictures[len(before) :])
-        yield start - len(before), pictures
-        before = pictures[-1:]
+        images: NDArray[np.uint8] = np.empty((len(before) + min(block, rows - start), *reader.shape[1:]), np.uint8)
+        images[: len(before)] = before
+        reader.read_into(images[len(before) :])
+        yield start - len(before), images
+        before = images[-1:]

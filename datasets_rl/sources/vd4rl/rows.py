@@ -81,13 +81,13 @@ class RowReader(EpisodeReader):
     Args:
         what: The dataset, for messages.
         files: The files by path.
-        facts: What of the selection is needed.
+        metadata: What of the selection is needed.
 
     Raises:
         ConversionError: If the first file lacks what every file must have; every fault that was found.
     """
 
-    def __init__(self, what: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
+    def __init__(self, what: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
         self._what = what
         self._files = files
         self.found: Counter[str] = Counter()
@@ -96,7 +96,7 @@ class RowReader(EpisodeReader):
         self.decisions: list[Decision] = []
         self.stored = self._stored(next(iter(files)))
         self.columns = [*self.stored, *_FLAGS]
-        self.wanted = Selection(keys=tuple(facts.get("keys", ()))).kept_keys([one.key for one in self.columns])
+        self.wanted = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([one.key for one in self.columns])
         self._by_key = {column.key: column for column in self.columns}
 
     def __enter__(self) -> Self:
@@ -153,7 +153,7 @@ class RowReader(EpisodeReader):
         return values
 
     def transitions(
-        self, rows: Mapping[Key, NDArray[Any]], marks: Marks, facts: Mapping[str, Any]
+        self, rows: Mapping[Key, NDArray[Any]], marks: Marks, metadata: Mapping[str, Any]
     ) -> Iterator[Episode]:
         """Yield the transitions between rows that follow each other, [R, ...]; the row behind an end begins anew.
 
@@ -174,12 +174,12 @@ class RowReader(EpisodeReader):
                 steps[_IS_INIT] = marks.first[now]
             states: dict[Key, NDArray[Any]] = {}
             for key, values in rows.items():
-                if self._by_key[key].carried:
+                if self._by_key[key].shared:
                     states[key] = values[now] if continues else values[start:stop]
                 else:
                     steps[key] = values[then]
             self.found["action-before-frame"] += stop - start - 1
-            yield Episode(steps, states, continues, facts)
+            yield Episode(steps, states, continues, metadata)
 
 
 def described(stored: Mapping[str, Any], faults: list[str]) -> dict[str, Column]:
@@ -201,4 +201,4 @@ def described(stored: Mapping[str, Any], faults: list[str]) -> dict[str, Column]
 def _column(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Column:
     key = _KEYS.get(name, ("state", name.replace(".", "_").replace("/", "_")))
     kind = np.dtype(np.float32) if dtype == np.float64 else dtype.newbyteorder("=")
-    return Column(key, kind, (1,) if key == NEXT_REWARD else shape, carried=key == PIXELS or key[0] == "state")
+    return Column(key, kind, (1,) if key == NEXT_REWARD else shape, shared=key == PIXELS or key[0] == "state")

@@ -126,8 +126,8 @@ class RowFiles(RowReader):
 
 def _range(file: Hdf5File, piece: int, pieces: int) -> tuple[int, int]:
     """Return the rows of a piece, which begins where chunks begin, and the row behind them: the last step ends there."""
-    pictures = file.arrays["observation"]
-    rows, band = pictures.shape[0], pictures.band_rows
+    images = file.arrays["observation"]
+    rows, band = images.shape[0], images.band_rows
     start, stop = (min(rows, -(-rows // band) * number // pieces * band) for number in (piece, piece + 1))
     return start, min(stop + 1, rows)
 

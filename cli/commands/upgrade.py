@@ -1,0 +1,55 @@
+"""``rlds upgrade``: stored datasets in the current version of the format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..options import Outcome, Shell, aim, each, exit_code
+from ..output import Lines, Result
+
+
+def run(
+    shell: Shell,
+    datasets: Annotated[
+        list[str], typer.Argument(metavar="ID|PATH...", show_default=False, help="Stored datasets, or their folders.")
+    ],
+) -> Result:
+    """Rewrite the manifests of stored datasets in the current version of the format.
+
+    Data files are not touched. Datasets of earlier versions can be read without this.
+
+    \b
+    Examples:
+      rlds upgrade d4rl/hopper-medium-v2
+      rlds upgrade ~/data/mine
+      rlds upgrade demo/pendulum --json
+    """
+    from datasets_rl import library, store
+
+    def upgrade(dataset: str) -> tuple[Path, bool]:
+        folder = library.locate(**aim(shell, dataset))
+        return folder, store.upgrade(folder)
+
+    outcomes = each(shell, datasets, upgrade)
+    lines = tuple(
+        f"{one.item}: {'upgraded' if one.value[1] else 'is of the current version'}" for one in outcomes if one.value
+    )
+    return Result(
+        {"datasets": [_document(one) for one in outcomes]},
+        [Lines(lines)],
+        quiet=[one.item for one in outcomes if one.value and one.value[1]],
+        code=exit_code([one.error.code if one.error else 0 for one in outcomes]),
+    )
+
+
+def _document(one: Outcome[tuple[Path, bool]]) -> dict[str, Any]:
+    folder, changed = one.value or (None, False)
+    return {
+        "id": one.item,
+        "folder": None if folder is None else str(folder),
+        "upgraded": changed,
+        "error": one.error_json(),
+    }
