@@ -181,7 +181,7 @@ def engine_of(name: str, address: str) -> Any:
     # A dataset of one part starts no engine; that Ray is missing must not depend on it.
     if importlib.util.find_spec("ray") is None:
         raise MissingDependencyError("ray", "ray", "--engine ray")
-    from datasets_rl.build.engines.ray import RayEngine
+    from datasets_rl.pipeline.engines.ray import RayEngine
 
     return RayEngine(address or None)
 

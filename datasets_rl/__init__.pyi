@@ -7,7 +7,7 @@ from .datasets import (
     StoredExperienceReplay as StoredExperienceReplay,
     open_dataset as open_dataset,
 )
-from .build.engines.ray import RayEngine as RayEngine
+from .pipeline.engines.ray import RayEngine as RayEngine
 from .format.reader import StoredDataset as StoredDataset
 from .library import (
     download as download,

@@ -32,11 +32,11 @@ from datasets_rl.store import (
 )
 
 if TYPE_CHECKING:
-    from datasets_rl.build.engines import Engine
-    from datasets_rl.build.shards import FetchedShard
     from datasets_rl.fetch.asset import Asset, Fetched
     from datasets_rl.fetch.parallel import CancelToken, Limiter
     from datasets_rl.format.manifest import Manifest
+    from datasets_rl.pipeline.engines import Engine
+    from datasets_rl.pipeline.shards import FetchedShard
     from datasets_rl.sources import Entry, Listing, Shard
 
 __all__ = [
@@ -594,9 +594,9 @@ def _convert(
     selection: Selection,
     engine: Engine | None,
 ) -> Manifest:
-    from datasets_rl.build.conversion import ConversionJob, convert
-    from datasets_rl.build.engines.local import Local
-    from datasets_rl.build.journal import Journal
+    from datasets_rl.pipeline.conversion import ConversionJob, convert
+    from datasets_rl.pipeline.engines.local import Local
+    from datasets_rl.pipeline.journal import Journal
 
     head, name = sources.split_id(dataset_id)
     work = ConversionJob(listing.entry or sources.source(head).entry(name), listing, selection)

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl import sources
-from datasets_rl.build.conversion import merged, stated_specs, stated_value
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownKeyError
 from datasets_rl.fetch.asset import Asset, Folder
 from datasets_rl.fetch.upstream import Upstream
@@ -25,6 +24,7 @@ from datasets_rl.format.manifest import AppliedDecision, Manifest
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Field, shorten
+from datasets_rl.pipeline.conversion import merged, stated_specs, stated_value
 from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Entry, EpisodeReader, Listing, Selection

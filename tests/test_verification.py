@@ -17,11 +17,11 @@ from raw.d4rl import CASES
 from stored_data import columns, reseal, trajectory, write_dataset
 
 from datasets_rl import library, sources, verification, verify
-from datasets_rl.build.conversion import stated_specs
 from datasets_rl.errors import IntegrityError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
+from datasets_rl.pipeline.conversion import stated_specs
 from datasets_rl.settings import Settings
 from datasets_rl.ted.table import EpisodeTable
 

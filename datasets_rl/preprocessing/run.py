@@ -24,16 +24,16 @@ from typing import Any
 import numpy as np
 
 from datasets_rl import disk
-from datasets_rl.build.conversion import write_metadata
-from datasets_rl.build.engines import Engine, Wait, WorkerDiedError
-from datasets_rl.build.engines.local import Local
-from datasets_rl.build.journal import Journal
-from datasets_rl.build.partial import partials_folder, remove_partial
 from datasets_rl.errors import InvalidArgumentError, ManifestError, PreprocessError
 from datasets_rl.format.manifest import Manifest, converter_version
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetWriter, Written
+from datasets_rl.pipeline.conversion import write_metadata
+from datasets_rl.pipeline.engines import Engine, Wait, WorkerDiedError
+from datasets_rl.pipeline.engines.local import Local
+from datasets_rl.pipeline.journal import Journal
+from datasets_rl.pipeline.partial import partials_folder, remove_partial
 from datasets_rl.preprocessing.blocks import step_bytes, whole_episodes
 from datasets_rl.preprocessing.dry_run import probe
 from datasets_rl.preprocessing.merge import Stored, check_not_replaced, files_digest, members, merged_manifest, opened

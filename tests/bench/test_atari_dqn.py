@@ -35,7 +35,7 @@ import sys, time
 from pathlib import Path
 from datasets_rl import library
 from datasets_rl.settings import Settings
-import datasets_rl.build.conversion, datasets_rl.sources.atari_dqn.log_reader
+import datasets_rl.pipeline.conversion, datasets_rl.sources.atari_dqn.log_reader
 
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()

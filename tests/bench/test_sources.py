@@ -18,7 +18,7 @@ import hashlib, json, sys, time
 from pathlib import Path
 from datasets_rl import library, sources
 from datasets_rl.settings import Settings
-import datasets_rl.build.conversion, datasets_rl.build.shards
+import datasets_rl.pipeline.conversion, datasets_rl.pipeline.shards
 
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()

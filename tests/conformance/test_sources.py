@@ -28,13 +28,13 @@ from PIL import Image
 from stored_data import reseal
 
 from datasets_rl import Selection, library, load, sources, verification
-from datasets_rl.build.journal import Journal
 from datasets_rl.cli.app import main
 from datasets_rl.cli.errors import EXIT_CODES
 from datasets_rl.datasets import dataset_class
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, OfflineError, UnknownKeyError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.pipeline.journal import Journal
 from datasets_rl.settings import Settings
 from datasets_rl.ted.check import check_rules
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
@@ -811,7 +811,7 @@ import json, sys
 from pathlib import Path
 from datasets_rl import library, sources
 from datasets_rl.settings import Settings
-import datasets_rl.build.conversion, datasets_rl.build.shards
+import datasets_rl.pipeline.conversion, datasets_rl.pipeline.shards
 
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.build.engines import Engine
 from datasets_rl.errors import ConversionError, DatasetsRLError
-from datasets_rl.fetch.prefetcher import Prefetcher
 from datasets_rl.fetch.asset import Asset, Fetched
 from datasets_rl.fetch.parallel import CancelToken
-from datasets_rl.build.partial import make_partial, remove_partial
+from datasets_rl.fetch.prefetcher import Prefetcher
 from datasets_rl.format.writer import DatasetWriter
+from datasets_rl.pipeline.engines import Engine
+from datasets_rl.pipeline.partial import make_partial, remove_partial
 from datasets_rl.progress import Counted, Report
 from datasets_rl.sources import EpisodeReader, Listing, Selection, Shard, source
 from datasets_rl.ted.episode import DeferredStates, Episode

@@ -15,9 +15,9 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.build.engines import Make, Wait, WorkerDiedError
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 from datasets_rl.format.manifest import converter_version
+from datasets_rl.pipeline.engines import Make, Wait, WorkerDiedError
 from datasets_rl.progress import Report
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from datasets_rl.build.engines import WorkerDiedError
-from datasets_rl.build.engines.local import Local
 from datasets_rl.errors import ConversionError
+from datasets_rl.pipeline.engines import WorkerDiedError
+from datasets_rl.pipeline.engines.local import Local
 from datasets_rl.progress import Report
 
 

@@ -14,16 +14,16 @@ from raw.minari import SPACES, episodes, write
 from upstreams import hub
 
 from datasets_rl import Selection, library, verification
-from datasets_rl.build.engines import WorkerDiedError
-from datasets_rl.build.engines.local import Local
 from datasets_rl.errors import ConversionError, InvalidArgumentError
-from datasets_rl.fetch.prefetcher import Prefetcher
 from datasets_rl.fetch.parallel import Limiter
-from datasets_rl.build import partial as part
+from datasets_rl.fetch.prefetcher import Prefetcher
 from datasets_rl.format.npy import file_sha256
-from datasets_rl.build.partial import partials_folder
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.writer import DatasetWriter
+from datasets_rl.pipeline import partial as part
+from datasets_rl.pipeline.engines import WorkerDiedError
+from datasets_rl.pipeline.engines.local import Local
+from datasets_rl.pipeline.partial import partials_folder
 from datasets_rl.progress import Report
 from datasets_rl.settings import Settings
 from datasets_rl.sources import minari

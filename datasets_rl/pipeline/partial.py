@@ -12,8 +12,8 @@ from typing import Any
 from uuid import uuid4
 
 from datasets_rl import disk
-from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.format.schema import Column
+from datasets_rl.format.writer import DatasetWriter
 
 __all__ = ["COMMIT_FILE", "make_part", "remove_part", "room_for_parts"]
 

@@ -20,8 +20,8 @@ from importlib import import_module
 from queue import SimpleQueue
 from typing import IO, TYPE_CHECKING, Any
 
-from datasets_rl.build.engines import Make, Wait, WorkerDiedError
 from datasets_rl.errors import DatasetsRLError
+from datasets_rl.pipeline.engines import Make, Wait, WorkerDiedError
 from datasets_rl.progress import Report
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Local"]
 
 _PROGRAM = """
-from datasets_rl.build.engines.local import main
+from datasets_rl.pipeline.engines.local import main
 main()
 """
 _AHEAD = 2

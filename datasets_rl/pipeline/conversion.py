@@ -18,17 +18,26 @@ from urllib.request import url2pathname
 import numpy as np
 
 from datasets_rl import disk
-from datasets_rl.build.engines import Engine, WorkerDiedError
 from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fetch.asset import Asset, Fetched
-from datasets_rl.build.journal import Journal
-from datasets_rl.format.npy import NpyStream
-from datasets_rl.build.partial import partials_folder
-from datasets_rl.format.writer import Commit, DatasetWriter, Written
 from datasets_rl.format.manifest import AppliedDecision, Manifest, RawFile, StoredFile, converter_version
-from datasets_rl.progress import Report
+from datasets_rl.format.npy import NpyStream
 from datasets_rl.format.schema import NAME_BYTES, Column, Schema
-from datasets_rl.build.shards import FetchedShard, Get, LocalShard, ReaderSpec, WorkerShard, WorkerShards, in_order, write
+from datasets_rl.format.writer import Commit, DatasetWriter, Written
+from datasets_rl.pipeline.engines import Engine, WorkerDiedError
+from datasets_rl.pipeline.journal import Journal
+from datasets_rl.pipeline.partial import partials_folder
+from datasets_rl.pipeline.shards import (
+    FetchedShard,
+    Get,
+    LocalShard,
+    ReaderSpec,
+    WorkerShard,
+    WorkerShards,
+    in_order,
+    write,
+)
+from datasets_rl.progress import Report
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection
 from datasets_rl.sources.selection import Numbers
 from datasets_rl.ted.episode import DeferredStates, Episode
