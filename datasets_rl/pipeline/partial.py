@@ -15,7 +15,7 @@ from datasets_rl import disk
 from datasets_rl.format.schema import Column
 from datasets_rl.format.writer import DatasetWriter
 
-__all__ = ["COMMIT_FILE", "make_part", "remove_part", "room_for_parts"]
+__all__ = ["COMMIT_FILE", "make_partial", "partials_folder", "remove_partial"]
 
 COMMIT_FILE = "commit.json"
 """Written last: a folder without it is no part."""
