@@ -188,7 +188,7 @@ def test_a_fault_in_another_process_is_told_as_it_is_here(raw, get, tmp_path):
 class Here(contextlib.nullcontext):
     """Makes parts in this process, before their turn; the one with number `fatal` ends with an error."""
 
-    room = 3
+    max_in_flight = 3
 
     def __init__(self, fatal=-1, error=None):
         super().__init__(self)
@@ -249,7 +249,7 @@ def test_few_parts_lie_there_and_none_is_left(get, tmp_path, monkeypatch):
         there.append(len([*folder.parent.iterdir()]))
         append_partial(self, folder, commit)
 
-    monkeypatch.setattr(DatasetWriter, "absorb", watched)
+    monkeypatch.setattr(DatasetWriter, "append_partial", watched)
     get(jobs=3)
 
     assert len(there) > 8
@@ -373,7 +373,7 @@ def test_groups_come_in_order_and_no_more_than_there_is_room_for():
         fetched.append(group)
         return [group]
 
-    with Prefetcher([[n] for n in range(10)], fetch, room=3) as ahead:
+    with Prefetcher([[n] for n in range(10)], fetch, max_in_flight=3) as ahead:
         for _ in range(10):
             seen += ahead.take()
             assert len(fetched) <= len(seen) + 3
@@ -388,7 +388,7 @@ def test_a_failure_comes_when_its_turn_is():
             raise InvalidArgumentError("no")
         return [group]
 
-    with Prefetcher([[0], [1], [2], [3]], fetch, room=9) as ahead:
+    with Prefetcher([[0], [1], [2], [3]], fetch, max_in_flight=9) as ahead:
         assert [ahead.take(), ahead.take()] == [[[0]], [[1]]]
         with pytest.raises(InvalidArgumentError, match="no"):
             ahead.take()
@@ -402,6 +402,6 @@ def test_an_end_before_its_time_stops_the_thread():
         cancel.sleep(60)
         return []
 
-    with Prefetcher([[0], [1]], fetch, room=1) as ahead:
+    with Prefetcher([[0], [1]], fetch, max_in_flight=1) as ahead:
         assert began.wait(10)
     assert not ahead._thread.is_alive()
