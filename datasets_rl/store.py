@@ -647,7 +647,9 @@ def _complete(paths: DatasetPaths, change: _Change) -> None:
     staged = paths.root / change.staged
     now = disk.identity(paths.folder)
     if change.new is None:
-        if now is not None and now == change.old and _inode(paths.folder) == change.inode:
+        if now is not None and (now != change.old or _inode(paths.folder) != change.inode):
+            return  # the user has put another dataset there, to which the earlier versions may belong
+        if now is not None:
             _discard(paths.folder, paths.root)
     elif now != change.new or (change.old == change.new and _inode(paths.folder) != change.inode):
         if disk.identity(staged) != change.new or now not in {change.old, None}:

@@ -287,6 +287,22 @@ def test_a_folder_without_an_id_is_recovered_by_any_command_that_names_it(folder
     assert len(StoredDataset(mine).manifest.history) == 2
 
 
+def test_a_removal_that_stopped_takes_nothing_from_a_dataset_that_was_restored_by_hand(folder, home, monkeypatch):
+    scaled(folder, 2, in_place=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_complete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            store.remove(ID)
+    copy = shutil.copytree(folder, folder.with_name("copy"))
+    disk.remove_tree(folder)
+    copy.rename(folder)
+
+    store.sweep(home / "demo")
+    assert folder.exists()
+    store.undo(folder)
+    assert StoredDataset(folder).manifest.history == ()
+
+
 def test_a_dataset_that_somebody_put_there_by_hand_is_never_replaced_by_a_record(folder, home, monkeypatch):
     """The identities of a record decide, and not where the folders are."""
     with monkeypatch.context() as patch:
