@@ -256,13 +256,13 @@ def target(text: str) -> str | Path:
     """
     if not text.strip():
         raise InvalidArgumentError("an empty word is no dataset; expected SOURCE/NAME, or a dataset's folder")
-    from datasets_rl import library
+    from datasets_rl import store
 
-    return library.resolve(text)
+    return store.id_or_path(text)
 
 
 def aim(shell: Shell, text: str) -> dict[str, Any]:
-    """Return what `library.locate` and `verification.verify` are to be called with for an id or a path.
+    """Return what `store.locate` and `verification.verify` are to be called with for an id or a path.
 
     Raises:
         InvalidArgumentError: If it is an empty word.

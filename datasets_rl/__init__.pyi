@@ -9,11 +9,9 @@ from .datasets import (
 )
 from .pipeline.engines.ray import RayEngine as RayEngine
 from .format.reader import StoredDataset as StoredDataset
-from .library import (
-    download as download,
-    locate as locate,
-    remove as remove,
-)
+from .downloading import download as download
+from .planning import Plan as Plan, plan as plan
+from .store import locate as locate, remove as remove
 from .loading import load as load
 from .format.manifest import Manifest as Manifest
 from .mixing import (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets_rl import library, sources
+from datasets_rl import sources, store
 from datasets_rl.datasets import BaseDatasetExperienceReplay, StoredExperienceReplay, dataset_class
 from datasets_rl.datasets.experience_replay import Download
 from datasets_rl.errors import InvalidArgumentError
@@ -67,7 +67,7 @@ def load(
             selection contradicts the stored one; or if `dataset_id` is the file of a mixture.
         FetchError: If no address gives a file.
     """
-    found = library.resolve(dataset_id)
+    found = store.id_or_path(dataset_id)
     given: dict[str, Any] = {
         "batch_size": batch_size,
         "sampler": sampler,

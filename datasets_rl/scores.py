@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl import library
+from datasets_rl import store
 from datasets_rl.errors import InvalidArgumentError, NotADatasetError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.settings import Settings
@@ -66,7 +66,7 @@ def reference_score(dataset: str | Path, *, root: Path | str | None = None, sett
     if known is not None:
         return known
     try:
-        stored = Manifest.read(library.locate(dataset, root=root, settings=settings)).score
+        stored = Manifest.read(store.locate(dataset, root=root, settings=settings)).score
     except NotADatasetError:
         if isinstance(dataset, Path):
             raise

@@ -36,7 +36,14 @@ from uuid import uuid4
 
 from datasets_rl import disk, sources
 from datasets_rl.disk import MANIFEST_FILE, TRASH_FOLDER, VERSIONS_FOLDER, WORK_FOLDER
-from datasets_rl.errors import DiskFullError, InvalidArgumentError, LockedError, ManifestError, NotADatasetError
+from datasets_rl.errors import (
+    DiskFullError,
+    InvalidArgumentError,
+    LockedError,
+    ManifestError,
+    NotADatasetError,
+    UnknownIdError,
+)
 from datasets_rl.settings import Settings
 from datasets_rl.sources import DERIVED
 
@@ -52,6 +59,7 @@ __all__ = [
     "dataset_paths",
     "derived_paths",
     "discard_work",
+    "id_or_path",
     "locate",
     "named_paths",
     "paths_of",
@@ -216,6 +224,25 @@ def check_derived_name(name: str) -> None:
             f"{wrong[0]!r} cannot name a derived dataset; expected at most 100 letters, digits and any of ._+,=- , and not a number",
             hint="choose another name",
         )
+
+
+def id_or_path(dataset: str | Path) -> str | Path:
+    """Distinguish the folder of a dataset, or another path, from an id.
+
+    Args:
+        dataset: An id or a path. A folder of the working directory never hides a known id.
+
+    Returns:
+        The id as it is, or a path.
+    """
+    path = Path(dataset).expanduser()
+    if isinstance(dataset, Path) or path.is_absolute() or dataset.startswith((".", "~")):
+        return path
+    with suppress(UnknownIdError):
+        sources.find(dataset)
+        return dataset
+    # Unlike the method of Path, this is False for a name that is too long for the file system.
+    return path if dataset and os.path.exists(path) else dataset  # noqa: PTH110 - see above
 
 
 def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None) -> Path:

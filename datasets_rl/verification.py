@@ -17,9 +17,9 @@ from datasets_rl.errors import (
     UnknownIdError,
     UnknownKeyError,
 )
-from datasets_rl.library import DatasetPaths, locate
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
+from datasets_rl.store import DatasetPaths, locate
 
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest

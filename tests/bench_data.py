@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from datasets_rl.library import download
+from datasets_rl.downloading import download
 from datasets_rl.settings import Settings
 
 NAME = "halfcheetah-medium-v2"
@@ -41,11 +41,11 @@ def compare(calls, *, rounds=15, repeat=100):
 CONVERT = """
 import json, resource, sys, time
 from pathlib import Path
-from datasets_rl import library
+from datasets_rl import downloading
 from datasets_rl.settings import Settings
 
 name, small, large, home, jobs = json.loads(sys.argv[1])
-fetch, fetching = library._fetch, [0, 0]
+fetch, fetching = downloading._fetch, [0, 0]
 
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -62,10 +62,10 @@ def timed(*arguments, **options):
     return came
 
 def convert(tree, home):
-    return library.download(name, from_local=tree, settings=Settings(home=Path(home), progress=False, jobs=jobs))
+    return downloading.download(name, from_local=tree, settings=Settings(home=Path(home), progress=False, jobs=jobs))
 
 convert(small, home + "/small")  # imports, and what is compiled
-library._fetch = timed
+downloading._fetch = timed
 idle, start, begun = peak(), time.perf_counter(), processors()
 folder = convert(large, home + "/large")
 seconds, cpu = time.perf_counter() - start, processors() - begun

@@ -15,9 +15,9 @@ import pytest
 from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl import disk, load, sources, store
+from datasets_rl.downloading import download
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockedError, NotADatasetError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
-from datasets_rl.library import download
 from datasets_rl.preprocessing import Recipe, preprocess
 from datasets_rl.store import DatasetPaths
 

@@ -16,7 +16,7 @@ import pytest
 from raw.d4rl import CASES
 from stored_data import columns, reseal, trajectory, write_dataset
 
-from datasets_rl import library, sources, verification, verify
+from datasets_rl import downloading, sources, verification, verify
 from datasets_rl.errors import IntegrityError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
@@ -36,7 +36,7 @@ def converted(tmp_path_factory):
     tree, home = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("home")
     case.write(tree)
     settings = Settings(home=home / "home", progress=False, jobs=1)
-    return library.download(case.id, from_local=tree, settings=settings)
+    return downloading.download(case.id, from_local=tree, settings=settings)
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ def test_a_raw_file_that_changed_in_no_value_is_found(converted, tmp_path, monke
 MEASURED = """
 import json, sys, threading, time
 from pathlib import Path
-from datasets_rl import library, verify
+from datasets_rl import downloading, verify
 from datasets_rl.settings import Settings
 
 def anonymous():
@@ -284,7 +284,7 @@ def test_memory_is_bounded_whatever_the_size_of_the_files(tmp_path, size):
         (tmp_path / name).mkdir()
         case.many(tmp_path / name, bytes_of_file)
         settings = Settings(home=tmp_path / f"home-{name}", progress=False, jobs=1)
-        folders.append(library.download(case.id, from_local=tmp_path / name, settings=settings))
+        folders.append(downloading.download(case.id, from_local=tmp_path / name, settings=settings))
     words = [case.id, *map(str, folders)]
     done = subprocess.run([sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, check=True)
 

@@ -19,7 +19,7 @@ from ..output import Block, Facts, Lines, Result, count_text, size_text
 
 if TYPE_CHECKING:
     from datasets_rl.format.manifest import Manifest
-    from datasets_rl.library import Plan
+    from datasets_rl.planning import Plan
 
 
 _SHOWN_URLS = 12
@@ -169,14 +169,14 @@ def more_options() -> Sequence[inspect.Parameter]:
 
 
 def _get(shell: Shell, dataset_id: str, options: dict[str, Any]) -> _Got:
-    from datasets_rl import library
+    from datasets_rl import downloading, growth, store
     from datasets_rl.format.manifest import Manifest
 
-    place = library.dataset_paths(dataset_id, settings=options["settings"])
+    place = store.dataset_paths(dataset_id, settings=options["settings"])
     try:
         anew = options["force"] or options["raw_only"] or not place.exists
-        present = not anew and library.missing_part(place.folder, options["selection"]) is None
-        folder = library.download(dataset_id, **options)
+        present = not anew and growth.missing_part(place.folder, options["selection"]) is None
+        folder = downloading.download(dataset_id, **options)
     except IntegrityError as error:
         if options["from_local"] is not None:
             edited = ", or take this one as it is with --no-hash-check" if options["hash_check"] else ""
@@ -231,9 +231,9 @@ def _document(one: Outcome[_Got]) -> dict[str, Any]:
 
 
 def _dry_run(shell: Shell, ids: list[str], options: dict[str, Any]) -> Result:
-    from datasets_rl import library
+    from datasets_rl import planning
 
-    found = each(shell, ids, lambda one: library.plan(one, **options))
+    found = each(shell, ids, lambda one: planning.plan(one, **options))
     plans = [one.value for one in found if one.value]
     blocks: list[Block] = [_plan_facts(plan) for plan in plans]
     if len(plans) > 1:

@@ -56,12 +56,12 @@ def run(
 
 
 def _find(shell: Shell, dataset: str) -> tuple[Entry | None, Path | None]:
-    from datasets_rl import library, sources
+    from datasets_rl import sources, store
 
     wanted = target(dataset)
     entry = sources.find(wanted) if isinstance(wanted, str) else None
     try:
-        return entry, library.locate(**aim(shell, dataset))
+        return entry, store.locate(**aim(shell, dataset))
     except NotADatasetError:
         if entry is None:
             raise

@@ -111,13 +111,13 @@ def run(
 
 
 def _rows(shell: Shell, names: tuple[str, ...], *, stored_only: bool, remote: bool) -> Iterator[_Row]:
-    from datasets_rl import library, sources, store
+    from datasets_rl import planning, sources, store
 
     home = shell.settings.home
     stored = {folder.relative_to(home).as_posix(): folder for folder in store.stored(home)}
     for name in names:
         origin = sources.source(name)
-        more = library.listed(name, settings=shell.settings) if remote else ()
+        more = planning.listed(name, settings=shell.settings) if remote else ()
         for one in dict.fromkeys((*origin.ids(), *more)):
             entry = origin.entry(one)
             folder = stored.pop(entry.id, None)

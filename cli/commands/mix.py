@@ -70,13 +70,13 @@ def run(
       rlds mix ./mine demo/pendulum --temperature 2 --slice-len 16 -o mix.toml
       rlds mix demo/pendulum ./mine --weights 9,1 --final-weights 1,9 --anneal 10000 -o mix.toml
     """
-    from datasets_rl import disk, library
+    from datasets_rl import disk, store
     from datasets_rl.mixing import Member, mixture, mixture_toml
 
     if out is not None:
         _check_writable(out.expanduser())
     shares, final = _numbers(weights, datasets), _numbers(final_weights, datasets)
-    folders = [library.locate(**aim(shell, one)) for one in datasets]
+    folders = [store.locate(**aim(shell, one)) for one in datasets]
     settings: dict[str, Any] = {
         "batch_size": batch_size,
         "temperature": temperature,

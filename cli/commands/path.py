@@ -22,7 +22,7 @@ def run(
       rlds path demo/pendulum
       rlds path demo/pendulum --json
     """
-    from datasets_rl import library
+    from datasets_rl import store
 
-    folder = str(library.locate(**aim(shell, dataset)))
+    folder = str(store.locate(**aim(shell, dataset)))
     return Result({"id": dataset, "path": folder}, [Lines((folder,))], quiet=[folder])

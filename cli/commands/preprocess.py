@@ -152,9 +152,9 @@ def _items(datasets: list[str], *, together: bool) -> dict[str, list[str]]:
 
 
 def _folders(shell: Shell, datasets: list[str]) -> Path | list[Path]:
-    from datasets_rl import library
+    from datasets_rl import store
 
-    found = [library.locate(**aim(shell, one)) for one in datasets]
+    found = [store.locate(**aim(shell, one)) for one in datasets]
     return found if len(found) > 1 else found[0]
 
 
@@ -195,12 +195,12 @@ def _listed() -> Result:
 
 
 def _undone(shell: Shell, datasets: list[str]) -> Result:
-    from datasets_rl import library, store
+    from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
     from datasets_rl.preprocessing import undo
 
     def back(one: str) -> Path:
-        folder = undo(library.locate(**aim(shell, one)))
+        folder = undo(store.locate(**aim(shell, one)))
         manifest, number = Manifest.read(folder), len(store.versions(store.paths_of(folder))) + 1
         made = manifest.history[-1].get("recipe", {}).get("name", "") if manifest.history else "download"
         shell.printer.note(f"{one}: version {number} is back, {_counts(manifest)}, made by {made or 'a recipe'}")

@@ -48,7 +48,7 @@ def run(
       rlds remove demo/pendulum --yes
       rlds remove d4rl/hopper-medium-v2 d4rl/ant-medium-v2 --dry-run
     """
-    from datasets_rl import library
+    from datasets_rl import store
 
     found = each(shell, ids, lambda one: _look(shell, one))
     total = sum(one.value.bytes for one in found if one.value)
@@ -59,7 +59,7 @@ def run(
         return Result({"datasets": [], "dry_run": False}, code=REFUSED)
 
     def delete(one: Outcome[_There]) -> _There:
-        freed = library.remove(one.item, settings=shell.settings)
+        freed = store.remove(one.item, settings=shell.settings)
         return _There(one.value.folder if one.value else "", freed)
 
     by_id = {one.item: one for one in found if one.value}
@@ -82,7 +82,7 @@ def _look(shell: Shell, dataset_id: str) -> _There:
 
 def _how(shell: Shell, folder: Path) -> str:
     """Return how a folder is removed: by its id if it lies where that id is stored."""
-    from datasets_rl import library
+    from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
 
     try:
@@ -90,7 +90,7 @@ def _how(shell: Shell, folder: Path) -> str:
     except (ManifestError, NotADatasetError, OSError):
         return "`rlds list --downloaded` shows the ids"
     with suppress(UnknownIdError):
-        if library.dataset_paths(dataset_id, settings=shell.settings).folder.resolve() == folder.resolve():
+        if store.dataset_paths(dataset_id, settings=shell.settings).folder.resolve() == folder.resolve():
             return f"rlds remove {shlex.quote(dataset_id)}"
     return f"it is a dataset of your own, which rm -r {shlex.quote(str(folder))} deletes"
 

@@ -89,10 +89,10 @@ def _opened(shell: Shell, dataset: str) -> tuple[str, Path, Any]:
         from datasets_rl.mixing import load_mixture
 
         return dataset, Path(dataset), load_mixture(dataset, download=False, home=shell.settings.home)
-    from datasets_rl import library
+    from datasets_rl import store
     from datasets_rl.datasets import open_dataset
 
-    folder = library.locate(**aim(shell, dataset))
+    folder = store.locate(**aim(shell, dataset))
     replay = open_dataset(folder)
     return replay.manifest.id, folder, replay
 

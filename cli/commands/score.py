@@ -63,9 +63,9 @@ def run(
 
 def _changed(place: Mapping[str, Any]) -> bool:
     """Say whether the dataset that is stored here went through a recipe."""
-    from datasets_rl import library
+    from datasets_rl import store
     from datasets_rl.format.manifest import Manifest
 
     with suppress(NotADatasetError, ManifestError):
-        return bool(Manifest.read(library.locate(**place)).history)
+        return bool(Manifest.read(store.locate(**place)).history)
     return False

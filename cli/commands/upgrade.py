@@ -27,10 +27,10 @@ def run(
       rlds upgrade ~/data/mine
       rlds upgrade demo/pendulum --json
     """
-    from datasets_rl import library, store
+    from datasets_rl import store
 
     def upgrade(dataset: str) -> tuple[Path, bool]:
-        folder = library.locate(**aim(shell, dataset))
+        folder = store.locate(**aim(shell, dataset))
         return folder, store.upgrade(folder)
 
     outcomes = each(shell, datasets, upgrade)

@@ -84,12 +84,12 @@ def _lines(shell: Shell, found: Verification) -> Iterator[str]:
 
 def _remedy(shell: Shell, found: Verification) -> str:
     """Return what makes this folder whole again; other folders of the same id may be intact."""
-    from datasets_rl import library
+    from datasets_rl import store
 
     again = shell.repeated(f"rlds download {shlex.quote(found.id)} --force")
     if (
         known(found.id)
-        and library.dataset_paths(found.id, settings=shell.settings).folder.resolve() == found.folder.resolve()
+        and store.dataset_paths(found.id, settings=shell.settings).folder.resolve() == found.folder.resolve()
     ):
         return f"{again}, then preprocess it again" if found.preprocessed else again
     return f"delete {found.folder}, and copy or download the dataset to that place again"

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
-from datasets_rl import library, sources
+from datasets_rl import downloading, growth, sources, store
 from datasets_rl.buffers.display import as_html
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.errors import InvalidArgumentError, ManifestError, UnknownFinalWarning
@@ -152,7 +152,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         settings = self._settings()
         full_id = f"{self.source}/{dataset_id}"
         if download:
-            return library.download(
+            return downloading.download(
                 full_id,
                 root=root,
                 force=download == "force",
@@ -161,8 +161,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 from_local=self._local_copy(),
                 settings=settings,
             )
-        folder = library.locate(full_id, root=root, settings=settings)
-        library.require_part(folder, self._asked)
+        folder = store.locate(full_id, root=root, settings=settings)
+        growth.require_part(folder, self._asked)
         return folder
 
     def _settings(self) -> Settings:
@@ -435,7 +435,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
     def delete(self) -> None:
         """Remove the dataset from the disk; this buffer must not be used afterwards."""
-        library.remove(f"{self.source}/{self.dataset_id}", root=self.root)
+        store.remove(f"{self.source}/{self.dataset_id}", root=self.root)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, str) or (isinstance(index, tuple) and index and all(isinstance(i, str) for i in index)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from datasets_rl import library, store
+from datasets_rl import growth, store
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
 
 __all__ = ["StoredExperienceReplay"]
@@ -18,8 +18,8 @@ class StoredExperienceReplay(BaseDatasetExperienceReplay):
 
     def _folder(self, dataset_id: str, root: Path | str | None, download: Download) -> Path:
         del root, download
-        folder = library.locate(Path(dataset_id))
-        library.require_part(folder, self._asked)
+        folder = store.locate(Path(dataset_id))
+        growth.require_part(folder, self._asked)
         return folder
 
     @property

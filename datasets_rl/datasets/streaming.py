@@ -25,8 +25,8 @@ from torch import Tensor
 
 from datasets_rl import disk, sources
 from datasets_rl.errors import InvalidArgumentError, LockedError
-from datasets_rl.fetch import fetch
 from datasets_rl.fetch.asset import Asset, Fetched
+from datasets_rl.fetch.fetcher import Fetcher
 from datasets_rl.fetch.parallel import CancelToken
 from datasets_rl.fetch.prefetcher import Prefetcher
 from datasets_rl.fetch.upstream import Upstream
@@ -114,6 +114,7 @@ class Stream(Storage):
         origin.check(selection)
         if not self._settings.offline:  # what an earlier stream was told may be of an old version
             (self._folder / "upstream.json").unlink(missing_ok=True)
+        self._fetcher = Fetcher(self._folder / "raw", self._settings)
         upstream = Upstream(
             self._folder / "raw",
             self._folder / "upstream.json",
@@ -183,7 +184,7 @@ class Stream(Storage):
         return [] if (self._place(work) / disk.MANIFEST_FILE).is_file() else list(work.listing.assets)
 
     def _fetch(self, assets: Sequence[Asset], cancel: CancelToken) -> list[Fetched]:
-        return fetch(assets, self._folder / "raw", settings=self._settings, cancel=cancel) if assets else []
+        return self._fetcher.fetch(assets, cancel) if assets else []
 
     def _open(self, work: ConversionJob, came: Sequence[Fetched]) -> int:
         place = self._place(work)
@@ -204,15 +205,10 @@ class Stream(Storage):
     def _make(self, work: ConversionJob, came: Sequence[Fetched], place: Path) -> None:
         build = self._folder / "build"
         disk.remove_tree(build)
-        build.mkdir(parents=True)
-        convert(work, [[file.asset for file in came]], lambda *_: list(came), build)
+        convert(work, self._fetcher, build)
         place.parent.mkdir(parents=True, exist_ok=True)
         disk.publish_folder(build, place)
-        raw = self._folder / "raw"
-        for file in came:
-            if file.asset.path not in work.listing.common and file.path.is_relative_to(raw):
-                file.path.unlink(missing_ok=True)
-                file.path.with_name(f"{file.path.name}.fetched.json").unlink(missing_ok=True)
+        self._fetcher.drop(file.path for file in came if file.asset.path not in work.listing.common)
 
     def _make_room(self, newest: Path) -> None:
         there = sorted(

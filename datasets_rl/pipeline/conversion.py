@@ -1,4 +1,4 @@
-"""Episodes -> folder, streaming: the only place where recordings become a stored dataset."""
+"""The conversion of raw files into a stored dataset: fetched, read, appended, committed, shard by shard."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -19,206 +19,171 @@ import numpy as np
 
 from datasets_rl import disk
 from datasets_rl.errors import ConversionError, InvalidArgumentError
-from datasets_rl.fetch.asset import Asset, Fetched
-from datasets_rl.format.manifest import AppliedDecision, Manifest, RawFile, StoredFile, converter_version
+from datasets_rl.fetch.asset import Asset
+from datasets_rl.fetch.fetcher import Fetcher
+from datasets_rl.format.manifest import MANIFEST_FILE, AppliedDecision, Manifest, RawFile, StoredFile, converter_version
 from datasets_rl.format.npy import NpyStream
 from datasets_rl.format.schema import NAME_BYTES, Column, Schema
 from datasets_rl.format.writer import Commit, DatasetWriter, Written
-from datasets_rl.pipeline.engines import Engine, WorkerDiedError
+from datasets_rl.pipeline.build import build
+from datasets_rl.pipeline.engines import Engine, worth_jobs
+from datasets_rl.pipeline.engines.local import Local
 from datasets_rl.pipeline.journal import Journal
 from datasets_rl.pipeline.partial import partials_folder
-from datasets_rl.pipeline.shards import (
-    FetchedShard,
-    Get,
-    LocalShard,
-    ReaderSpec,
-    WorkerShard,
-    WorkerShards,
-    in_order,
-    write,
-)
+from datasets_rl.pipeline.shards import EpisodeFilter, ReaderSpec, ShardOptions, in_order
 from datasets_rl.progress import Report
+from datasets_rl.settings import Settings
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection
-from datasets_rl.sources.selection import Numbers
-from datasets_rl.ted.episode import DeferredStates, Episode
-from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
 
-__all__ = ["ConversionJob", "convert", "converted_bytes", "merged", "stated_specs", "stated_value", "write_metadata"]
+__all__ = [
+    "ConversionJob",
+    "convert",
+    "converted_bytes",
+    "merged",
+    "plain_spec",
+    "stated_specs",
+    "stated_value",
+    "write_metadata",
+]
 
 _METADATA_FOLDER = "metadata"
-_UNSEEN = Report()
+_SILENT = Report()
 
 
 @dataclass(frozen=True, slots=True)
 class ConversionJob:
-    """A dataset that is to be made."""
+    """A dataset that is to be converted."""
 
     entry: Entry
     listing: Listing
     selection: Selection = field(default_factory=Selection)
 
     @property
-    def opening(self) -> ReaderSpec:
+    def spec(self) -> ReaderSpec:
         """How its files are opened."""
         return ReaderSpec(self.entry.source, self.entry.name, self.listing)
 
     @property
     def key(self) -> str:
-        """Say what is made of what, so that only a conversion of the same is gone on with."""
+        """Identifies the input and the code: only a conversion with the same key is resumed."""
         assets = [[one.path, one.size, one.sha256, one.md5, _changed(one)] for one in self.listing.assets]
         shards = [[shard.paths, shard.part] for shard in self.listing.shards]
-        params = [self.entry.id, converter_version(), self.listing.revision, self.selection.to_json()]
-        return hashlib.sha256(json.dumps([params, assets, shards, self.listing.params]).encode()).hexdigest()
+        facts = [self.entry.id, converter_version(), self.listing.revision, self.selection.to_json()]
+        return hashlib.sha256(json.dumps([facts, assets, shards, self.listing.params]).encode()).hexdigest()
 
 
 def _changed(asset: Asset) -> int | None:
-    """Return when a file of the user's was last changed: nobody says its digest beforehand."""
+    """Return when a file of the user was last changed, in nanoseconds: its digest is not known before it is read."""
     paths = [Path(url2pathname(urlsplit(url).path)) for url in asset.urls if url.startswith("file:")]
     return next((path.stat().st_mtime_ns for path in paths if path.is_file()), None)
 
 
 def convert(
-    work: ConversionJob,
-    groups: Sequence[Sequence[Asset]],
-    get: Get,
+    job: ConversionJob,
+    fetcher: Fetcher,
     folder: Path,
     *,
-    journal: Journal | None = None,
+    work: Path | None = None,
     engine: Engine | None = None,
-    parts: Path | None = None,
-    report: Report = _UNSEEN,
-    committed: Callable[[FetchedShard], object] = bool,
+    settings: Settings | None = None,
+    keep_raw: bool = True,
+    report: Report = _SILENT,
 ) -> Manifest:
-    """Write the shards of a dataset into a folder, one behind the other; the manifest comes last.
+    """Convert a dataset into a folder, shard by shard; the manifest is written last.
 
     Args:
-        work: What is converted.
-        groups: The files that come for each shard that the journal does not have.
-        get: Fetches a group.
-        folder: Where the dataset is made: empty, or as an earlier process with the same journal left it.
-        journal: Has an entry for each shard that is on the disk already, and gets one for each further shard.
-        engine: Makes a part of each shard; by default this process reads them. What is written does not depend on it.
-        parts: A folder that the engine sees; there the parts lie until their turn comes. Episodes that are chosen by
-            their numbers over all shards allow no parts.
+        job: The dataset.
+        fetcher: Fetches its raw files.
+        folder: The folder of the result. With `work`, it may hold what an interrupted call has written.
+        work: The folder of the journal and of partial datasets, with which an interrupted conversion of several shards
+            is resumed; by default it begins anew.
+        engine: Reads the shards in other processes; by default processes of this machine do if `settings` allow several
+            and the files are large. The result does not depend on it.
+        settings: The number of processes.
+        keep_raw: Whether fetched files stay when their rows are on the disk.
         report: Called with each number of further steps.
-        committed: Called for each shard whose rows are on the disk to stay.
 
     Returns:
-        The manifest that was written.
+        The manifest.
 
     Raises:
         ConversionError: If the upstream files break their own format.
         FetchError, IntegrityError: If files cannot be had.
         DiskFullError: If the dataset does not fit.
     """
-    entries = list(journal.entries) if journal is not None else []
-    making = None
-    if engine is not None and parts is not None:
-        making = WorkerShards(engine, partials_folder(parts, work.key), work.selection, report)
-    left = work.listing.shards[len(entries) :]
-    if not left:
-        raise ConversionError(work.entry.id, ["it has no shard"])
+    journal = Journal(work / "journal.jsonl", job.key) if work is not None and len(job.listing.shards) > 1 else None
+    if journal is None:
+        disk.remove_tree(folder)
+    else:
+        journal.roll_back(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with ExitStack() as stack:
+            engine = _engine(job, journal, engine, settings)
+            partials = None
+            if engine is not None and work is not None:
+                stack.enter_context(engine)
+                partials = partials_folder(work / "partials", job.key)
+            return _convert(job, fetcher, folder, journal, engine, partials, keep_raw=keep_raw, report=report)
+    finally:
+        if (journal is None or not journal.entries) and not (folder / MANIFEST_FILE).is_file():
+            # Nothing was committed that a further call could resume.
+            disk.remove_tree(folder)
+            if journal is not None:
+                journal.delete()
+
+
+def _engine(
+    job: ConversionJob, journal: Journal | None, engine: Engine | None, settings: Settings | None
+) -> Engine | None:
+    """Return the engine that reads the remaining shards; None if this process does."""
+    remaining = len(job.listing.shards) - (0 if journal is None else len(journal.entries))
+    # Episodes that are chosen by their numbers over all shards must be counted in one process.
+    if journal is None or remaining < 2 or job.listing.numbers is not None:
+        return None
+    if engine is not None or settings is None:
+        return engine
+    jobs = worth_jobs([asset.size for asset in job.listing.assets], len(job.listing.shards), settings.jobs)
+    return Local(jobs) if jobs > 1 else None
+
+
+def _convert(
+    job: ConversionJob,
+    fetcher: Fetcher,
+    folder: Path,
+    journal: Journal | None,
+    engine: Engine | None,
+    partials: Path | None,
+    *,
+    keep_raw: bool,
+    report: Report,
+) -> Manifest:
+    entries = [] if journal is None else list(journal.entries)
+    remaining = job.listing.shards[len(entries) :]
+    if not remaining:
+        raise ConversionError(job.entry.id, ["it has no shard"])
+    chosen = EpisodeFilter(job.listing.numbers, entries[-1]["seen"] if entries else 0)
+    options = ShardOptions(job.spec, job.selection, chosen, fetcher, report, keep_raw, engine, partials)
     with ExitStack() as stack:
-        shards = stack.enter_context(closing(in_order(work.opening, left, groups, get, making)))
+        shards = stack.enter_context(closing(in_order(options, remaining)))
         first = stack.enter_context(next(shards))
         reader = first.open()
-        chosen = _Chosen(work.listing.numbers, entries[-1]["seen"] if entries else 0)
-        kept = work.selection.kept_keys([column.key for column in reader.columns])
-        writer = _writer(work, reader, kept, folder, [entry["commit"] for entry in entries], report)
+        kept = options.kept_keys(reader)
+        writer = _writer(job, reader, kept, folder, [entry["commit"] for entry in entries], report)
         stack.callback(writer.discard)
-        for shard in chain([first], shards):
-            with shard:
-                decisions = _write(writer, shard, chosen, kept, report)
-            raw = [asdict(_raw_file(file)) for file in shard.ready.fetched]
-            entries.append({"raw": raw, "decisions": decisions, "seen": chosen.seen})
-            if chosen.complete:
-                break
-            # The last one is not: what a kill then leaves has a shard whose columns and metadata can be read.
-            if journal is not None and len(entries) < len(work.listing.shards):
-                journal.add({**entries[-1], "commit": writer.commit()})
-                committed(shard.ready)
-            if isinstance(shard, WorkerShard):
-                shard.remove()
+        entries = build(chain([first], shards), writer, journal, len(job.listing.shards), lambda: chosen.complete)
         written = writer.finish()
-    if (said := _steps(work, reader)) not in {None, written.steps}:
-        problem = f"it has {written.steps:,} steps; the upstream says {said:,}"
-        raise ConversionError(work.entry.id, [problem])
-    manifest = _manifest(work, reader, written, folder, entries)
+    if (stated := _steps(job, reader)) not in {None, written.steps}:
+        problem = f"it has {written.steps:,} steps; the upstream states {stated:,}"
+        raise ConversionError(job.entry.id, [problem])
+    manifest = _manifest(job, reader, written, folder, entries)
     manifest.write(folder)
     return manifest
 
 
-def _write(
-    writer: DatasetWriter, shard: LocalShard | WorkerShard, chosen: _Chosen, kept: Collection[Key], report: Report
-) -> list[dict[str, Any]]:
-    """Write what is wanted of a shard, and return the decisions that were taken."""
-    if isinstance(shard, WorkerShard):
-        made = _made(shard, writer)
-        report((0 if made is None else made["commit"]["steps"]) - shard.told.done)
-        if made is not None:
-            writer.append_partial(shard.folder, made["commit"])
-            chosen.seen += len(made["commit"]["lengths"])
-            return list(made["decisions"])
-    for piece in shard.pieces():
-        if isinstance(piece, DeferredStates):
-            write(writer, piece, kept)
-            continue
-        wanted = chosen.pick(piece) if isinstance(piece, EpisodeBatch) else chosen.take(piece)
-        report(0 if wanted is None else write(writer, wanted, kept))
-    return [asdict(one) for one in shard.open().decisions]
-
-
-def _made(part: WorkerShard, writer: DatasetWriter) -> Mapping[str, Any] | None:
-    """Return what was said of a part; None if it cannot be used, which reading the shard tells as it is always told."""
-    try:
-        said = part.made()
-    except WorkerDiedError as error:
-        problem = f"the process that read its files {error.how}"
-        raise ConversionError(part.opening.id, [problem], hint=error.hint) from error
-    except ConversionError:
-        return None
-    return said if said["schema"] == writer.schema.to_json() else None
-
-
-class _Chosen:
-    """Takes trajectories by their numbers over all shards, where no shard knows how many come before it.
-
-    Args:
-        numbers: Those that are wanted; None for all, and all come as they are.
-        seen: How many came from earlier shards.
-    """
-
-    def __init__(self, numbers: Numbers | None, seen: int) -> None:
-        self._wanted = numbers
-        self.seen = seen
-
-    def take(self, piece: Episode) -> Episode | None:
-        """Return a piece with the number of its trajectory, or None if that is not wanted."""
-        number = self.seen
-        self.seen += not piece.continues
-        if self._wanted is None:
-            return piece
-        return replace(piece, metadata={**piece.metadata, "source": number}) if number in self._wanted else None
-
-    def pick(self, block: EpisodeBatch) -> EpisodeBatch | None:
-        """Return those that are wanted of several trajectories, with their numbers."""
-        if self._wanted is None:
-            self.seen += len(block)
-            return block
-        numbers = np.arange(self.seen, self.seen + len(block))
-        self.seen += len(block)
-        chosen = np.array([number in self._wanted for number in numbers.tolist()], np.bool_)
-        return replace(block, metadata={**block.metadata, "source": numbers}).pick(chosen) if chosen.any() else None
-
-    @property
-    def complete(self) -> bool:
-        """Whether all that are wanted have come."""
-        return self._wanted is not None and self.seen > self._wanted.last
-
-
 def _writer(
-    work: ConversionJob,
+    job: ConversionJob,
     reader: EpisodeReader,
     kept: Collection[Key],
     folder: Path,
@@ -231,29 +196,29 @@ def _writer(
         Schema.layout(columns)
     except InvalidArgumentError as error:
         # The columns are those of the upstream's files, and no argument of the caller makes them right.
-        raise ConversionError(work.entry.id, [error.message], hint="leave the field out with --keys") from error
+        raise ConversionError(job.entry.id, [error.message], hint="leave the field out with --keys") from error
     for name, value in reader.metadata.items():
         if isinstance(value, np.ndarray):
             _file_name(name)  # before hours of work, not after them
-    steps = _steps(work, reader)
+    steps = _steps(job, reader)
     if steps is not None:
         there = commits[-1]["steps"] if commits else 0
         disk.require_free(folder, converted_bytes(columns, steps - there), "the converted dataset")
         report.expect(steps)
         report(there)
-    return DatasetWriter(folder, columns, what=work.entry.id, steps=steps, commits=commits)
+    return DatasetWriter(folder, columns, what=job.entry.id, steps=steps, commits=commits)
 
 
-def _steps(work: ConversionJob, reader: EpisodeReader) -> int | None:
+def _steps(job: ConversionJob, reader: EpisodeReader) -> int | None:
     """Return how many steps will come, where it is known."""
-    alone = len(work.listing.shards) == 1
-    return reader.steps if work.listing.steps is None and alone else work.listing.steps
+    alone = len(job.listing.shards) == 1
+    return reader.steps if job.listing.steps is None and alone else job.listing.steps
 
 
 def _manifest(
-    work: ConversionJob, reader: EpisodeReader, written: Written, folder: Path, entries: Sequence[Mapping[str, Any]]
+    job: ConversionJob, reader: EpisodeReader, written: Written, folder: Path, entries: Sequence[Mapping[str, Any]]
 ) -> Manifest:
-    entry = work.entry
+    entry = job.entry
     metadata, metadata_files = write_metadata(folder, reader.metadata)
     decisions = merged(AppliedDecision(**decision) for made in entries for decision in made["decisions"])
     return Manifest(
@@ -275,8 +240,8 @@ def _manifest(
         citation=entry.citation,
         homepage=entry.homepage,
         time_limit=entry.time_limit,
-        selection=work.selection.to_json(),
-        revision=work.listing.revision,
+        selection=job.selection.to_json(),
+        revision=job.listing.revision,
         score={} if entry.score is None else asdict(entry.score),
     )
 
@@ -297,20 +262,17 @@ def converted_bytes(columns: Sequence[Column], steps: int) -> int:
     return steps * a_step
 
 
-def _raw_file(file: Fetched) -> RawFile:
-    return RawFile(file.asset.path, file.size, file.sha256, file.url, file.checked, file.etag)
-
-
 def stated_specs(schema: Schema, known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the specs that a manifest states: those that the upstream knows, and what the dtypes allow."""
+    return {field.name: known.get(field.name) or plain_spec(field) for field in schema}
+
+
+def plain_spec(field: Column) -> dict[str, Any]:
+    """Return the spec that a field has by its dtype and shape alone."""
     return {
-        field.name: known.get(field.name)
-        or {
-            "kind": "discrete" if field.dtype.kind == "b" else "unbounded",
-            "dtype": (field.memory_dtype or field.dtype).name,
-            "shape": list(field.shape),
-        }
-        for field in schema
+        "kind": "discrete" if field.dtype.kind == "b" else "unbounded",
+        "dtype": (field.memory_dtype or field.dtype).name,
+        "shape": list(field.shape),
     }
 
 

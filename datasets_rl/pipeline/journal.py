@@ -60,7 +60,11 @@ class Journal:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         disk.write_text(self._path, json.dumps({"key": self._key}) + "\n")
 
-    def add(self, entry: Mapping[str, Any]) -> None:
+    def delete(self) -> None:
+        """Delete the file."""
+        self._path.unlink(missing_ok=True)
+
+    def append(self, entry: Mapping[str, Any]) -> None:
         """Add a line, and wait until it is on the disk."""
         with disk.disk_errors(self._path), self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(entry) + "\n")

@@ -1,27 +1,33 @@
-"""The shards of a dataset in their order: read in this process, or made into parts by an engine.
+"""The shards of a dataset, in their order: fetched ahead, and read in this process or by those of an engine.
 
-files   0 1 2 3 4     fetched ahead
-parts   0 1 2 3       of an engine, several at once
-rows    0 1           shard 1 is read, or its part joined; behind it lie no more than there is room for
+fetched   0 1 2 3 4     in a thread, no more than `max_in_flight` shards ahead
+read      0 1 2 3       by an engine several at once, each into a partial dataset
+appended  0 1           by `build`, in their order
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from datasets_rl.errors import ConversionError, DatasetsRLError
 from datasets_rl.fetch.asset import Asset, Fetched
+from datasets_rl.fetch.fetcher import Fetcher
 from datasets_rl.fetch.parallel import CancelToken
 from datasets_rl.fetch.prefetcher import Prefetcher
+from datasets_rl.format.manifest import RawFile
 from datasets_rl.format.writer import DatasetWriter
-from datasets_rl.pipeline.engines import Engine
-from datasets_rl.pipeline.partial import make_partial, remove_partial
-from datasets_rl.progress import Counted, Report
+from datasets_rl.pipeline.build import WorkerResult
+from datasets_rl.pipeline.engines import Engine, WorkerDiedError
+from datasets_rl.pipeline.partial import make_partial
+from datasets_rl.progress import Report
 from datasets_rl.sources import EpisodeReader, Listing, Selection, Shard, source
+from datasets_rl.sources.selection import Numbers
 from datasets_rl.ted.episode import DeferredStates, Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
@@ -29,30 +35,15 @@ from datasets_rl.ted.keys import Key
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "FetchedShard",
-    "Get",
-    "LocalShard",
-    "Piece",
-    "ReaderSpec",
-    "WorkerShard",
-    "WorkerShards",
-    "in_order",
-    "make",
-    "naming",
-    "write",
-]
+__all__ = ["EpisodeFilter", "LocalShard", "ReaderSpec", "ShardOptions", "WorkerShard", "in_order", "read_shard"]
 
-Get = Callable[[Sequence[Asset], CancelToken], list[Fetched]]
-"""Fetches files, until the flag goes up."""
-Piece = Episode | DeferredStates | EpisodeBatch
-_ROOM = 2
-"""Shards whose files are there or on their way, where this process reads them."""
+_LOCAL_IN_FLIGHT = 2
+"""Shards whose files are on the disk or are being fetched, if this process reads them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderSpec:
-    """How to open the files of a shard, in this process or in another."""
+    """How the files of a dataset are opened, in this process or in another one."""
 
     source: str
     name: str
@@ -68,142 +59,227 @@ class ReaderSpec:
         return source(self.source).open(self.name, files, self.listing.params)
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedShard:
-    """A shard whose files are there."""
-
-    shard: Shard
-    files: Mapping[str, Path]
-    """Those of the shard, and those that all shards need."""
-    fetched: tuple[Fetched, ...]
-    """Those that came for this shard."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerShards:
-    """How parts of shards are made."""
-
-    engine: Engine
-    folder: Path
-    """Where they go; the engine's processes see it."""
-    selection: Selection
-    """Which fields are wanted."""
-    report: Report
-    """Hears of steps before they are joined."""
-
-
-def in_order(
-    opening: ReaderSpec,
-    shards: Sequence[Shard],
-    groups: Sequence[Sequence[Asset]],
-    get: Get,
-    parts: WorkerShards | None = None,
-) -> Generator[LocalShard | WorkerShard, None, None]:
-    """Yield each shard when its files are there. When the next one is asked for, the files of this one are used up.
+class EpisodeFilter:
+    """Chooses episodes by their numbers over all shards, where no upstream says how many each shard has.
 
     Args:
-        opening: How to open files.
-        shards: The shards.
-        groups: The files of each that are not yet there, and before the first one those that all shards need.
-        get: Fetches a group.
-        parts: Let an engine make a `WorkerShard` of each; begun as soon as its files are there.
+        numbers: The episodes to keep; None keeps all, with the numbers that their reader gave them.
+        seen: The number of episodes in the shards before.
+    """
+
+    def __init__(self, numbers: Numbers | None, seen: int) -> None:
+        self._numbers = numbers
+        self.seen = seen
+
+    def piece(self, piece: Episode) -> Episode | None:
+        """Return a piece of an episode with the episode's number, or None if that is not chosen."""
+        number = self.seen
+        self.seen += not piece.continues
+        if self._numbers is None:
+            return piece
+        return replace(piece, metadata={**piece.metadata, "source": number}) if number in self._numbers else None
+
+    def batch(self, batch: EpisodeBatch) -> EpisodeBatch | None:
+        """Return the chosen episodes of a batch with their numbers, or None if none is chosen."""
+        if self._numbers is None:
+            self.seen += len(batch)
+            return batch
+        numbers = np.arange(self.seen, self.seen + len(batch))
+        self.seen += len(batch)
+        chosen = np.array([number in self._numbers for number in numbers.tolist()], np.bool_)
+        return replace(batch, metadata={**batch.metadata, "source": numbers}).pick(chosen) if chosen.any() else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether no later shard has a chosen episode."""
+        return self._numbers is not None and self.seen > self._numbers.last
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """What all shards of a conversion share."""
+
+    spec: ReaderSpec
+    selection: Selection
+    filter: EpisodeFilter
+    fetcher: Fetcher
+    report: Report
+    """Called with each number of further steps."""
+    keep_raw: bool = True
+    """Whether fetched files stay when their rows are on the disk."""
+    engine: Engine | None = None
+    """Writes a partial dataset for each shard; None reads them in this process."""
+    partials: Path | None = None
+    """The folder of the partial datasets, which the engine's processes see too."""
+
+    def kept_keys(self, reader: EpisodeReader) -> Collection[Key]:
+        """Return the fields that are stored."""
+        return self.selection.kept_keys([column.key for column in reader.columns])
+
+
+def in_order(options: ShardOptions, shards: Sequence[Shard]) -> Generator[LocalShard, None, None]:
+    """Yield each shard once its files are fetched. When the next one is asked for, this one's files are used up.
 
     Raises:
         FetchError, IntegrityError, DiskFullError: If files cannot be had.
     """
-    known: dict[str, Path] = {}
-    left = iter(shards)
+    files: dict[str, Path] = {}
+    remaining = iter(shards)
+    engine = options.engine
+    groups = options.spec.listing.groups(shards)
+    with options.fetcher.for_groups(groups) as fetcher:
 
-    def submit(group: Sequence[Asset], cancel: CancelToken) -> LocalShard | WorkerShard:
-        fetched = get(group, cancel)
-        known.update({one.asset.path: one.path for one in fetched})
-        shard = next(left)
-        files = {path: known[path] for path in (*opening.listing.common, *shard.paths)}
-        ready = FetchedShard(shard, files, tuple(fetched))
-        return LocalShard(opening, ready) if parts is None else WorkerShard(opening, ready, parts)
+        def fetch_shard(group: Sequence[Asset], cancel: CancelToken) -> LocalShard:
+            fetched = fetcher.fetch(group, cancel)
+            files.update({one.asset.path: one.path for one in fetched})
+            shard = next(remaining)
+            own = {path: files[path] for path in (*options.spec.listing.common, *shard.paths)}
+            if engine is None:
+                return LocalShard(options, shard, own, fetched)
+            return WorkerShard(options, shard, own, fetched, engine)
 
-    with Prefetcher(groups, submit, _ROOM if parts is None else parts.engine.max_in_flight) as ahead:
-        for _ in shards:
-            yield ahead.take()
-            ahead.release()
+        in_flight = _LOCAL_IN_FLIGHT if engine is None else engine.max_in_flight
+        with Prefetcher(groups, fetch_shard, in_flight) as prefetcher:
+            for _ in shards:
+                yield prefetcher.take()
+                prefetcher.release()
 
 
 class LocalShard:
-    """A shard that this process reads. A context manager, because it holds files open."""
+    """A shard that this process reads. A context manager, because it holds files open.
 
-    def __init__(self, opening: ReaderSpec, ready: FetchedShard) -> None:
-        self.opening = opening
-        self.ready = ready
-        self._opened: EpisodeReader | None = None
+    Args:
+        options: Those of the conversion.
+        shard: The shard.
+        files: The path of each of its files, and of those that all shards need.
+        fetched: The files that were fetched for it.
+    """
+
+    def __init__(
+        self, options: ShardOptions, shard: Shard, files: Mapping[str, Path], fetched: Sequence[Fetched]
+    ) -> None:
+        self.options = options
+        self.shard = shard
+        self.files = files
+        self.fetched = tuple(fetched)
+        self._reader: EpisodeReader | None = None
 
     def open(self) -> EpisodeReader:
-        """Return its recording, opened when it is asked for first."""
-        with naming(self.opening.id, self.ready.files.values()):
-            self._opened = self._opened or self.opening.open(self.ready.files)
-        return self._opened
+        """Return the reader of the files, which is opened once."""
+        with _naming(self.options.spec.id, self.files.values()):
+            self._reader = self._reader or self.options.spec.open(self.files)
+        return self._reader
 
-    def pieces(self) -> Iterator[Piece]:
-        """Yield what it consists of.
+    def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
+        """Append the chosen episodes, and return the files, the decisions, and how many episodes there were so far.
 
         Raises:
             ConversionError: If files break their own format.
         """
-        reader = self.open()
-        with naming(self.opening.id, self.ready.files.values()):
-            yield from reader.episodes(self.ready.shard.part)
+        decisions = self._append_episodes(writer)
+        return self._entry(decisions)
+
+    def _append_episodes(self, writer: DatasetWriter) -> list[dict[str, Any]]:
+        reader, chosen = self.open(), self.options.filter
+        kept = self.options.kept_keys(reader)
+        with _naming(self.options.spec.id, self.files.values()):
+            for piece in reader.episodes(self.shard.part):
+                if isinstance(piece, DeferredStates):
+                    _append(writer, piece, kept)
+                    continue
+                picked = chosen.batch(piece) if isinstance(piece, EpisodeBatch) else chosen.piece(piece)
+                self.options.report(0 if picked is None else _append(writer, picked, kept))
+        return [asdict(decision) for decision in reader.decisions]
+
+    def _entry(self, decisions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        raw = [asdict(_raw_file(file)) for file in self.fetched]
+        return {"raw": raw, "decisions": decisions, "seen": self.options.filter.seen}
+
+    def release(self) -> None:
+        """Delete the fetched files that no later shard needs, unless they are to be kept."""
+        if self.options.keep_raw:
+            return
+        listing = self.options.spec.listing
+        later = listing.shards[listing.shards.index(self.shard) + 1 :]
+        needed = {path for shard in later for path in shard.paths} | set(listing.common)
+        self.options.fetcher.drop([path for name, path in self.files.items() if name not in needed])
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *details: object) -> None:
-        if self._opened is not None:
-            self._opened.__exit__(*details)
-            self._opened = None
+        if self._reader is not None:
+            self._reader.__exit__(*details)
+            self._reader = None
 
 
 class WorkerShard(LocalShard):
-    """A shard of which an engine makes a part. It can be read here as well."""
+    """A shard that a process of an engine writes into a partial dataset.
 
-    def __init__(self, opening: ReaderSpec, ready: FetchedShard, parts: WorkerShards) -> None:
-        super().__init__(opening, ready)
-        self.folder = parts.folder / f"{opening.listing.shards.index(ready.shard):06}"
-        self.told = Counted(parts.report)
-        """Counts the steps that are reported before it is whole."""
+    If that fails because of the files, the shard is read here, which reports rows and episodes of the whole dataset.
+    """
+
+    def __init__(
+        self,
+        options: ShardOptions,
+        shard: Shard,
+        files: Mapping[str, Path],
+        fetched: Sequence[Fetched],
+        engine: Engine,
+    ) -> None:
+        super().__init__(options, shard, files, fetched)
+        spec = options.spec
         task = {
-            "source": opening.source,
-            "name": opening.name,
-            "facts": opening.listing.params,
-            "files": {path: str(place) for path, place in ready.files.items()},
-            "part": ready.shard.part,
-            "selection": parts.selection.to_json(),
-            "folder": str(self.folder),
+            "source": spec.source,
+            "name": spec.name,
+            "params": spec.listing.params,
+            "files": {name: str(path) for name, path in files.items()},
+            "part": shard.part,
+            "selection": options.selection.to_json(),
+            "folder": str((options.partials or Path()) / f"{spec.listing.shards.index(shard):06}"),
         }
-        self._wait = parts.engine.submit(make, task, self.told)
+        self._result = WorkerResult(engine, read_shard, task, options.report)
 
-    def made(self) -> Mapping[str, Any]:
-        """Wait until it is whole, and return what `make` says of it.
+    def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
+        """Append the partial dataset, or what this process reads if there is none.
 
         Raises:
-            ConversionError: If files break their own format; rows and episodes are counted from this shard on.
-            PartLost: If the process that made it died.
+            ConversionError: If files break their own format, or the process died.
         """
-        return self._wait()
+        result = self._usable_result(writer)
+        self._result.correct_report(0 if result is None else result["commit"]["steps"])
+        if result is None:
+            return super().append_to(writer)
+        writer.append_partial(self._result.folder, result["commit"])
+        self.options.filter.seen += len(result["commit"]["lengths"])
+        return self._entry(result["decisions"])
 
-    def remove(self) -> None:
-        """Delete it, when its rows are elsewhere."""
-        remove_partial(self.folder)
+    def _usable_result(self, writer: DatasetWriter) -> Mapping[str, Any] | None:
+        try:
+            result = self._result.get()
+        except WorkerDiedError as error:
+            problem = f"the process that read its files {error.how}"
+            raise ConversionError(self.options.spec.id, [problem], hint=error.hint) from error
+        except ConversionError:
+            return None
+        return result if result["schema"] == writer.schema.to_json() else None
+
+    def release(self) -> None:
+        """Delete the partial dataset, and the fetched files that no later shard needs."""
+        super().release()
+        self._result.remove()
+
+
+def _raw_file(file: Fetched) -> RawFile:
+    return RawFile(file.asset.path, file.size, file.sha256, file.url, file.checked, file.etag)
 
 
 @contextmanager
-def naming(what: str, files: Iterable[Path]) -> Iterator[None]:
+def _naming(dataset_id: str, files: Iterable[Path]) -> Iterator[None]:
     """Name the files in errors that their reader did not foresee, as libraries raise them for damaged files.
 
-    Args:
-        what: The dataset.
-        files: Those that the block reads.
-
     Raises:
-        ConversionError: If the block fails with any error that is neither ours nor one of the system or of memory.
+        ConversionError: If the block fails with an error that is neither ours nor one of the system or of memory.
     """
     try:
         yield
@@ -214,47 +290,47 @@ def naming(what: str, files: Iterable[Path]) -> Iterator[None]:
             raise  # the system has no memory for it
         names = ", ".join(path.name for path in files)
         raise ConversionError(
-            what,
+            dataset_id,
             [f"{names}: {type(error).__name__}: {error}"],
             hint="compare the file with its source, or give another one; -vv shows where reading it failed",
         ) from error
 
 
-def make(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    """Make a part of a shard, unless it is there already.
+def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
+    """Write a partial dataset of a shard, unless it exists already.
 
     Args:
-        task: How the shard is opened, where its files are, which fields are wanted, and where the part goes.
+        task: How the shard is opened, where its files are, which fields are stored, and the folder.
         report: Called with each number of further steps.
 
     Returns:
-        The schema of what was written, the decisions, and what the writer said.
+        The schema, the decisions, and the commit of the writer.
     """
-    what = f"{task['source']}/{task['name']}"
-    files = {path: Path(place) for path, place in task["files"].items()}
-    with naming(what, files.values()):
-        opened = source(task["source"]).open(task["name"], files, task["facts"])
-    with opened as reader, naming(what, files.values()):
+    dataset_id = f"{task['source']}/{task['name']}"
+    files = {name: Path(path) for name, path in task["files"].items()}
+    with _naming(dataset_id, files.values()):
+        opened = source(task["source"]).open(task["name"], files, task["params"])
+    with opened as reader, _naming(dataset_id, files.values()):
         kept = Selection.from_json(task["selection"]).kept_keys([column.key for column in reader.columns])
 
         def fill(writer: DatasetWriter) -> Mapping[str, Any]:
             for piece in reader.episodes(task["part"]):
-                report(write(writer, piece, kept))
-            decisions = [asdict(one) for one in reader.decisions]
+                report(_append(writer, piece, kept))
+            decisions = [asdict(decision) for decision in reader.decisions]
             return {"schema": writer.schema.to_json(), "decisions": decisions}
 
         columns = [column for column in reader.columns if column.key in kept]
-        return make_partial(Path(task["folder"]), columns, what, fill)
+        return make_partial(Path(task["folder"]), columns, dataset_id, fill)
 
 
-def write(writer: DatasetWriter, piece: Piece, kept: Collection[Key]) -> int:
-    """Write the fields that are wanted of what was read, and return how many steps that was."""
+def _append(writer: DatasetWriter, piece: Episode | DeferredStates | EpisodeBatch, kept: Collection[Key]) -> int:
+    """Append the stored fields of what was read, and return the number of steps."""
     if isinstance(piece, DeferredStates):
         writer.amend(piece)
         return 0
     if isinstance(piece, EpisodeBatch):
         writer.extend(piece.only(kept))
         return piece.count
-    steps, states = ({key: one for key, one in part.items() if key in kept} for part in (piece.steps, piece.states))
+    steps, states = ({key: values for key, values in of.items() if key in kept} for of in (piece.steps, piece.states))
     writer.append(replace(piece, steps=steps, states=states))
     return len(piece)

@@ -13,7 +13,7 @@ import torch
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.manifest import Manifest
-from datasets_rl.pipeline.engines import Engine, Make, Wait
+from datasets_rl.pipeline.engines import Engine, TaskFunction, TaskResult
 from datasets_rl.pipeline.engines.local import Local
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.functions import Function, Per
@@ -157,9 +157,9 @@ class _Pool:
         """How many parts there should be at once; a pool does not say how many processes it has."""
         return 2 * (os.cpu_count() or 1)
 
-    def submit(self, make: Make, task: Mapping[str, Any], report: Report) -> Wait:  # noqa: ARG002 -- a pool tells of no steps
+    def submit(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> TaskResult:  # noqa: ARG002 -- a pool tells of no steps
         """Let the pool make a part."""
-        wait: Wait = self.pool.apply_async(make, (task, Report())).get
+        wait: TaskResult = self.pool.apply_async(make, (task, Report())).get
         return wait
 
     def __enter__(self) -> Self:

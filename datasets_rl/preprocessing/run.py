@@ -13,13 +13,12 @@ import hashlib
 import json
 import os
 import re
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,17 +28,18 @@ from datasets_rl.format.manifest import Manifest, converter_version
 from datasets_rl.format.npy import map_npy
 from datasets_rl.format.schema import Column, Schema
 from datasets_rl.format.writer import DatasetWriter, Written
-from datasets_rl.pipeline.conversion import write_metadata
-from datasets_rl.pipeline.engines import Engine, Wait, WorkerDiedError
+from datasets_rl.pipeline.build import WorkerResult, build, started
+from datasets_rl.pipeline.conversion import plain_spec, write_metadata
+from datasets_rl.pipeline.engines import Engine, WorkerDiedError
 from datasets_rl.pipeline.engines.local import Local
 from datasets_rl.pipeline.journal import Journal
-from datasets_rl.pipeline.partial import partials_folder, remove_partial
+from datasets_rl.pipeline.partial import partials_folder
 from datasets_rl.preprocessing.blocks import step_bytes, whole_episodes
 from datasets_rl.preprocessing.dry_run import probe
 from datasets_rl.preprocessing.merge import Stored, check_not_replaced, files_digest, members, merged_manifest, opened
 from datasets_rl.preprocessing.partial import Task, drawing, fill, make, own_columns, read
 from datasets_rl.preprocessing.recipe import Recipe
-from datasets_rl.progress import Counted, Report, report
+from datasets_rl.progress import Report, report
 from datasets_rl.settings import Settings, memory_bytes
 from datasets_rl.sources import DERIVED
 from datasets_rl.store import (
@@ -57,6 +57,9 @@ from datasets_rl.store import (
 )
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Preview", "preprocess", "preview", "result_folder", "undo"]
 
@@ -539,10 +542,10 @@ class _Preprocessing:
         steps: int | None,
     ) -> Mapping[str, Any] | None:
         """Make the parts and join them; or return which fields must be stored in another way, and nothing is made."""
-        build, manifest = self.target.build, self.stored.manifest
+        build_folder, manifest = self.target.build, self.stored.manifest
         fitted = {name: np.asarray(value).tolist() for name, value in recipe.fitted.items()}
         key = hashlib.sha256(json.dumps([self.mark, fitted, tasks]).encode()).hexdigest()
-        parts = partials_folder(self.target.work / "parts", key)
+        parts = partials_folder(self.target.work / "partials", key)
         file = parts / "recipe.bin"
         if engine is not None and len(tasks) > 1:
             file.write_bytes(recipe.pickled())
@@ -550,54 +553,45 @@ class _Preprocessing:
             {**task, "folder": str(parts / f"{number:06}"), "recipe": str(file)} for number, task in enumerate(tasks)
         ]
         journal = Journal(self.target.journal, key)
-        journal.roll_back(build)
-        build.mkdir(parents=True, exist_ok=True)
-        entries = list(journal.entries)
-        unfit = {name for entry in entries for name in entry["unfit"]}
-        commits = [entry["commit"] for entry in entries]
-        writer = DatasetWriter(build, own_columns(schema), what=manifest.id, steps=steps, commits=commits)
+        journal.roll_back(build_folder)
+        build_folder.mkdir(parents=True, exist_ok=True)
+        commits = [entry["commit"] for entry in journal.entries]
+        writer = DatasetWriter(build_folder, own_columns(schema), what=manifest.id, steps=steps, commits=commits)
         rows = [self._rows_of(task) for task in tasks]
-        done = sum(rows[: len(entries)])
+        done = len(journal.entries)
         try:
-            with report(
-                f"preprocessing {manifest.id}", sum(rows), unit=" steps", done=done, show=settings.progress
-            ) as advance:
-                for task, result in self._written(writer, tasks[len(entries) :], engine, recipe, advance):
-                    if "again" in result:
-                        again: Mapping[str, Any] = result["again"]
-                        return again
-                    unfit |= set(result["unfit"])
-                    if task is not tasks[-1]:
-                        journal.add({"unfit": result["unfit"], "commit": writer.commit()})
-                    remove_partial(Path(task["folder"]))
+            with ExitStack() as stack:
+                progress = report(
+                    f"preprocessing {manifest.id}",
+                    sum(rows),
+                    unit=" steps",
+                    done=sum(rows[:done]),
+                    show=settings.progress,
+                )
+                chunks = self._chunks(stack, tasks[done:], engine, recipe, stack.enter_context(progress))
+                entries = build(chunks, writer, journal, len(tasks))
             written = writer.finish()
+        except _LayoutChanged as change:
+            return change.layout
         finally:
             writer.discard()
-        self._write_manifest(build, written, recipe, unfit)
+        self._write_manifest(build_folder, written, recipe, {name for entry in entries for name in entry["unfit"]})
         return None
 
-    def _written(
+    def _chunks(
         self,
-        writer: DatasetWriter,
+        stack: ExitStack,
         tasks: Sequence[Mapping[str, Any]],
         engine: Engine | None,
         recipe: Recipe,
-        advance: Report,
-    ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        """Yield each task when its rows are with the writer, and what was said of it."""
-        if engine is not None and len(tasks) > 1:
-            told = [Counted(advance) for _ in tasks]
-            for task, result, share in zip(tasks, _parts(engine, tasks, told), told, strict=True):
-                if "again" not in result:
-                    writer.append_partial(Path(task["folder"]), result["commit"])
-                # An engine may have told of none, or of some twice that a lost process had read.
-                advance(self._rows_of(task) - share.done)
-                yield task, result
-            return
-        for task in tasks:
-            with drawing(task["seed"]):
-                result = fill(writer, Task(**task), self.stored, recipe.copy(), advance)
-            yield task, result
+        report: Report,
+    ) -> Iterator[_LocalChunk]:
+        """Return the chunks of tasks: of this process, or of an engine that `stack` ends."""
+        if engine is None or len(tasks) < 2:
+            return (_LocalChunk(task, self.stored, recipe, report) for task in tasks)
+        stack.enter_context(engine)
+        chunks = (_WorkerChunk(task, self.stored, recipe, report, engine, self._rows_of(task)) for task in tasks)
+        return started(chunks, engine.max_in_flight)
 
     def _rows_of(self, task: Mapping[str, Any]) -> int:
         lengths = self.stored.episodes.lengths[task["first"] : task["stop"]]
@@ -634,27 +628,86 @@ class _Preprocessing:
         manifest.write(build)
 
 
-def _parts(engine: Engine, tasks: Sequence[Mapping[str, Any]], told: Sequence[Report]) -> Iterator[Mapping[str, Any]]:
-    """Yield what is said of each task, in their order; each has its own to tell of steps."""
-    begun: deque[tuple[Mapping[str, Any], Wait]] = deque()
+class _LayoutChanged(Exception):
+    """A chunk holds values that the layout of the fields does not allow: everything must be made anew."""
 
-    def first() -> Mapping[str, Any]:
-        task, wait = begun.popleft()
+    def __init__(self, layout: Mapping[str, Any]) -> None:
+        super().__init__(layout)
+        self.layout = layout
+
+
+class _LocalChunk:
+    """The episodes of a task, preprocessed in this process."""
+
+    def __init__(self, task: Mapping[str, Any], stored: Stored, recipe: Recipe, report: Report) -> None:
+        self.task = task
+        self._stored = stored
+        self._recipe = recipe
+        self._report = report
+
+    def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
+        """Append the episodes, and return the fields whose values left their specs.
+
+        Raises:
+            PreprocessError: If a step fails.
+        """
+        with drawing(self.task["seed"]):
+            result = fill(writer, Task(**self.task), self._stored, self._recipe.copy(), self._report)
+        return self._entry(result)
+
+    @staticmethod
+    def _entry(result: Mapping[str, Any]) -> Mapping[str, Any]:
+        if "again" in result:
+            raise _LayoutChanged(result["again"])
+        return {"unfit": result["unfit"]}
+
+    def release(self) -> None:
+        """Do nothing: no file is used up."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        """Do nothing: no file is open."""
+
+
+class _WorkerChunk(_LocalChunk):
+    """The episodes of a task, preprocessed by a process of an engine into a partial dataset."""
+
+    def __init__(
+        self,
+        task: Mapping[str, Any],
+        stored: Stored,
+        recipe: Recipe,
+        report: Report,
+        engine: Engine,
+        rows: int,
+    ) -> None:
+        super().__init__(task, stored, recipe, report)
+        self._rows = rows
+        self._result = WorkerResult(engine, make, task, report)
+
+    def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
+        """Append the partial dataset.
+
+        Raises:
+            PreprocessError: If a step fails, or the process died.
+        """
         try:
-            return wait()
+            result = self._result.get()
         except WorkerDiedError as error:
             raise PreprocessError(
-                f"the process that made episodes {task['first']:,} to {task['stop']:,} {error.how}",
+                f"the process that made episodes {self.task['first']:,} to {self.task['stop']:,} {error.how}",
                 hint=error.hint or "fewer --jobs or a smaller --max-ram need less memory",
             ) from error
+        entry = self._entry(result)
+        writer.append_partial(self._result.folder, result["commit"])
+        self._result.correct_report(self._rows)
+        return entry
 
-    with engine:
-        for task, share in zip(tasks, told, strict=True):
-            if len(begun) >= engine.max_in_flight:
-                yield first()
-            begun.append((task, engine.submit(make, task, share)))
-        while begun:
-            yield first()
+    def release(self) -> None:
+        """Delete the partial dataset."""
+        self._result.remove()
 
 
 def _metadata_value(stored: Stored, value: Any) -> Any:
@@ -668,11 +721,7 @@ def _specs(schema: Schema, before: Mapping[str, Any], unfit: set[str]) -> dict[s
     return {
         field.name: before[field.name]
         if field.name in before and field.name not in unfit and _fits(field, before[field.name])
-        else {
-            "kind": "discrete" if field.dtype.kind == "b" else "unbounded",
-            "dtype": (field.memory_dtype or field.dtype).name,
-            "shape": list(field.shape),
-        }
+        else plain_spec(field)
         for field in schema
     }
 

@@ -144,6 +144,17 @@ class Listing:
     """The trajectories that are wanted, counted over all shards, where no upstream says how many each shard has: the
     others are dropped, and no shard behind the last one wanted is waited for."""
 
+    def groups(self, shards: Sequence[Shard]) -> list[list[Asset]]:
+        """Return the files to fetch for each of some shards: those that none of the shards before it needs."""
+        assets = {asset.path: asset for asset in self.assets}
+        seen: set[str] = set()
+        groups: list[list[Asset]] = []
+        for shard in shards:
+            needed = (*self.common, *shard.paths)
+            groups.append([assets[path] for path in dict.fromkeys(needed) if path not in seen])
+            seen.update(needed)
+        return groups
+
     def narrowed(self, selection: Selection) -> Listing:
         """Leave out the shards that the globs leave out, and those behind the one that exceeds the size.
 

@@ -33,7 +33,8 @@ print(time.perf_counter() - start)
 OURS = """
 import sys, time
 from pathlib import Path
-from datasets_rl import library
+from datasets_rl import downloading
+from datasets_rl.pipeline import engines
 from datasets_rl.settings import Settings
 import datasets_rl.pipeline.conversion, datasets_rl.sources.atari_dqn.log_reader
 
@@ -41,11 +42,11 @@ def peak():
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
-library._WORTH_PROCESSES = 0  # so few frames are very small when they are compressed
+engines.MIN_PARALLEL_BYTES = 0  # so few frames are very small when they are compressed
 idle = peak()
 settings = Settings(home=Path(sys.argv[2]), progress=False, jobs=int(sys.argv[3]))
 start = time.perf_counter()
-library.download("atari_dqn/Pong/1", from_local=sys.argv[1], settings=settings)
+downloading.download("atari_dqn/Pong/1", from_local=sys.argv[1], settings=settings)
 print(time.perf_counter() - start, peak() - idle)
 """
 THEIRS = """

@@ -10,7 +10,7 @@ IDLE = """
 import sys, time
 from pathlib import Path
 import h5py, numpy
-from datasets_rl import convert, library
+from datasets_rl import convert, downloading, store
 from datasets_rl.fetch import fetch_local
 from datasets_rl.sources import d4rl
 
@@ -29,18 +29,20 @@ with h5py.File(sys.argv[1]) as file:
 print(time.perf_counter() - start, peak())
 """
 CONVERT = """
+from datasets_rl import downloading, planning, sources, store
+from datasets_rl.fetch.fetcher import Fetcher
 from datasets_rl.settings import Settings
 import datasets_rl.fetch.schemes
 idle = peak()
 settings = Settings.from_env({"RLDS_HOME": sys.argv[2], "RLDS_NO_PROGRESS": "1"})
-spot = library.dataset_paths("d4rl/halfcheetah-medium-v2", settings=settings)
-options = library.Options(from_local=sys.argv[1], hash_check=False)
-whole = library.Selection()
-contents = library._resolve("d4rl/halfcheetah-medium-v2", spot, settings, options, whole)
-files = library._fetch("d4rl/halfcheetah-medium-v2", contents.assets, spot, settings, options)
-library._fetch = lambda *_: files
+paths = store.dataset_paths("d4rl/halfcheetah-medium-v2", settings=settings)
+options = planning.DownloadOptions(from_local=sys.argv[1], hash_check=False)
+whole = sources.Selection()
+listing = planning.find_files("d4rl/halfcheetah-medium-v2", paths, settings, options, whole)
+files = downloading._fetcher("d4rl/halfcheetah-medium-v2", paths, settings, options).fetch(listing.assets)
+Fetcher.fetch = lambda *_: files
 start = time.perf_counter()
-library._convert("d4rl/halfcheetah-medium-v2", contents, spot, settings, options, whole)
+downloading._convert("d4rl/halfcheetah-medium-v2", listing, paths, settings, options, whole, None)
 print(time.perf_counter() - start, peak() - idle)
 """
 

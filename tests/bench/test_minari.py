@@ -7,7 +7,7 @@ import pytest
 from bench_data import child, conversion
 from raw.minari import episodes, write
 
-from datasets_rl import library
+from datasets_rl import downloading
 from datasets_rl.settings import Settings
 
 NAME = "bench/drawn-v0"
@@ -89,7 +89,7 @@ def test_two_readers_cost_less_than_they_bring(cache, small, tmp_path, show):
 
 def test_the_disk_holds_each_observation_once(cache, tmp_path, show):
     """TorchRL's memory maps hold observation and next observation, the episode, the reward and three flags twice or once."""
-    folder = library.download(
+    folder = downloading.download(
         "minari/bench/drawn-v0", from_local=cache, settings=Settings(home=tmp_path, progress=False)
     )
     ours = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -19,7 +19,7 @@ SIZE = 100 << 20
 CHILD = """
 import sys, time
 from pathlib import Path
-from datasets_rl import library, Selection
+from datasets_rl import Selection, downloading
 from datasets_rl.settings import Settings
 from datasets_rl.sources import openx
 
@@ -30,7 +30,7 @@ def peak():
 def convert(name, tree, home, images):
     settings = Settings(home=Path(home), progress=False, jobs=1)
     part = Selection(options={"images": images})
-    return library.download("openx/" + name, from_local=tree, settings=settings, selection=part)
+    return downloading.download("openx/" + name, from_local=tree, settings=settings, selection=part)
 
 name, small, tree, home, images = sys.argv[1:]
 convert(name, small, home + "/small", images)  # imports, and what is compiled

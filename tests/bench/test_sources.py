@@ -16,7 +16,7 @@ HEAD = "| source | steps | raw MB | stored MB | seconds | peak MB over idle | to
 MEASURE = """
 import hashlib, json, sys, time
 from pathlib import Path
-from datasets_rl import library, sources
+from datasets_rl import downloading, sources
 from datasets_rl.settings import Settings
 import datasets_rl.pipeline.conversion, datasets_rl.pipeline.shards
 
@@ -26,7 +26,7 @@ def peak():
 
 def get(tree, home):
     settings = Settings(home=Path(home), progress=False, jobs=1)
-    return library.download(name, from_local=tree, settings=settings, selection=sources.Selection(options=options))
+    return downloading.download(name, from_local=tree, settings=settings, selection=sources.Selection(options=options))
 
 name, tree, few, home, options = json.loads(sys.argv[1])
 get(few, home + "/warm")

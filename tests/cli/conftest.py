@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from datasets_rl import library
+from datasets_rl import downloading
 from datasets_rl.cli.app import main
 from datasets_rl.settings import Settings
 
@@ -61,7 +61,7 @@ def rlds(home, capsys) -> Rlds:  # noqa: ARG001 - it is there for what it does
 def pendulum(tmp_path_factory) -> Path:
     """The home of a stored ``demo/pendulum``; not to be written to."""
     home = tmp_path_factory.mktemp("stored")
-    library.download("demo/pendulum", settings=Settings(home=home, progress=False))
+    downloading.download("demo/pendulum", settings=Settings(home=home, progress=False))
     return home
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import datasets_rl.cli
-from datasets_rl import library
+from datasets_rl import downloading
 from datasets_rl.cli.app import main
 from datasets_rl.cli.commands import command_names
 from datasets_rl.errors import FetchError
@@ -181,7 +181,7 @@ def test_an_interrupt_ends_with_130_and_prints_the_command_that_continues(rlds, 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(library, "download", interrupted)
+    monkeypatch.setattr(downloading, "download", interrupted)
 
     ran = rlds("download", "demo/pendulum", "--mirror", "http://lab/a b")
 
@@ -193,7 +193,7 @@ def test_a_system_error_is_told_without_a_traceback(rlds, monkeypatch):
     def refused(*_, **__):
         raise PermissionError(13, "Permission denied", "/data")
 
-    monkeypatch.setattr(library, "download", refused)
+    monkeypatch.setattr(downloading, "download", refused)
 
     ran = rlds("download", "demo/pendulum")
 
@@ -245,14 +245,14 @@ def test_a_fault_of_the_program_itself_is_told_in_lines_and_ends_with_1(tmp_path
 
 
 def test_failed_items_are_reported_and_the_others_are_done(rlds, home, monkeypatch):
-    download = library.download
+    download = downloading.download
 
     def failing(dataset_id, **options):
         if dataset_id.startswith("d4rl"):
             raise PermissionError(13, "Permission denied", "/data")
         return download(dataset_id, **options)
 
-    monkeypatch.setattr(library, "download", failing)
+    monkeypatch.setattr(downloading, "download", failing)
 
     ran = rlds("download", "d4rl/hopper-medium-v2", "demo/pendulum", "--json")
 
@@ -266,7 +266,7 @@ def test_a_single_failed_item_gives_its_own_code(rlds, monkeypatch):
     def failing(*_, **__):
         raise FetchError("a.hdf5", [("http://a/", "status 404")])
 
-    monkeypatch.setattr(library, "download", failing)
+    monkeypatch.setattr(downloading, "download", failing)
 
     ran = rlds("download", "demo/pendulum")
 

@@ -9,7 +9,7 @@ import pytest
 from servers import Status, serve
 
 import datasets_rl.sources.demo
-from datasets_rl import library, sources
+from datasets_rl import disk, downloading, sources
 from datasets_rl.cli.commands import download as command
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.format.manifest import Manifest
@@ -27,14 +27,14 @@ def test_it_prints_the_folder_and_tells_the_rest_beside(rlds, home):
     assert "decision same-row (15,000)" in ran.err
 
 
-def test_known_faults_are_told_even_when_the_dataset_is_there_already(rlds, stored):
+def test_known_issues_are_reported_even_when_the_dataset_is_there_already(rlds, stored):
     manifest = (stored / "manifest.json").read_text()
-    (stored / "manifest.json").write_text(manifest.replace('"faults": []', '"faults": ["the seam is odd"]'))
+    (stored / "manifest.json").write_text(manifest.replace('"known_issues": []', '"known_issues": ["the seam is odd"]'))
 
     ran = rlds("download", "demo/pendulum")
 
     assert "already there" in ran.err
-    assert "known fault: the seam is odd" in ran.err
+    assert "known issue: the seam is odd" in ran.err
 
 
 def test_what_is_there_is_left_alone_unless_forced(rlds, stored):
@@ -130,7 +130,9 @@ def test_raw_only_converts_nothing(rlds, home):
 
 def test_a_cluster_is_named_by_its_engine_and_its_address(rlds, home, monkeypatch):
     asked = {}
-    monkeypatch.setattr(library, "download", lambda dataset_id, **options: asked.update(options, id=dataset_id) or home)
+    monkeypatch.setattr(
+        downloading, "download", lambda dataset_id, **options: asked.update(options, id=dataset_id) or home
+    )
 
     rlds("download", "demo/pendulum", "--raw-only", "--engine", "ray", "--address", "ray://head:10001")
     assert type(asked["engine"]).__name__ == "RayEngine"
@@ -142,7 +144,9 @@ def test_a_cluster_is_named_by_its_engine_and_its_address(rlds, home, monkeypatc
 
 def test_options_reach_the_download(rlds, home, monkeypatch):
     asked = {}
-    monkeypatch.setattr(library, "download", lambda dataset_id, **options: asked.update(options, id=dataset_id) or home)
+    monkeypatch.setattr(
+        downloading, "download", lambda dataset_id, **options: asked.update(options, id=dataset_id) or home
+    )
 
     rlds(
         "download",
@@ -233,7 +237,7 @@ def test_a_single_unknown_id_ends_with_its_code(rlds, home):
 
 
 def test_a_dry_run_that_does_not_fit_ends_with_6(rlds, monkeypatch):
-    monkeypatch.setattr(library.disk, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 1000)
 
     ran = rlds("download", "d4rl/hopper-medium-v2", "--dry-run")
 
@@ -257,7 +261,7 @@ def test_a_digest_that_was_only_recorded_is_told(rlds, monkeypatch):
 
 def test_a_download_that_does_not_fit_asks_for_nothing(rlds, monkeypatch):
     with serve({"/pendulum.hdf5": RAW.read_bytes()}) as server:
-        monkeypatch.setattr(library.disk, "free_bytes", lambda _: 1000)
+        monkeypatch.setattr(disk, "free_bytes", lambda _: 1000)
         monkeypatch.setattr(
             sources.source("demo"),
             "assets",
@@ -279,7 +283,7 @@ def test_a_key_that_nobody_has_says_that_what_came_need_not_come_again(rlds):
         right = rlds("download", "demo/pendulum", "--mirror", f"{server.url}/lab", "--keys", "observation", "-j", 1)
 
     assert (wrong.code, right.code) == (2, 0)
-    assert "? what was fetched is kept, and does not come again" in wrong.err
+    assert "? the fetched files are kept, and are not fetched again" in wrong.err
     assert asked == len(server.requests) > 0
 
 

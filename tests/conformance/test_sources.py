@@ -27,13 +27,15 @@ import torch
 from PIL import Image
 from stored_data import reseal
 
-from datasets_rl import Selection, library, load, sources, verification
+from datasets_rl import Selection, downloading, load, planning, sources, store, verification
 from datasets_rl.cli.app import main
 from datasets_rl.cli.errors import EXIT_CODES
 from datasets_rl.datasets import dataset_class
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, OfflineError, UnknownKeyError
+from datasets_rl.fetch.fetcher import Fetcher
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.pipeline import engines
 from datasets_rl.pipeline.journal import Journal
 from datasets_rl.settings import Settings
 from datasets_rl.ted.check import check_rules
@@ -82,7 +84,7 @@ class Made:
     golden: Sequence[Episode]
     stored: StoredDataset
     """Of one process; its raw files were kept."""
-    place: library.DatasetPaths
+    place: store.DatasetPaths
     contents: sources.Listing
 
     @property
@@ -101,7 +103,7 @@ class Made:
     def download(self, home: Path, *, jobs: int = 1, **options: Any) -> StoredDataset:
         settings = dataclasses.replace(Settings.from_env(), home=home, jobs=jobs)
         selection = dataclasses.replace(self.selection, **options.pop("part", {}))
-        return StoredDataset(library.download(self.case.id, settings=settings, selection=selection, **options))
+        return StoredDataset(downloading.download(self.case.id, settings=settings, selection=selection, **options))
 
     @property
     def closed(self) -> dict[str, Any]:
@@ -134,7 +136,7 @@ def shrunk(environment: pytest.MonkeyPatch, case: Any) -> None:
     """Make the shards of a small tree small, and processes worth it."""
     for name, value in case.small.items():
         environment.setattr(name, value)
-    environment.setattr(library, "_WORTH_PROCESSES", 0)
+    environment.setattr(engines, "MIN_PARALLEL_BYTES", 0)
     environment.setattr("os.cpu_count", lambda: 4)
 
 
@@ -146,10 +148,15 @@ def made(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as environment, case.served(tree) as variables:
         settled(environment, home, variables)
         shrunk(environment, case)
-        place = library.dataset_paths(case.id)
-        folder = library.download(case.id, selection=Selection(options=case.options), keep_raw=True)
-        contents = library._resolve(
-            case.id, place, Settings.from_env(), library.Options(), Selection(options=case.options), aside=place.work
+        place = store.dataset_paths(case.id)
+        folder = downloading.download(case.id, selection=Selection(options=case.options), keep_raw=True)
+        contents = planning.find_files(
+            case.id,
+            place,
+            Settings.from_env(),
+            planning.DownloadOptions(),
+            Selection(options=case.options),
+            aside=place.work,
         )
         yield Made(case, tree, golden, StoredDataset(folder), place, contents)
 
@@ -520,7 +527,7 @@ def test_a_field_that_there_is_not_is_refused(made, home, rlds):
     assert code == 2
     assert "no_such_field" in err
     assert document["datasets"][0]["folder"] is None
-    assert [*library.stored(home)] == []
+    assert [*store.stored(home)] == []
 
 
 def test_files_are_chosen_by_globs(made, home):
@@ -686,26 +693,26 @@ class _Death(BaseException):
 def test_what_is_committed_is_not_fetched_again(made, home, monkeypatch):
     if len(made.contents.shards) < 2:
         pytest.skip("it is one shard")
-    began, asked = Journal.add, []
-    fetch = library._fetch
+    began, asked = Journal.append, []
+    fetch = Fetcher.fetch
 
     def dies(self, entry):
         began(self, entry)
         raise _Death
 
-    def watched(dataset_id, assets, *arguments, **options):
+    def watched(self, assets, cancel=None):
         asked.extend(asset.path for asset in assets)
-        return fetch(dataset_id, assets, *arguments, **options)
+        return fetch(self, assets, cancel)
 
-    monkeypatch.setattr(library, "_fetch", watched)
-    monkeypatch.setattr(Journal, "add", dies)
+    monkeypatch.setattr(Fetcher, "fetch", watched)
+    monkeypatch.setattr(Journal, "append", dies)
     lives = []
     for _ in made.contents.shards[1:]:
         asked.clear()
         with pytest.raises(_Death):
             made.download(home)
         lives.append(list(asked))
-    monkeypatch.setattr(Journal, "add", began)
+    monkeypatch.setattr(Journal, "append", began)
     asked.clear()
     stored = made.download(home)
 
@@ -775,7 +782,7 @@ def test_without_a_network_what_is_stored_opens_and_the_rest_is_missing(made, ho
         return
     with pytest.raises(OfflineError):
         made.download(home)
-    assert [*library.stored(home)] == []
+    assert [*store.stored(home)] == []
     root = home / made.place.root.name
     assert {path.name for path in leftovers(root) if (root / path).is_file()} <= {"journal.jsonl"}
 
@@ -803,13 +810,14 @@ def test_what_is_broken_is_refused_and_nothing_is_stored(case, fault, alone, mon
     assert issubclass(getattr(importlib.import_module("datasets_rl.errors"), told["error"]["kind"]), DatasetsRLError)
     assert fault.says in err
     assert told["folder"] is None
-    assert [*library.stored(alone / "home")] == []
+    assert [*store.stored(alone / "home")] == []
 
 
 MEASURED = """
 import json, sys
 from pathlib import Path
-from datasets_rl import library, sources
+from datasets_rl import downloading, sources, store
+from datasets_rl.pipeline import engines
 from datasets_rl.settings import Settings
 import datasets_rl.pipeline.conversion, datasets_rl.pipeline.shards
 
@@ -819,9 +827,9 @@ def peak():
 
 name, tree, home, options, warm = json.loads(sys.argv[1])
 selection = sources.Selection(options=options)
-library.download(name, from_local=warm, settings=Settings(home=Path(home) / "warm", progress=False), selection=selection)
+downloading.download(name, from_local=warm, settings=Settings(home=Path(home) / "warm", progress=False), selection=selection)
 idle = peak()
-library.download(name, from_local=tree, settings=Settings(home=Path(home), progress=False, jobs=1), selection=selection)
+downloading.download(name, from_local=tree, settings=Settings(home=Path(home), progress=False, jobs=1), selection=selection)
 print(peak() - idle)
 """
 

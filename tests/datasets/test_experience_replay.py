@@ -11,7 +11,7 @@ import torch
 from d4rl_files import mujoco
 from stored_data import trajectory, write_dataset
 
-from datasets_rl import library, loading, verification
+from datasets_rl import downloading, loading, store, verification
 from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, StoredExperienceReplay, open_dataset
 from datasets_rl.errors import (
     IntegrityError,
@@ -32,7 +32,7 @@ RAW = Path(demo_folder).with_name("pendulum.hdf5")
 def home(tmp_path_factory):
     """A home folder that holds demo/pendulum."""
     home = tmp_path_factory.mktemp("home")
-    library.download("demo/pendulum", root=home / "demo")
+    downloading.download("demo/pendulum", root=home / "demo")
     return home
 
 
@@ -289,11 +289,11 @@ def test_a_folder_that_holds_more_than_the_dataset_is_not_deleted(tmp_path):
 
 @pytest.mark.parametrize("act", ["remove", "replace"])
 def test_foreign_files_in_a_downloaded_dataset_survive(tmp_path, act):
-    folder = library.download("demo/pendulum", root=tmp_path)
+    folder = downloading.download("demo/pendulum", root=tmp_path)
     (folder / "thesis.tex").write_text("years of work")
 
     with pytest.raises(InvalidArgumentError, match=r"thesis\.tex"):
-        library.remove("demo/pendulum", root=tmp_path) if act == "remove" else library.download(
+        store.remove("demo/pendulum", root=tmp_path) if act == "remove" else downloading.download(
             "demo/pendulum", root=tmp_path, force=True
         )
 
@@ -302,7 +302,7 @@ def test_foreign_files_in_a_downloaded_dataset_survive(tmp_path, act):
 
 
 def test_a_dataset_behind_a_link_is_a_dataset(tmp_path):
-    elsewhere = library.download("demo/pendulum", root=tmp_path / "scratch")
+    elsewhere = downloading.download("demo/pendulum", root=tmp_path / "scratch")
     (tmp_path / "home" / "demo").mkdir(parents=True)
     (tmp_path / "home" / "demo" / "pendulum").symlink_to(elsewhere)
 
@@ -311,14 +311,14 @@ def test_a_dataset_behind_a_link_is_a_dataset(tmp_path):
     assert len(dataset) == 15_000
     assert dataset.root == tmp_path / "home" / "demo"
     assert verification.verify("demo/pendulum", deep=True, root=tmp_path / "home" / "demo").problems == ()
-    assert list(library.stored(tmp_path / "home")) == [tmp_path / "home" / "demo" / "pendulum"]
+    assert list(store.stored(tmp_path / "home")) == [tmp_path / "home" / "demo" / "pendulum"]
 
 
 def test_a_link_that_leads_back_up_is_met_once(tmp_path):
-    library.download("demo/pendulum", root=tmp_path / "demo")
+    downloading.download("demo/pendulum", root=tmp_path / "demo")
     (tmp_path / "demo" / "loop").symlink_to(tmp_path / "demo")
 
-    assert list(library.stored(tmp_path)) == [tmp_path / "demo" / "pendulum"]
+    assert list(store.stored(tmp_path)) == [tmp_path / "demo" / "pendulum"]
 
 
 def test_a_key_is_in_a_dataset_or_not(pendulum):
@@ -391,7 +391,9 @@ def test_iterating_ends_when_the_sampler_has_run_out(home, pendulum):
 
 def test_a_direct_download_is_the_whole_file_as_in_torchrl(tmp_path):
     mujoco(tmp_path / "raw.hdf5")
-    library.download("d4rl/halfcheetah-random-v2", from_local=tmp_path / "raw.hdf5", hash_check=False, root=tmp_path)
+    downloading.download(
+        "d4rl/halfcheetah-random-v2", from_local=tmp_path / "raw.hdf5", hash_check=False, root=tmp_path
+    )
 
     def opened(*more, **options):
         return D4RLExperienceReplay("halfcheetah-random-v2", *more, root=tmp_path, **options)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from d4rl_files import mujoco
 
-from datasets_rl import Selection, library, load, open_dataset, sources
+from datasets_rl import Selection, downloading, growth, load, open_dataset, planning, sources
 from datasets_rl.datasets import D4RLExperienceReplay, DemoExperienceReplay, StoredExperienceReplay, dataset_class
 from datasets_rl.errors import InvalidArgumentError, NotADatasetError, UnknownIdError
 
@@ -31,7 +31,7 @@ def raw(tmp_path):
 
 
 def store(raw, part=None):
-    return library.download(f"d4rl/{NAME}", from_local=raw, selection=part or Selection(), force=True)
+    return downloading.download(f"d4rl/{NAME}", from_local=raw, selection=part or Selection(), force=True)
 
 
 def test_a_folder_opens_as_text_as_a_path_and_below_the_working_directory(monkeypatch):
@@ -151,7 +151,7 @@ def test_without_a_download_a_larger_part_is_refused_with_what_adds_it(raw):
 
 
 def test_python_asks_for_more_and_the_part_grows_in_its_place():
-    library.download("demo/pendulum", selection=FIELDS)
+    downloading.download("demo/pendulum", selection=FIELDS)
     open_before = load("demo/pendulum")
     row = open_before[7]["observation"]
 
@@ -162,19 +162,19 @@ def test_python_asks_for_more_and_the_part_grows_in_its_place():
     assert load("demo/pendulum").selection == Selection(keys=("observation", "action"))
     assert torch.equal(open_before[7]["observation"], row)
     assert DemoExperienceReplay("pendulum", selection=Selection()).selection == load("demo/pendulum").selection
-    library.download("demo/pendulum")
+    downloading.download("demo/pendulum")
     assert load("demo/pendulum").selection == Selection()
 
 
 def test_a_dry_run_of_a_growth_plans_both_parts_and_none_plans_what_is_stored():
-    library.download("demo/pendulum", selection=FIELDS)
+    downloading.download("demo/pendulum", selection=FIELDS)
 
-    growing = library.plan("demo/pendulum", selection=Selection(keys=("action",)))
-    stored = library.plan("demo/pendulum", selection=FIELDS)
+    growing = planning.plan("demo/pendulum", selection=Selection(keys=("action",)))
+    stored = planning.plan("demo/pendulum", selection=FIELDS)
 
     assert (growing.present, growing.selection) == (False, Selection(keys=("observation", "action")))
     assert stored.present
-    assert not library.plan("demo/pendulum").present
+    assert not planning.plan("demo/pendulum").present
 
 
 def test_files_that_are_restricted_in_two_ways_count_no_episodes_together(raw):
@@ -184,6 +184,6 @@ def test_files_that_are_restricted_in_two_ways_count_no_episodes_together(raw):
         manifest.replace('"keys": [\n   "observation"\n  ]', '"episodes": "0:3", "include": ["a"]')
     )
 
-    assert library.missing_part(folder, Selection("0:3", include=("a",))) is None
+    assert growth.missing_part(folder, Selection("0:3", include=("a",))) is None
     with pytest.raises(InvalidArgumentError, match="which counts its episodes over other files"):
-        library.missing_part(folder, Selection("0:3", include=("b",)))
+        growth.missing_part(folder, Selection("0:3", include=("b",)))

@@ -12,7 +12,7 @@ from golden.qlearning import qlearning_reference
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from datasets_rl import library, sources
+from datasets_rl import downloading, sources
 from datasets_rl.datasets import D4RLExperienceReplay
 
 FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -41,7 +41,7 @@ def check(columns, name, limit, *, terminate_on_end):
     expected = qlearning_reference(columns, limit, terminate_on_end=terminate_on_end)
     with tempfile.TemporaryDirectory() as folder:
         local = d4rl_files.write(Path(folder) / "local.hdf5", columns)
-        library.download(f"d4rl/{name}", from_local=local, hash_check=False, root=folder)
+        downloading.download(f"d4rl/{name}", from_local=local, hash_check=False, root=folder)
         if not len(expected["rows"]):
             return
         dataset = D4RLExperienceReplay(
@@ -112,7 +112,7 @@ def test_the_transitions_are_those_of_the_reference_at_length(columns, name, lim
 def test_real_rollouts_with_every_option(tmp_path):
     """From a simulator, with terminations and time-outs; the true last observations are kept."""
     run = d4rl_files.mujoco(tmp_path / "local.hdf5", env_id="Hopper-v5", steps=200, limit=30)
-    library.download(
+    downloading.download(
         "d4rl/hopper-medium-v2", from_local=tmp_path / "local.hdf5", hash_check=False, root=tmp_path / "d4rl"
     )
 

@@ -11,7 +11,7 @@ import sklearn.datasets
 import torch
 from raw.openml import SEVEN, put
 
-from datasets_rl import OpenMLExperienceReplay, library
+from datasets_rl import OpenMLExperienceReplay, downloading
 from datasets_rl.settings import Settings
 from datasets_rl.sources import source
 
@@ -40,7 +40,7 @@ def test_samples_and_classes_are_torchrls_to_the_last_bit(theirs, name, tmp_path
     monkeypatch.setattr("sklearn.datasets.fetch_openml", plain)
     wanted = theirs._get_data(name)
     settings = Settings(home=tmp_path, progress=False)
-    library.download(f"openml/{name}", root=tmp_path / "root", from_local=tmp_path / "answers", settings=settings)
+    downloading.download(f"openml/{name}", root=tmp_path / "root", from_local=tmp_path / "answers", settings=settings)
 
     dataset = OpenMLExperienceReplay(name, root=tmp_path / "root", download=False)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from crash import inside, life, only
 
-from datasets_rl import library
+from datasets_rl import downloading, store
 from datasets_rl.errors import DatasetsRLError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
@@ -41,7 +41,7 @@ for name in task.get("imports", []):
     importlib.import_module(name)
 plain = {"RLDS_HOME": str(root.parent), "RLDS_NO_PROGRESS": "1", "RLDS_JOBS": str(task.get("jobs", 1))}
 settings = Settings.from_env({**os.environ, **plain})
-spot = library.dataset_paths(task["id"], root=root, settings=settings)
+spot = store.dataset_paths(task["id"], root=root, settings=settings)
 
 
 below = inside(root)
@@ -53,7 +53,7 @@ def counts(event, arguments):
 
 
 def work():
-    library.download(task["id"], root=root, settings=settings, **options)
+    downloading.download(task["id"], root=root, settings=settings, **options)
 
 
 def state():
@@ -76,14 +76,14 @@ def report(event, died):
 
 def clean():
     if not task["keep"]:
-        library.remove(task["id"], root=root, settings=settings)
+        store.remove(task["id"], root=root, settings=settings)
     if task.get("part"):
         shutil.copytree(part, spot.folder)
 
 
 if task.get("part"):
     part = root.parent / "part"
-    stored = library.download(
+    stored = downloading.download(
         task["id"], root=root, settings=settings, **{**options, "selection": Selection(**task["part"])}
     )
     shutil.copytree(stored, part)

@@ -12,7 +12,7 @@ import pytest
 from d4rl_files import mujoco, mujoco_columns, rollout, write
 from servers import Cut, File, HidesLength, InTurn, LiesAboutLength, Resets, Slow, Stall, Status, Truncates, serve
 
-from datasets_rl import library
+from datasets_rl import downloading
 from datasets_rl.cli.app import main
 from datasets_rl.format.reader import StoredDataset
 
@@ -311,7 +311,7 @@ def test_threads_of_one_process_fetch_and_convert_once(home, good):
     found = []
     with serve({UPSTREAM: Slow(good, rate=500_000)}) as server:
         threads = [
-            threading.Thread(target=lambda: found.append(library.download(f"d4rl/{NAME}", mirrors=[server.url])))
+            threading.Thread(target=lambda: found.append(downloading.download(f"d4rl/{NAME}", mirrors=[server.url])))
             for _ in range(3)
         ]
         for thread in threads:

@@ -160,7 +160,7 @@ def test_a_download_of_shards_killed_at_its_steps_and_at_random_moments_is_resum
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_conversion_of_several_processes_killed_at_any_moment_is_gone_on_with(shards, tmp_path):
-    small = {**SMALL, "datasets_rl.library._WORTH_PROCESSES": 0}
+    small = {**SMALL, "datasets_rl.pipeline.engines.MIN_PARALLEL_BYTES": 0}
     options = {"from_local": str(shards)}
     lives, root = killed(
         tmp_path, options=options, steps=100_000, random=20, name="minari/aa/b-v0", small=small, jobs=2

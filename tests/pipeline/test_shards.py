@@ -13,13 +13,15 @@ import pytest
 from raw.minari import SPACES, episodes, write
 from upstreams import hub
 
-from datasets_rl import Selection, library, verification
+from datasets_rl import Selection, downloading, verification
 from datasets_rl.errors import ConversionError, InvalidArgumentError
+from datasets_rl.fetch.fetcher import Fetcher
 from datasets_rl.fetch.parallel import Limiter
 from datasets_rl.fetch.prefetcher import Prefetcher
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.writer import DatasetWriter
+from datasets_rl.pipeline import engines
 from datasets_rl.pipeline import partial as part
 from datasets_rl.pipeline.engines import WorkerDiedError
 from datasets_rl.pipeline.engines.local import Local
@@ -45,8 +47,8 @@ def raw(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _small_shards(monkeypatch):
     monkeypatch.setattr(minari, "_SHARD_BYTES", 10_000)
-    monkeypatch.setattr(library, "_WORTH_PROCESSES", 0)
-    monkeypatch.setattr(library.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(engines, "MIN_PARALLEL_BYTES", 0)
+    monkeypatch.setattr(engines.os, "cpu_count", lambda: 4)
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.delenv("MINARI_REMOTE", raising=False)
 
@@ -55,7 +57,7 @@ def _small_shards(monkeypatch):
 def get(raw, tmp_path):
     def run(place="home", *, jobs=1, **options):
         settings = Settings(home=tmp_path / place, jobs=jobs, progress=False, retries=0)
-        return library.download(ID, **{"from_local": raw, **options}, settings=settings)
+        return downloading.download(ID, **{"from_local": raw, **options}, settings=settings)
 
     return run
 
@@ -228,7 +230,7 @@ def test_what_is_counted_is_every_step_once(get, dies_at, monkeypatch):
         counts.extend([count] if unit == " steps" else [])
         yield count
 
-    monkeypatch.setattr(library, "report", counted)
+    monkeypatch.setattr(downloading, "report", counted)
     steps = len(StoredDataset(get()))
     get("parts", engine=Here())
     get("failed", engine=Here(3, ConversionError(ID, ["row 2"])))
@@ -289,13 +291,13 @@ def test_raw_files_are_deleted_as_their_rows_are_stored_and_never_lie_there_all_
 ):
     seen = []
     place = tmp_path / "home" / "minari" / ".raw"
-    drop = library._drop_raw
+    drop = Fetcher.drop
 
     def watched(*arguments):
         seen.append(len([*place.rglob("*.parquet")]))
         drop(*arguments)
 
-    monkeypatch.setattr(library, "_drop_raw", watched)
+    monkeypatch.setattr(Fetcher, "drop", watched)
     with hub({"farama-minari/test": raw / "test"}, page=100) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         folder = get(from_local=None, jobs=jobs)

@@ -194,10 +194,10 @@ class Here(contextlib.nullcontext):
 @pytest.mark.parametrize("dying", ["a part", "the parts of another run"])
 def test_a_run_that_dies_while_it_removes_parts_is_finished_by_the_next(folder, monkeypatch, dying):
     recipe = Recipe([Function(doubled, "batch")])
-    remove, parts = disk.remove_tree, folder.parent / ".work" / "data" / "parts"
+    remove, parts = disk.remove_tree, folder.parent / ".work" / "data" / "partials"
 
     def dies(path):
-        if path.exists() and ("000003" in path.name if dying == "a part" else path.parent == parts):
+        if path.exists() and ("000002" in path.name if dying == "a part" else path.parent == parts):
             next(iter(sorted(path.rglob("rows.npy")))).unlink()
             raise KeyboardInterrupt
         remove(path)

@@ -20,7 +20,7 @@ import pytest
 from raw.minari import SPACES, episodes, write
 from stored_data import columns, trajectory, write_dataset
 
-from datasets_rl import Selection, library
+from datasets_rl import Selection, downloading
 from datasets_rl.errors import ConversionError, InvalidArgumentError, MissingDependencyError, PreprocessError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.writer import DatasetWriter
@@ -123,7 +123,7 @@ def get(tmp_path, monkeypatch):
 
     def run(place, **options):
         settings = Settings(home=tmp_path / place, jobs=1, progress=False, retries=0)
-        return library.download(f"minari/{NAME}", **{"from_local": raw, **options}, settings=settings)
+        return downloading.download(f"minari/{NAME}", **{"from_local": raw, **options}, settings=settings)
 
     return run
 

@@ -15,7 +15,7 @@ import torch
 from raw.atari_dqn import LOGS, RECORDS, Buffer, changed, screens, write_logs, write_records
 from upstreams import bucket
 
-from datasets_rl import AtariDQNExperienceReplay, CatFrames, Selection, library, verification
+from datasets_rl import AtariDQNExperienceReplay, CatFrames, Selection, downloading, planning, store, verification
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.npy import file_sha256
@@ -45,7 +45,7 @@ def tree(tmp_path):
 def convert(tree, settings):
     def run(place=tree, name=ID, *, force=True, keys=(), **options):
         selection = Selection(options=options, keys=keys)
-        folder = library.download(name, from_local=place, selection=selection, force=force, settings=settings)
+        folder = downloading.download(name, from_local=place, selection=selection, force=force, settings=settings)
         stored = StoredDataset(folder)
         assert check_rules(stored.schema, stored.episodes, stored.column).problems == []
         assert verification.verify(folder, deep=True).problems == ()
@@ -98,19 +98,19 @@ def test_the_refusal_of_the_bucket_names_the_ways_that_are_left(tree, settings, 
     with bucket({"atari-replay-datasets": tree}, listable=False) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         with pytest.raises(FetchError, match="403") as caught:
-            library.download(ID, settings=settings)
+            downloading.download(ID, settings=settings)
         with pytest.raises(FetchError) as other:
-            library.download("atari_dqn/Tennis/1", settings=settings)
+            downloading.download("atari_dqn/Tennis/1", settings=settings)
 
     for way in ("refused every reader since 2025", "--from-local", "--mirror", "--upstream rlu"):
         assert way in caught.value.hint
     assert "rlu" not in other.value.hint
-    assert [*library.stored(settings.home)] == []
+    assert [*store.stored(settings.home)] == []
 
 
 def test_rl_unplugged_lacks_14_of_the_games(settings):
     with pytest.raises(InvalidArgumentError, match="RL Unplugged has no Tennis/1; it has 46 of the 60 games"):
-        library.download("atari_dqn/Tennis/1", selection=Selection(options={"upstream": "rlu"}), settings=settings)
+        downloading.download("atari_dqn/Tennis/1", selection=Selection(options={"upstream": "rlu"}), settings=settings)
 
 
 def test_every_row_is_accounted_for(tree, convert):
@@ -210,11 +210,11 @@ def test_what_is_stored_is_many_times_what_is_fetched_and_no_less_is_told_before
     rlu = {"upstream": "rlu"}
 
     for name, place, options in ((ID, tree, {}), ("atari_dqn/Pong/2", tree / "tfds", rlu)):
-        told = library.plan(name, from_local=place, selection=Selection(options=options), settings=settings)
+        told = planning.plan(name, from_local=place, selection=Selection(options=options), settings=settings)
         raw = sum(asset.size for asset in told.assets)
         assert told.stored_bytes > 5 * raw
         bare = Selection(keys=("action",), options=options)
-        assert library.plan(name, from_local=place, selection=bare, settings=settings).stored_bytes is None
+        assert planning.plan(name, from_local=place, selection=bare, settings=settings).stored_bytes is None
 
 
 def test_checkpoints_that_there_are_not_are_refused(tree, settings):
@@ -222,7 +222,9 @@ def test_checkpoints_that_there_are_not_are_refused(tree, settings):
 
     for text, said in (("7", "there are 5"), ("5:9", "none of the 5"), ("x", "expected numbers")):
         with pytest.raises(InvalidArgumentError, match=said):
-            library.download(ID, from_local=tree, selection=Selection(options={"checkpoints": text}), settings=settings)
+            downloading.download(
+                ID, from_local=tree, selection=Selection(options={"checkpoints": text}), settings=settings
+            )
 
 
 def test_a_checkpoint_that_is_asked_for_and_missing_is_refused(tree, convert):
@@ -447,7 +449,7 @@ def test_a_seventh_file_is_not_fetched(tree, settings, monkeypatch):
         (tree / LOGS / f"$store$_gamma_ckpt.{number}.gz").write_bytes(b"whatever")
     with bucket({"atari-replay-datasets": tree}) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        library.download(ID, settings=settings)
+        downloading.download(ID, settings=settings)
         asked = [request.path for request in server.requests]
 
     assert not any("gamma" in path for path in asked)
@@ -459,7 +461,7 @@ def test_without_frames_their_files_are_not_fetched(tree, settings, monkeypatch)
     games = write_logs(tree)
     with bucket({"atari-replay-datasets": tree}) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        stored = StoredDataset(library.download(ID, selection=Selection(keys=("action",)), settings=settings))
+        stored = StoredDataset(downloading.download(ID, selection=Selection(keys=("action",)), settings=settings))
         asked = [request.path for request in server.requests]
 
     assert not any("observation" in path for path in asked)
@@ -554,7 +556,7 @@ def test_the_arguments_of_the_reference_choose_the_sampler(tree, convert, option
 @pytest.mark.usefixtures("settings")
 def test_processes_are_those_that_were_asked_for(monkeypatch):
     asked = []
-    monkeypatch.setattr(library, "download", lambda *_, settings, **__: asked.append(settings.jobs) or 1 / 0)
+    monkeypatch.setattr(downloading, "download", lambda *_, settings, **__: asked.append(settings.jobs) or 1 / 0)
 
     for number in (0, 3):
         with pytest.raises(ZeroDivisionError):

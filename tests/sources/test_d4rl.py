@@ -12,7 +12,7 @@ import pytest
 from d4rl_files import pieces
 
 import datasets_rl.sources.demo
-from datasets_rl import library, verification
+from datasets_rl import downloading, verification
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 from datasets_rl.sources import source
@@ -542,7 +542,7 @@ def test_rare_but_valid_hdf5_is_read_and_what_was_never_written_is_counted(tmp_p
         file["terminals"] = columns["terminals"]
     settings = Settings(home=tmp_path / "home", progress=False)
 
-    made = library.download("d4rl/halfcheetah-medium-v2", from_local=path, hash_check=False, settings=settings)
+    made = downloading.download("d4rl/halfcheetah-medium-v2", from_local=path, hash_check=False, settings=settings)
     assert verification.verify(made, deep=True, settings=settings).problems == ()
     stored = StoredDataset(made)
     np.testing.assert_array_equal(stored.column(OBSERVATION), columns["observations"])
@@ -556,7 +556,7 @@ def downloaded(tmp_path, columns, name="halfcheetah-medium-v2"):
     tmp_path.mkdir(exist_ok=True)
     d4rl_files.write(tmp_path / "x.hdf5", columns)
     settings = Settings(home=tmp_path / "home", progress=False)
-    made = library.download(f"d4rl/{name}", from_local=tmp_path / "x.hdf5", hash_check=False, settings=settings)
+    made = downloading.download(f"d4rl/{name}", from_local=tmp_path / "x.hdf5", hash_check=False, settings=settings)
     assert verification.verify(made, deep=True, settings=settings).problems == ()
     return StoredDataset(made)
 

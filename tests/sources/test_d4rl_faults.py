@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from datasets_rl import library
+from datasets_rl import downloading
 from datasets_rl.errors import ConversionError
 from datasets_rl.settings import Settings
 from datasets_rl.sources.d4rl import SOURCE
@@ -204,5 +204,5 @@ def test_a_name_that_no_file_can_have_is_refused_before_anything_is_written(tmp_
     settings = Settings(home=tmp_path / "home", progress=False)
 
     with pytest.raises(ConversionError, match=r"kkk\.\.\..* expected 200 at most"):
-        library.download(f"d4rl/{NAME}", from_local=tmp_path / "x.hdf5", hash_check=False, settings=settings)
+        downloading.download(f"d4rl/{NAME}", from_local=tmp_path / "x.hdf5", hash_check=False, settings=settings)
     assert not [*(tmp_path / "home").rglob("*.npy")]

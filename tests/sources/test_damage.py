@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from raw import atari_dqn, d4rl, gen_dgrl, local, minari, openml, openx, roboset, vd4rl
 
-from datasets_rl import Selection, library, verification
+from datasets_rl import Selection, downloading, verification
 from datasets_rl.errors import ConversionError, FetchError, IntegrityError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.settings import Settings
@@ -37,7 +37,7 @@ def tree(case, folder, *, stored):
 def converted(case, folder, home):
     """Convert and verify a tree; return the digests of what is stored."""
     settings = Settings(home=home, progress=False, retries=0)
-    made = library.download(
+    made = downloading.download(
         case.id, from_local=folder, hash_check=False, settings=settings, selection=Selection(options=dict(case.options))
     )
     verification.verify(made, deep=True, settings=settings)

@@ -8,7 +8,7 @@ import shutil
 import pytest
 from raw.minari import SPACES, episodes, write
 
-from datasets_rl import library
+from datasets_rl import downloading
 from datasets_rl.errors import DatasetsRLError
 from datasets_rl.settings import Settings
 
@@ -35,6 +35,6 @@ def test_a_damaged_file_is_refused_with_its_name_or_reads_as_whole(written, tmp_
         damaged[chance.randrange(len(damaged))] = chance.randrange(256)
     file.write_bytes(damaged)
     try:
-        library.download(f"minari/{NAME}", from_local=folder, settings=Settings(home=tmp_path, progress=False))
+        downloading.download(f"minari/{NAME}", from_local=folder, settings=Settings(home=tmp_path, progress=False))
     except DatasetsRLError as error:
         assert f"minari/{NAME}" in str(error) or "main_data.hdf5" in str(error)  # noqa: PT017 -- both outcomes are right

@@ -13,7 +13,7 @@ from raw.gen_dgrl import EXPERT, LEVELS, as_npy, game, play, tarred, written
 from raw.xz import blocked
 from servers import serve
 
-from datasets_rl import GenDGRLExperienceReplay, Selection, library, verification
+from datasets_rl import GenDGRLExperienceReplay, Selection, downloading, planning, verification
 from datasets_rl.errors import InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.pipeline.conversion import converted_bytes
@@ -43,7 +43,7 @@ def convert(tmp_path, settings):
         place.write_bytes(data)
         wanted = Selection(**selection)
         return StoredDataset(
-            library.download(name, from_local=tmp_path / "tree", settings=settings, selection=wanted, force=True)
+            downloading.download(name, from_local=tmp_path / "tree", settings=settings, selection=wanted, force=True)
         )
 
     return run
@@ -182,7 +182,7 @@ def test_the_second_scheme_is_asked_if_the_first_has_nothing(settings, monkeypat
     with serve(paths) as server:
         catalog = {**source("gen_dgrl").catalog, "base": f"{server.url}/"}
         monkeypatch.setitem(source("gen_dgrl").__dict__, "catalog", catalog)
-        stored = StoredDataset(library.download(NAME, settings=settings))
+        stored = StoredDataset(downloading.download(NAME, settings=settings))
 
     assert len(stored) == 8
     assert [one.url for one in stored.manifest.raw] == [f"{server.url}/{SECOND}"]
@@ -191,7 +191,7 @@ def test_the_second_scheme_is_asked_if_the_first_has_nothing(settings, monkeypat
 
 def test_mirrors_are_asked_for_both_schemes(settings):
     with serve({f"/{SECOND}": packed(game([3]))}) as server:
-        stored = StoredDataset(library.download(NAME, settings=settings, mirrors=[server.url]))
+        stored = StoredDataset(downloading.download(NAME, settings=settings, mirrors=[server.url]))
 
     assert [one.url for one in stored.manifest.raw] == [f"{server.url}/{SECOND}"]
 
@@ -199,7 +199,7 @@ def test_mirrors_are_asked_for_both_schemes(settings):
 def test_the_users_own_file_is_taken_whatever_its_name(tmp_path, settings):
     (tmp_path / "fish.xz").write_bytes(packed(game([3])))
 
-    assert len(StoredDataset(library.download(NAME, from_local=tmp_path / "fish.xz", settings=settings))) == 3
+    assert len(StoredDataset(downloading.download(NAME, from_local=tmp_path / "fish.xz", settings=settings))) == 3
 
 
 def test_some_episodes_are_a_dataset_of_their_own(convert):
@@ -283,7 +283,7 @@ def test_what_is_stored_is_told_beforehand_by_the_steps_that_the_name_says(tmp_p
 
     def told(**selection):
         wanted = Selection(**selection)
-        return library.plan(NAME, from_local=tmp_path / "tree", settings=settings, selection=wanted).stored_bytes
+        return planning.plan(NAME, from_local=tmp_path / "tree", settings=settings, selection=wanted).stored_bytes
 
     assert told() == pytest.approx(converted_bytes(GenDGRLReader.columns, 1_000_000), rel=0.01)
     assert told(keys=("action",)) < told() / 100

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from raw import local as folders
 
 import datasets_rl
-from datasets_rl import LocalExperienceReplay, Selection, library, verification
+from datasets_rl import LocalExperienceReplay, Selection, downloading, verification
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.npy import file_sha256
 from datasets_rl.format.reader import StoredDataset
@@ -42,7 +42,7 @@ def convert(folder, tmp_path):
         if text is not None:
             (folder / "dataset.toml").write_text(text)
         settings = Settings(home=tmp_path / home, progress=False, jobs=jobs)
-        made = library.download("local/mine", from_local=folder, settings=settings, **options)
+        made = downloading.download("local/mine", from_local=folder, settings=settings, **options)
         assert verification.verify(made, deep=True, settings=settings).problems == ()
         return StoredDataset(made)
 
@@ -198,7 +198,7 @@ def test_what_is_stored_does_not_depend_on_how_much_is_read_at_once(case, tmp_pa
 
     def digests(home):
         settings = Settings(home=tmp_path / home, progress=False)
-        made = library.download(case.id, from_local=tmp_path / "tree", settings=settings)
+        made = downloading.download(case.id, from_local=tmp_path / "tree", settings=settings)
         # The last bit of a return depends on the order in which rewards are added up.
         return {path.name: file_sha256(path) for path in made.glob("*.npy") if path.name != "episodes.npy"}
 

@@ -15,7 +15,7 @@ from PIL import Image
 from raw.minari import SPACES, episodes, flat, write
 from upstreams import COMMIT, bucket, hub
 
-from datasets_rl import MinariExperienceReplay, Selection, library, verification
+from datasets_rl import MinariExperienceReplay, Selection, downloading, planning, verification
 from datasets_rl.errors import (
     ConversionError,
     FetchError,
@@ -50,7 +50,9 @@ def convert(tmp_path, settings):
     """Convert what lies in Minari's cache at ``tmp_path / "cache"``."""
 
     def run(**options):
-        return StoredDataset(library.download(ID, from_local=tmp_path / "cache" / NAME, settings=settings, **options))
+        return StoredDataset(
+            downloading.download(ID, from_local=tmp_path / "cache" / NAME, settings=settings, **options)
+        )
 
     return run
 
@@ -556,7 +558,7 @@ def test_the_hub_gives_a_dataset_of_one_commit(put, settings, tmp_path, monkeypa
     put(given, space=SPACES["dict"], data_format="arrow")
     with hub({"farama-minari/test": tmp_path / "cache" / "test"}) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
-        stored = StoredDataset(library.download(ID, settings=settings))
+        stored = StoredDataset(downloading.download(ID, settings=settings))
 
     meets(stored, given)
     assert stored.manifest.revision == COMMIT
@@ -572,7 +574,7 @@ def test_the_bucket_gives_what_the_hub_does_not_have(put, settings, tmp_path, mo
     with hub({"nobody/nothing": tmp_path}) as first, bucket({"minari-remote": tmp_path / "cache"}) as second:
         monkeypatch.setenv("HF_ENDPOINT", first.url)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", second.url)
-        stored = StoredDataset(library.download(ID, settings=settings))
+        stored = StoredDataset(downloading.download(ID, settings=settings))
 
     meets(stored, given)
     assert all("#1700000000000001" in file.url for file in stored.manifest.raw)
@@ -584,12 +586,12 @@ def test_a_remote_that_is_named_is_the_only_one_asked(put, settings, tmp_path, m
     with bucket({"mine": tmp_path / "cache"}) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         monkeypatch.setenv("MINARI_REMOTE", "gcp://mine")
-        assert library.download(ID, settings=settings).is_dir()
+        assert downloading.download(ID, settings=settings).is_dir()
     monkeypatch.setenv("MINARI_REMOTE", "ftp://mine")
     with pytest.raises(
         InvalidArgumentError, match="MINARI_REMOTE is 'ftp://mine'; expected hf://AUTHOR or gcp://BUCKET"
     ):
-        library.download(ID, force=True, settings=settings)
+        downloading.download(ID, force=True, settings=settings)
 
 
 def _other(values):
@@ -664,7 +666,7 @@ def test_the_namespaces_of_the_hub_name_its_datasets(published, settings, monkey
     repositories = {f"farama-minari/{name}": published / name for name in ("test", "alone-v1", "notes")}
     with hub({**repositories, "others/test": published / "test"}) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
-        found = library.listed("minari", settings=settings)
+        found = planning.listed("minari", settings=settings)
 
     assert found == ["alone-v1", "test/new-v7", NAME]
     assert sum(request.path.startswith("/api/datasets?") for request in server.requests) == 3
@@ -674,7 +676,7 @@ def test_the_folders_of_the_bucket_are_datasets(published, settings, monkeypatch
     with bucket({"mine": published}) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         monkeypatch.setenv("MINARI_REMOTE", "gcp://mine")
-        assert library.listed("minari", settings=settings) == ["alone-v1", NAME]
+        assert planning.listed("minari", settings=settings) == ["alone-v1", NAME]
 
 
 def test_upstreams_that_give_no_list_are_told(settings, tmp_path, monkeypatch):
@@ -683,16 +685,16 @@ def test_upstreams_that_give_no_list_are_told(settings, tmp_path, monkeypatch):
         monkeypatch.setenv("HF_ENDPOINT", first.url)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", second.url)
         with pytest.raises(FetchError, match="the list of the repositories of farama-minari"):
-            library.listed("minari", settings=settings)
+            planning.listed("minari", settings=settings)
     with pytest.raises(OfflineError):
-        library.listed("minari", settings=Settings(home=tmp_path, offline=True))
-    assert [*library.listed("demo", settings=settings)] == ["pendulum"]
+        planning.listed("minari", settings=Settings(home=tmp_path, offline=True))
+    assert [*planning.listed("demo", settings=settings)] == ["pendulum"]
 
 
 def test_without_a_network_the_ways_are_named(tmp_path):
     offline = Settings(home=tmp_path, offline=True, progress=False)
     with pytest.raises(OfflineError, match="--from-local PATH"):
-        library.download(ID, settings=offline)
+        downloading.download(ID, settings=offline)
 
 
 def test_a_refusing_remote_is_told_with_its_reason(settings, tmp_path, monkeypatch):
@@ -700,7 +702,7 @@ def test_a_refusing_remote_is_told_with_its_reason(settings, tmp_path, monkeypat
         monkeypatch.setenv("HF_ENDPOINT", first.url)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", second.url)
         with pytest.raises(FetchError, match=r"status 404.*status 403"):
-            library.download(ID, settings=settings)
+            downloading.download(ID, settings=settings)
 
 
 def test_other_bytes_than_the_hub_lists_are_refused(put, settings, tmp_path, monkeypatch):
@@ -712,7 +714,7 @@ def test_other_bytes_than_the_hub_lists_are_refused(put, settings, tmp_path, mon
         path = "things/drawn-v3/data/main_data.hdf5"
         behaviour.misbehave[path] = _File(folder / "data" / "main_data.hdf5")
         with pytest.raises(IntegrityError, match="sha256"):
-            library.download(ID, settings=settings)
+            downloading.download(ID, settings=settings)
 
 
 class _File:
@@ -743,7 +745,7 @@ def test_minaris_own_cache_is_read_in_its_place(put, tmp_path, monkeypatch):
 
 def test_a_batch_is_strict_ted_with_nested_fields(put, settings, tmp_path):
     put(episodes(SPACES["text"]), space=SPACES["text"])
-    library.download(ID, root=tmp_path / "store", from_local=tmp_path / "cache" / NAME, settings=settings)
+    downloading.download(ID, root=tmp_path / "store", from_local=tmp_path / "cache" / NAME, settings=settings)
 
     dataset = MinariExperienceReplay(NAME, 6, root=tmp_path / "store", download=False)
     batch = dataset.sample()
@@ -773,8 +775,8 @@ def test_only_the_files_of_the_episodes_that_are_wanted_are_fetched(put, setting
     put(episodes(SPACES["box"], lengths=(4, 1, 7, 2)), data_format="parquet")
     with hub({"farama-minari/test": tmp_path / "cache" / "test"}) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
-        plan = library.plan(ID, selection=Selection(episodes="2"), settings=settings)
-        library.download(ID, selection=Selection(episodes="2"), settings=settings)
+        plan = planning.plan(ID, selection=Selection(episodes="2"), settings=settings)
+        downloading.download(ID, selection=Selection(episodes="2"), settings=settings)
 
     fetched = {request.path.split("/data/")[1] for request in server.requests if "/resolve/" in request.path}
     assert {path.split("/")[0] for path in fetched} == {"metadata.json", "2"}

@@ -20,7 +20,7 @@ from raw.openml import NUMBERS, SEVEN, SMALL, Table, draw, openml, put
 from sklearn.datasets import fetch_openml
 from sklearn.preprocessing import LabelEncoder, OneHotEncoder, StandardScaler
 
-from datasets_rl import OpenMLExperienceReplay, Selection, library, load, verification
+from datasets_rl import OpenMLExperienceReplay, Selection, downloading, load, verification
 from datasets_rl.errors import ConversionError, FetchError, OfflineError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.samplers import SamplerWithoutReplacement
@@ -54,7 +54,7 @@ def settings(tmp_path):
 @pytest.fixture
 def convert(answers, settings):
     def run(name, **options):
-        return StoredDataset(library.download(f"openml/{name}", from_local=answers, settings=settings, **options))
+        return StoredDataset(downloading.download(f"openml/{name}", from_local=answers, settings=settings, **options))
 
     return run
 
@@ -246,7 +246,7 @@ def test_quotes_of_both_kinds_comments_and_spaces_are_read(answers, convert):
 
 def test_the_real_host_is_asked_and_its_answers_are_kept(answers, settings, tmp_path):
     with openml(answers) as server:
-        folder = library.download("openml/magic", mirrors=[server.url], settings=settings, keep_raw=True)
+        folder = downloading.download("openml/magic", mirrors=[server.url], settings=settings, keep_raw=True)
 
     asked = [request.path for request in server.requests]
     assert asked[0] == "/api/v1/json/data/list/data_name/magictelescope/limit/2/data_version/1"
@@ -255,7 +255,7 @@ def test_the_real_host_is_asked_and_its_answers_are_kept(answers, settings, tmp_
     urls = source("openml").resolve("magic", Selection(), _Kept(answers)).assets
     assert urls[-1].urls == ("https://www.openml.org/data/v1/download/6120/MagicTelescope.arff",)
     raw = folder.parent / ".raw" / "magic"
-    again = library.download("openml/magic", from_local=raw, root=tmp_path / "again", settings=settings)
+    again = downloading.download("openml/magic", from_local=raw, root=tmp_path / "again", settings=settings)
     assert (again / "rows.npy").read_bytes() == (folder / "rows.npy").read_bytes()
 
 
@@ -275,16 +275,16 @@ class _Kept:
 
 def test_a_dataset_that_is_not_in_use_is_refused_with_a_way_on(answers, settings):
     with openml(answers) as server, pytest.raises(FetchError, match="412") as caught:
-        library.download("openml/MagicTelescope@9", mirrors=[server.url], settings=settings)
+        downloading.download("openml/MagicTelescope@9", mirrors=[server.url], settings=settings)
 
     assert "shows the versions in use" in caught.value.hint
 
 
 def test_where_nothing_was_asked_no_version_is_to_blame(settings, tmp_path):
     with pytest.raises(OfflineError) as offline:
-        library.download("openml/magic", settings=replace(settings, offline=True))
+        downloading.download("openml/magic", settings=replace(settings, offline=True))
     with pytest.raises(FetchError) as missing:
-        library.download("openml/magic", settings=settings, from_local=tmp_path)
+        downloading.download("openml/magic", settings=settings, from_local=tmp_path)
 
     assert "RLDS_OFFLINE" in offline.value.hint
     assert missing.value.hint == "give the file, or its folder"

@@ -16,7 +16,7 @@ from raw.images import encoded, scene
 from servers import Status
 from upstreams import bucket, hub
 
-from datasets_rl import OpenXExperienceReplay, Selection, library, verification
+from datasets_rl import OpenXExperienceReplay, Selection, downloading, planning, verification
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -40,7 +40,7 @@ def convert(tmp_path, settings):
     def run(name=RECORDS, *, episodes="", keys=(), **options):
         part = Selection(episodes=episodes, keys=keys, options={key.replace("_", "-"): v for key, v in options.items()})
         tree = tmp_path / "tree"
-        return StoredDataset(library.download(name, from_local=tree, settings=settings, selection=part, force=True))
+        return StoredDataset(downloading.download(name, from_local=tree, settings=settings, selection=part, force=True))
 
     return run
 
@@ -71,7 +71,7 @@ def test_what_can_be_no_id_is_refused_and_what_is_unknown_is_looked_for(tmp_path
     with pytest.raises(UnknownIdError):
         find("openx/../etc")
     with pytest.raises(FetchError) as caught:
-        library.download("openx/cmu_strech", from_local=tmp_path / "none", settings=settings)
+        downloading.download("openx/cmu_strech", from_local=tmp_path / "none", settings=settings)
     assert "openx/cmu_stretch" in caught.value.hint
 
 
@@ -88,7 +88,7 @@ def both(tmp_path, monkeypatch):
 
 
 def test_the_newest_version_of_the_records_is_taken(both, settings):
-    stored = StoredDataset(library.download(RECORDS, settings=settings))
+    stored = StoredDataset(downloading.download(RECORDS, settings=settings))
 
     assert stored.manifest.revision == "0.10.0"
     assert len(stored.episodes) == 5
@@ -106,16 +106,18 @@ def test_a_folder_that_is_no_version_is_older_than_any(tmp_path, convert):
 
 @pytest.mark.usefixtures("both")
 def test_the_mirror_is_asked_where_the_buckets_do_not_answer_or_where_one_says_so(tmp_path, settings):
-    said = StoredDataset(library.download(RECORDS, settings=settings, selection=Selection(options={"upstream": "hub"})))
+    said = StoredDataset(
+        downloading.download(RECORDS, settings=settings, selection=Selection(options={"upstream": "hub"}))
+    )
     shutil.rmtree(tmp_path / "bucket")
-    fallen = StoredDataset(library.download(RECORDS, settings=settings, force=True))
+    fallen = StoredDataset(downloading.download(RECORDS, settings=settings, force=True))
 
     for stored in (said, fallen):
         assert stored.manifest.metadata["upstream"] == "hub"
         assert len(stored.manifest.revision) == 40
         assert "types are those of Python" in stored.manifest.faults[0]
     with pytest.raises(FetchError):
-        library.download(
+        downloading.download(
             RECORDS, settings=settings, force=True, selection=Selection(options={"upstream": "rlds"}), wait=0
         )
 
@@ -375,7 +377,7 @@ def test_of_records_only_the_files_of_the_episodes_come(tmp_path, settings, chos
     files = {{0: 0, 1: 0, 2: 1, 3: 2, 4: 2}[number] for number in wanted}
     with bucket({"gdm-robotics-open-x-embodiment": tmp_path / "gdm"}) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        stored = StoredDataset(library.download(RECORDS, settings=settings, selection=Selection(episodes=chosen)))
+        stored = StoredDataset(downloading.download(RECORDS, settings=settings, selection=Selection(episodes=chosen)))
         asked = {request.path for request in server.requests if ".tfrecord-" in request.path}
 
     assert stored.episodes["source"].tolist() == wanted
@@ -386,7 +388,7 @@ def test_of_records_only_the_files_of_the_episodes_come(tmp_path, settings, chos
 def test_of_archives_no_more_come_than_the_episodes_need(both, tmp_path, settings):
     raw.write_archives(tmp_path / "hub", [raw.EPISODES[:2], raw.EPISODES[2:3], raw.EPISODES[3:], raw.EPISODES])
     part = Selection(episodes="1:3", options={"upstream": "hub"})
-    stored = StoredDataset(library.download(ARCHIVES, settings=settings, selection=part))
+    stored = StoredDataset(downloading.download(ARCHIVES, settings=settings, selection=part))
 
     assert stored.episodes["source"].tolist() == [1, 2]
     assert stored.episodes.lengths.tolist() == [2, 2]
@@ -423,12 +425,12 @@ def test_episodes_of_archives_are_counted_over_an_interruption(both, tmp_path, s
     stop = both[1].paths[f"/{raw.REPO}/"].misbehave
     stop[f"{raw.HUB}/{raw.HUB}_00002.tar"] = Status(500)
     with pytest.raises(FetchError):
-        library.download(ARCHIVES, settings=settings, selection=part)
+        downloading.download(ARCHIVES, settings=settings, selection=part)
     assert (settings.home / "openx" / ".work" / raw.HUB / "journal.jsonl").is_file()
     before = len([one for one in both[1].requests if "_00000.tar" in one.path])
     stop.clear()
 
-    stored = StoredDataset(library.download(ARCHIVES, settings=settings, selection=part))
+    stored = StoredDataset(downloading.download(ARCHIVES, settings=settings, selection=part))
 
     assert stored.episodes["source"].tolist() == [1, 3, 4]
     assert stored.episodes.lengths.tolist() == [2, 5, 3]
@@ -446,7 +448,9 @@ def test_max_size_takes_the_first_files_that_fit(tmp_path, settings):
     folder = raw.write_archives(tmp_path / "tree", raw.FILES)
     size = (folder / f"{raw.HUB}_00000.tar").stat().st_size
     part = Selection(max_size=size + 100, options={"upstream": "hub"})
-    stored = StoredDataset(library.download(ARCHIVES, from_local=tmp_path / "tree", settings=settings, selection=part))
+    stored = StoredDataset(
+        downloading.download(ARCHIVES, from_local=tmp_path / "tree", settings=settings, selection=part)
+    )
 
     assert stored.episodes.lengths.tolist() == [4, 2]
 
@@ -558,7 +562,7 @@ def test_an_episode_unlike_the_first_one_is_refused_with_all_its_faults(tmp_path
 def test_the_estimate_tells_what_pictures_take_decoded_and_encoded(tmp_path, settings):
     raw.write_records(tmp_path / "tree", raw.FILES)
     plans = [
-        library.plan(
+        planning.plan(
             RECORDS, from_local=tmp_path / "tree", settings=settings, selection=Selection(options={"images": images})
         )
         for images in ("decoded", "encoded")
@@ -584,7 +588,7 @@ def test_verify_finds_an_episode_that_is_not_in_the_raw_files(tmp_path, convert)
 PEAK = """
 import sys
 from pathlib import Path
-from datasets_rl import library, Selection
+from datasets_rl import Selection, downloading, planning
 from datasets_rl.settings import Settings
 
 def peak():
@@ -595,7 +599,7 @@ small, large, home, name = sys.argv[1:]
 before = 0
 for tree in (small, large):
     settings = Settings(home=Path(home) / Path(tree).name, progress=False, jobs=1)
-    library.download(name, from_local=tree, settings=settings)
+    downloading.download(name, from_local=tree, settings=settings)
     before, after = peak(), before
 print((before - after) // 1024)
 """

@@ -14,7 +14,7 @@ import torch
 from raw.roboset import NAME, Trial, draw, write_file
 from upstreams import hub
 
-from datasets_rl import RobosetExperienceReplay, Selection, library, verification
+from datasets_rl import RobosetExperienceReplay, Selection, downloading, verification
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -32,7 +32,7 @@ def convert(tmp_path):
         """Write files, a dict of trials each, and convert them."""
         for number, trials in enumerate(files):
             write_file(tmp_path / "tree" / NAME / f"seed{number}.h5", trials)
-        return StoredDataset(library.download(ID, from_local=tmp_path / "tree", settings=settings, **options))
+        return StoredDataset(downloading.download(ID, from_local=tmp_path / "tree", settings=settings, **options))
 
     return run
 
@@ -79,7 +79,7 @@ def test_trials_without_a_step_are_left_out_and_counted(tmp_path, rows, at):
             file[f"Trial{at}/{name}"] = kept
 
     settings = Settings(home=tmp_path / "home", progress=False, retries=0)
-    stored = StoredDataset(library.download(ID, from_local=tmp_path / "tree", settings=settings))
+    stored = StoredDataset(downloading.download(ID, from_local=tmp_path / "tree", settings=settings))
     assert stored.episodes["trial"].tolist() == [1 - at, 2]
     assert stored.episodes.lengths.tolist() == [3, 2]
     assert {one.rule: one.count for one in stored.manifest.decisions}["no-transition"] == 1
@@ -193,7 +193,7 @@ def test_the_folder_of_the_id_itself_can_be_given(dice, tmp_path):
     write_file(tmp_path / "mine" / "a.h5", {0: draw(dice, 3)})
     settings = Settings(home=tmp_path / "home", progress=False)
 
-    folder = library.download(ID, from_local=tmp_path / "mine", settings=settings)
+    folder = downloading.download(ID, from_local=tmp_path / "mine", settings=settings)
 
     assert len(StoredDataset(folder)) == 3
 
@@ -203,7 +203,7 @@ def test_names_with_parentheses_are_asked_for_percent_encoded(dice, tmp_path, mo
     monkeypatch.setenv("NO_PROXY", "*")
     with hub({"jdvakil/RoboSet_Sim": tmp_path / "tree"}) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
-        library.download(ID, settings=Settings(home=tmp_path / "home", progress=False, retries=0))
+        downloading.download(ID, settings=Settings(home=tmp_path / "home", progress=False, retries=0))
 
     asked = [request.path for request in server.requests]
     assert any("/resolve/" in path for path in asked)

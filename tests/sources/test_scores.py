@@ -10,7 +10,7 @@ import pytest
 import torch
 from raw.minari import SPACES, episodes, write
 
-from datasets_rl import library
+from datasets_rl import downloading
 from datasets_rl.errors import InvalidArgumentError, NotADatasetError, UnknownIdError
 from datasets_rl.scores import normalized_score, reference_score
 from datasets_rl.settings import Settings
@@ -85,7 +85,7 @@ def drawn(tmp_path):
         ref_max_score=30.0,
     )
     settings = Settings(home=tmp_path / "home", progress=False)
-    return settings, library.download("minari/test/drawn-v0", from_local=folder, settings=settings)
+    return settings, downloading.download("minari/test/drawn-v0", from_local=folder, settings=settings)
 
 
 def test_a_stored_dataset_brings_its_own_reference_scores(drawn):
@@ -110,7 +110,7 @@ def test_what_is_not_downloaded_is_to_be(tmp_path):
 def test_a_dataset_whose_authors_published_none_has_none(drawn, tmp_path):
     settings, _ = drawn
     cache = write(tmp_path / "cache", "test/plain-v0", episodes(SPACES["box"], (2,)), space=SPACES["box"])
-    folder = library.download("minari/test/plain-v0", from_local=cache, settings=settings)
+    folder = downloading.download("minari/test/plain-v0", from_local=cache, settings=settings)
 
     with pytest.raises(InvalidArgumentError, match="its authors published none"):
         normalized_score(folder, 1.0)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from raw.vd4rl import CASES, EPISODES_64, EPISODES_84, Rollout, as_npz, roll, write_npz, write_shards
 
-from datasets_rl import Selection, ToTensorImage, VD4RLExperienceReplay, library, verification
+from datasets_rl import Selection, ToTensorImage, VD4RLExperienceReplay, downloading, planning, verification
 from datasets_rl.errors import ConversionError, InvalidArgumentError, UnknownIdError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -40,7 +40,7 @@ def convert(tmp_path):
         settings = Settings(home=tmp_path / "home", progress=False)
         wanted = Selection(**selection)
         return StoredDataset(
-            library.download(name, from_local=tmp_path / "tree", settings=settings, selection=wanted, force=True)
+            downloading.download(name, from_local=tmp_path / "tree", settings=settings, selection=wanted, force=True)
         )
 
     return run
@@ -367,7 +367,7 @@ def test_what_episodes_of_64_pixels_take_is_told_beforehand_by_the_names_of_thei
     CASES[0].write(tmp_path / "tree")
     settings = Settings(home=tmp_path / "home", progress=False)
 
-    told = library.plan(NPZ, from_local=tmp_path / "tree", settings=settings).stored_bytes
-    folder = library.download(NPZ, from_local=tmp_path / "tree", settings=settings)
+    told = planning.plan(NPZ, from_local=tmp_path / "tree", settings=settings).stored_bytes
+    folder = downloading.download(NPZ, from_local=tmp_path / "tree", settings=settings)
 
     assert told == pytest.approx(StoredDataset(folder).manifest.bytes, rel=0.05)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from stored_data import Trajectory, columns, trajectory, write_dataset
 
-from datasets_rl import library, verify
+from datasets_rl import downloading, verify
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.schema import Column
 from datasets_rl.preprocessing import Recipe
@@ -219,7 +219,7 @@ def test_a_seam_at_the_border_of_an_episode_is_remarked(tmp_path, row):
 @pytest.mark.parametrize("percent", [10, 20, 50])
 def test_the_best_episodes_of_the_demo_have_no_false_seams(tmp_path, percent):
     """Those that are upright hardly move, so that the usual step is tiny."""
-    folder = library.download("demo/pendulum", root=tmp_path / "demo")
+    folder = downloading.download("demo/pendulum", root=tmp_path / "demo")
     preprocess(folder, Recipe.inline([f"keep_top_returns:{percent}", "normalise"]), dest=tmp_path / "best")
 
     found = verify(tmp_path / "best", deep=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from datasets_rl.progress import Report
@@ -10,12 +12,28 @@ from datasets_rl.progress import Report
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Engine", "Make", "Wait", "WorkerDiedError"]
+__all__ = ["Engine", "TaskFunction", "TaskResult", "WorkerDiedError", "worth_jobs"]
 
-Make = Callable[[Mapping[str, Any], Report], Mapping[str, Any]]
+TaskFunction = Callable[[Mapping[str, Any], Report], Mapping[str, Any]]
 """Makes what a task describes, unless it is there already; both the task and what is said of it are JSON values."""
-Wait = Callable[[], Mapping[str, Any]]
+TaskResult = Callable[[], Mapping[str, Any]]
 """Waits for what is said of a task, and raises what was raised there; `WorkerDiedError` if the process that made it died."""
+
+
+MIN_PARALLEL_BYTES = 64 << 20
+"""Bytes of raw files from which on several processes read them: each takes half a second to start."""
+
+
+def worth_jobs(sizes: Sequence[int | None], shards: int, jobs: int) -> int:
+    """Return how many processes of this machine should read the shards of a dataset.
+
+    Args:
+        sizes: Bytes of its files; None where unknown.
+        shards: The number of shards.
+        jobs: The number of processes that the user allows.
+    """
+    large = None in sizes or sum(size or 0 for size in sizes) >= MIN_PARALLEL_BYTES
+    return min(jobs, shards, os.cpu_count() or 1) if large and sys.executable else 1
 
 
 class Engine(Protocol):
@@ -26,7 +44,7 @@ class Engine(Protocol):
         """How many parts there should be at once, from those that are begun to the one that is joined."""
         ...
 
-    def submit(self, make: Make, task: Mapping[str, Any], report: Report) -> Wait:
+    def submit(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> TaskResult:
         """Let another process make a part.
 
         Args:

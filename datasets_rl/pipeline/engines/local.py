@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from typing import IO, TYPE_CHECKING, Any
 
 from datasets_rl.errors import DatasetsRLError
-from datasets_rl.pipeline.engines import Make, Wait, WorkerDiedError
+from datasets_rl.pipeline.engines import TaskFunction, TaskResult, WorkerDiedError
 from datasets_rl.progress import Report
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ class Local:
         """How many parts there should be at once."""
         return self._jobs + _AHEAD
 
-    def submit(self, make: Make, task: Mapping[str, Any], report: Report) -> Wait:
+    def submit(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> TaskResult:
         """Let a process make a part."""
         return self._pool.submit(self._make, make, task, report).result
 
-    def _make(self, make: Make, task: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
+    def _make(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
         worker = self._taken()
         try:
             return worker.make(make, task, report)
@@ -112,7 +112,7 @@ class _Worker:
             env={**os.environ, **limit, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
 
-    def make(self, make: Make, task: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
+    def make(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
         """Let it make a part."""
         self.tasks += 1
         stdin, stdout = self._streams

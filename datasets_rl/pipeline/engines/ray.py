@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 from datasets_rl.format.manifest import converter_version
-from datasets_rl.pipeline.engines import Make, Wait, WorkerDiedError
+from datasets_rl.pipeline.engines import TaskFunction, TaskResult, WorkerDiedError
 from datasets_rl.progress import Report
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class RayEngine:
         """How many parts there should be at once: two for each core that the cluster has now."""
         return _AHEAD * max(1, int(self._ray.cluster_resources().get("CPU", 0)))
 
-    def submit(self, make: Make, task: Mapping[str, Any], report: Report) -> Wait:  # noqa: ARG002 -- Ray tells of no steps
+    def submit(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> TaskResult:  # noqa: ARG002 -- Ray tells of no steps
         """Let a node make a part; `task` has paths that all nodes see. The node dies of it a few times before it is lost."""
         reference = self._call.remote(make, task, converter_version())
         self._begun.add(reference)
@@ -119,7 +119,7 @@ def _connect(ray: Any, address: str | None) -> None:
         ray.init("local", include_dashboard=False, object_store_memory=_STORE, **quiet)
 
 
-def _call(make: Make, task: Mapping[str, Any], version: str) -> Mapping[str, Any]:
+def _call(make: TaskFunction, task: Mapping[str, Any], version: str) -> Mapping[str, Any]:
     """Make a part on a node."""
     if converter_version() != version:
         raise InvalidArgumentError(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from datasets_rl import library
+from datasets_rl import store
 from datasets_rl.buffers.tensordict import TensorDictReplayBuffer
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
 from datasets_rl.datasets.streaming import Stream, StreamSampler
@@ -106,7 +106,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         if streaming is None:
             # A derived dataset is on the disk, and nowhere else.
             streaming = not download and not split_derived(dataset_id)[1]
-            if download is None and library.dataset_paths(f"{self.source}/{dataset_id}", root=root).exists:
+            if download is None and store.dataset_paths(f"{self.source}/{dataset_id}", root=root).exists:
                 streaming = False
         self.streaming = streaming
         self.download: Download = not streaming if download is None else download

@@ -1,0 +1,254 @@
+"""Downloads: the raw files of a dataset are fetched, converted, and put in their place as a stored dataset."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from datasets_rl import disk, sources
+from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.errors import ConversionError, InvalidArgumentError, ManifestError, UnknownKeyError
+from datasets_rl.growth import missing_part, require_part
+from datasets_rl.planning import DownloadOptions, checked_entry, find_files, require_room
+from datasets_rl.progress import report
+from datasets_rl.settings import Settings
+from datasets_rl.sources import Selection
+from datasets_rl.store import (
+    DatasetPaths,
+    check_own_files,
+    dataset_paths,
+    locate,
+    transaction,
+    unfinished,
+)
+
+if TYPE_CHECKING:
+    from datasets_rl.fetch.fetcher import Fetcher
+    from datasets_rl.format.manifest import Manifest
+    from datasets_rl.pipeline.engines import Engine
+    from datasets_rl.sources import Listing
+
+__all__ = ["download"]
+
+
+def download(
+    dataset_id: str,
+    *,
+    root: Path | str | None = None,
+    force: bool = False,
+    from_local: Path | str | None = None,
+    mirrors: Sequence[str] = (),
+    hash_check: bool = True,
+    keep_raw: bool = False,
+    raw_only: bool = False,
+    limit_rate: int | None = None,
+    selection: Selection | None = None,
+    as_stored: bool = False,
+    engine: Engine | None = None,
+    wait: float = 3600.0,
+    settings: Settings | None = None,
+) -> Path:
+    """Make a dataset whole on disk: fetch its raw files, convert them, check them, put the folder in its place.
+
+    Rerunning after any interruption resumes. A dataset that is there already is left alone.
+
+    Where a dataset consists of several files, a file is converted while the next one comes, and deleted when its rows
+    are on the disk.
+
+    Args:
+        dataset_id: With its source, ``d4rl/hopper-medium-v2``.
+        root: The source's folder; by default ``<RLDS_HOME>/<source>``.
+        force: Make it anew although it is there; the old one stays until the new one is complete.
+        from_local: A raw file, or a folder of raw files, that the user already has; used in place.
+        mirrors: Base addresses tried before the upstream's, with the upstream's own layout below them.
+        hash_check: False accepts files whose size or digest is not the catalog's, and the manifest says so.
+        keep_raw: Keep the raw files beside the dataset.
+        raw_only: Fetch and check the raw files, and convert nothing.
+        limit_rate: Bytes a second over all connections.
+        selection: The part that is wanted; by default the whole dataset. A stored part that lacks some of it grows: a
+            dataset that has both parts replaces it in one step.
+        as_stored: Whether everything that the selection leaves open is as in the stored part, if there is one.
+        engine: Converts the files of a dataset that has several, `RayEngine()` on a cluster that shares `root`; by default
+            processes of this machine do. What is written is the same.
+        wait: Seconds to wait for another process that makes the same dataset.
+        settings: By default those of the environment.
+
+    Returns:
+        The dataset's folder; with `raw_only` the folder of the raw files.
+
+    Raises:
+        UnknownIdError: If there is no such id.
+        FetchError: If no address gave a file.
+        IntegrityError: If a file is not the one expected.
+        ConversionError: If a file breaks its own format.
+        InvalidArgumentError: If there is no such part of the dataset; or, without `force`, if a choice contradicts the stored one,
+            the stored dataset was preprocessed and lacks a part of the selection, or the files of `from_local` are not
+            those that it was made of.
+        DiskFullError: If there is no room.
+        LockedError: If another process did not finish in time.
+    """
+    from datasets_rl.fetch.parallel import Limiter
+
+    settings = settings or Settings.from_env()
+    selection = selection or Selection()
+    paths = dataset_paths(dataset_id, root=root, settings=settings)
+    if sources.split_derived(dataset_id)[1]:
+        if force or raw_only:
+            raise InvalidArgumentError(
+                f"{dataset_id} was derived from another dataset, and cannot be downloaded",
+                hint="rlds preprocess with --force makes it anew",
+            )
+        folder = locate(dataset_id, root=root, settings=settings)
+        require_part(folder, selection)
+        return folder
+    checked_entry(dataset_id, selection)
+    there = paths.exists and not force and not raw_only and not unfinished(paths)
+    if there and missing_part(paths.folder, selection, as_stored=as_stored) is None:
+        _check_files_unchanged(dataset_id, paths, from_local, settings)
+        return paths.known_as
+    _check_ours(paths)
+    if paths.exists and not raw_only:
+        check_own_files(paths.folder)
+    request = ["download", dataset_id, selection.to_json(), as_stored, force, hash_check, keep_raw, raw_only]
+    with transaction(
+        paths, dataset_id, request, wait=wait, waiting=lambda owner: _say(f"waiting for {owner}")
+    ) as change:
+        if paths.exists and not raw_only and (change.finished or not force):
+            if (larger := missing_part(paths.folder, selection, as_stored=as_stored)) is None:
+                return paths.known_as
+            selection, keep_raw = larger, keep_raw or _keeps_raw(paths)
+        options = DownloadOptions(force, from_local, tuple(mirrors), hash_check, Limiter(limit_rate), keep_raw)
+        if not paths.build.exists():
+            # What was learned and journalled belongs to a dataset that is finished, or was not begun.
+            paths.journal.unlink(missing_ok=True)
+            if force:
+                paths.upstream.unlink(missing_ok=True)
+        listing = find_files(dataset_id, paths, settings, options, selection)
+        require_room(listing, paths, settings, options, selection, raw_only=raw_only)
+        if raw_only:
+            files = _fetcher(dataset_id, paths, settings, options).fetch(listing.assets)
+            return paths.raw if files[0].path.is_relative_to(paths.raw) else files[0].path.parent
+        _convert(dataset_id, listing, paths, settings, options, selection, engine)
+        # A version that was preprocessed in place can be had again only from what it was made of.
+        given = from_local is not None and Path(from_local).expanduser().absolute().is_relative_to(paths.raw)
+        change.publish(keep=_was_preprocessed(paths), drop=() if keep_raw or given else (paths.raw,))
+    return paths.known_as
+
+
+def _check_files_unchanged(dataset_id: str, paths: DatasetPaths, local: Path | str | None, settings: Settings) -> None:
+    """Refuse files of the user that are not those of the stored dataset: it would be taken for theirs."""
+    from datasets_rl.fetch.partial_download import digest_file
+    from datasets_rl.fetch.schemes.file import file_of
+    from datasets_rl.format.manifest import Manifest
+
+    if local is None:
+        return
+    manifest = Manifest.read(paths.folder)
+    with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
+        options, whole = DownloadOptions(from_local=local), Selection()
+        listing = find_files(dataset_id, paths, settings, options, whole, aside=Path(aside))
+    if not all(asset.urls[0].startswith("file:") for asset in listing.assets):
+        return  # files of an upstream, which do not change
+    made = (paths.folder / MANIFEST_FILE).stat().st_mtime
+    raw = {one.path: one for one in manifest.raw}
+    changed = []
+    for asset in listing.assets:
+        file, known = file_of(asset.urls[0]), raw.get(asset.path)
+        state = file.stat()
+        if known is None:
+            changed += [] if manifest.selection else [f"{asset.path} is new"]
+        elif known.bytes != state.st_size:
+            changed.append(f"{asset.path} has {state.st_size:,} bytes, and had {known.bytes:,}")
+        elif state.st_mtime > made and digest_file(file).hexdigest() != known.sha256:
+            changed.append(f"{asset.path} has other bytes")
+    changed += [f"{path} is gone" for path in raw.keys() - {asset.path for asset in listing.assets}]
+    if changed:
+        more = f", and {len(changed) - 3:,} more" if len(changed) > 3 else ""
+        raise InvalidArgumentError(
+            f"{dataset_id} is stored, and was made of other files: {', '.join(changed[:3])}{more}",
+            hint="--force converts these files and replaces it",
+        )
+
+
+def _was_preprocessed(paths: DatasetPaths) -> bool:
+    from datasets_rl.format.manifest import Manifest
+
+    if not paths.exists:
+        return False
+    try:
+        return bool(Manifest.read(paths.folder).history)
+    except ManifestError:
+        return False
+
+
+def _keeps_raw(paths: DatasetPaths) -> bool:
+    """Return whether the raw files of a stored dataset were kept beside it."""
+    from datasets_rl.format.manifest import Manifest
+
+    return all((paths.raw / file.path).is_file() for file in Manifest.read(paths.folder).raw)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)  # noqa: T201 -- the one line that explains a silent wait
+
+
+def _check_ours(paths: DatasetPaths) -> None:
+    disk.check_nesting(paths.folder)
+    if paths.folder.exists() and not paths.exists and (not paths.folder.is_dir() or any(paths.folder.iterdir())):
+        raise InvalidArgumentError(
+            f"{paths.folder} is in the way: it holds something that is not a dataset",
+            hint="move it, or choose another root",
+        )
+
+
+def _fetcher(dataset_id: str, paths: DatasetPaths, settings: Settings, options: DownloadOptions) -> Fetcher:
+    from datasets_rl.fetch.fetcher import Fetcher
+
+    local = None if options.from_local is None else Path(options.from_local).expanduser().absolute()
+    return Fetcher(
+        paths.raw,
+        settings,
+        label=dataset_id,
+        local=local,
+        hash_check=options.hash_check,
+        limiter=options.limiter,
+        force=options.force,
+    )
+
+
+def _convert(
+    dataset_id: str,
+    listing: Listing,
+    paths: DatasetPaths,
+    settings: Settings,
+    options: DownloadOptions,
+    selection: Selection,
+    engine: Engine | None,
+) -> Manifest:
+    from datasets_rl.pipeline.conversion import ConversionJob, convert
+
+    head, name = sources.split_id(dataset_id)
+    job = ConversionJob(listing.entry or sources.source(head).entry(name), listing, selection)
+    try:
+        with report(f"converting {dataset_id}", None, unit=" steps", show=settings.progress) as progress:
+            return convert(
+                job,
+                _fetcher(dataset_id, paths, settings, options),
+                paths.build,
+                work=paths.work,
+                engine=engine,
+                settings=settings,
+                keep_raw=options.keep_raw,
+                report=progress,
+            )
+    except ConversionError as error:
+        fetched = options.from_local is None
+        error.hint = error.hint or ("fetch the file again with --force" if fetched else "give another file")
+        raise
+    except UnknownKeyError as error:
+        if options.from_local is None and not options.force:
+            error.hint = f"{error.hint} the fetched files are kept, and are not fetched again".lstrip()
+        raise

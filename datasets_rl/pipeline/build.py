@@ -1,0 +1,119 @@
+"""The loop that builds a stored dataset, for downloads and for preprocessing.
+
+chunks   0 1 2 3 4 5     in their order; each appends its rows in this process, or as a partial dataset of a worker
+writer   0 1 2           rows of chunk 2 are appended, and synced
+journal  0 1 2           then a line for chunk 2 is synced: a build that is run again continues with chunk 3
+release  0 1             then the inputs of chunk 2 may go
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from datasets_rl.format.writer import DatasetWriter
+from datasets_rl.pipeline.engines import Engine, TaskFunction
+from datasets_rl.pipeline.journal import Journal
+from datasets_rl.pipeline.partial import remove_partial
+from datasets_rl.progress import Counted, Report
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Chunk", "WorkerResult", "build", "started"]
+
+T = TypeVar("T")
+
+
+class Chunk(Protocol):
+    """Rows that are appended and committed together. A context manager, which may hold files open."""
+
+    def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
+        """Append the rows, and return what the journal records about them, a JSON value."""
+        ...
+
+    def release(self) -> None:
+        """Delete what is no longer needed once the rows are on the disk."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *details: object) -> None: ...
+
+
+def build(
+    chunks: Iterable[Chunk],
+    writer: DatasetWriter,
+    journal: Journal | None,
+    count: int,
+    complete: Callable[[], bool] = bool,
+) -> list[Mapping[str, Any]]:
+    """Append chunks in their order, and commit each of them but the last.
+
+    The last chunk is not committed: after a kill there is always one whose files can be opened again.
+
+    Args:
+        chunks: Those that the journal does not have.
+        writer: Holds the rows of those that it has.
+        journal: None if an interrupted build begins anew.
+        count: The number of chunks with those in the journal.
+        complete: Whether no rows are wanted of the chunks after the one that was appended last.
+
+    Returns:
+        What the chunks returned, with what the journal had.
+    """
+    entries = [] if journal is None else list(journal.entries)
+    for chunk in chunks:
+        with chunk:
+            entries.append(chunk.append_to(writer))
+        if complete():
+            break
+        if journal is not None and len(entries) < count:
+            journal.append({**entries[-1], "commit": writer.commit()})
+            chunk.release()
+    return entries
+
+
+def started(chunks: Iterator[T], max_in_flight: int) -> Iterator[T]:
+    """Yield chunks in their order; each is made, and its task submitted, up to `max_in_flight` chunks ahead."""
+    ahead: deque[T] = deque()
+    for chunk in chunks:
+        ahead.append(chunk)
+        if len(ahead) >= max_in_flight:
+            yield ahead.popleft()
+    yield from ahead
+
+
+class WorkerResult:
+    """A partial dataset that another process writes.
+
+    Args:
+        engine: Runs the task.
+        function: Writes the partial dataset into the folder ``task["folder"]``.
+        task: Its argument, a JSON value.
+        report: Called with each number of further steps.
+    """
+
+    def __init__(self, engine: Engine, function: TaskFunction, task: Mapping[str, Any], report: Report) -> None:
+        self.folder = Path(task["folder"])
+        self._report = report
+        self._reported = Counted(report)
+        self._result = engine.submit(function, task, self._reported)
+
+    def get(self) -> Mapping[str, Any]:
+        """Wait for the result of the function.
+
+        Raises:
+            WorkerDiedError: If the process died; or what the function raised.
+        """
+        return self._result()
+
+    def correct_report(self, steps: int) -> None:
+        """Report the steps that are missing in what was reported: an engine may report none, or some of them twice."""
+        self._report(steps - self._reported.done)
+
+    def remove(self) -> None:
+        """Delete the partial dataset."""
+        remove_partial(self.folder)

@@ -1,0 +1,238 @@
+"""The plan of a download: which files are needed, how many bytes they and the stored dataset take."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from datasets_rl import disk, sources
+from datasets_rl.growth import missing_part
+from datasets_rl.pipeline.engines import worth_jobs
+from datasets_rl.settings import Settings
+from datasets_rl.sources import Selection
+from datasets_rl.store import (
+    DatasetPaths,
+    dataset_paths,
+)
+
+if TYPE_CHECKING:
+    from datasets_rl.fetch.asset import Asset
+    from datasets_rl.fetch.parallel import Limiter
+    from datasets_rl.sources import Entry, Listing
+
+__all__ = ["DownloadOptions", "Plan", "checked_entry", "find_files", "listed", "plan", "require_room"]
+
+_SIZE_GUESS = 1.2  # converted bytes per raw byte, before the raw file can be opened; exact afterwards
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadOptions:
+    """Where raw files may come from; see `download`."""
+
+    force: bool = False
+    from_local: Path | str | None = None
+    mirrors: tuple[str, ...] = ()
+    hash_check: bool = True
+    limiter: Limiter | None = None
+    """Keeps the rate over all files of all shards."""
+    keep_raw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What `download` would do."""
+
+    id: str
+    folder: Path
+    assets: tuple[Asset, ...]
+    present: bool
+    """The finished dataset is there already."""
+    wire_bytes: int | None
+    """Bytes still to come over the network, where all sizes are known."""
+    stored_bytes: int | None
+    """About how many bytes the dataset takes."""
+    peak_bytes: int | None
+    """About how many bytes are taken at once meanwhile."""
+    free_bytes: int
+    selection: Selection = field(default_factory=Selection)
+    choices: Mapping[str, int] = field(default_factory=dict)
+    """The same as `stored_bytes` for each choice that changes it, as one types it; that taken first."""
+
+
+def plan(
+    dataset_id: str,
+    *,
+    root: Path | str | None = None,
+    force: bool = False,
+    from_local: Path | str | None = None,
+    mirrors: Sequence[str] = (),
+    raw_only: bool = False,
+    keep_raw: bool = False,
+    selection: Selection | None = None,
+    settings: Settings | None = None,
+) -> Plan:
+    """Say what `download` with the same options would do, without writing anything.
+
+    Nothing is requested where the catalog knows the files; otherwise the upstream is asked for its list.
+
+    Raises:
+        UnknownIdError: If there is no such id.
+        FetchError: If the upstream had to be asked, and did not answer.
+        InvalidArgumentError: As `download` does.
+    """
+    from datasets_rl.fetch import remaining_bytes
+
+    settings = settings or Settings.from_env()
+    selection = selection or Selection()
+    paths = dataset_paths(dataset_id, root=root, settings=settings)
+    entry = checked_entry(dataset_id, selection)
+    replaced = force or raw_only or not paths.exists
+    growing = None if replaced else missing_part(paths.folder, selection)
+    selection = growing or selection
+    options = DownloadOptions(force, from_local, tuple(mirrors), keep_raw=keep_raw)
+    with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
+        listing = find_files(dataset_id, paths, settings, options, selection, aside=Path(aside))
+    local = from_local is not None
+    raw_bytes = _sum(asset.size for asset in listing.assets)
+    raw_bytes = entry.bytes if raw_bytes is None else raw_bytes
+    choices = {} if raw_only else _stored_bytes(listing, raw_bytes, selection)
+    stored_bytes = next(iter(choices.values()), None)
+    wire = 0 if local else remaining_bytes(listing.assets, paths.raw)
+    return Plan(
+        id=entry.id,
+        folder=paths.folder,
+        assets=listing.assets,
+        present=paths.exists and not force and growing is None,
+        wire_bytes=wire,
+        stored_bytes=stored_bytes,
+        peak_bytes=None if wire is None else _peak(listing, wire, stored_bytes or 0, paths, options, settings),
+        free_bytes=disk.free_bytes(paths.root),
+        selection=selection,
+        choices=choices if len(choices) > 1 else {},
+    )
+
+
+def listed(source: str, *, settings: Settings | None = None) -> Sequence[str]:
+    """Return every id that the upstream of a source has today, by asking it; nothing is kept.
+
+    Args:
+        source: Its name.
+        settings: By default those of the environment.
+
+    Raises:
+        UnknownIdError: If there is no such source.
+        FetchError: If the upstream does not answer; `OfflineError` if the network is forbidden.
+    """
+    from datasets_rl.fetch.upstream import Upstream
+
+    settings = settings or Settings.from_env()
+    with tempfile.TemporaryDirectory(prefix="rlds-list-") as aside:
+        return sources.source(source).listed(Upstream(Path(aside), Path(aside, "upstream.json"), settings=settings))
+
+
+def find_files(
+    dataset_id: str,
+    paths: DatasetPaths,
+    settings: Settings,
+    options: DownloadOptions,
+    selection: Selection,
+    *,
+    aside: Path | None = None,
+) -> Listing:
+    """Find out which files are needed and where they are; with `aside`, without writing anywhere else."""
+    from datasets_rl.fetch import mirrored
+    from datasets_rl.fetch.upstream import Upstream
+
+    head, name = sources.split_id(dataset_id)
+    local = None if options.from_local is None else Path(options.from_local).expanduser().absolute()
+    bases = () if local is not None else (*options.mirrors, *settings.mirrors.get(head, ()))
+    kept = paths.upstream
+    if aside is not None:
+        kept = aside / "upstream.json"
+        if paths.upstream.is_file() and not options.force:
+            shutil.copyfile(paths.upstream, kept)
+    upstream = Upstream(
+        aside or paths.raw,
+        kept,
+        settings=settings,
+        mirrors=bases,
+        local=local,
+        hash_check=options.hash_check,
+    )
+    listing = sources.source(head).resolve(name, selection, upstream).narrowed(selection)
+    return replace(listing, assets=tuple(mirrored(asset, bases) for asset in listing.assets))
+
+
+def checked_entry(dataset_id: str, selection: Selection) -> Entry:
+    """Return the catalog's entry of a dataset.
+
+    Raises:
+        UnknownIdError: If there is no such id.
+        InvalidArgumentError: If its source cannot give such a part of it.
+    """
+    head, name = sources.split_id(dataset_id)
+    origin = sources.source(head)
+    entry = origin.entry(name)
+    origin.check(selection)
+    return entry
+
+
+def require_room(
+    listing: Listing,
+    paths: DatasetPaths,
+    settings: Settings,
+    options: DownloadOptions,
+    selection: Selection,
+    *,
+    raw_only: bool,
+) -> None:
+    """Check that there is room for what is known of a dataset, before anything comes.
+
+    Raises:
+        DiskFullError: If there is not.
+    """
+    from datasets_rl.fetch import remaining_bytes
+
+    wire = remaining_bytes(listing.assets, paths.raw)
+    if not wire or options.from_local is not None:
+        return
+    if raw_only:
+        disk.require_free(paths.root, wire, "the download")
+        return
+    stored = _stored_bytes(listing, _sum(asset.size for asset in listing.assets), selection)
+    needed = _peak(listing, wire, next(iter(stored.values()), 0), paths, options, settings)
+    disk.require_free(paths.root, needed, "the download and the converted dataset")
+
+
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    known = list(sizes)
+    return None if None in known else sum(size or 0 for size in known)
+
+
+def _stored_bytes(listing: Listing, raw_bytes: int | None, selection: Selection) -> dict[str, int]:
+    """Return about how many bytes are stored, by the choices that decide it, that taken first; nothing if unknown."""
+    if listing.stored_bytes is not None:
+        return {"": listing.stored_bytes}
+    if raw_bytes is None or selection.keys:
+        return {}
+    return {name: int(raw_bytes * one) for name, one in (listing.growth or {"": _SIZE_GUESS}).items()}
+
+
+def _peak(
+    listing: Listing, wire: int, stored_bytes: int, paths: DatasetPaths, options: DownloadOptions, settings: Settings
+) -> int:
+    """Return how many bytes are still to be written and lie on the disk at once, at most."""
+    return _raw_at_once(listing, wire, options, settings) + max(0, stored_bytes - disk.tree_bytes(paths.build))
+
+
+def _raw_at_once(listing: Listing, wire: int, options: DownloadOptions, settings: Settings) -> int:
+    """Return how many bytes of raw files lie on the disk at once, at most."""
+    sizes = {asset.path: asset.size or 0 for asset in listing.assets}
+    groups = [sum(sizes[asset.path] for asset in group) for group in listing.groups(listing.shards)]
+    jobs = worth_jobs([asset.size for asset in listing.assets], len(groups), settings.jobs)
+    room = len(groups) if options.keep_raw else jobs + 1
+    return min(wire, max(sum(groups[start : start + room]) for start in range(len(groups))))
