@@ -9,6 +9,7 @@ from .datasets import (
 )
 from .pipeline.engines.ray import RayEngine as RayEngine
 from .format.reader import StoredDataset as StoredDataset
+from .catalog import DatasetInfo as DatasetInfo, info as info, list_datasets as list_datasets
 from .downloading import download as download
 from .planning import Plan as Plan, plan as plan
 from .store import locate as locate, remove as remove
@@ -168,6 +169,9 @@ from .transforms import (
 from .preprocessing import (
     Recipe as Recipe,
     Step as Step,
+    preprocess as preprocess,
+    preview as preview,
+    undo as undo,
 )
 
 # Episodes

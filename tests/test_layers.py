@@ -37,6 +37,7 @@ LAYERS = [
     {"sources", "storages"},
     {"pipeline"},
     {"buffers", "store"},
+    {"catalog"},
     {"growth"},
     {"planning"},
     {"downloading"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import enum
-import fnmatch
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -88,11 +87,12 @@ def run(
       rlds list --remote --source minari
     """
     from datasets_rl import sources
+    from datasets_rl.catalog import matches
 
     names = (sources.source(source).name,) if source else sources.names()
     most = read_size(max_size) if max_size else None
     every = list(_rows(shell, names, stored_only=downloaded, remote=remote))
-    matching = [row for row in every if _matches(row.id, pattern)]
+    matching = [row for row in every if matches(row.id, pattern)]
     rows = [row for row in matching if most is None or (row.bytes is not None and row.bytes <= most)]
     unsized = sum(row.bytes is None for row in matching)
     if most is not None and unsized:
@@ -163,10 +163,3 @@ def _near(pattern: str, ids: Sequence[str]) -> list[str]:
     lower = {name.lower(): meant for name, meant in known.items()}
     found = (difflib.get_close_matches(text, lower, n=3, cutoff=0.7) for text in (wanted, wanted.rpartition("/")[2]))
     return list(dict.fromkeys(lower[one] for one in next(filter(None, found), [])))
-
-
-def _matches(dataset_id: str, pattern: str) -> bool:
-    """Tell whether a pattern is part of an id or, as a glob, covers all of it or all behind its source."""
-    if not set(pattern) & set("*?["):
-        return pattern.lower() in dataset_id.lower()
-    return any(fnmatch.fnmatch(text.lower(), pattern.lower()) for text in (dataset_id, dataset_id.partition("/")[2]))

@@ -63,10 +63,10 @@ def test_the_version_as_json(rlds):
 
 
 @pytest.mark.parametrize(
-    ("before", "behind"), [(["--json"], []), ([], ["--json"]), (["--json", "-q"], []), (["-q"], ["--json"])]
+    ("before", "after"), [(["--json"], []), ([], ["--json"]), (["--json", "-q"], []), (["-q"], ["--json"])]
 )
-def test_options_for_all_commands_stand_before_or_behind_the_name(rlds, before, stop):
-    assert rlds(*before, "list", "pendulum", *stop).json["datasets"][0]["id"] == "demo/pendulum"
+def test_options_for_all_commands_come_before_or_after_its_name(rlds, before, after):
+    assert rlds(*before, "list", "pendulum", *after).json["datasets"][0]["id"] == "demo/pendulum"
 
 
 def test_root_goes_before_the_environment_variable(rlds, stored, tmp_path):

@@ -70,7 +70,7 @@ def test_a_folder_of_an_id_that_no_catalog_has_is_described_all_the_same(rlds, s
     manifest = json.loads((stored / "manifest.json").read_text())
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "manifest.json").write_text(
-        json.dumps({**manifest, "id": "lab/mine", "faults": ["it is ours"]})
+        json.dumps({**manifest, "id": "lab/mine", "known_issues": ["it is ours"]})
     )
 
     ran = rlds("info", tmp_path / "mine")
@@ -84,7 +84,7 @@ def test_what_is_stored_speaks_for_itself_where_the_catalog_says_something_else(
     """As of another upstream of the same id, or of files of one's own."""
     manifest = json.loads((stored / "manifest.json").read_text())
     said = {
-        "faults": ["a joint was loose"],
+        "known_issues": ["a joint was loose"],
         "license": "ours",
         "citation": "us",
         "homepage": "https://us",

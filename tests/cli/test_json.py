@@ -19,7 +19,17 @@ CASES = {
     "help": (["help", "exit-codes"], {"exit_codes"}),
 }
 ITEMS = {
-    "list": {"id", "title", "wire_bytes", "time_limit", "downloaded", "folder", "faults", "deprecated", "preprocessed"},
+    "list": {
+        "id",
+        "title",
+        "wire_bytes",
+        "time_limit",
+        "downloaded",
+        "folder",
+        "known_issues",
+        "deprecated",
+        "preprocessed",
+    },
     "download": {
         "id",
         "folder",
@@ -29,7 +39,7 @@ ITEMS = {
         "bytes",
         "selection",
         "history",
-        "faults",
+        "known_issues",
         "decisions",
         "error",
     },
@@ -41,7 +51,7 @@ PLAN = {
 }  # fmt: skip
 STORED = {
     "folder", "selection",
-    "steps", "episodes", "final_unknown", "bytes", "keys", "statistics", "decisions", "faults", "raw", "metadata",
+    "steps", "episodes", "final_unknown", "bytes", "keys", "statistics", "decisions", "known_issues", "raw", "metadata",
     "license", "citation", "homepage", "score", "time_limit", "converter", "history",
 }  # fmt: skip
 

@@ -16,7 +16,7 @@ LONG = "x" * 300
 LIMITED = """
 import re, resource, sys
 from pathlib import Path
-from datasets_rl import datasets, preprocess
+from datasets_rl import datasets, preprocessing
 from datasets_rl.cli import frame
 from datasets_rl.cli.app import main
 size = int(re.search(r"VmSize:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10

@@ -125,7 +125,7 @@ def test_unfinished_and_foreign_folders_are_not_listed_as_stored(rlds, home):
 def test_deprecated_ids_and_known_faults_are_marked(rlds):
     row = rlds("list", "d4rl/hopper-medium-v0").out.rstrip("\n").split("\t")
 
-    assert row == ["d4rl/hopper-medium-v0", "54.3 MB", "1000", "-", "deprecated, 2 known faults"]
+    assert row == ["d4rl/hopper-medium-v0", "54.3 MB", "1000", "-", "deprecated, 2 known issues"]
 
 
 def test_quiet_prints_ids(rlds):

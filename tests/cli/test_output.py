@@ -106,7 +106,7 @@ def test_a_table_that_fits_has_a_line_for_each_row_two_blanks_apart():
 
 def test_the_widest_column_wraps_between_words_where_a_table_does_not_fit():
     assert shown_at(52, WIDE) == [
-        f"{'name':16}  {'summary':30}  n",
+        f"{'name':16}  {'purpose':30}  n",
         "keep_top_returns  the episodes with the highest   10",
         "                  returns, a share of them",
         f"{'a':16}  {'short':30}  2",

@@ -256,7 +256,7 @@ def test_few_parts_lie_there_and_none_is_left(get, tmp_path, monkeypatch):
 
     assert len(there) > 8
     assert max(there) <= Local(3).max_in_flight
-    assert [*tmp_path.rglob("parts")] == []
+    assert [*tmp_path.rglob("partials")] == []
 
 
 def test_parts_are_found_again_and_those_of_something_else_go(tmp_path):

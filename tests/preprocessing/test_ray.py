@@ -80,7 +80,7 @@ def test_a_cluster_makes_the_same_bytes_as_this_process(folder, tmp_path, wanted
     made = preprocess(folder, changed(), dest=tmp_path / "out", num_parts=PARTS, engine=RayEngine())
 
     assert files(made) == wanted
-    assert not [path for path in tmp_path.rglob("*") if "parts" in path.name]
+    assert not [path for path in tmp_path.rglob("*") if "partials" in path.name]
 
 
 @pytest.mark.usefixtures("one_node")
@@ -140,7 +140,7 @@ def test_a_cluster_converts_to_the_same_bytes_as_this_process(get, selection):
     there = get("there", selection=Selection(**selection), engine=RayEngine())
 
     assert whole(here) == whole(there)
-    assert not [*there.parents[3].rglob("parts")]
+    assert not [*there.parents[3].rglob("partials")]
 
 
 @pytest.mark.usefixtures("one_node")

@@ -1,0 +1,102 @@
+"""What is known about datasets, without a network: the ids of all sources, and what is stored."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from datasets_rl import sources, store
+from datasets_rl.errors import NotADatasetError, UnknownIdError
+from datasets_rl.settings import Settings
+
+if TYPE_CHECKING:
+    from datasets_rl.format.manifest import Manifest
+    from datasets_rl.sources import Entry
+
+__all__ = ["DatasetInfo", "info", "list_datasets", "matches"]
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What is known about a dataset."""
+
+    id: str
+    entry: Entry | None
+    """The entry of its source's catalog; None for a dataset that no catalog has."""
+    folder: Path | None
+    """The folder where it is stored; None if it is not."""
+    manifest: Manifest | None
+    """The manifest of the stored dataset."""
+    versions: tuple[Path, ...] = ()
+    """The folders of its earlier versions, oldest first."""
+
+
+def list_datasets(
+    pattern: str = "", *, source: str = "", downloaded: bool = False, settings: Settings | None = None
+) -> list[str]:
+    """Return the ids of datasets, sorted; no network.
+
+        >>> list_datasets("hopper-*-v2", source="d4rl")
+
+    Args:
+        pattern: A part of an id, or a glob; by default all match.
+        source: The name of a source; by default all sources.
+        downloaded: Whether only stored datasets are listed, derived ones among them.
+        settings: By default those of the environment.
+
+    Raises:
+        UnknownIdError: If there is no such source.
+    """
+    names: Sequence[str] = (sources.source(source).name,) if source else sources.names()
+    home = (settings or Settings.from_env()).home
+    ids = {folder.relative_to(home).as_posix() for folder in store.stored(home)}
+    if downloaded:
+        ids = {dataset_id for dataset_id in ids if dataset_id.partition("/")[0] in names}
+    else:
+        ids = {sources.source(name).entry(one).id for name in names for one in sources.source(name).ids()}
+    return sorted(dataset_id for dataset_id in ids if matches(dataset_id, pattern))
+
+
+def matches(dataset_id: str, pattern: str) -> bool:
+    """Return whether an id, or its part after the source, matches a glob, or contains a text that is no glob."""
+    dataset_id, pattern = dataset_id.lower(), pattern.lower()
+    if not any(mark in pattern for mark in "*?["):
+        return pattern in dataset_id
+    return any(fnmatch.fnmatchcase(text, pattern) for text in (dataset_id, dataset_id.partition("/")[2]))
+
+
+def info(dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None) -> DatasetInfo:
+    """Return what is known about a dataset, whether it is stored or not; no network.
+
+        >>> info("d4rl/hopper-medium-v2").entry.license
+
+    Args:
+        dataset: An id or a folder.
+        root: The source's folder; by default ``<RLDS_HOME>/<source>``.
+        settings: By default those of the environment.
+
+    Raises:
+        UnknownIdError: If no catalog has the id and nothing is stored under it.
+        ManifestError: If the stored dataset has a manifest that cannot be read.
+    """
+    from datasets_rl.format.manifest import Manifest
+
+    dataset = store.id_or_path(dataset)
+    entry = None
+    if isinstance(dataset, str):
+        try:
+            entry = sources.find(dataset)
+        except UnknownIdError:
+            entry = None
+    try:
+        folder = store.locate(dataset, root=root, settings=settings)
+    except NotADatasetError:
+        if entry is None:
+            raise
+        return DatasetInfo(str(dataset), entry, None, None)
+    manifest = Manifest.read(folder)
+    versions = tuple(version.folder for version in store.versions(store.paths_of(folder)))
+    return DatasetInfo(manifest.id, entry, folder, manifest, versions)
