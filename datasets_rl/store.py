@@ -650,20 +650,23 @@ def _records(paths: DatasetPaths) -> Iterator[Path]:
 
 
 def _settle(paths: DatasetPaths) -> dict[Path, _Change]:
-    """Complete every recorded change; return the records of dead processes, which the caller deletes."""
+    """Complete every recorded change; return the applied ones of dead processes, whose records the caller deletes."""
     found = {path: _Change.read(path) for path in _records(paths)}
     done = {}
     for path, change in found.items():
         if change is None or change.name != paths.name:
             continue
-        _complete(paths, change)
+        applied = _complete(paths, change)
         if change.abandoned or (change.of_this_process and path not in _LIVE):
-            done[path] = change
+            if applied:
+                done[path] = change
+            else:
+                path.unlink(missing_ok=True)
     return done
 
 
-def _complete(paths: DatasetPaths, change: _Change) -> None:
-    """Bring a change to its end, from wherever it stopped.
+def _complete(paths: DatasetPaths, change: _Change) -> bool:
+    """Bring a change to its end, from wherever it stopped; return False if the folder holds another dataset by now.
 
     old, new    identities      dataset  staged
                                 old      new       -> exchange
@@ -675,12 +678,12 @@ def _complete(paths: DatasetPaths, change: _Change) -> None:
     now = disk.identity(paths.folder)
     if change.new is None:
         if now is not None and (now != change.old or _inode(paths.folder) != change.inode):
-            return  # the user has put another dataset there, to which the earlier versions may belong
+            return False  # the earlier versions may belong to the dataset that the user has put there
         if now is not None:
             _discard(paths.folder, paths.root)
     elif now != change.new or (change.old == change.new and _inode(paths.folder) != change.inode):
         if disk.identity(staged) != change.new or now not in {change.old, None}:
-            return  # the user has put another dataset there
+            return False  # the user has put another dataset there
         _put_in_place(paths, staged, change.kept)
     if change.new is not None and (left := disk.identity(staged)) is not None:
         if left == change.old and change.kept and not (paths.root / change.kept).exists():
@@ -689,6 +692,7 @@ def _complete(paths: DatasetPaths, change: _Change) -> None:
             _discard(staged, paths.root)
     for one in change.drop:
         _discard(paths.root / one, paths.root)
+    return True
 
 
 def _inode(folder: Path) -> int:

@@ -287,7 +287,8 @@ def test_a_folder_without_an_id_is_recovered_by_any_command_that_names_it(folder
     assert len(StoredDataset(mine).manifest.history) == 2
 
 
-def test_a_removal_that_stopped_takes_nothing_from_a_dataset_that_was_restored_by_hand(folder, home, monkeypatch):
+@pytest.mark.parametrize("by", ["a sweep", "the same command"])
+def test_a_removal_that_stopped_is_forgotten_where_the_dataset_was_restored_by_hand(folder, home, monkeypatch, by):
     scaled(folder, 2, in_place=True)
     with monkeypatch.context() as patch:
         patch.setattr(store, "_complete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -297,10 +298,15 @@ def test_a_removal_that_stopped_takes_nothing_from_a_dataset_that_was_restored_b
     disk.remove_tree(folder)
     copy.rename(folder)
 
-    store.sweep(home / "demo")
-    assert folder.exists()
-    store.undo(folder)
-    assert StoredDataset(folder).manifest.history == ()
+    if by == "a sweep":
+        store.sweep(home / "demo")
+        assert folder.exists()
+        store.undo(folder)
+        assert StoredDataset(folder).manifest.history == ()
+    else:
+        assert store.remove(ID) > 0
+        assert not folder.exists()
+        assert hidden(home) == []
 
 
 def test_a_dataset_that_somebody_put_there_by_hand_is_never_replaced_by_a_record(folder, home, monkeypatch):
