@@ -10,7 +10,7 @@ IDLE = """
 import sys, time
 from pathlib import Path
 import h5py, numpy
-from datasets_rl import convert, downloading, store
+
 from datasets_rl.fetch import fetch_local
 from datasets_rl.sources import d4rl
 

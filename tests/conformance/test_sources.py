@@ -249,7 +249,7 @@ def test_the_class_makes_the_same_with_two_processes(made, tmp_path, monkeypatch
 class Nodes(contextlib.nullcontext):
     """A cluster of one: what goes there and comes back is JSON, and parts are made before their turn."""
 
-    room = 3
+    max_in_flight = 3
 
     def submit(self, make, task, report):
         said = json.dumps(make(json.loads(json.dumps(task)), report))
@@ -302,7 +302,7 @@ def test_it_is_strict_and_all_of_it_is_what_the_generator_made(made):
     assert stored.manifest.final_unknown == sum(not one.final_known for one in made.golden)
     wanted = {*made.golden[0].steps, *made.golden[0].states, ("next", "done"), ("episode",)}
     assert {field.key for field in stored.schema} == wanted
-    for name in made.golden[0].facts:
+    for name in made.golden[0].metadata:
         assert table[name].tolist() == [np.asarray(one.metadata[name]).item() for one in made.golden], name
     for row, (start, one) in enumerate(zip(table.starts.tolist(), made.golden, strict=True)):
         rows = slice(start, start + len(one))

@@ -30,11 +30,11 @@ SHA256 = hashlib.sha256(DATA).hexdigest()
 START = """
 import os, sys, json, random, signal, time
 from pathlib import Path
-from datasets_rl.fetch import Asset, fetch, part, plan, transfer
+from datasets_rl.fetch import Asset, fetch, partial_download, plan, transfer
 from datasets_rl.settings import Settings
 
 folder, urls, split, known, seconds, kills, seed = json.loads(sys.argv[1])
-part.SAVE_EVERY = 0.01
+partial_download.SAVE_EVERY = 0.01
 transfer.SPLIT_FROM = split
 dice = random.Random(seed)
 settings = Settings(home=Path(folder), timeout=5, progress=False)
@@ -68,7 +68,7 @@ while done < kills:
 ONCE = (
     START
     + """
-part.SAVE_EVERY = 0.0
+partial_download.SAVE_EVERY = 0.0
 print("ready", flush=True)
 fetch(assets, Path(folder), settings=settings)
 """

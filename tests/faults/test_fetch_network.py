@@ -41,7 +41,7 @@ from servers import (
 )
 
 from datasets_rl.errors import FetchError, IntegrityError
-from datasets_rl.fetch import Asset, fetch, part, plan, transfer
+from datasets_rl.fetch import Asset, fetch, partial_download, plan, transfer
 from datasets_rl.fetch.download import asking
 from datasets_rl.fetch.parallel import Limiter
 from datasets_rl.fetch.schemes import NotThere
@@ -809,7 +809,7 @@ def test_no_thread_and_no_connection_outlives_the_call(get, monkeypatch):
 
 
 def test_the_part_is_saved_while_bytes_come(get, folder, monkeypatch):
-    monkeypatch.setattr(part, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(partial_download, "SAVE_EVERY", 0.0)
     seen = []
 
     @dataclass

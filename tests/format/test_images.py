@@ -171,7 +171,7 @@ def test_a_writer_that_died_goes_on_with_the_same_bytes(whole, stored, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("pictures", "problem"),
+    ("images", "problem"),
     [
         ([encoded(scene(24, 30))] * 5, r"picture 0 is uint8 \[24, 30, 3\]; expected uint8 \[24, 32, 3\]"),
         ([encoded(scene(24, 32, 4))] * 5, r"is uint8 \[24, 32, 4\]"),
