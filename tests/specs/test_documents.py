@@ -123,7 +123,7 @@ FLOATS = {"kind": "bounded", "shape": [2], "dtype": "float32", "low": 0, "high":
     ids=lambda document: str(document)[:80],
 )
 def test_a_document_that_describes_no_spec_is_refused(document):
-    with pytest.raises(InvalidArgumentError, match="describes no spec"):
+    with pytest.raises(InvalidArgumentError, match="does not describe a spec"):
         TensorSpec.from_json(document)
 
 
