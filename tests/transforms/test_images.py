@@ -50,7 +50,7 @@ class TestToTensor:
         assert ToTensorImage().each(value).shape == (5, 3, 4)
 
     def test_less_than_three_axes_are_no_picture(self):
-        with pytest.raises(InvalidArgumentError, match=r"a picture has shape \[4, 5\]"):
+        with pytest.raises(InvalidArgumentError, match=r"an image has shape \[4, 5\]"):
             ToTensorImage().each(torch.zeros(4, 5))
 
 
@@ -79,7 +79,7 @@ class TestCrops:
 
     @pytest.mark.parametrize("size", [(0, 1), ((1, 2, 3), None), (1.5, None)])
     def test_sizes_are_whole_numbers(self, size):
-        with pytest.raises(InvalidArgumentError, match="expected two whole numbers from 1"):
+        with pytest.raises(InvalidArgumentError, match="expected two integers >= 1"):
             CenterCrop(*size)
 
 
