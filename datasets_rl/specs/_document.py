@@ -33,7 +33,7 @@ _DTYPES = {
         torch.float64,
     )
 }
-"""Dtypes by name. Unsigned integers of more than 8 bits are missing because torch does not implement comparisons of them."""
+"""Dtypes by name, without uint16 to uint64, for which torch does not implement comparisons."""
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _DEPTH = 64
 """Maximum nesting depth of composites: a document may be nested deeper than Python's recursion limit."""
@@ -56,8 +56,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 def compact(tensor: Tensor) -> Any:
     """Convert a tensor to nested lists for JSON, or to one number if all elements are equal.
 
-    An axis along which the elements are constant is reduced to size 1: a bound for each channel of an image takes as many
-    numbers as the image has channels.
+    An axis along which the elements are constant is reduced to size 1: a bound for each channel of an image takes as
+    many numbers as the image has channels.
     """
     tensor = without_repeats(tensor)
     for axis, size in enumerate(tensor.shape):

@@ -73,10 +73,12 @@ class FiniteSpec(LeafSpec):
         """Set which categories are allowed.
 
         Args:
-            mask: Bool, True for each allowed category, expandable to the shape of the one-hot encoding; `None` allows all.
+            mask: Bool, True for each allowed category, expandable to the shape of the one-hot encoding; `None` allows
+                all.
 
         Raises:
-            InvalidArgumentError: If the dtype of the mask is not bool, or its shape does not fit. The spec is unchanged then.
+            InvalidArgumentError: If the dtype of the mask is not bool, or its shape does not fit. The spec is unchanged
+                then.
         """
         if mask is None:
             self._mask = None

@@ -13,7 +13,7 @@ __all__ = ["gathered", "spread"]
 
 
 def spread(columns: Tensor, widths: Tensor) -> Tensor:
-    """Move each group to a separate row, padded with zeros at the end: `[..., sum(widths)]` -> `[..., k, max(widths)]`."""
+    """Move each group to a separate row, padded with zeros: `[..., sum(widths)]` -> `[..., k, max(widths)]`."""
     used = _used_columns(widths)
     rows = columns.new_zeros(*columns.shape[:-1], used.numel())
     rows[..., used.flatten()] = columns

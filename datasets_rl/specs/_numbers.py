@@ -42,8 +42,8 @@ def integers(
         return torch.randint(low, high + 1, shape, device=device, generator=generator)
     low = torch.as_tensor(low, dtype=torch.int64, device=device)
     high = torch.as_tensor(high, dtype=torch.int64, device=device)
-    # The span may exceed int64, so it is treated as unsigned in two's complement. Rejection sampling: draw as many random
-    # bits as the span has and redraw values above the span. A remainder or a scaled float would be biased.
+    # The span may exceed int64, so it is treated as unsigned in two's complement. Rejection sampling: draw as many
+    # random bits as the span has and redraw values above the span. A remainder or a scaled float would be biased.
     span = (high - low).expand(tuple(shape))
     bits = span
     for shift in (1, 2, 4, 8, 16, 32):

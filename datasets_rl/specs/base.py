@@ -371,8 +371,8 @@ class TensorSpec(ABC):
         return all(same(mine, other.__dict__[name]) for name, mine in self.__dict__.items())
 
     def __hash__(self) -> int:
-        # Equal specs must have equal hashes, and hashes must be constant: the mask and the entries of a composite, which
-        # can change, are excluded.
+        # Equal specs must have equal hashes, and hashes must be constant: the mask and the entries of a composite,
+        # which can change, are excluded.
         return hash((type(self), self.shape))
 
     def _named(self) -> str:
@@ -444,7 +444,7 @@ class LeafSpec(TensorSpec):
         return inside is None or bool(inside.all())
 
     def misfits(self, value: Any, place: str = "value") -> list[str]:
-        """Return why a value is not in the set: its type, shape, dtype, or its first invalid element and their count."""
+        """Return why a value is not in the set: its type, shape, dtype, or the first invalid element and their count."""
         if not isinstance(value, Tensor):
             return [f"{place} is a {type(value).__name__}; expected a tensor"]
         reasons = []

@@ -34,12 +34,12 @@ class BoundedTensorSpec(LeafSpec):
         dtype: Dtype of every tensor of the set; torch's default dtype by default.
         minimum: Alias of `low`.
         maximum: Alias of `high`.
-        domain: Value of the attribute `domain`, "continuous" or "discrete"; by default the domain of the dtype. It has no
-            other effect, and is not passed on to a spec of another dtype.
+        domain: Value of the attribute `domain`, "continuous" or "discrete"; by default the domain of the dtype. It has
+            no other effect, and is not passed on to a spec of another dtype.
 
     Raises:
-        InvalidArgumentError: If a bound is missing or NaN, the bounds do not broadcast, or the dtype has no number between
-            them.
+        InvalidArgumentError: If a bound is missing or NaN, the bounds do not broadcast, or the dtype has no number
+            between them.
     """
 
     kind = "bounded"
@@ -89,7 +89,7 @@ class BoundedTensorSpec(LeafSpec):
 
     @property
     def domain(self) -> str:  # type: ignore[override]  # a constant of the other classes
-        """Domain of the spec, "continuous" or "discrete"; that of the dtype unless the constructor was given another one."""
+        """Domain of the spec, "continuous" or "discrete"; by default the domain of the dtype."""
         return self._domain
 
     @property
@@ -110,8 +110,8 @@ class BoundedTensorSpec(LeafSpec):
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Tensor:
         """Draw uniformly from [low, high]; integers include both bounds.
 
-        Where only one bound is finite, the distance of a float from it is drawn from the exponential distribution of mean
-        1; where neither is finite, the float is drawn from the standard normal distribution.
+        Where only one bound is finite, the distance of a float from it is drawn from the exponential distribution of
+        mean 1; where neither is finite, the float is drawn from the standard normal distribution.
 
         Args:
             shape: Extra leading axes; every element along them is drawn independently.

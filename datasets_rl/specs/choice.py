@@ -90,7 +90,7 @@ class ChoiceSpec(TensorSpec):
         return self._choices[0].zero(lead) if self._of_specs else self._select(torch.zeros(lead, dtype=torch.int64))
 
     def one(self, shape: Lead = None) -> Any:
-        """Return the ones of the first spec, or the second value (the only value if there is one), with extra leading axes."""
+        """Return the ones of the first spec, or the second value if there are several, with extra leading axes."""
         lead, second = sizes(shape), min(1, self.num_choices - 1)
         return self._choices[0].one(lead) if self._of_specs else self._select(torch.full(lead, second))
 
@@ -138,7 +138,7 @@ class ChoiceSpec(TensorSpec):
         return nearest
 
     def cardinality(self) -> float:
-        """Return the sum of the numbers of outcomes of the choices; an outcome of several choices counts several times."""
+        """Return the sum of the numbers of outcomes of the choices, which counts shared outcomes several times."""
         return sum(choice.cardinality() for choice in self._choices) if self._of_specs else self.num_choices
 
     def enumerate(self, use_mask: bool = False) -> Any:

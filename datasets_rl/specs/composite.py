@@ -49,8 +49,8 @@ class CompositeSpec(TensorSpec):
         shape: Batch size: the leading axes that all specs share.
         device: Device of all specs; by default each spec has its own.
         batch_size: Alias of `shape`.
-        data_cls: Class of the values that `rand`, `zero`, `one` and `encode` return, instead of TensorDict; values of other
-            classes are not in the set.
+        data_cls: Class of the values that `rand`, `zero`, `one` and `encode` return, instead of TensorDict; values of
+            other classes are not in the set.
         step_mdp_static: Flag for the code that steps an environment; the spec stores it and includes it in the JSON.
         names: Names of the axes of the batch size.
         **kwargs: More specs by name.
@@ -195,7 +195,7 @@ class CompositeSpec(TensorSpec):
         for name in path:
             if not isinstance(spec, CompositeSpec) or name not in spec:
                 raise UnknownKeyError(".".join(path), [".".join(_path(key)) for key in self.keys(True)])
-            spec = spec._entry(name)  # noqa: SLF001  # method of the same class
+            spec = spec._entry(name)  # noqa: SLF001  # same class
         return spec
 
     def _entry(self, name: str) -> Child:
@@ -228,8 +228,8 @@ class CompositeSpec(TensorSpec):
         path = _path(key)
         self._at(path)
         parent = self._at(path[:-1])
-        parent._check_unlocked()  # noqa: SLF001  # method of the same class
-        parent._remove(path[-1])  # noqa: SLF001  # method of the same class
+        parent._check_unlocked()  # noqa: SLF001  # same class
+        parent._remove(path[-1])  # noqa: SLF001  # same class
 
     def _remove(self, name: str) -> None:
         del self._specs[name]
@@ -367,7 +367,7 @@ class CompositeSpec(TensorSpec):
         self._locked = locked
         for spec in self._specs.values() if recurse else ():
             if isinstance(spec, CompositeSpec):
-                spec._lock(locked, recurse=True)  # noqa: SLF001  # method of the same class
+                spec._lock(locked, recurse=True)  # noqa: SLF001  # same class
 
     def _check_unlocked(self) -> None:
         if self.is_locked:
@@ -573,7 +573,7 @@ class CompositeSpec(TensorSpec):
         return super().clone().unlock_()
 
     def clear_device_(self) -> Self:
-        """Remove the device of this composite and of nested ones, in place, and return it; leaves keep their devices."""
+        """Remove the device of this composite and of nested ones in place, but not of leaves; return the composite."""
         self.device = None
         for spec in self._specs.values():
             if spec is not None:
@@ -631,7 +631,7 @@ def _with_lead(name: str, spec: Child, shape: torch.Size) -> Child:
     if spec is None or spec.shape[: len(shape)] == shape:
         return spec
     if isinstance(spec, (CompositeSpec, NonTensorSpec)) and spec.shape == shape[: spec.ndim]:
-        return spec._with_batch_size(shape) if type(spec) is CompositeSpec else _expanded(spec, spec.ndim, shape)  # noqa: SLF001  # method of the same class
+        return spec._with_batch_size(shape) if type(spec) is CompositeSpec else _expanded(spec, spec.ndim, shape)  # noqa: SLF001  # same class
     raise InvalidArgumentError(
         f"{name} has shape {list(spec.shape)}; expected the leading axes {list(shape)} of the composite",
         hint="`expand` the spec to the batch size of the composite",
@@ -641,7 +641,7 @@ def _with_lead(name: str, spec: Child, shape: torch.Size) -> Child:
 def _with_longer_lead(spec: TensorSpec, count: int, shape: torch.Size) -> TensorSpec:
     """Return a spec, whose first `count` axes are those of `shape`, with all axes of `shape` in their place."""
     if type(spec) is CompositeSpec and spec.shape == shape[: spec.ndim]:
-        return spec._with_batch_size(shape)  # noqa: SLF001  # method of the same class
+        return spec._with_batch_size(shape)  # noqa: SLF001  # same class
     return _expanded(spec, count, shape)
 
 

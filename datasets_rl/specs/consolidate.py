@@ -17,8 +17,8 @@ __all__ = ["check_no_exclusive_keys", "consolidate_spec", "contains_lazy_spec"]
 def consolidate_spec(spec: TensorSpec, recurse_through_entries: bool = True, recurse_through_stack: bool = True) -> Any:
     """Return a copy in which all composites of a stack have the same keys: missing keys get specs of empty tensors.
 
-    In the shape of such a spec, the axes along which the specs of the key differ have size 0; if the specs agree in their
-    shape, all axes after the batch size have size 0.
+    In the shape of such a spec, the axes along which the specs of the key differ have size 0; if the specs agree in
+    their shape, all axes after the batch size have size 0.
 
     Args:
         spec: Any spec.

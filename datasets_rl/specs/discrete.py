@@ -88,8 +88,8 @@ class DiscreteTensorSpec(FiniteSpec):
 
         Args:
             index: A member of the set, [*B, *shape].
-            tensor_to_index: Tensor with one entry for each of the n categories along its last axis: [*B, n] for a spec of
-                shape []; otherwise [*B, *shape[:-1], n].
+            tensor_to_index: Tensor with one entry for each of the n categories along its last axis: [*B, n] for a spec
+                of shape []; otherwise [*B, *shape[:-1], n].
 
         Returns:
             The selected entries, of the shape of `index`.

@@ -28,15 +28,17 @@ _CHUNK_BYTES = 1 << 24
 def from_manifest(manifest: Manifest, fields: Mapping[Key, torch.dtype | None] | None = None) -> CompositeSpec:
     """Return the spec of one transition of a dataset.
 
-    Bounds are those of the specs in the manifest. The minimum and maximum in its statistics are not bounds: other datasets
-    of the same task may exceed them.
+    Bounds are those of the specs in the manifest. The minimum and maximum in its statistics are not bounds: other
+    datasets of the same task may exceed them.
 
     Args:
         manifest: Manifest of the dataset.
-        fields: Keys of the spec, each with the dtype that it is read as (`None` for the stored dtype); all keys by default.
+        fields: Keys of the spec, each with the dtype that it is read as (`None` for the stored dtype); all keys by
+            default.
 
     Raises:
-        ManifestError: If the manifest describes a spec that this version does not support; the message lists all problems.
+        ManifestError: If the manifest describes a spec that this version does not support; the message lists all
+            problems.
     """
     leaves: dict[Key, Any] = {key: DiscreteTensorSpec(2, (1,), dtype=torch.bool) for key in ROOT_FLAGS}
     problems: list[str] = []
@@ -85,8 +87,8 @@ def spec_from_data(data: Any) -> Any:
     """Return a spec that contains data: with its shape, dtypes and devices, and without bounds except for flags.
 
     Args:
-        data: A tensor; a TensorDict, whose batch size becomes the shape of the spec; a mapping; or any other object, which
-            gets a non-tensor spec.
+        data: A tensor; a TensorDict, whose batch size becomes the shape of the spec; a mapping; or any other object,
+            which gets a non-tensor spec.
     """
     if is_non_tensor(data):
         return NonTensorSpec(data.batch_size, data.device, batched=not hasattr(data, "data"))

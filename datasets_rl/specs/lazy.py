@@ -26,8 +26,8 @@ class _Stacked(TensorSpec):
         dim: Axis of the stack along which the specs are stacked.
 
     Raises:
-        InvalidArgumentError: If no spec is given, or the specs differ in number of axes, device or another attribute that
-            must be equal.
+        InvalidArgumentError: If no spec is given, or the specs differ in number of axes, device or another attribute
+            that must be equal.
     """
 
     def __init__(self, *specs: Any, dim: int = 0) -> None:
@@ -382,16 +382,16 @@ class _Stacked(TensorSpec):
 class LazyStackedTensorSpec(_Stacked):
     """Lazy stack of tensor specs that differ in shape or domain.
 
-    Values are stacked tensors if the shapes of the specs are equal, and nested tensors otherwise; torch can stack nested
-    tensors along the first axis only. An axis along which the sizes of the specs differ has size -1.
+    Values are stacked tensors if the shapes of the specs are equal, and nested tensors otherwise; torch can stack
+    nested tensors along the first axis only. An axis along which the sizes of the specs differ has size -1.
 
     Args:
         *specs: At least one spec of tensors, all with the same number of axes, dtype and device.
         dim: Axis of the stack along which the specs are stacked.
 
     Raises:
-        InvalidArgumentError: If no spec is given, a spec is a composite, or the specs differ in number of axes, dtype or
-            device.
+        InvalidArgumentError: If no spec is given, a spec is a composite, or the specs differ in number of axes, dtype
+            or device.
     """
 
     kind = "stacked"
@@ -431,8 +431,8 @@ class LazyStackedTensorSpec(_Stacked):
 class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
     """Lazy stack of composites that differ in their keys or specs.
 
-    Values are lazily stacked TensorDicts. The keys of the stack are those that all composites have, and the spec of a key
-    is the stack of the specs of that key in the composites.
+    Values are lazily stacked TensorDicts. The keys of the stack are those that all composites have, and the spec of a
+    key is the stack of the specs of that key in the composites.
 
     Args:
         *specs: At least one composite, all with the same batch size and device.
@@ -468,7 +468,7 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
         )
 
     def __len__(self) -> int:
-        """Return the first size of the batch size, as in TorchRL; the length of a `CompositeSpec` is its number of keys."""
+        """Return the size of the first axis, as in TorchRL; for a `CompositeSpec`, it is the number of keys."""
         return self.shape[0]
 
     def _stack_values(self, values: list[Any], lead: torch.Size) -> Any:
@@ -487,8 +487,8 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
         """Unbind a spec along the stack axis, set each result in the composite at its position, and return the stack.
 
         Raises:
-            InvalidArgumentError: If the size of the spec along the stack axis is not the number of composites, or the stack
-                is locked.
+            InvalidArgumentError: If the size of the spec along the stack axis is not the number of composites, or the
+                stack is locked.
         """
         for member, component in zip(self._members, self._unbind_entry(name, spec), strict=True):
             member.set(name, component)
@@ -498,8 +498,8 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
         """Unbind every spec of another composite along the stack axis, and update the composites with the results.
 
         Raises:
-            InvalidArgumentError: If the size of a spec along the stack axis is not the number of composites, or the stack is
-                locked.
+            InvalidArgumentError: If the size of a spec along the stack axis is not the number of composites, or the
+                stack is locked.
         """
         for key, spec in dict_or_spec.items():
             for member, component in zip(self._members, self._unbind_entry(key, spec), strict=True):
@@ -557,7 +557,7 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
     def _lock(self, locked: bool, *, recurse: bool) -> None:
         self._locked = locked
         for spec in self._members:
-            spec._lock(locked, recurse=recurse)  # noqa: SLF001  # method of the same class
+            spec._lock(locked, recurse=recurse)  # noqa: SLF001  # same class
 
     def type_check(self, value: Any, key: Any = None) -> None:
         """Raise an error if an entry of a value has another dtype than its spec."""
@@ -587,8 +587,8 @@ def stack(specs: Sequence[TensorSpec], dim: int = 0) -> Any:
         dim: Axis of the stack along which the specs are stacked.
 
     Raises:
-        InvalidArgumentError: If no spec is given, the specs differ in number of axes, dtype or device, or only some of them
-            are composites.
+        InvalidArgumentError: If no spec is given, the specs differ in number of axes, dtype or device, or only some of
+            them are composites.
     """
     specs = list(specs)
     if not specs:

@@ -31,11 +31,11 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         shape: Shape of every tensor of the set, to which `nvec` is expanded; the shape of `nvec` by default.
         device: Device of the tensors that the spec creates; torch's default device by default.
         dtype: Dtype of every tensor of the set.
-        mask: Which categories are allowed, bool, expandable to [*shape[:-1], sum(nvec)]: the categories of the elements of
-            the last axis, concatenated. A mask requires an `nvec` that is constant along the leading axes.
-        remove_singleton: Whether `rand` removes the last axis if the shape is [1], as in TorchRL: with `nvec` 5 or [5], it
-            returns a tensor without axes. Members of such a spec may have that axis or not; the results of `zero`, `one`
-            and `enumerate` have it.
+        mask: Which categories are allowed, bool, expandable to [*shape[:-1], sum(nvec)]: the categories of the elements
+            of the last axis, concatenated. A mask requires an `nvec` that is constant along the leading axes.
+        remove_singleton: Whether `rand` removes the last axis if the shape is [1], as in TorchRL: with `nvec` 5 or [5],
+            it returns a tensor without axes. Members of such a spec may have that axis or not; the results of `zero`,
+            `one` and `enumerate` have it.
 
     Raises:
         InvalidArgumentError: If an entry of `nvec` is below 1, or the shape or the mask does not fit.
@@ -95,7 +95,7 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         return super().encode(self._with_last_axis(tensor), ignore_device=ignore_device)
 
     def project(self, value: Any) -> Tensor:
-        """Return the member of the set nearest to a tensor, in the shape of the tensor; the tensor itself if it is in the set.
+        """Return the member of the set nearest to a tensor, in the shape of that tensor, or the tensor itself if valid.
 
         Raises:
             InvalidArgumentError: If the value is not a tensor, or has another shape than the spec.

@@ -125,7 +125,7 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
     @override
     def read(cls, entry: Entry) -> MultiOneHotDiscreteTensorSpec | None:
         shape, dtype, nvec, mask = entry.shape(), entry.dtype(), entry.integers("nvec", 1), cls._read_mask(entry)
-        return cls(nvec, shape, dtype=dtype, mask=mask)._read_register(entry) if entry.valid else None  # noqa: SLF001  # method of the same class
+        return cls(nvec, shape, dtype=dtype, mask=mask)._read_register(entry) if entry.valid else None  # noqa: SLF001  # same class
 
     def _repr_arguments(self) -> list[str]:
         return [f"nvec={list(self.nvec)}", *([] if self.mask is None else ["masked"])]

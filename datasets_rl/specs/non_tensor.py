@@ -31,7 +31,8 @@ class NonTensorSpec(TensorSpec):
         feature_dims: Number of trailing axes that share one value; an alternative to `batched`.
 
     Raises:
-        InvalidArgumentError: If both `batched` and `feature_dims` are given, or `feature_dims` exceeds the number of axes.
+        InvalidArgumentError: If both `batched` and `feature_dims` are given, or `feature_dims` exceeds the number of
+            axes.
     """
 
     kind = "non_tensor"
@@ -116,7 +117,7 @@ class NonTensorSpec(TensorSpec):
         return val if is_non_tensor(val) else self._wrapped(val, torch.Size())
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        """Return the Python value, the inverse of `encode`; a nested list if elements of the batch have separate values."""
+        """Return the Python value, the inverse of `encode`; if elements have separate values, a nested list."""
         if safe:
             self.assert_is_in(val)
         if not is_non_tensor(val):

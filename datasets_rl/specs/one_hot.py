@@ -34,8 +34,8 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         shape: Shape of every tensor of the set, [..., n]; [n] by default.
         device: Device of the tensors that the spec creates; torch's default device by default.
         dtype: Dtype of every tensor of the set.
-        use_register: Whether `encode` accepts arbitrary integers and assigns them to categories in the order of their first
-            appearance; `to_numpy` returns these integers. Reshaped copies of the spec share the register.
+        use_register: Whether `encode` accepts arbitrary integers and assigns them to categories in the order of their
+            first appearance; `to_numpy` returns these integers. Reshaped copies of the spec share the register.
         mask: Which categories are allowed, bool, expandable to the shape; `None` allows all.
 
     Raises:
@@ -288,7 +288,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
     @override
     def read(cls, entry: Entry) -> OneHotDiscreteTensorSpec | None:
         shape, dtype, n, mask = entry.shape(), entry.dtype(), entry.integer("n", 1), cls._read_mask(entry)
-        return cls(n, shape, dtype=dtype, mask=mask)._read_register(entry) if entry.valid else None  # noqa: SLF001  # method of the same class
+        return cls(n, shape, dtype=dtype, mask=mask)._read_register(entry) if entry.valid else None  # noqa: SLF001  # same class
 
     def _repr_arguments(self) -> list[str]:
         return [f"n={self.n}", *([] if self.mask is None else ["masked"])]

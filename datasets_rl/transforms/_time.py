@@ -24,9 +24,9 @@ class OverTime(Transform):
     """Base class of transforms that use the steps before or after each step of a batch.
 
     If the rows of the storage are steps, the transform reads the neighboring steps from the storage while the batch is
-    sampled: for any sampler, it reads the steps of the same trajectory, even if a ring buffer has wrapped around. In any
-    other batch, and in a batch of whole trajectories, neighboring steps are adjacent along the time axis: the axis named
-    "time", or the last axis of the batch size. There, a trajectory ends at a flag or at the end of the batch.
+    sampled: for any sampler, it reads the steps of the same trajectory, even if a ring buffer has wrapped around. In
+    any other batch, and in a batch of whole trajectories, neighboring steps are adjacent along the time axis: the axis
+    named "time", or the last axis of the batch size. There, a trajectory ends at a flag or at the end of the batch.
 
         gather     storage, rows [B]    ->  values, temporary entries of the batch  ->  put
         apply      batch [..., T]       ->  values                                  ->  put
@@ -62,7 +62,7 @@ class OverTime(Transform):
         """Compute the results from the values, write them to a batch, and return it."""
 
     def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
-        """Read the required values from a storage, and add them to a batch as temporary entries until `apply` uses them.
+        """Read the required values from a storage, and add them to a batch as temporary entries for `apply`.
 
         Args:
             storage: Storage to read from.
@@ -70,7 +70,8 @@ class OverTime(Transform):
             data: Batch of the steps at these rows.
 
         Raises:
-            InvalidArgumentError: If the storage does not record where trajectories end, or does not contain TensorDicts.
+            InvalidArgumentError: If the storage does not record where trajectories end, or does not contain
+                TensorDicts.
         """
         if not self._reads_rows(data):
             return data
@@ -100,7 +101,7 @@ class OverTime(Transform):
         return self.put(batch, self.pop_gathered(batch) or self.values_from_batch(batch))
 
     def pop_gathered(self, batch: Any) -> dict[str, Any]:
-        """Remove the temporary entries of this transform from a batch and return them; empty if it has no such entries."""
+        """Remove the temporary entries of this transform from a batch and return them, possibly none."""
         mark = self._mark
         return {name.removeprefix(mark): batch.pop(name) for name in gathered_keys(batch, mark)}
 
@@ -228,8 +229,8 @@ def windows(ends: Tensor, before: int, after: int) -> tuple[Tensor, Tensor]:
 def discounted(values: Tensor, carry: Tensor) -> Tensor:
     """Return x with ``x[t] = values[t] + carry[t] * x[t + 1]``, [M, ...].
 
-    The span of the sums doubles with each pass, so that the number of passes is the number of binary digits of the length
-    of the longest trajectory:
+    The span of the sums doubles with each pass, so that the number of passes is the number of binary digits of the
+    length of the longest trajectory:
 
         span 1    v_0 + c v_1                            v_1 + c v_2     v_2 + c v_3    v_3
         span 2    v_0 + c v_1 + c^2 (v_2 + c v_3)        v_1 + ...

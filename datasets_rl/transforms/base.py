@@ -56,14 +56,14 @@ class Transform(Stateful):
         batch  --- in_keys ------- forward ---> out_keys       sampling: from the buffer to the caller
         data   --- out_keys_inv -- inv -------> in_keys_inv    writing: from the caller to the buffer
 
-    A transform modifies neither its input TensorDict nor the memory of the tensors in it: it returns a new TensorDict that
-    shares all unchanged tensors with the input.
+    A transform modifies neither its input TensorDict nor the memory of the tensors in it: it returns a new TensorDict
+    that shares all unchanged tensors with the input.
 
     A custom transform overrides the hooks that TorchRL documents: `_apply_transform` and `_inv_apply_transform` for one
-    entry, `_call` and `_inv_call` for the TensorDict, or `forward` and `inv`. A hook may modify its TensorDict, but not the
-    memory of the tensors in it. `_inv_call` runs on all data that is written to the buffer, with or without `in_keys_inv`.
-    `_call` runs on every batch, unless the transform has `in_keys` and overrides `_apply_transform`; TorchRL does not call
-    it when sampling.
+    entry, `_call` and `_inv_call` for the TensorDict, or `forward` and `inv`. A hook may modify its TensorDict, but not
+    the memory of the tensors in it. `_inv_call` runs on all data that is written to the buffer, with or without
+    `in_keys_inv`. `_call` runs on every batch, unless the transform has `in_keys` and overrides `_apply_transform`;
+    TorchRL does not call it when sampling.
 
         class Double(Transform):
             def _apply_transform(self, obs):
@@ -247,8 +247,8 @@ class Transform(Stateful):
 class Compose(Transform):
     """Sequence of transforms and plain functions, applied in order.
 
-        >>> rb.append_transform(Compose(ToTensorImage(in_keys=["pixels"]), Resize(64, in_keys=["pixels"]), print_shapes))
-        >>> transform[0], transform[1:], len(transform)
+        >>> rb.append_transform(Compose(ToTensorImage(in_keys=["pixels"]), Resize(64, in_keys=["pixels"]),
+        print_shapes)) >>> transform[0], transform[1:], len(transform)
 
     `inv` applies the inverse transforms from the last to the first, and skips functions without an `inv`.
 

@@ -17,8 +17,8 @@ __all__ = ["DTypeCastTransform", "DeviceCastTransform", "DoubleToFloat", "PinMem
 class DTypeCastTransform(Transform):
     """Cast entries from one dtype to another.
 
-    Without `in_keys`, the transform casts every entry of dtype `dtype_in`. Data that is written to the buffer is cast only
-    if `in_keys_inv` is given.
+    Without `in_keys`, the transform casts every entry of dtype `dtype_in`. Data that is written to the buffer is cast
+    only if `in_keys_inv` is given.
 
     Args:
         dtype_in: Dtype of the entries to cast; not checked for entries that `in_keys` names.

@@ -24,8 +24,9 @@ class ActionChunkTransform(OverTime):
         chunk of a1     a1 a2 a2             padded with the last action of the episode
         action_is_pad   .  .  x              mask of the padding
 
-    In a buffer of single steps, the actions are read from the storage, so that every sampler works, and chunks have shape
-    [B, H, A]. If the elements of a buffer or batch are trajectories [..., T, A], chunks have shape [..., T, H, A].
+    In a buffer of single steps, the actions are read from the storage, so that every sampler works, and chunks have
+    shape [B, H, A]. If the elements of a buffer or batch are trajectories [..., T, A], chunks have shape [..., T, H,
+    A].
 
     Args:
         chunk_size: Number of actions per chunk, H, at least 1.
@@ -65,7 +66,7 @@ class ActionChunkTransform(OverTime):
         return {"chunk": actions.reshape(*window.shape, *actions.shape[1:]), "outside": outside}
 
     def values_from_batch(self, batch: Any) -> dict[str, Any]:
-        """Return the chunks [..., T, H, A] and the padding mask [..., T, H]; the batch size need not include the time axis.
+        """Return the chunks [..., T, H, A] and the padding mask [..., T, H]; T need not be in the batch size.
 
         Raises:
             InvalidArgumentError: If the action has no such time axis.

@@ -96,8 +96,8 @@ class BurnInTransform(Transform):
         burn_in: Number of first steps, C.
         out_keys: Keys of the states: the entry that a module writes under "next" is written to the first step of the
             result. By default all entries that the modules write under "next".
-        context_key: Key of the first steps in the result, as a TensorDict [B, C]; the result then has batch size [B]. By
-            default, the first steps are discarded.
+        context_key: Key of the first steps in the result, as a TensorDict [B, C]; the result then has batch size [B].
+            By default, the first steps are discarded.
 
     Raises:
         InvalidArgumentError: If `burn_in` is negative.

@@ -37,36 +37,37 @@ def _step_bytes(batch: Any, key: NestedKey) -> int:
 class CatFrames(OverTime):
     """Concatenate the last N frames of an entry.
 
-    In a buffer, the frames are read from the storage, so that every sampler works, including those of single steps. An entry
-    under "next" gets the stack of the following step, so that ``next.x`` of a step is ``x`` of the next step, as TED requires:
+    In a buffer, the frames are read from the storage, so that every sampler works, including those of single steps. An
+    entry under "next" gets the stack of the following step, so that ``next.x`` of a step is ``x`` of the next step, as
+    TED requires:
 
         step            0          1          2      | 3  (next episode)
         x, N = 3        0 0 0      0 0 1      0 1 2  | 3 3 3
         next x          0 0 1      0 1 2      1 2 f  |              f: the final observation
 
-    TorchRL stacks the values under "next" among themselves: at step 0 the result is 1 1 1, which no environment returns.
+    TorchRL stacks the values under "next" among themselves: at step 0 the result is 1 1 1, which no environment
+    returns.
 
-    An unknown final observation consists of zeros. It is the last frame of only one stack, that under "next" of the last
-    step, which ``("next", "final_known")`` marks. With `future`, it would also be in earlier stacks; there it counts as
-    padding, and padding "same" replaces it by the last known frame.
+    An unknown final observation consists of zeros. It is the last frame of only one stack, that under "next" of the
+    last step, which ``("next", "final_known")`` marks. With `future`, it would also be in earlier stacks; there it
+    counts as padding, and padding "same" replaces it by the last known frame.
 
     Args:
         N: Number of frames per stack.
-        dim: Axis of a frame along which the frames are concatenated, negative; -(number of axes of a frame + 1) stacks the
-            frames along a new first axis.
+        dim: Axis of a frame along which the frames are concatenated, negative; -(number of axes of a frame + 1) stacks
+            the frames along a new first axis.
         in_keys: Keys of the frames; ``["pixels"]`` by default.
         out_keys: Keys of the stacks; `in_keys` by default.
         padding: Padding before the first frame of an episode: "same" (the first frame), "constant" or "zeros".
         padding_value: Value of the padding "constant".
-        as_inverse: Whether to stack frames when data is written to the buffer, instead of when it is sampled. The data must
-            be in order along the time axis.
+        as_inverse: Whether to stack frames when data is written to the buffer, instead of when it is sampled. The data
+            must be in order along the time axis.
         done_key: Key under "next" of the flag that ends an episode; "done" by default.
         future: Whether to stack the current frame and the next N - 1 frames instead.
         mask_key: Key of the padding mask, bool [*batch, N]; no mask by default.
 
     Raises:
-        InvalidArgumentError: If `N`, `dim` or `padding` is invalid; the message lists all problems. Also if the stacks do not
-            fit in memory.
+        InvalidArgumentError: If `N`, `dim` or `padding` is invalid; the message lists all problems.
     """
 
     def __init__(
@@ -127,7 +128,11 @@ class CatFrames(OverTime):
         return self._frames(frames, axis.back(outside), batch)
 
     def _require_memory(self, steps: int, step_bytes: int) -> None:
-        """Raise an error if the stacks of some steps, and their row numbers (int64), do not fit in memory."""
+        """Check that the stacks of some steps, and their row numbers (int64), fit in memory.
+
+        Raises:
+            NotEnoughMemoryError: If `N` is large, and the stacks need more memory than the machine has.
+        """
         if self.N > _MAX_UNCHECKED_FRAMES:
             needed = self.N * steps * (8 + step_bytes)
             require_memory(needed, f"CatFrames with N = {self.N:,}", hint="use a smaller N, such as 4")
@@ -183,7 +188,8 @@ class CatFrames(OverTime):
         count = frames.ndim - axis - 1
         if -self.dim > count + 1:
             raise InvalidArgumentError(
-                f"dim is {self.dim}; expected at least {-count - 1} for frames of shape {list(frames.shape[axis + 1 :])}"
+                f"dim is {self.dim}; expected at least {-count - 1} for frames of shape"
+                f" {list(frames.shape[axis + 1 :])}"
             )
         if -self.dim == count + 1:
             return frames

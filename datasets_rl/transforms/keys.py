@@ -106,7 +106,7 @@ class ExcludeTransform(Transform):
         return batch if self.inverse else batch.exclude(*self.excluded_keys)
 
     def inv(self, data: Any) -> Any:
-        """Remove the entries from data that is written to the buffer, with `inverse`; else return the data unchanged."""
+        """With `inverse`, remove the entries from data that is written to the buffer; else return it unchanged."""
         if not self.inverse:
             return data
         return [self.inv(item) for item in data] if isinstance(data, list) else data.exclude(*self.excluded_keys)

@@ -39,14 +39,14 @@ class MultiStepTransform(OverTime):
 
     Near the end of an episode, fewer than n steps remain. The target is still correct, because the entry `gamma` is the
     power of the discount factor that applies to the next observation. For a truncated episode, that is its true final
-    observation. A target never includes steps of another episode, nor crosses from the newest to the oldest step of a full
-    ring buffer.
+    observation. A target never includes steps of another episode, nor crosses from the newest to the oldest step of a
+    full ring buffer.
 
-    Batches with ``("next", "final_known")`` come from a dataset that lacks some final observations. A target never uses an
-    unknown observation: if a truncated episode ends with one, the windows that reach it end one step earlier, at the last
-    known observation. Only the last transition of the episode has no earlier state to end at; both `nonterminal` and
-    ``("next", "final_known")`` are False for it, so that the latter is the mask that excludes it. A terminated episode
-    needs no final observation, so its windows are not shortened.
+    Batches with ``("next", "final_known")`` come from a dataset that lacks some final observations. A target never uses
+    an unknown observation: if a truncated episode ends with one, the windows that reach it end one step earlier, at the
+    last known observation. Only the last transition of the episode has no earlier state to end at; both `nonterminal`
+    and ``("next", "final_known")`` are False for it, so that the latter is the mask that excludes it. A terminated
+    episode needs no final observation, so its windows are not shortened.
 
         step               0              1              2          f unknown, truncated, n = 2
         next.reward        r0 + g r1      r1             r2
@@ -55,13 +55,14 @@ class MultiStepTransform(OverTime):
         next.final_known   True           True           False
 
     All entries under "next" are those of the last step of the window, including the flags that end an episode. TorchRL
-    keeps the flags of the first step, and thus bootstraps from a terminal state within the window; it also transforms data
-    when it is written, and thus loses the last steps of every `extend`. This class stores single steps and transforms them
-    when they are sampled.
+    keeps the flags of the first step, and thus bootstraps from a terminal state within the window; it also transforms
+    data when it is written, and thus loses the last steps of every `extend`. This class stores single steps and
+    transforms them when they are sampled.
 
     The transform also writes ``("next", "original_reward")``; and at the root, in the shape of the batch as in TorchRL,
-    ``"steps_to_next_obs"``, int64 [...]; ``"gamma"``, float [...]; and ``"nonterminal"``, bool [...]: whether the value of
-    the next observation counts, that is, whether the last step is not terminated and the observation after it is known.
+    ``"steps_to_next_obs"``, int64 [...]; ``"gamma"``, float [...]; and ``"nonterminal"``, bool [...]: whether the value
+    of the next observation counts, that is, whether the last step is not terminated and the observation after it is
+    known.
 
         target = next.reward + (gamma * nonterminal).unsqueeze(-1) * V(next.observation)
 
@@ -231,11 +232,12 @@ def _shortened(window: Tensor, outside: Tensor, usable: Tensor | None) -> tuple[
     Args:
         window: Steps of each window, int64 [M, n]; after the end of the trajectory, the last step is repeated.
         outside: Which of the steps are such repetitions, bool [M, n].
-        usable: Whether a target may use the state after the last step of each window, bool [M]; `None` if it may use all.
+        usable: Whether a target may use the state after the last step of each window, bool [M]; `None` if it may use
+            all.
 
     Returns:
-        The last step of each window, int64 [M]; which steps are outside of the shortened window, bool [M, n]; and whether
-        a target may use the state after its last step, bool [M, 1], or `None` if it may use all.
+        The last step of each window, int64 [M]; which steps are outside of the shortened window, bool [M, n]; and
+        whether a target may use the state after its last step, bool [M, 1], or `None` if it may use all.
     """
     if usable is None:
         return window[:, -1].contiguous(), outside, None

@@ -24,7 +24,7 @@ Number = float | Tensor | None
 
 
 class _Affine(Transform):
-    """Base class of ``value * scale + loc``, or with `standard_normal` of ``(value - loc) / scale``, and its inverse."""
+    """Base class: ``value * scale + loc``, or with `standard_normal` ``(value - loc) / scale``, and the inverse."""
 
     def __init__(self, loc: Number, scale: Number, *keys: Keys | None, standard_normal: bool = False) -> None:
         super().__init__(*keys)
@@ -84,8 +84,8 @@ class ObservationNorm(_Affine):
     Args:
         loc: Location: a number, or a tensor that broadcasts with the entry of one step.
         scale: Scale: a number, or a tensor that broadcasts with the entry of one step.
-        in_keys: Keys of the entries to normalize; ``"observation"`` and ``("next", "observation")`` by default. TorchRL has
-            no default, although its documentation assumes one.
+        in_keys: Keys of the entries to normalize; ``"observation"`` and ``("next", "observation")`` by default. TorchRL
+            has no default, although its documentation assumes one.
         out_keys: Keys of the results; `in_keys` by default.
         in_keys_inv: Keys of the entries that `inv` writes, denormalized.
         out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
@@ -117,10 +117,10 @@ class ObservationNorm(_Affine):
         TorchRL's method of the same name steps an environment to collect data.
 
         Args:
-            source: A dataset or its manifest, whose stored statistics are used without reading data; or a TensorDict or a
-                tensor, whose statistics are computed.
-            reduce_dim: Axes of a tensor to average over; by default the batch axes of a TensorDict, or the first axis of a
-                tensor.
+            source: A dataset or its manifest, whose stored statistics are used without reading data; or a TensorDict or
+                a tensor, whose statistics are computed.
+            reduce_dim: Axes of a tensor to average over; by default the batch axes of a TensorDict, or the first axis
+                of a tensor.
             key: Key of the entry; the first of `in_keys` by default.
 
         Returns:

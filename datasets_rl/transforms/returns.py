@@ -27,8 +27,8 @@ _REWARD: NestedKey = (NEXT, "reward")
 class _Sums(OverTime):
     """Base class of transforms that compute entries from the rewards of whole trajectories.
 
-    In a buffer, the sums of all steps of the storage are computed at once and cached until the storage changes: the first
-    batch after a write takes longer.
+    In a buffer, the sums of all steps of the storage are computed at once and cached until the storage changes: the
+    first batch after a write takes longer.
     """
 
     def __init__(self, in_keys: Keys | None, out_keys: Keys, done_key: NestedKey | None = None) -> None:
@@ -97,8 +97,8 @@ class Reward2GoTransform(_Sums):
         next.reward      1      2      4  | 8        gamma = 0.5
         reward to go     3      4      4  | 8
 
-    As in TorchRL, the sums are computed when data is written to the buffer, which must be whole episodes, in order, along
-    the time axis. For a stored dataset, which is read-only, they are computed when steps are sampled.
+    As in TorchRL, the sums are computed when data is written to the buffer, which must be whole episodes, in order,
+    along the time axis. For a stored dataset, which is read-only, they are computed when steps are sampled.
 
     Args:
         gamma: Discount factor.

@@ -18,7 +18,7 @@ from datasets_rl.transforms.base import Keys, Transform
 __all__ = ["BinarizeReward", "RewardClipping", "SignTransform"]
 
 _REWARD = (NEXT, "reward")
-"""Key of the reward in TED. The default of TorchRL's transforms is "reward", which an environment moves under "next"."""
+"""Key of the reward in TED. TorchRL's default is "reward", which its environments move under "next"."""
 
 
 class RewardClipping(Transform):

@@ -21,7 +21,7 @@ class _Axes(Transform):
     """Base class of transforms that change the shape of entries, but not their elements."""
 
     def spec_of(self, spec: TensorSpec) -> TensorSpec:
-        """Apply the shape operation to the spec; return an unbounded spec if its class does not support the operation."""
+        """Apply the shape operation to the spec; return an unbounded spec if its class does not support it."""
         try:
             moved: TensorSpec = spec.moved(self.each)
         except InvalidArgumentError:

@@ -35,24 +35,25 @@ def split_trajectories(
                        c_0 c_1  0               1 1 0
 
     A trajectory ends where the trajectory number changes; without numbers, at a flag. Padding of a slice sampler, which
-    repeats the last step where ``("collector", "mask")`` is False, stays in its slice and becomes zeros: n padded slices of
-    T steps result in [n, T]. `("next", "done")` of padding is False.
+    repeats the last step where ``("collector", "mask")`` is False, stays in its slice and becomes zeros: n padded
+    slices of T steps result in [n, T]. `("next", "done")` of padding is False.
 
     Args:
         rollout_tensordict: Steps in chronological order, [..., T], such as the slices that a sampler returns.
-        prefix: Prefix of the key of the numbers, ``(prefix, "traj_ids")``, and of the mask; by default ``"collector"`` if the
-            steps have that entry, and otherwise no prefix.
-        trajectory_key: Key of the trajectory number; the mask is written to the same group. By default the first existing
-            key of ``"slice_id"``, ``("collector", "traj_ids")``, ``"traj_ids"`` and ``"episode"``, or with a prefix only
-            ``(prefix, "traj_ids")``; if none exists, the numbers are written to ``"traj_ids"`` under the prefix.
-        done_key: Key under "next" of the flag that ends a trajectory, in addition to the numbers; without numbers, "done" by
-            default.
-        as_nested: Whether to return nested tensors, without padding and mask, if the lengths differ: True for the strided
-            layout, or a layout.
+        prefix: Prefix of the key of the numbers, ``(prefix, "traj_ids")``, and of the mask; by default ``"collector"``
+            if the steps have that entry, and otherwise no prefix.
+        trajectory_key: Key of the trajectory number; the mask is written to the same group. By default the first
+            existing key of ``"slice_id"``, ``("collector", "traj_ids")``, ``"traj_ids"`` and ``"episode"``, or with a
+            prefix only ``(prefix, "traj_ids")``; if none exists, the numbers are written to ``"traj_ids"`` under the
+            prefix.
+        done_key: Key under "next" of the flag that ends a trajectory, in addition to the numbers; without numbers,
+            "done" by default.
+        as_nested: Whether to return nested tensors, without padding and mask, if the lengths differ: True for the
+            strided layout, or a layout.
 
     Returns:
-        A TensorDict [E, T] with the mask, bool [E, T], which is True for steps and False for padding. Nested tensors have
-        batch size [E, -1], or [E] with the jagged layout.
+        A TensorDict [E, T] with the mask, bool [E, T], which is True for steps and False for padding. Nested tensors
+        have batch size [E, -1], or [E] with the jagged layout.
 
     Raises:
         InvalidArgumentError: If the steps have neither a trajectory number nor a flag.

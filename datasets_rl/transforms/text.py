@@ -26,9 +26,11 @@ class Hash(UnaryTransform):
         out_keys: Keys of the hashes.
         in_keys_inv: Keys of the texts that `inv` writes, one for each hash.
         out_keys_inv: Keys of the hashes that `inv` reads.
-        hash_fn: Function from an object to a tensor; by default SHA-256 of the text, uint8 [32], the same in every process.
+        hash_fn: Function from an object to a tensor; by default SHA-256 of the text, uint8 [32], the same in every
+            process.
         seed: Seed that the default function hashes together with the text.
-        repertoire: Texts by the elements of their hash, for the lookup by `inv`; the transform adds all texts that it hashes.
+        repertoire: Texts by the elements of their hash, for the lookup by `inv`. If this argument or `in_keys_inv` is
+            given, the transform adds every text that it hashes.
     """
 
     def __init__(
@@ -82,11 +84,12 @@ class Tokenizer(Transform):
 
     Args:
         in_keys: Keys of the texts.
-        out_keys: Keys of the token ids; ``"attention_mask"`` in the same group is True for tokens and False for padding.
+        out_keys: Keys of the token ids; ``"attention_mask"`` in the same group is True for tokens and False for
+            padding.
         in_keys_inv: Keys of the texts that `inv` writes.
         out_keys_inv: Keys of the token ids that `inv` reads.
-        tokenizer: Tokenizer of `transformers` or `tokenizers`, or any function from a text to token ids. This class neither
-            imports nor downloads anything.
+        tokenizer: Tokenizer of `transformers` or `tokenizers`, or any function from a text to token ids. This class
+            neither imports nor downloads anything.
         skip_special_tokens: Whether `inv` leaves out special tokens.
         add_special_tokens: Whether the tokenizer adds special tokens; ignored for a function.
         max_length: L for every batch: longer texts are truncated. By default L is the length of the longest text of the

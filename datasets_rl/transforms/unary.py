@@ -23,8 +23,8 @@ class UnaryTransform(Transform):
         >>> UnaryTransform(["pixels"], fn=torchvision.transforms.v2.RandomCrop(64))
         >>> UnaryTransform(["instruction"], ["length"], fn=lambda text: torch.tensor(len(text)))
 
-    The function receives a tensor with all its batch axes. It receives the items of a non-tensor entry one by one, and the
-    results are stacked.
+    The function receives a tensor with all its batch axes. It receives the items of a non-tensor entry one by one, and
+    the results are stacked.
 
     Args:
         in_keys: Keys of the entries to read.
@@ -77,7 +77,7 @@ class UnaryTransform(Transform):
         return each_item(self.inv_fn or super().each_inv, value)
 
     def respec(self, spec: CompositeSpec) -> None:
-        """Set the specs of the results: unbounded specs of the shapes and dtypes that the function returns for zeros."""
+        """Set unbounded specs of the results, of the shapes and dtypes that the function returns for zeros."""
         batch = self.apply(spec.zero())
         for key in self.out_keys:
             spec.set(key, any_like(batch.get(key)))

@@ -1,4 +1,4 @@
-"""A composite is a nested dict of specs that have leading axes in common."""
+"""Composite specs: nested mappings of specs that share leading axes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEYS = st.lists(NAMES, min_size=1, max_size=3).map(tuple)
 
 
 def flat(tree, before=()):
-    """Every path of a nested dict, inner ones too."""
+    """Return every path of a nested dict, including inner ones."""
     found = {}
     for name, inner in tree.items():
         found[(*before, name)] = inner

@@ -120,7 +120,9 @@ class TestCompositesAsContainers:
         one, other = lib.Composite(a=lib.Unbounded((3,))), lib.Composite(a=lib.Unbounded((4,)))
 
         assert len(torch.stack([one, other], 0)) == 2
-        assert len(torch.stack([one, one.clone()], 0)) == 1  # a plain composite: the number of its keys
+        assert (
+            len(torch.stack([one, one.clone()], 0)) == 1
+        )  # a composite that is not a stack: the length is its number of keys
 
     def test_a_tuple_of_one_name_is_that_name(self, lib):
         keys = lib.Composite(a=lib.Unbounded((3,)), n=lib.Composite(b=lib.Unbounded(()))).keys

@@ -1,4 +1,4 @@
-"""Stacks of unlike specs, and the keys that only some composites have."""
+"""Lazy stacks of different specs, and keys that only some composites have."""
 
 from __future__ import annotations
 

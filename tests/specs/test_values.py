@@ -1,4 +1,4 @@
-"""What single kinds do with values, worked out by hand."""
+"""Membership, projection and encoding of values in each spec class, with hand-computed results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries one by one: keys, axes, dtypes, numbers and text."""
+"""Transforms of single entries: keys, axes, dtypes, numbers and text."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ class TestNorms:
         norm(TensorDict({"a": torch.zeros(2)}, [2]))
         norm(TensorDict({"a": torch.ones(1)}, [1]))
 
-        # One step and one step: the mean is a half.
+        # The first batch, 2 steps, has decayed to the weight of 1 step: the mean is 0.5.
         assert norm.to_observation_norm().loc == 0.5
 
     def test_a_frozen_norm_learns_nothing(self):
@@ -292,7 +292,7 @@ class TestNorms:
 
 
 class TestSpecs:
-    """Where bounds say something, and where they do not."""
+    """Bounds of the specs of transformed entries."""
 
     @staticmethod
     def of(transform, **specs):
@@ -321,7 +321,7 @@ class TestSpecs:
 
 
 class TestOwn:
-    """Transforms of users."""
+    """Custom transforms."""
 
     def test_one_method_is_enough(self):
         class Negative(Transform):

@@ -1,4 +1,4 @@
-"""Numbers worked out by hand: stacks, targets, returns and counts at the starts and ends of episodes."""
+"""Stacks, targets, returns and counts at the starts and ends of episodes, with hand-computed results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STACKED = ["observation", ("next", "observation")]
 
 
 def steps(rewards, ends, *, terminated=True):
-    """Steps in a row with observations 0, 1, ...; the final observation of an episode is 100 more."""
+    """Consecutive steps with observations 0, 1, ...; the final observation of an episode is 100 larger."""
     count = len(rewards)
     done = torch.tensor(ends, dtype=torch.bool).unsqueeze(1)
     observation = torch.arange(count, dtype=torch.float32).unsqueeze(1)
@@ -256,7 +256,7 @@ class TestAround:
 
 
 class TestIndices:
-    """What stands at an index comes as a batch of the same rows does."""
+    """Indexing returns the same as a batch of the same rows."""
 
     @pytest.mark.parametrize(
         "index", [2, -1, slice(1, 4), slice(None, None, 2), [0, 3], torch.tensor([[1, 2], [4, 0]]), torch.arange(5) > 2]
@@ -394,7 +394,7 @@ class TestChunks:
 
 
 class TestDatasets:
-    """Stored datasets, which are never written to."""
+    """Stored datasets, which are read-only."""
 
     @pytest.fixture
     def stored(self, tmp_path):
