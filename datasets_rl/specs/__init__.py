@@ -1,4 +1,4 @@
-"""What a tensor may hold: shape, dtype and domain, a kind a file."""
+"""Specs: the shape, dtype and domain of the values that a key of a dataset holds. Each module defines one class."""
 
 from datasets_rl.specs.base import TensorSpec
 from datasets_rl.specs.binary import BinaryDiscreteTensorSpec
@@ -16,7 +16,7 @@ from datasets_rl.specs.one_hot import OneHotDiscreteTensorSpec
 from datasets_rl.specs.spaces import from_gymnasium, from_minari, to_gymnasium
 from datasets_rl.specs.unbounded import Unbounded, UnboundedContinuousTensorSpec, UnboundedDiscreteTensorSpec
 
-# The names that the reference has given them since.
+# Names of the same classes in newer versions of TorchRL.
 Binary = BinaryDiscreteTensorSpec
 Bounded = BoundedTensorSpec
 Categorical = DiscreteTensorSpec

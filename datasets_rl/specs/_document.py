@@ -1,4 +1,4 @@
-"""Specs as documents: reads JSON that is not trusted, and collects every fault with its place."""
+"""JSON documents of specs: reading of untrusted JSON that collects every problem with its location."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.specs._numbers import once
+from datasets_rl.specs._numbers import without_repeats
 
 if TYPE_CHECKING:
     from datasets_rl.specs.base import TensorSpec
 
-__all__ = ["KINDS", "Entry", "compact", "dtype_name", "is_whole"]
+__all__ = ["KINDS", "Entry", "compact", "dtype_name", "is_int64"]
 
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -33,12 +33,12 @@ _DTYPES = {
         torch.float64,
     )
 }
-"""Torch cannot compare wider unsigned integers."""
+"""Dtypes by name, without uint16 to uint64, for which torch does not implement comparisons."""
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _DEPTH = 64
-"""Composites in composites; a document can nest deeper than Python can follow."""
+"""Maximum nesting depth of composites: a document may be nested deeper than Python's recursion limit."""
 KINDS: dict[str, type[TensorSpec]] = {}
-"""Every kind of spec by its name in a document; a kind adds itself."""
+"""Spec classes by `kind`, their identifier in a document; each class registers itself."""
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
 
@@ -46,7 +46,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     """Return the name of a dtype in documents.
 
     Raises:
-        InvalidArgumentError: If specs cannot have it.
+        InvalidArgumentError: If specs do not support the dtype.
     """
     if dtype not in _NAMES:
         raise InvalidArgumentError(f"dtype is {dtype}; expected one of {', '.join(_DTYPES)}")
@@ -54,97 +54,98 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def compact(tensor: Tensor) -> Any:
-    """Write a tensor as nested lists, or as one number if all are the same.
+    """Convert a tensor to nested lists for JSON, or to one number if all elements are equal.
 
-    An axis along which nothing changes has one entry, so that a bound for each channel of an image is a few numbers.
+    An axis along which the elements are constant is reduced to size 1: a bound for each channel of an image takes as
+    many numbers as the image has channels.
     """
-    tensor = once(tensor)
+    tensor = without_repeats(tensor)
     for axis, size in enumerate(tensor.shape):
         first = tensor.narrow(axis, 0, 1) if size else tensor
         if size > 1 and bool((tensor == first).all()):
             tensor = first
-    return _named(tensor.item() if tensor.numel() == 1 else tensor.tolist())
+    return _infinities_as_text(tensor.item() if tensor.numel() == 1 else tensor.tolist())
 
 
-def _named(value: Any) -> Any:
-    # JSON has no infinities.
+def _infinities_as_text(value: Any) -> Any:
+    # JSON has no infinity: write the string "inf" or "-inf" instead.
     if isinstance(value, list):
-        return [_named(item) for item in value]
+        return [_infinities_as_text(item) for item in value]
     return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
-def is_whole(value: Any) -> bool:
-    """Return whether a JSON value is a whole number that fits an int64."""
+def is_int64(value: Any) -> bool:
+    """Return whether a JSON value is an integer that fits in an int64."""
     return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
 
 
 class Entry:
-    """An object of a document: gives its fields, and notes what is wrong with them.
+    """JSON object of a document: validates its fields as they are read, and collects the problems.
 
     Args:
-        document: Whatever stands there.
-        place: Where, for the faults.
-        faults: Where they are noted.
-        depth: Of how many objects it is inside.
+        document: Parsed JSON of any type; anything but an object is a problem.
+        place: Path of the object in the document, for messages.
+        problems: List to which problems are appended.
+        depth: Number of enclosing objects.
     """
 
-    def __init__(self, document: Any, place: str, faults: list[str], depth: int = 0) -> None:
+    def __init__(self, document: Any, place: str, problems: list[str], depth: int = 0) -> None:
         self.place = place
-        self.faults = faults
+        self.problems = problems
         self._depth = depth
         self._fields: Mapping[str, Any] = document if isinstance(document, dict) else {}
         self._read: set[str] = set()
-        self._count = len(faults)
+        self._count = len(problems)
         if not isinstance(document, dict):
-            self.fault("", document, "an object")
+            self.report("", document, "an object")
 
     @property
-    def sound(self) -> bool:
-        """Whether no fault was found here so far."""
-        return len(self.faults) == self._count
+    def valid(self) -> bool:
+        """Whether no problem has been reported since the object was created."""
+        return len(self.problems) == self._count
 
-    def fault(self, name: str, value: Any, wanted: str) -> None:
-        """Note what stands where something else was wanted."""
+    def report(self, name: str, value: Any, expected: str) -> None:
+        """Append a problem: the invalid value of a field and what was expected."""
         at = f"{self.place}.{name}" if name else self.place
-        self.faults.append(f"{at} is {reprlib.repr(value)}; expected {wanted}")
+        self.problems.append(f"{at} is {reprlib.repr(value)}; expected {expected}")
 
     def has(self, name: str) -> bool:
-        """Return whether a field is there."""
+        """Return whether the object has a field."""
         return name in self._fields
 
-    def field(self, name: str, right: Callable[[Any], bool], wanted: str, default: Any = None) -> Any:
-        """Return a field, or the default where it is missing and there is a default."""
+    def field(self, name: str, valid: Callable[[Any], bool], expected: str, default: Any = None) -> Any:
+        """Return the value of a field; the default if the field is missing, or if the value is invalid and reported."""
         self._read.add(name)
         value = self._fields.get(name, default)
-        if not right(value):
-            self.fault(name, value, wanted)
+        if not valid(value):
+            self.report(name, value, expected)
             return default
         return value
 
-    def whole(self, name: str, least: int, default: Any = None) -> int:
-        """Return a whole number."""
-        wanted = f"a whole number from {least}"
-        value: int | None = self.field(name, lambda value: is_whole(value) and value >= least, wanted, default)
-        return least if value is None else value
+    def integer(self, name: str, minimum: int, default: Any = None) -> int:
+        """Return an integer field that is at minimum `minimum`."""
+        expected = f"an integer >= {minimum}"
+        value: int | None = self.field(name, lambda value: is_int64(value) and value >= minimum, expected, default)
+        return minimum if value is None else value
 
-    def wholes(self, name: str, least: int) -> list[int]:
-        """Return a list of whole numbers."""
+    def integers(self, name: str, minimum: int) -> list[int]:
+        """Return a field that is a list of integers, each at least `minimum`."""
 
-        def right(value: Any) -> bool:
-            return isinstance(value, list) and all(is_whole(item) and item >= least for item in value)
+        def valid(value: Any) -> bool:
+            return isinstance(value, list) and all(is_int64(item) and item >= minimum for item in value)
 
-        return self.field(name, right, f"a list of whole numbers from {least}") or []
+        return self.field(name, valid, f"a list of integers >= {minimum}") or []
 
     def shape(self) -> list[int]:
-        """Return the shape."""
-        shape = self.wholes("shape", 0)
+        """Return the field `shape`."""
+        shape = self.integers("shape", 0)
         if math.prod(size or 1 for size in shape) >= 1 << 62:
-            self.fault("shape", shape, "a shape that a tensor can have")
+            self.report("shape", shape, "a shape of fewer than 2**62 elements")
             return []
         return shape
 
     def dtype(self) -> torch.dtype:
-        """Return the dtype."""
+        """Return the field `dtype`."""
         return _DTYPES[
             self.field(
                 "dtype", lambda value: isinstance(value, str) and value in _DTYPES, f"one of {', '.join(_DTYPES)}"
@@ -153,27 +154,27 @@ class Entry:
         ]
 
     def domain(self) -> str | None:
-        """Return the domain; None where it is that of the dtype."""
+        """Return the field `domain`; `None` for the default domain of the dtype."""
 
-        def right(value: Any) -> bool:
+        def valid(value: Any) -> bool:
             return value is None or (isinstance(value, str) and value in {"continuous", "discrete"})
 
-        found: str | None = self.field("domain", right, "continuous or discrete")
-        return found
+        domain: str | None = self.field("domain", valid, "continuous or discrete")
+        return domain
 
     def tensor(self, name: str, dtype: torch.dtype, default: Any = None) -> Tensor | None:
-        """Return what `compact` wrote; None if it is no tensor."""
+        """Return a tensor field, the inverse of `compact`; `None` if the field is not a tensor of the dtype."""
         value = self.field(name, lambda value: value is not None, "numbers", default)
         try:
-            return None if value is None else torch.tensor(_numbers(value, dtype), dtype=dtype)
+            return None if value is None else torch.tensor(_text_as_infinities(value, dtype), dtype=dtype)
         except (TypeError, ValueError, RuntimeError, RecursionError, OverflowError):
-            self.fault(name, value, f"numbers of {dtype}, in lists of the same length")
+            self.report(name, value, f"numbers of {dtype}, in lists of the same length")
             return None
 
     def spec(self) -> TensorSpec | None:
-        """Read the object as a spec; None if it is none."""
+        """Read the object as a spec; return `None` if it does not describe one."""
         if self._depth > _DEPTH:
-            self.fault("", "deeper", f"at most {_DEPTH} objects inside each other")
+            self.report("", "nested too deeply", f"at most {_DEPTH} nested objects")
             return None
         kind = self.field("kind", lambda value: isinstance(value, str) and value in KINDS, f"one of {', '.join(KINDS)}")
         if kind is None:
@@ -181,20 +182,20 @@ class Entry:
         try:
             spec = KINDS[kind].read(self)
         except InvalidArgumentError as error:
-            self.faults.append(f"{self.place}: {error.message}")
+            self.problems.append(f"{self.place}: {error.message}")
             return None
-        self.faults += [
-            f"{self.place} has {name!r}, which means nothing" for name in sorted(set(self._fields) - self._read)
+        self.problems += [
+            f"{self.place} has an unknown field {name!r}" for name in sorted(set(self._fields) - self._read)
         ]
         return spec
 
     def specs(self, name: str) -> list[TensorSpec | None]:
-        """Read a list of objects as specs."""
+        """Return a field that is a list of specs."""
         items = self.field(name, lambda value: isinstance(value, list) and bool(value), "a list of specs") or []
         return [self._inner(item, f"{name}[{number}]").spec() for number, item in enumerate(items)]
 
     def spec_map(self, name: str) -> dict[str, TensorSpec | None]:
-        """Read an object of specs; null stays None."""
+        """Return a field that is an object of specs by key; null becomes `None`."""
         items = self.field(name, lambda value: isinstance(value, dict), "an object of specs") or {}
         return {
             key: None if item is None else self._inner(item, f"{name}[{reprlib.repr(key)}]").spec()
@@ -202,17 +203,18 @@ class Entry:
         }
 
     def _inner(self, document: Any, name: str) -> Entry:
-        return Entry(document, f"{self.place}.{name}", self.faults, self._depth + 1)
+        return Entry(document, f"{self.place}.{name}", self.problems, self._depth + 1)
 
 
-def _numbers(value: Any, dtype: torch.dtype) -> Any:
-    """Undo `_named`.
+def _text_as_infinities(value: Any, dtype: torch.dtype) -> Any:
+    """Convert "inf" and "-inf" to floats: the inverse of `_infinities_as_text`.
 
     Raises:
-        TypeError, ValueError: If it is no number of the dtype.
+        TypeError: If a value has another type than the dtype.
+        ValueError: If a string does not name an infinity.
     """
     if isinstance(value, list):
-        return [_numbers(item, dtype) for item in value]
+        return [_text_as_infinities(item, dtype) for item in value]
     if isinstance(value, str) and dtype.is_floating_point:
         if value not in _INFINITE:
             raise ValueError(value)

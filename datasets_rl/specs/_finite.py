@@ -1,85 +1,84 @@
-"""What the specs of categories have in common, whether a category is a number or a one among zeros."""
+"""Base class of the categorical specs, whether a category is encoded as an integer or as a one-hot vector."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
+from typing_extensions import Self, override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import _categories
 from datasets_rl.specs._document import Entry, compact
 from datasets_rl.specs.base import Lead, LeafSpec, Move, sizes
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 __all__ = ["FiniteSpec"]
 
 
 class FiniteSpec(LeafSpec):
-    """Places that each hold one of n categories, some of which may be masked.
+    """Base class of specs in which each element is one of n categories; a mask may exclude categories.
 
-    A kind says how the index of a category is written as a value, and how its mask is laid out.
+    A subclass defines the encoding of a category index as a value, and the layout of the mask.
     """
 
     domain = "discrete"
     _mask: Tensor | None = None
-    """In a layout whose leading axes are those of the shape, so that it moves as they do."""
+    """Mask whose leading axes are the axes of the spec, so that shape operations of the spec apply to it."""
     _grouped: bool = False
-    """Whether the last axis of the places is one outcome, so that each combination is another."""
+    """Whether the last axis of the indices forms one outcome, so that the outcomes are all combinations along it."""
 
-    # --- what a kind says
+    # --- defined by subclasses
 
     @property
     @abstractmethod
     def _sizes(self) -> int | Tensor:
-        """How many categories each place has."""
+        """Number of categories of each element."""
 
     @property
-    def _places(self) -> torch.Size:
-        """The shape of the indices of the categories."""
+    def _index_shape(self) -> torch.Size:
+        """Shape of the tensor of category indices."""
         return self.shape
 
     @property
     def _allowed(self) -> Tensor | None:
-        """Which categories each place allows, [*places, N]."""
+        """Which categories each element may have, bool [*_index_shape, N]; `None` for all."""
         return self._mask
 
     @abstractmethod
     def _groups(self) -> list[int]:
-        """Return how many categories each entry of an outcome has.
+        """Return the number of categories of each entry of an outcome.
 
         Raises:
-            InvalidArgumentError: If that differs from place to place.
+            InvalidArgumentError: If the numbers differ between elements.
         """
 
     @abstractmethod
     def _mask_from(self, mask: Tensor) -> Tensor:
-        """Bring a mask into the layout in which it moves.
+        """Convert a mask to the layout of `_mask`.
 
         Raises:
-            RuntimeError: If it has another shape.
+            RuntimeError: If the shape of the mask does not fit.
         """
 
     # --- the mask
 
     @property
     def mask(self) -> Tensor | None:
-        """Which categories may be taken; None allows all. Set it with `update_mask`."""
+        """Which categories are allowed, bool; `None` allows all. Set it with `update_mask`."""
         return self._mask
 
     def update_mask(self, mask: Any) -> None:
-        """Say which categories may be taken.
+        """Set which categories are allowed.
 
         Args:
-            mask: True for each that may, of a shape that can be expanded to that of the one-hot tensors; None allows
+            mask: Bool, True for each allowed category, expandable to the shape of the one-hot encoding; `None` allows
                 all.
 
         Raises:
-            InvalidArgumentError: If it is no mask, or of another shape; nothing has changed then.
+            InvalidArgumentError: If the dtype of the mask is not bool, or its shape does not fit. The spec is unchanged
+                then.
         """
         if mask is None:
             self._mask = None
@@ -98,45 +97,49 @@ class FiniteSpec(LeafSpec):
 
     @abstractmethod
     def _from_index(self, index: Tensor) -> Tensor:
-        """Write categories as a value."""
+        """Encode category indices [..., *_index_shape] as a value of the spec."""
 
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Tensor:
-        """Draw each category that is allowed with the same chance.
+        """Draw uniformly from the allowed categories.
+
+        Args:
+            shape: Extra leading axes; every element along them is drawn independently.
+            generator: Source of randomness; torch's global generator by default.
 
         Raises:
-            InvalidArgumentError: If the mask allows none.
+            InvalidArgumentError: If the mask allows no category for an element.
         """
-        shape = (*sizes(shape), *self._places)
+        shape = (*sizes(shape), *self._index_shape)
         return self._from_index(_categories.draw(self._sizes, self._allowed, shape, self.device, generator))
 
     def cardinality(self) -> int:
-        """Return how many outcomes there are at a place, masked ones too; leading axes repeat them."""
+        """Return the number of outcomes of one element, including masked ones; leading axes do not multiply it."""
         count = 1
         for size in self._groups():
             count *= size
         return count
 
     def enumerate(self, use_mask: bool = False) -> Tensor:
-        """Return all outcomes, along a new first axis; each is repeated along the leading axes.
+        """Return all outcomes, stacked along a new first axis; each is repeated along the leading axes.
 
         Args:
-            use_mask: Whether to leave out those that are masked.
+            use_mask: Whether to leave out the masked outcomes.
 
         Raises:
-            InvalidArgumentError: If they differ along the leading axes.
+            InvalidArgumentError: If the outcomes differ along the leading axes.
         """
         choices = [torch.arange(size, device=self.device) for size in self._groups()]
         if use_mask and self._allowed is not None:
             allowed = self._allowed.reshape(-1, len(choices), self._allowed.shape[-1])
             if bool((allowed != allowed[:1]).any()):
                 raise InvalidArgumentError(
-                    f"the mask of {self._named()} differs from place to place: no outcome is for all"
+                    f"the outcomes of {self._named()} cannot be enumerated: its mask differs along the leading axes"
                 )
-            choices = [choice[kept[: len(choice)]] for choice, kept in zip(choices, allowed[0], strict=True)]
+            choices = [choice[mask[: len(choice)]] for choice, mask in zip(choices, allowed[0], strict=True)]
         outcomes = torch.cartesian_prod(*choices).reshape(-1, len(choices))
-        last = outcomes.shape[1:] if self._grouped and self._places else ()
-        ones = (1,) * (len(self._places) - len(last))
-        return self._from_index(outcomes.reshape(-1, *ones, *last).expand(-1, *self._places))
+        last = outcomes.shape[1:] if self._grouped and self._index_shape else ()
+        ones = (1,) * (len(self._index_shape) - len(last))
+        return self._from_index(outcomes.reshape(-1, *ones, *last).expand(-1, *self._index_shape))
 
     def _nearest(self, value: Tensor) -> Tensor:
         index = _categories.nearest(self._index_near(value), self._sizes, self._allowed)
@@ -144,17 +147,17 @@ class FiniteSpec(LeafSpec):
 
     @abstractmethod
     def _index_near(self, value: Tensor) -> Tensor:
-        """Return whole numbers near the categories that a value stands for."""
+        """Return the category indices nearest to a value, int64; they may be out of range."""
 
-    # --- shapes and documents
+    # --- shapes and JSON
 
+    @override
     def moved(self, move: Move) -> Self:
-        """Do to the spec what `move` does to tensors of its shape; the mask moves along."""
         mask = self._mask
         return self._changed(_shape=self._moved_shape(move), _mask=None if mask is None else move(mask))
 
+    @override
     def to_json(self) -> dict[str, Any]:
-        """Describe the spec as JSON that `from_json` reads; everything but the device is in it."""
         masked = {} if self.mask is None else {"mask": compact(self.mask)}
         return {**self._frame(), **masked}
 

@@ -1,6 +1,6 @@
-"""Groups of columns that stand side by side, as in one-hot tensors of several variables.
+"""Concatenated groups of columns, as in the one-hot encoding of several variables.
 
-widths 2, 3     side by side  a b | c d e      spread  a b .
+widths 2, 3     concatenated  a b | c d e      spread  a b .
                                                        c d e
 """
 
@@ -13,17 +13,18 @@ __all__ = ["gathered", "spread"]
 
 
 def spread(columns: Tensor, widths: Tensor) -> Tensor:
-    """Give each group a row of its own, with zeros behind the shorter ones: [..., sum] -> [..., k, max]."""
-    kept = _kept(widths)
-    rows = columns.new_zeros(*columns.shape[:-1], kept.numel())
-    rows[..., kept.flatten()] = columns
-    return rows.reshape(*rows.shape[:-1], *kept.shape)
+    """Move each group to a separate row, padded with zeros: `[..., sum(widths)]` -> `[..., k, max(widths)]`."""
+    used = _used_columns(widths)
+    rows = columns.new_zeros(*columns.shape[:-1], used.numel())
+    rows[..., used.flatten()] = columns
+    return rows.reshape(*rows.shape[:-1], *used.shape)
 
 
 def gathered(rows: Tensor, widths: Tensor) -> Tensor:
-    """Undo `spread`: [..., k, max] -> [..., sum]."""
-    return rows.flatten(-2)[..., _kept(widths).flatten()]
+    """Concatenate the groups, the inverse of `spread`: `[..., k, max(widths)]` -> `[..., sum(widths)]`."""
+    return rows.flatten(-2)[..., _used_columns(widths).flatten()]
 
 
-def _kept(widths: Tensor) -> Tensor:
+def _used_columns(widths: Tensor) -> Tensor:
+    """Return which columns of each row are not padding, bool [k, max(widths)]."""
     return torch.arange(int(widths.max()), device=widths.device) < widths.unsqueeze(-1)

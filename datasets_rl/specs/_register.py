@@ -1,4 +1,4 @@
-"""Which category a number has that is none: the order in which numbers were met."""
+"""Mapping of arbitrary integers to categories, numbered in the order of their first appearance."""
 
 from __future__ import annotations
 
@@ -16,60 +16,64 @@ __all__ = ["Register", "read_register"]
 
 @dataclass
 class Register:
-    """The numbers that were met, by groups; those of a group are counted from 0, the first one first.
+    """Category of every registered value, by group: the first value of a group gets category 0, the next one 1.
 
-    Specs are the same whatever their registers have met.
+    Registers compare equal regardless of their contents, so that specs that differ only in registered values are equal.
     """
 
     groups: list[dict[int, int]] = field(compare=False)
 
     def numbered(self, values: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Return the categories of numbers [..., G], int64 of the same shape; new numbers get the next ones.
+        """Return the categories of values [..., G], int64 of the same shape; register new values.
+
+        Args:
+            values: Integers [..., G], one column per group.
+            sizes: Number of categories of each group.
 
         Raises:
-            InvalidArgumentError: If a group has more numbers than categories; nothing was registered then.
+            InvalidArgumentError: If a group would have more values than categories; no value is registered then.
         """
-        columns, grown = values.reshape(-1, len(self.groups)).T.tolist(), []
-        for seen, met, size in zip(self.groups, columns, sizes, strict=True):
-            new = [value for value in dict.fromkeys(met) if value not in seen]
-            if len(seen) + len(new) > size:
+        columns, updated = values.reshape(-1, len(self.groups)).T.tolist(), []
+        for group, column, size in zip(self.groups, columns, sizes, strict=True):
+            new = [value for value in dict.fromkeys(column) if value not in group]
+            if len(group) + len(new) > size:
                 raise InvalidArgumentError(
-                    f"{new[size - len(seen)]} is one number too many: the register has {size} categories",
-                    hint="make the spec with as many categories as there are numbers",
+                    f"value {new[size - len(group)]} cannot be registered: all {size} categories are in use",
+                    hint="create the spec with as many categories as there are different values",
                 )
-            grown.append(seen | {value: len(seen) + place for place, value in enumerate(new)})
-        self.groups[:] = grown
-        found = [[seen[value] for value in met] for seen, met in zip(grown, columns, strict=True)]
-        return torch.tensor(found, dtype=torch.int64, device=values.device).T.reshape(values.shape)
+            updated.append(group | {value: len(group) + number for number, value in enumerate(new)})
+        self.groups[:] = updated
+        categories = [[group[value] for value in column] for group, column in zip(updated, columns, strict=True)]
+        return torch.tensor(categories, dtype=torch.int64, device=values.device).T.reshape(values.shape)
 
     def values(self, categories: Tensor) -> Tensor:
-        """Return the numbers that have these categories, [..., G]: what `numbered` was given.
+        """Return the values of categories [..., G], int64 of the same shape: the inverse of `numbered`.
 
         Raises:
-            InvalidArgumentError: If no number has one of them yet.
+            InvalidArgumentError: If a category has no value yet.
         """
-        columns, found = categories.reshape(-1, len(self.groups)).T.tolist(), []
-        for seen, met in zip(self.groups, columns, strict=True):
-            listed = list(seen)
-            if met and max(met) >= len(listed):
+        columns, values = categories.reshape(-1, len(self.groups)).T.tolist(), []
+        for group, column in zip(self.groups, columns, strict=True):
+            by_category = list(group)
+            if column and max(column) >= len(by_category):
                 raise InvalidArgumentError(
-                    f"category {max(met)} stands for no number: the register has met {len(listed)}",
-                    hint="`encode` puts numbers into it",
+                    f"category {max(column)} has no value; {len(by_category)} values are registered",
+                    hint="`encode` registers values",
                 )
-            found.append([listed[category] for category in met])
-        return torch.tensor(found, dtype=torch.int64).T.reshape(categories.shape)
+            values.append([by_category[category] for category in column])
+        return torch.tensor(values, dtype=torch.int64).T.reshape(categories.shape)
 
     def to_json(self) -> list[list[int]]:
-        """Return the numbers of each group, in their order."""
-        return [list(seen) for seen in self.groups]
+        """Return the values of each group, ordered by category."""
+        return [list(group) for group in self.groups]
 
 
 def read_register(document: Any, sizes: Sequence[int]) -> Register | None:
-    """Read what `Register.to_json` wrote; None if it is none of groups of these sizes."""
+    """Read the output of `Register.to_json`; return `None` if it is invalid or does not match the group sizes."""
     if not isinstance(document, list) or len(document) != len(sizes):
         return None
-    for met, size in zip(document, sizes, strict=True):
-        whole = isinstance(met, list) and all(type(value) is int for value in met)
-        if not whole or len(met) > size or len(set(met)) != len(met):
+    for values, size in zip(document, sizes, strict=True):
+        integers = isinstance(values, list) and all(type(value) is int for value in values)
+        if not integers or len(values) > size or len(set(values)) != len(values):
             return None
-    return Register([{value: place for place, value in enumerate(met)} for met in document])
+    return Register([{value: number for number, value in enumerate(values)} for values in document])

@@ -1,4 +1,4 @@
-"""What a spec is: the set of the tensors that may stand somewhere."""
+"""Base classes of the specs: a spec describes the set of tensors that an entry of a TensorDict may hold."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import Generator, Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import KINDS, Entry, dtype_name
@@ -23,30 +24,30 @@ if TYPE_CHECKING:
 __all__ = ["LeafSpec", "TensorSpec"]
 
 Move = Callable[[Any], Any]
-"""What an operation on shapes does to a tensor: it acts on the leading axes of the spec and leaves those behind alone."""
+"""A shape operation on a tensor: it changes the leading axes that the spec has and leaves all later axes unchanged."""
 Lead = int | Sequence[int] | None
-"""Further leading axes of a tensor; none by default."""
+"""Extra leading axes of a tensor; `None` for no extra axes."""
 
 
 class TensorSpec(ABC):
-    """The set of tensors that may stand somewhere.
+    """Base class of all specs: a set of valid values.
 
-    A spec has the shape of its tensors, and is reshaped, indexed and stacked as they are. It does not change, apart
-    from the entries of a composite and the mask of categories: every operation returns another spec.
+    A spec has the shape of its tensors and supports their shape operations: reshaping, indexing and stacking. Specs are
+    immutable, except for the entries of a composite and the mask of categories: every operation returns a new spec.
     """
 
     domain: str = ""
     """"continuous" or "discrete"."""
     device: torch.device | None
-    """Where `rand`, `zero` and `encode` put their tensors. Tensors of other devices may be in the set."""
+    """Device of the tensors that `rand`, `zero` and `encode` return. Tensors on other devices may be in the set too."""
 
     kind: ClassVar[str] = ""
-    """The name in a document."""
+    """Identifier of the spec class in a JSON document."""
     torch_functions: ClassVar[dict[Any, Callable[..., Any]]] = {}
-    """What functions of torch do with specs."""
+    """Implementations of torch functions for specs, by torch function."""
 
     def __init_subclass__(cls) -> None:
-        """Make the kind known to `from_json`."""
+        """Register the kind for `from_json`."""
         super().__init_subclass__()
         if cls.kind:
             KINDS[cls.kind] = cls
@@ -55,82 +56,83 @@ class TensorSpec(ABC):
         self._shape = sizes(shape)
         if any(size < 0 for size in self._shape):
             raise InvalidArgumentError(
-                f"shape is {list(self._shape)}; expected sizes from 0",
-                hint="stack specs of the shapes that there are with torch.stack",
+                f"shape is {list(self._shape)}; expected sizes >= 0",
+                hint="to combine specs of different shapes, stack them with torch.stack",
             )
         self.device = None if device is None else as_device(device)
 
     @property
     def shape(self) -> torch.Size:
-        """Of every tensor of the set."""
+        """Shape of every tensor of the set."""
         return self._shape
 
     @property
     def ndim(self) -> int:
-        """How many axes the shape has."""
+        """Number of axes of the shape."""
         return len(self.shape)
 
     def ndimension(self) -> int:
-        """Return how many axes the shape has."""
+        """Return the number of axes of the shape."""
         return len(self.shape)
 
     def numel(self) -> int:
-        """Return how many numbers a tensor of the set has."""
+        """Return the number of elements of a tensor of the set."""
         return math.prod(self.shape)
 
     # --- the set
 
     @abstractmethod
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
-        """Draw from the set, each member with the same chance.
+        """Draw uniformly from the set.
 
         Args:
-            shape: Further leading axes; every element is drawn by itself.
-            generator: Where the randomness comes from; torch's global generator by default.
+            shape: Extra leading axes; every element along them is drawn independently.
+            generator: Source of randomness; torch's global generator by default.
         """
 
     @abstractmethod
     def zero(self, shape: Lead = None) -> Any:
-        """Return zeros with further leading axes, whether zero is in the set or not."""
+        """Return zeros of shape `[*shape, *self.shape]`, regardless of whether zero is in the set."""
 
     @abstractmethod
     def one(self, shape: Lead = None) -> Any:
-        """Return ones with further leading axes, whether one is in the set or not."""
+        """Return ones of shape `[*shape, *self.shape]`, regardless of whether one is in the set."""
 
     def sample(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
-        """Draw from the set: the same as `rand`."""
+        """Draw from the set; an alias of `rand`."""
         return self.rand(shape, generator=generator)
 
     def zeros(self, shape: Lead = None) -> Any:
-        """Return zeros: the same as `zero`."""
+        """Return zeros; an alias of `zero`."""
         return self.zero(shape)
 
     def ones(self, shape: Lead = None) -> Any:
-        """Return ones: the same as `one`."""
+        """Return ones; an alias of `one`."""
         return self.one(shape)
 
     @abstractmethod
     def misfits(self, value: Any, place: str = "value") -> list[str]:
-        """Say why a value, which may have further leading axes, is not in the set; empty if it is.
+        """Return the reasons why a value is not in the set; an empty list if it is in the set.
 
         Args:
-            value: Anything.
-            place: What the value is called in the reasons.
+            value: Any object; a tensor may have extra leading axes.
+            place: Name of the value in the reasons.
         """
 
     def is_in(self, value: Any) -> bool:
-        """Say whether a value, which may have further leading axes, is in the set."""
+        """Return whether a value, which may have extra leading axes, is in the set."""
         return not self.misfits(value)
 
     def contains(self, item: Any) -> bool:
-        """Say whether a value is in the set: the same as `is_in`."""
+        """Return whether a value is in the set; an alias of `is_in`."""
         return self.is_in(item)
 
     def assert_is_in(self, value: Any) -> None:
-        """Refuse a value that is not in the set.
+        """Raise an error if a value is not in the set.
 
         Raises:
-            InvalidArgumentError: With the place, the value and the bound of the first offender of every leaf.
+            InvalidArgumentError: If the value is not in the set. For each leaf, the message shows the key, the first
+                invalid element with its index, and the valid range.
         """
         reasons = self.misfits(value)
         if reasons:
@@ -140,102 +142,103 @@ class TensorSpec(ABC):
 
     @abstractmethod
     def project(self, value: Any) -> Any:
-        """Return the member of the set that is nearest to a value, or the value itself if it is one.
+        """Return the member of the set nearest to a value, or the value itself if it is in the set.
 
         Raises:
-            InvalidArgumentError: If the value has another shape, so that no member is near.
+            InvalidArgumentError: If the value has another shape than the spec.
         """
 
     @abstractmethod
     def type_check(self, value: Any, key: Any = None) -> None:
-        """Refuse a value of another dtype.
+        """Raise an error if a value has another dtype than the spec.
 
         Args:
             value: The value.
-            key: What to call it; in a composite, the key or keys to look at.
+            key: Name of the value in the message; for a composite, the key or keys to check.
 
         Raises:
             InvalidArgumentError: If the dtype differs.
         """
 
     def cardinality(self) -> float:
-        """Return how many outcomes there are, masked ones too; infinity if they cannot be counted."""
+        """Return the number of outcomes, including masked ones; infinity if they cannot be enumerated."""
         return math.inf
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        """Return all outcomes, along a new first axis.
+        """Return all outcomes, stacked along a new first axis.
 
         Args:
-            use_mask: Whether to leave out those that are masked.
+            use_mask: Whether to leave out the masked outcomes.
 
         Raises:
-            InvalidArgumentError: If they cannot be counted, or differ from place to place.
+            InvalidArgumentError: If the outcomes cannot be enumerated, or differ between elements.
         """
         del use_mask
         raise InvalidArgumentError(f"the outcomes of {type(self).__name__} cannot be enumerated")
 
     def index(self, index: Tensor, tensor_to_index: Tensor) -> Tensor:
-        """Take from the last axis of a tensor what a member of the set chooses.
+        """Select the entries of the last axis of a tensor that a member of the set refers to.
 
         Raises:
-            InvalidArgumentError: If members of the set choose nothing.
+            InvalidArgumentError: If members of the set are not indices.
         """
         del index, tensor_to_index
         raise InvalidArgumentError(
-            f"members of {type(self).__name__} are no indices", hint="categorical specs have `index`"
+            f"members of {type(self).__name__} cannot be used as indices",
+            hint="only categorical and one-hot specs support `index`",
         )
 
-    # --- values from outside
+    # --- conversion to and from Python and NumPy values
 
     @abstractmethod
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """Turn numbers, lists and arrays into a tensor of the spec's shape, dtype and device.
+        """Convert numbers, lists and arrays to a tensor of the spec's shape, dtype and device.
 
-        A tensor that fits already is returned as it is. Whether it is in the set is not looked at.
+        A tensor that already fits is returned unchanged. `encode` does not check whether the result is in the set.
 
         Args:
-            val: As an environment or a file gives it; it may have further leading axes.
-            ignore_device: Whether the tensor is left where it is.
+            val: A value from an environment or a file; it may have extra leading axes.
+            ignore_device: Whether to leave the tensor on its current device.
 
         Raises:
-            InvalidArgumentError: If the shape cannot be had.
+            InvalidArgumentError: If the value cannot be converted to the shape.
         """
 
     @abstractmethod
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        """Undo `encode`.
+        """Convert a tensor to an array: the inverse of `encode`.
 
         Args:
             val: A member of the set.
-            safe: Whether to refuse it if it is not one; not by default.
+            safe: Whether to raise an error if `val` is not in the set; off by default.
         """
 
     def memoize_encode(self, mode: bool = True) -> None:
-        """Do nothing: `encode` works nothing out that a second call could reuse."""
+        """Do nothing: `encode` has no intermediate results worth caching."""
 
     def memoize_cardinality(self, mode: bool = True) -> None:
-        """Do nothing: `cardinality` is no work."""
+        """Do nothing: `cardinality` is cheap."""
 
     def erase_memoize_cache(self) -> None:
-        """Do nothing: there is no cache."""
+        """Do nothing: this class has no cache."""
 
     # --- shapes
 
     @abstractmethod
     def moved(self, move: Move) -> Self:
-        """Do to the spec what `move` does to tensors of its shape. Every operation on shapes is this one.
+        """Apply a shape operation to the spec. Every other shape operation is implemented with this method.
 
         Args:
-            move: Acts on the leading axes of a tensor, as many as the spec has, and leaves those behind alone.
+            move: Function on tensors. It changes the first `self.ndim` axes and leaves all later axes unchanged.
         """
 
     def expand(self, *shape: Any) -> Self:
         """Repeat along axes of size 1 and new leading axes, as `Tensor.expand` does."""
-        ndim, wanted = self.ndim, sizes(*shape)
-        return self.moved(lambda tensor: tensor.expand((*wanted, *tensor.shape[ndim:])))
+        ndim, new_shape = self.ndim, sizes(*shape)
+        return self.moved(lambda tensor: tensor.expand((*new_shape, *tensor.shape[ndim:])))
 
     def squeeze(self, dim: int | None = None) -> Self:
-        """Remove an axis of size 1, or all of them."""
+        """Remove an axis of size 1, or all such axes."""
         dims = [axis for axis, size in enumerate(self.shape) if size == 1]
         if dim is not None:
             dims = [axis for axis in dims if axis == self._axis(dim)]
@@ -249,56 +252,56 @@ class TensorSpec(ABC):
 
     def reshape(self, *shape: Any) -> Self:
         """Arrange the same elements in another shape, as `Tensor.reshape` does."""
-        ndim, wanted = self.ndim, sizes(*shape)
+        ndim, new_shape = self.ndim, sizes(*shape)
         try:
-            wanted = probe(self.shape).reshape(wanted).shape
+            new_shape = probe(self.shape).reshape(new_shape).shape
         except RuntimeError as error:
-            raise InvalidArgumentError(f"{self._named()} has no shape {list(wanted)}: {error}") from None
-        return self.moved(lambda tensor: tensor.reshape((*wanted, *tensor.shape[ndim:])))
+            raise InvalidArgumentError(f"{self._named()} cannot be reshaped to {list(new_shape)}: {error}") from None
+        return self.moved(lambda tensor: tensor.reshape((*new_shape, *tensor.shape[ndim:])))
 
     def view(self, *shape: Any) -> Self:
-        """Arrange the same elements in another shape: the same as `reshape`."""
+        """Arrange the same elements in another shape; an alias of `reshape`."""
         return self.reshape(*shape)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
-        """Make one axis of several, as `Tensor.flatten` does."""
+        """Merge consecutive axes into one, as `Tensor.flatten` does."""
         return self.reshape(probe(self.shape).flatten(start_dim, end_dim).shape)
 
     def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
-        """Make several axes of one, as `Tensor.unflatten` does."""
+        """Split an axis into several, as `Tensor.unflatten` does."""
         axis = self._axis(dim)
         return self.reshape([*self.shape[:axis], *sizes, *self.shape[axis + 1 :]])
 
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
-        """Return the specs along an axis, without it."""
+        """Remove an axis and return one spec per entry along it, as `Tensor.unbind` does."""
         axis = self._axis(dim)
 
-        def at(number: int) -> Move:
+        def select(number: int) -> Move:
             return lambda tensor: tensor[(*(slice(None),) * axis, number)]
 
-        return tuple(self.moved(at(number)) for number in range(self.shape[axis]))
+        return tuple(self.moved(select(number)) for number in range(self.shape[axis]))
 
     def index_select(self, dim: int, index: Tensor) -> Self:
-        """Take places along an axis, as `torch.index_select` does."""
+        """Select entries along an axis, as `torch.index_select` does."""
         axis = self._axis(dim)
         return self.moved(lambda tensor: tensor[(*(slice(None),) * axis, index)])
 
     def __getitem__(self, index: Any) -> Any:
         shape = self._indexed_shape()
         entries = without_ellipsis(index, len(shape))
-        # Outside of `moved`, so that what is out of range is an IndexError, which ends iteration.
+        # Outside of `moved`, so that an index out of range raises IndexError, which ends iteration.
         _ = probe(shape)[entries]
         return self.moved(lambda tensor: tensor[entries])
 
     def _indexed_shape(self) -> Sequence[int]:
-        """Return the axes that an index may name."""
+        """Return the sizes of the axes that `__getitem__` can index."""
         return self.shape
 
     def _axis(self, dim: int, ndim: int | None = None) -> int:
-        """Count an axis from the front.
+        """Return the non-negative index of an axis.
 
         Raises:
-            IndexError: If there is none.
+            IndexError: If the axis is out of range.
         """
         ndim = self.ndim if ndim is None else ndim
         if not -ndim <= dim < ndim:
@@ -309,58 +312,58 @@ class TensorSpec(ABC):
 
     @abstractmethod
     def to(self, dest: Any) -> Any:
-        """Return the spec for a dtype or a device."""
+        """Return a copy of the spec with another dtype or device."""
 
     def cpu(self) -> Any:
-        """Return the spec for the CPU."""
+        """Return a copy of the spec on the CPU."""
         return self.to("cpu")
 
     def cuda(self, device: int | None = None) -> Any:
-        """Return the spec for a GPU."""
+        """Return a copy of the spec on a GPU; the current one by default."""
         return self.to("cuda" if device is None else f"cuda:{device}")
 
     def clone(self) -> Self:
-        """Return a copy that shares nothing with this one."""
+        """Return a deep copy."""
         return copy.deepcopy(self)
 
     def clear_device_(self) -> Self:
-        """Return the spec itself: only composites can be without a device."""
+        """Return the spec itself: only a composite can have no device."""
         return self
 
-    def _changed(self, **fields: Any) -> Self:
-        twin = copy.copy(self)
-        twin.__dict__.update(fields)
-        return twin
+    def _changed(self, **attributes: Any) -> Self:
+        spec = copy.copy(self)
+        spec.__dict__.update(attributes)
+        return spec
 
-    # --- as a document
+    # --- JSON
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Describe the spec as JSON that `from_json` reads; everything but the device is in it."""
+        """Describe the spec as JSON that `from_json` reads; the description omits the device."""
 
     @classmethod
     @abstractmethod
     def read(cls, entry: Entry) -> Self | None:
-        """Read a spec of this kind; None, and a fault in the entry, if it is none."""
+        """Read a spec of this class from a JSON object; `None`, with the problems in `entry`, if it is invalid."""
 
     @staticmethod
     def from_json(document: Any, device: torch.device | str | int | None = None) -> Any:
-        """Read what `to_json` wrote, trusting nothing in it.
+        """Read a spec from the output of `to_json`. The document is untrusted, and every field is validated.
 
         Args:
             document: Parsed JSON.
-            device: Of the spec; the default device otherwise.
+            device: Device of the spec; torch's default device by default.
 
         Raises:
-            InvalidArgumentError: If it describes no spec; all faults at once.
+            InvalidArgumentError: If the document does not describe a spec; the message lists all problems.
         """
-        faults: list[str] = []
-        spec = Entry(document, "spec", faults).spec()
-        if faults or not isinstance(spec, TensorSpec):
-            raise InvalidArgumentError(f"the document describes no spec: {'; '.join(faults)}")
+        problems: list[str] = []
+        spec = Entry(document, "spec", problems).spec()
+        if problems or not isinstance(spec, TensorSpec):
+            raise InvalidArgumentError(f"the document does not describe a spec: {'; '.join(problems)}")
         return spec if device is None else spec.to(device)
 
-    # --- the language
+    # --- Python and torch protocols
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self) or other.__dict__.keys() != self.__dict__.keys():
@@ -368,7 +371,8 @@ class TensorSpec(ABC):
         return all(same(mine, other.__dict__[name]) for name, mine in self.__dict__.items())
 
     def __hash__(self) -> int:
-        # A mask and the entries of a composite can change, and equal specs have equal hashes: they are not in it.
+        # Equal specs must have equal hashes, and hashes must be constant: the mask and the entries of a composite,
+        # which can change, are excluded.
         return hash((type(self), self.shape))
 
     def _named(self) -> str:
@@ -376,7 +380,7 @@ class TensorSpec(ABC):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Answer `torch.stack` and the functions of torch that have a method here."""
+        """Dispatch torch functions, such as `torch.stack`, to their implementations for specs."""
         handler = TensorSpec.torch_functions.get(func)
         if handler is None or not all(issubclass(kind, TensorSpec) for kind in types):
             return NotImplemented
@@ -391,12 +395,12 @@ TensorSpec.torch_functions |= {getattr(torch, name): _method(name) for name in (
 
 
 class LeafSpec(TensorSpec):
-    """The set of tensors of a dtype whose numbers obey a rule.
+    """Base class of the specs of single tensors.
 
     Args:
-        shape: Of every tensor of the set.
-        device: Of the tensors that are made; torch's default device by default.
-        dtype: Of every tensor of the set.
+        shape: Shape of every tensor of the set.
+        device: Device of the tensors that the spec creates; torch's default device by default.
+        dtype: Dtype of every tensor of the set; torch's default dtype by default.
     """
 
     device: torch.device
@@ -415,32 +419,32 @@ class LeafSpec(TensorSpec):
     @property
     @abstractmethod
     def space(self) -> Space:
-        """What each number may be."""
+        """The values that each element of a tensor may have."""
 
     @abstractmethod
     def _inside(self, value: Tensor) -> Tensor | None:
-        """Say of each place of a value that fits whether it is in the set; None if all are.
+        """Return which elements of a tensor of the right shape and dtype are valid; `None` if all are.
 
-        Its shape is that of the value, or that without the last axis where that axis is one place.
+        The result, bool, has the shape of the value; without the last axis where that axis is a single outcome.
         """
 
     @abstractmethod
     def _nearest(self, value: Tensor) -> Tensor:
-        """Return the nearest member to a value of the right shape, of any dtype."""
+        """Return the member of the set nearest to a value of the right shape and of any dtype."""
 
     @abstractmethod
     def _bound(self, place: tuple[int, ...]) -> str:
-        """Say what a number at a place may be, as in "a number in [0, 1]"."""
+        """Describe the valid values of the element at an index, such as "a number in [0, 1]"."""
 
     def is_in(self, value: Any) -> bool:
-        """Say whether a tensor, which may have further leading axes, is in the set: shape, dtype and numbers."""
+        """Return whether a tensor, which may have extra leading axes, has the right shape, dtype and values."""
         if not isinstance(value, Tensor) or value.dtype != self.dtype or not self._suits(value.shape):
             return False
         inside = self._inside(value)
         return inside is None or bool(inside.all())
 
     def misfits(self, value: Any, place: str = "value") -> list[str]:
-        """Say why a value is not in the set: its type, shape, dtype, or the first number and how many more."""
+        """Return why a value is not in the set: its type, shape, dtype, or the first invalid element and their count."""
         if not isinstance(value, Tensor):
             return [f"{place} is a {type(value).__name__}; expected a tensor"]
         reasons = []
@@ -450,48 +454,47 @@ class LeafSpec(TensorSpec):
             reasons.append(f"{place} has dtype {value.dtype}; expected {self.dtype}")
         inside = None if reasons else self._inside(value)
         if inside is not None and not bool(inside.all()):
-            wrong = (~inside).nonzero()
-            first = tuple(wrong[0].tolist())
+            invalid = (~inside).nonzero()
+            first = tuple(invalid[0].tolist())
             bound = self._bound(first[value.ndim - self.ndim :])
-            more = f" (and {len(wrong) - 1} more of {inside.numel()})" if len(wrong) > 1 else ""
+            more = f" (and {len(invalid) - 1} more of {inside.numel()})" if len(invalid) > 1 else ""
             at = f" at {list(first)}" if first else ""
             reasons.append(f"{place} is {value[first].tolist()}{at}{more}; expected {bound}")
         return reasons
 
     def project(self, value: Any) -> Tensor:
-        """Return the nearest member of the set, or the value itself if it is one.
+        """Return the member of the set nearest to a tensor, or the tensor itself if it is in the set.
 
         Raises:
-            InvalidArgumentError: If it is no tensor, or has another shape.
+            InvalidArgumentError: If the value is not a tensor, or has another shape than the spec.
         """
         if self.is_in(value):
-            given: Tensor = value
-            return given
+            tensor: Tensor = value
+            return tensor
         if not isinstance(value, Tensor) or not self._suits(value.shape):
-            raise InvalidArgumentError("; ".join(self.misfits(value)), hint="only numbers can be projected, not shapes")
+            raise InvalidArgumentError(
+                "; ".join(self.misfits(value)),
+                hint="`project` corrects elements, not types or shapes: `encode` the value first",
+            )
         return self._nearest(value)
 
+    @override
     def zero(self, shape: Lead = None) -> Tensor:
-        """Return zeros with further leading axes, whether zero is in the set or not."""
         return torch.zeros((*sizes(shape), *self.shape), dtype=self.dtype, device=self.device)
 
+    @override
     def one(self, shape: Lead = None) -> Tensor:
-        """Return ones with further leading axes, whether one is in the set or not."""
         return torch.ones((*sizes(shape), *self.shape), dtype=self.dtype, device=self.device)
 
+    @override
     def type_check(self, value: Any, key: Any = None) -> None:
-        """Refuse a value of another dtype.
-
-        Raises:
-            InvalidArgumentError: If the dtype differs.
-        """
         if value.dtype != self.dtype:
             raise InvalidArgumentError(
                 f"{'value' if key is None else key} has dtype {value.dtype}; expected {self.dtype}"
             )
 
+    @override
     def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:
-        """Turn numbers, lists and arrays into a tensor of the spec's shape, dtype and device."""
         tensor = self._as_tensor(val, self.dtype, ignore_device=ignore_device)
         if self._suits(tensor.shape):
             return tensor
@@ -514,14 +517,14 @@ class LeafSpec(TensorSpec):
         except (TypeError, ValueError, RuntimeError) as error:
             raise InvalidArgumentError(f"a {type(val).__name__} cannot be encoded as {self.dtype}: {error}") from None
 
+    @override
     def to_numpy(self, val: Tensor, safe: bool | None = None) -> Any:
-        """Undo `encode`: the values as an array."""
         if safe:
             self.assert_is_in(val)
         return val.detach().cpu().numpy()
 
+    @override
     def moved(self, move: Move) -> Self:
-        """Do to the spec what `move` does to tensors of its shape."""
         return self._changed(_shape=self._moved_shape(move))
 
     def _moved_shape(self, move: Move) -> torch.Size:
@@ -532,7 +535,7 @@ class LeafSpec(TensorSpec):
         return shape
 
     def to(self, dest: torch.dtype | torch.device | str | int | None) -> Any:
-        """Return the spec for a dtype or a device; the spec itself if it has it."""
+        """Return a copy with another dtype or device; the spec itself if it has that dtype or device."""
         if dest is None:
             return self
         if isinstance(dest, torch.dtype):
@@ -545,37 +548,37 @@ class LeafSpec(TensorSpec):
         return self._changed(dtype=dtype)
 
     def _to_device(self, device: torch.device) -> Self:
-        moved = {name: part.to(device) for name, part in self.__dict__.items() if isinstance(part, Tensor)}
-        return self._changed(device=device, **moved)
+        tensors = {name: value.to(device) for name, value in self.__dict__.items() if isinstance(value, Tensor)}
+        return self._changed(device=device, **tensors)
 
     def _suits(self, shape: torch.Size) -> bool:
-        """Return whether a shape ends with this one."""
+        """Return whether a shape ends with the shape of the spec."""
         return shape[max(len(shape) - self.ndim, 0) :] == self.shape
 
     def _frame(self) -> dict[str, Any]:
-        """Return what every document of a leaf has."""
+        """Return the JSON fields that every leaf has."""
         return {"kind": self.kind, "shape": list(self.shape), "dtype": dtype_name(self.dtype)}
 
+    @override
     def to_json(self) -> dict[str, Any]:
-        """Describe the spec as JSON that `from_json` reads; everything but the device is in it."""
         return self._frame()
 
     def __repr__(self) -> str:
-        facts = [*self._facts(), f"shape={list(self.shape)}", f"dtype={self.dtype}"]
+        arguments = [*self._repr_arguments(), f"shape={list(self.shape)}", f"dtype={self.dtype}"]
         if self.device.type != "cpu":
-            facts.append(f"device={self.device}")
-        return f"{type(self).__name__}({', '.join(facts)})"
+            arguments.append(f"device={self.device}")
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
-    def _facts(self) -> list[str]:
-        """Return what `repr` shows of the rule."""
+    def _repr_arguments(self) -> list[str]:
+        """Return the arguments that `repr` shows before shape and dtype."""
         return []
 
 
 def domain_of(dtype: torch.dtype, given: str | None = None) -> str:
-    """Return the domain that was given for numbers of a dtype, or that of the dtype.
+    """Return the given domain, or by default the domain of the dtype.
 
     Raises:
-        InvalidArgumentError: If there is no such domain.
+        InvalidArgumentError: If the domain is unknown.
     """
     if given not in {None, "continuous", "discrete"}:
         raise InvalidArgumentError(f"domain is {given!r}; expected 'continuous' or 'discrete'")
@@ -583,24 +586,24 @@ def domain_of(dtype: torch.dtype, given: str | None = None) -> str:
 
 
 def sizes(*shape: Any) -> torch.Size:
-    """Read a shape from numbers, from a sequence of them, from one number, or from None for none."""
+    """Return a shape given as integers, as a sequence of integers, as one integer, or as `None` for no axes."""
     if len(shape) == 1 and not isinstance(shape[0], int):
         shape = () if shape[0] is None else tuple(shape[0])
     return torch.Size([operator.index(size) for size in shape])
 
 
-def together(*shapes: torch.Size) -> torch.Size:
+def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
     """Return the shape to which shapes broadcast.
 
     Raises:
-        RuntimeError: If they do not.
+        RuntimeError: If the shapes do not broadcast.
     """
     broadcast: torch.Size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return broadcast
 
 
 def as_device(device: torch.device | str | int) -> torch.device:
-    """Read a device; a GPU without a number is the current one."""
+    """Return a device; a GPU without an index is the current GPU."""
     device = torch.device(device)
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
@@ -608,33 +611,33 @@ def as_device(device: torch.device | str | int) -> torch.device:
 
 
 def probe(shape: Sequence[int]) -> Tensor:
-    """Return a tensor of a shape that takes no memory."""
+    """Return a tensor of a shape that takes no memory, to try shape operations on."""
     return torch.zeros((), dtype=torch.bool, device="cpu").expand(tuple(shape))
 
 
 def without_ellipsis(index: Any, ndim: int) -> tuple[Any, ...]:
-    """Return an index as a tuple with slices in place of an ellipsis, so that it means the same before further axes."""
+    """Return an index as a tuple with slices in place of an ellipsis, so that it selects the same before extra axes."""
     entries = index if isinstance(index, tuple) else (index,)
-    entries = tuple(torch.as_tensor(one) if isinstance(one, (list, range, np.ndarray)) else one for one in entries)
-    entries = tuple(int(one) if isinstance(one, np.integer) else one for one in entries)
-    dots = [number for number, one in enumerate(entries) if one is Ellipsis]
-    if len(dots) > 1:
-        raise IndexError("an index has one ellipsis at most")
-    if not dots:
+    entries = tuple(torch.as_tensor(item) if isinstance(item, (list, range, np.ndarray)) else item for item in entries)
+    entries = tuple(int(item) if isinstance(item, np.integer) else item for item in entries)
+    ellipses = [number for number, item in enumerate(entries) if item is Ellipsis]
+    if len(ellipses) > 1:
+        raise IndexError(f"the index has {len(ellipses)} ellipses; expected at most one")
+    if not ellipses:
         return entries
-    missing = ndim - sum(_axes(one) for one in entries)
-    return (*entries[: dots[0]], *(slice(None),) * missing, *entries[dots[0] + 1 :])
+    missing = ndim - sum(_axes(item) for item in entries)
+    return (*entries[: ellipses[0]], *(slice(None),) * missing, *entries[ellipses[0] + 1 :])
 
 
 def _axes(entry: Any) -> int:
-    """Return how many axes an entry of an index takes up."""
+    """Return the number of axes that an entry of an index consumes."""
     if entry is None or entry is Ellipsis:
         return 0
     return entry.ndim if isinstance(entry, Tensor) and entry.dtype == torch.bool else 1
 
 
 def same(mine: Any, other: Any) -> bool:
-    """Compare two attributes, tensors as wholes."""
+    """Return whether two attributes are equal; tensors are equal if their dtypes and all their elements are."""
     if isinstance(mine, Tensor) and isinstance(other, Tensor):
         return mine.dtype == other.dtype and torch.equal(mine, other)
     return type(mine) is type(other) and bool(mine == other)

@@ -1,4 +1,4 @@
-"""One of several specs, or one of several values."""
+"""Spec of a choice: the union of several specs, or one of several non-tensor values."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from tensordict import NonTensorData, NonTensorStack, is_tensor_collection, lazy_stack
 from torch import Generator, Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import Entry
@@ -19,13 +20,13 @@ __all__ = ["ChoiceSpec"]
 
 
 class ChoiceSpec(TensorSpec):
-    """What is in at least one of several specs, or is one of several values that are no tensors.
+    """Union of several specs, or a set of several non-tensor values.
 
     Args:
-        choices: Specs, or `NonTensorData` and `NonTensorStack`, all of one type, shape, dtype and device.
+        choices: Specs, or `NonTensorData` and `NonTensorStack`, all of the same type, shape, dtype and device.
 
     Raises:
-        InvalidArgumentError: If there is none, or they differ in that.
+        InvalidArgumentError: If `choices` is empty, or the choices differ in type, shape, dtype or device.
     """
 
     kind = "choice"
@@ -34,25 +35,25 @@ class ChoiceSpec(TensorSpec):
     def __init__(self, choices: Sequence[Any]) -> None:
         choices = list(choices)
         if not choices or not isinstance(choices[0], (TensorSpec, NonTensorData, NonTensorStack)):
-            raise InvalidArgumentError(f"choices are {choices!r}; expected specs, or values that are no tensors")
+            raise InvalidArgumentError(f"choices are {choices!r}; expected specs or non-tensor values")
         first = choices[0]
         for name in ("__class__", "shape", "dtype", "device"):
-            there = [getattr(choice, name, None) for choice in choices]
-            if any(other != there[0] for other in there):
+            values = [getattr(choice, name, None) for choice in choices]
+            if any(value != values[0] for value in values):
                 raise InvalidArgumentError(
-                    f"the choices differ in their {name.strip('_')}: {', '.join(map(str, there))}"
+                    f"the choices differ in their {name.strip('_')}: {', '.join(map(str, values))}"
                 )
         super().__init__(first.shape, first.device)
         self._choices = [choice.clone() for choice in choices]
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Of every choice, if they have one."""
+        """Dtype of every choice; `None` if the choices have no dtype."""
         return getattr(self._choices[0], "dtype", None)
 
     @property
     def num_choices(self) -> int:
-        """How many choices there are."""
+        """Number of choices."""
         return len(self._choices)
 
     @property
@@ -60,110 +61,131 @@ class ChoiceSpec(TensorSpec):
         return isinstance(self._choices[0], TensorSpec)
 
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
-        """Draw one of the choices for each element, each with the same chance, and then from it."""
+        """Draw a choice uniformly for each element, and then a value from that choice.
+
+        Args:
+            shape: Extra leading axes; every element along them is drawn independently.
+            generator: Source of randomness; torch's global generator by default.
+        """
         lead = sizes(shape)
         chosen = integers(0, self.num_choices - 1, lead, generator=generator)
         if not self._of_specs:
-            return self._picked(chosen)
+            return self._select(chosen)
         if not lead:
             return self._choices[int(chosen)].rand(generator=generator)
         drawn = self._choices[0].rand(lead, generator=generator)
         for number, choice in enumerate(self._choices[1:], 1):
-            places = (chosen == number).to(drawn.device)
-            drawn[places] = choice.rand((int(places.sum()),), generator=generator)
+            mask = (chosen == number).to(drawn.device)
+            drawn[mask] = choice.rand((int(mask.sum()),), generator=generator)
         return drawn
 
-    def _picked(self, chosen: Tensor) -> Any:
-        if chosen.ndim:
-            return lazy_stack([self._picked(one) for one in chosen.unbind(0)])
-        return self._choices[int(chosen)].clone()
+    def _select(self, indices: Tensor) -> Any:
+        if indices.ndim:
+            return lazy_stack([self._select(index) for index in indices.unbind(0)])
+        return self._choices[int(indices)].clone()
 
     def zero(self, shape: Lead = None) -> Any:
-        """Return zeros, or the first of the values."""
+        """Return the zeros of the first spec, or the first value, with extra leading axes."""
         lead = sizes(shape)
-        return self._choices[0].zero(lead) if self._of_specs else self._picked(torch.zeros(lead, dtype=torch.int64))
+        return self._choices[0].zero(lead) if self._of_specs else self._select(torch.zeros(lead, dtype=torch.int64))
 
     def one(self, shape: Lead = None) -> Any:
-        """Return ones, or the second of the values (the first, if there is no other)."""
+        """Return the ones of the first spec, or the second value if there are several, with extra leading axes."""
         lead, second = sizes(shape), min(1, self.num_choices - 1)
-        return self._choices[0].one(lead) if self._of_specs else self._picked(torch.full(lead, second))
+        return self._choices[0].one(lead) if self._of_specs else self._select(torch.full(lead, second))
 
     def misfits(self, value: Any, place: str = "value") -> list[str]:
-        """Say why a value is not in the set: why it is in none of the choices."""
+        """Return why a value is not in the set: for each spec, the first reason why the value is not in that spec."""
         if not self._of_specs:
-            known = [choice.tolist() for choice in self._choices]
+            choices = [choice.tolist() for choice in self._choices]
             lead = getattr(value, "ndim", 0) - self.ndim
             if lead >= 0 and isinstance(value, (NonTensorData, NonTensorStack)):
-                if all(one.tolist() in known for one in _each(value, lead)):
+                if all(element.tolist() in choices for element in _elements(value, lead)):
                     return []
                 value = value.tolist()
-            return [f"{place} is {value!r}; expected one of {known}"]
+            return [f"{place} is {value!r}; expected one of {choices}"]
         reasons = [choice.misfits(value, place) for choice in self._choices]
         if not all(reasons):
             return []
         lead = getattr(value, "ndim", 0) - self.ndim
-        if lead > 0 and all(any(choice.is_in(one) for choice in self._choices) for one in _each(value, lead)):
+        if lead > 0 and all(
+            any(choice.is_in(element) for choice in self._choices) for element in _elements(value, lead)
+        ):
             return []
-        return [f"{place} is in none of {self.num_choices} choices: {'; or '.join(why[0] for why in reasons)}"]
+        first_reasons = "; or ".join(of_choice[0] for of_choice in reasons)
+        return [f"{place} is not in any of {self.num_choices} choices: {first_reasons}"]
 
     def project(self, value: Any) -> Any:
-        """Return the value with each element that is in no choice projected onto the nearest one.
+        """Return a tensor with each element that is not in the set projected onto the nearest choice.
 
         Raises:
-            InvalidArgumentError: If the choices are no specs of tensors, or the value has another shape.
+            InvalidArgumentError: If the choices are not specs of tensors, or the value has another shape than the spec.
         """
         if self.is_in(value):
             return value
         lead = getattr(value, "ndim", 0) - self.ndim
         if not isinstance(value, Tensor) or lead < 0 or not self._of_specs:
             raise InvalidArgumentError("; ".join(self.misfits(value)), hint="only tensors can be projected")
-        near = [self._nearest(one) for one in _each(value, lead)]
-        return torch.stack(near).reshape(value.shape)
+        nearest = [self._nearest(element) for element in _elements(value, lead)]
+        return torch.stack(nearest).reshape(value.shape)
 
     def _nearest(self, value: Tensor) -> Tensor:
         candidates = [choice.project(value) for choice in self._choices]
-        away = [float((one.double() - value.double()).abs().sum().nan_to_num(math.inf)) for one in candidates]
-        nearest: Tensor = candidates[away.index(min(away))]
+        distances = [
+            float((candidate.double() - value.double()).abs().sum().nan_to_num(math.inf)) for candidate in candidates
+        ]
+        nearest: Tensor = candidates[distances.index(min(distances))]
         return nearest
 
     def cardinality(self) -> float:
-        """Return how many outcomes the choices have together; what several have counts for each."""
+        """Return the sum of the numbers of outcomes of the choices, which counts shared outcomes several times."""
         return sum(choice.cardinality() for choice in self._choices) if self._of_specs else self.num_choices
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        """Return the outcomes of all choices, one after the other, along a new first axis."""
+        """Return the outcomes of all choices, concatenated along a new first axis.
+
+        Args:
+            use_mask: Whether to leave out the masked outcomes.
+
+        Raises:
+            InvalidArgumentError: If the outcomes of a choice cannot be enumerated.
+        """
         if not self._of_specs:
             return lazy_stack([choice.clone() for choice in self._choices])
         return torch.cat([choice.enumerate(use_mask) for choice in self._choices])
 
     def type_check(self, value: Any, key: Any = None) -> None:
-        """Refuse a value of another dtype than the choices have."""
+        """Raise an error if a value has another dtype than the choices; accept any value if the choices are not specs.
+
+        Raises:
+            InvalidArgumentError: If the dtype differs.
+        """
         if self._of_specs:
             self._choices[0].type_check(value, key)
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """Encode as the first choice does; values that are no tensors are wrapped."""
+        """Encode a value with the first spec; wrap a non-tensor value in `NonTensorData`."""
         if self._of_specs:
             return self._choices[0].encode(val, ignore_device=ignore_device)
         return val if is_tensor_collection(val) else NonTensorData(val, batch_size=self.shape)
 
+    @override
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        """Undo `encode`."""
         if safe:
             self.assert_is_in(val)
         if self._of_specs:
             return self._choices[0].to_numpy(val)
         return val.data if isinstance(val, NonTensorData) else val.tolist()
 
+    @override
     def moved(self, move: Move) -> ChoiceSpec:
-        """Do to every choice what `move` does to tensors of its shape."""
         try:
             return ChoiceSpec([choice.moved(move) if self._of_specs else move(choice) for choice in self._choices])
         except (RuntimeError, TypeError) as error:
             raise InvalidArgumentError(f"{self._named()}: {error}") from None
 
+    @override
     def to(self, dest: Any) -> ChoiceSpec:
-        """Return the spec for a dtype or a device."""
         if isinstance(dest, torch.dtype) and not self._of_specs:
             return self
         return self if dest is None else ChoiceSpec([choice.to(dest) for choice in self._choices])
@@ -172,17 +194,17 @@ class ChoiceSpec(TensorSpec):
         """Describe the spec as JSON that `from_json` reads.
 
         Raises:
-            InvalidArgumentError: If the choices are no specs.
+            InvalidArgumentError: If the choices are not specs.
         """
         if not self._of_specs:
-            raise InvalidArgumentError("a choice of values that are no tensors has no JSON")
+            raise InvalidArgumentError("a choice of non-tensor values cannot be described as JSON")
         return {"kind": self.kind, "choices": [choice.to_json() for choice in self._choices]}
 
     @classmethod
+    @override
     def read(cls, entry: Entry) -> ChoiceSpec | None:
-        """Read a spec of this kind."""
         choices = entry.specs("choices")
-        return cls(choices) if entry.sound else None
+        return cls(choices) if entry.valid else None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ChoiceSpec) or self.num_choices != other.num_choices:
@@ -196,10 +218,10 @@ class ChoiceSpec(TensorSpec):
         return f"ChoiceSpec({self._choices!r})"
 
 
-def _each(value: Any, lead: int) -> Iterator[Any]:
-    """Yield the elements of a value, which has some leading axes."""
+def _elements(value: Any, lead: int) -> Iterator[Any]:
+    """Yield the elements of a value along its first `lead` axes."""
     if not lead:
         yield value
         return
-    for one in value.unbind(0):
-        yield from _each(one, lead - 1)
+    for item in value.unbind(0):
+        yield from _elements(item, lead - 1)

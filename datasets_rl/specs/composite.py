@@ -1,4 +1,4 @@
-"""Specs by key."""
+"""Composite spec: a mapping of keys to specs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tensordict import TensorDict, is_tensor_collection
 from torch import Generator
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs._document import Entry
@@ -26,7 +27,7 @@ _MISSING: Any = object()
 
 
 class _Keys(KeysView[Any]):
-    """Keys of a composite, in which a name and a tuple of it are the same."""
+    """Keys of a composite; a name and a tuple of only that name are the same key."""
 
     def __contains__(self, key: object) -> bool:
         if isinstance(key, tuple) and key and _is_path(key):
@@ -39,22 +40,23 @@ class _Keys(KeysView[Any]):
 
 
 class CompositeSpec(TensorSpec):
-    """The set of TensorDicts whose entries are in the specs of their keys. Further entries do not matter.
+    """Spec of TensorDicts: the value of every key must be in the spec of that key. Keys without a spec are ignored.
 
-    A key is a name or a tuple of names. A spec that is None lets anything stand there, or nothing.
+    A key is a name or a tuple of names. If the spec of a key is `None`, the key may have any value or be missing.
 
     Args:
-        specs: Specs, None, or mappings of further ones, by key.
-        shape: Batch size: the leading axes that all the specs have in common.
-        device: Of all the specs; each has its own by default.
-        batch_size: The same as `shape`.
-        data_cls: What `rand`, `zero` and `encode` make in place of a TensorDict; `is_in` then wants one.
-        step_mdp_static: A note for whoever steps an environment, kept and passed on.
-        names: Of the axes of the batch size.
+        specs: Specs, `None`, or nested mappings of specs, by key.
+        shape: Batch size: the leading axes that all specs share.
+        device: Device of all specs; by default each spec has its own.
+        batch_size: Alias of `shape`.
+        data_cls: Class of the values that `rand`, `zero`, `one` and `encode` return, instead of TensorDict; values of
+            other classes are not in the set.
+        step_mdp_static: Flag for the code that steps an environment; the spec stores it and includes it in the JSON.
+        names: Names of the axes of the batch size.
         **kwargs: More specs by name.
 
     Raises:
-        InvalidArgumentError: If a spec has other leading axes or another device.
+        InvalidArgumentError: If a spec has other leading axes or another device than the composite.
     """
 
     domain = "composite"
@@ -75,7 +77,9 @@ class CompositeSpec(TensorSpec):
         **kwargs: Any,
     ) -> None:
         if shape is not None and batch_size is not None:
-            raise InvalidArgumentError(f"shape is {shape} and batch_size is {batch_size}; expected one of them")
+            raise InvalidArgumentError(
+                f"shape is {shape} and batch_size is {batch_size}; expected at most one of them to be given"
+            )
         super().__init__(sizes(batch_size if shape is None else shape), device)
         self._specs: dict[str, Child] = {}
         self._names: list[str | None] | None = None
@@ -86,23 +90,23 @@ class CompositeSpec(TensorSpec):
             self.set(key, spec)
         self.names = names
 
-    # --- its shape
+    # --- shape
 
     @property
     def shape(self) -> torch.Size:
-        """Batch size: the leading axes that all the specs have in common."""
+        """Batch size: the leading axes that all specs share."""
         return self._shape
 
     @shape.setter
     def shape(self, shape: Sequence[int]) -> None:
-        self._expect_unlocked()
-        wanted = sizes(shape)
-        specs = {name: _with_lead(name, spec, wanted) for name, spec in self._specs.items()}
-        self._shape, self._specs, self._names = wanted, specs, None
+        self._check_unlocked()
+        batch_size = sizes(shape)
+        specs = {name: _with_lead(name, spec, batch_size) for name, spec in self._specs.items()}
+        self._shape, self._specs, self._names = batch_size, specs, None
 
     @property
     def batch_size(self) -> torch.Size:
-        """The same as `shape`."""
+        """Alias of `shape`."""
         return self.shape
 
     @batch_size.setter
@@ -111,35 +115,35 @@ class CompositeSpec(TensorSpec):
 
     @property
     def names(self) -> list[str | None]:
-        """The names of the axes of the batch size, None where there is none."""
+        """Names of the axes of the batch size, `None` for an axis without a name."""
         return [None] * self.ndim if self._names is None else list(self._names)
 
     @names.setter
     def names(self, names: Sequence[str | None] | None) -> None:
         if names is not None and len(names) != self.ndim:
-            raise InvalidArgumentError(f"names are {list(names)}; expected one for each of {self.ndim} axes")
+            raise InvalidArgumentError(f"names are {list(names)}; expected one for each of the {self.ndim} axes")
         self._names = None if names is None else list(names)
         for spec in self._specs.values():
             if names is not None and isinstance(spec, CompositeSpec):
                 spec.names = [*names, *spec.names[self.ndim :]]
 
-    # --- its entries
+    # --- entries
 
     def set(self, name: str | Sequence[Any], spec: Any) -> Self:
-        """Set the spec of a key, and return this one.
+        """Set the spec of a key, and return the composite.
 
-        Composites and specs of what is no tensor are expanded to the batch size, if theirs is shorter.
+        Composites and non-tensor specs with a shorter batch size are expanded to the batch size of this composite.
 
         Raises:
-            InvalidArgumentError: If it is no spec, has other leading axes or another device, or this spec is locked; nothing has
-                changed then.
+            InvalidArgumentError: If `spec` is not a spec, has other leading axes or another device, or the composite is
+                locked. The composite is unchanged then.
         """
         head, *rest = _path(name)
         inner = self._specs.get(head)
         if rest and isinstance(inner, CompositeSpec):
             inner.set(tuple(rest), spec)
             return self
-        self._expect_unlocked()
+        self._check_unlocked()
         if rest:
             if inner is not None:
                 raise InvalidArgumentError(
@@ -149,11 +153,16 @@ class CompositeSpec(TensorSpec):
         if isinstance(spec, Mapping):
             spec = CompositeSpec(spec, shape=self.shape, device=self.device)
         if not (spec is None or isinstance(spec, TensorSpec)):
-            raise InvalidArgumentError(f"{head} is a {type(spec).__name__}; expected a spec")
-        self._specs[head] = self._fitted(head, spec)
+            raise InvalidArgumentError(f"{head} is a {type(spec).__name__}; expected a spec, a mapping or None")
+        self._specs[head] = self._adapted(head, spec)
         return self
 
-    def _fitted(self, name: str, spec: Child) -> Child:
+    def _adapted(self, name: str, spec: Child) -> Child:
+        """Return a spec with the batch size and device of the composite.
+
+        Raises:
+            InvalidArgumentError: If the spec has other leading axes or another device.
+        """
         spec = _with_lead(name, spec, self.shape)
         if spec is None or self.device is None or spec.device == self.device:
             return spec
@@ -162,10 +171,12 @@ class CompositeSpec(TensorSpec):
         moved: TensorSpec = spec.to(self.device)
         return moved
 
-    def _led_by(self, shape: torch.Size) -> Self:
-        """Return the composite with a longer batch size; what has these leading axes already keeps its shape."""
+    def _with_batch_size(self, shape: torch.Size) -> Self:
+        """Return the composite with a longer batch size; specs that already have these leading axes are unchanged."""
         specs = {
-            name: spec if spec is None or spec.shape[: len(shape)] == shape else _led(spec, self.ndim, shape)
+            name: spec
+            if spec is None or spec.shape[: len(shape)] == shape
+            else _with_longer_lead(spec, self.ndim, shape)
             for name, spec in self._specs.items()
         }
         names = None if self._names is None else [*self._names, *[None] * (len(shape) - self.ndim)]
@@ -184,58 +195,76 @@ class CompositeSpec(TensorSpec):
         for name in path:
             if not isinstance(spec, CompositeSpec) or name not in spec:
                 raise UnknownKeyError(".".join(path), [".".join(_path(key)) for key in self.keys(True)])
-            spec = spec._entry(name)  # noqa: SLF001  # of its own kind
+            spec = spec._entry(name)  # noqa: SLF001  # same class
         return spec
 
     def _entry(self, name: str) -> Child:
         return self._specs[name]
 
     def get(self, item: str | Sequence[Any], default: Any = _MISSING) -> Any:
-        """Return the spec of a key, or the default if there is none."""
+        """Return the spec of a key, or the default if the key is missing.
+
+        Raises:
+            UnknownKeyError: If the key is missing and no default is given.
+        """
         if item in self or default is _MISSING:
             return self[item]
         return default
 
     def pop(self, key: str | Sequence[Any], default: Any = _MISSING) -> Any:
-        """Remove the spec of a key and return it, or the default if there is none."""
-        self._expect_unlocked()
-        found = self.get(key, default)
+        """Remove a key and return its spec, or the default if the key is missing.
+
+        Raises:
+            UnknownKeyError: If the key is missing and no default is given.
+            InvalidArgumentError: If the composite is locked.
+        """
+        self._check_unlocked()
+        spec = self.get(key, default)
         if key in self:
             del self[key]
-        return found
+        return spec
 
     def __delitem__(self, key: str | Sequence[Any]) -> None:
         path = _path(key)
         self._at(path)
         parent = self._at(path[:-1])
-        parent._expect_unlocked()  # noqa: SLF001  # of its own kind
-        parent._remove(path[-1])  # noqa: SLF001  # of its own kind
+        parent._check_unlocked()  # noqa: SLF001  # same class
+        parent._remove(path[-1])  # noqa: SLF001  # same class
 
     def _remove(self, name: str) -> None:
         del self._specs[name]
 
     def separates(self, *keys: str | Sequence[Any], default: Any = None) -> CompositeSpec | None:
-        """Move the specs of some keys into a composite of their own; None if none is there."""
-        found = {key: self.pop(key, default) for key in keys}
-        found = {key: spec for key, spec in found.items() if spec is not None}
-        return CompositeSpec(found, shape=self.shape, device=self.device) if found else None
+        """Move the specs of some keys to a new composite and return it; return `None` if it would be empty.
+
+        Args:
+            *keys: Keys to remove from this composite.
+            default: Spec of a key that is missing; `None` leaves the key out.
+        """
+        specs = {key: self.pop(key, default) for key in keys}
+        specs = {key: spec for key, spec in specs.items() if spec is not None}
+        return CompositeSpec(specs, shape=self.shape, device=self.device) if specs else None
 
     def update(self, dict_or_spec: Mapping[Any, Any] | CompositeSpec) -> Self:
-        """Set every spec of another composite; those inside a composite that is there already are set inside it."""
+        """Set every spec of another composite, and return this one; nested composites are updated recursively."""
         for key, spec in dict_or_spec.items():
-            there = self.get(key, None)
-            if isinstance(there, CompositeSpec) and isinstance(spec, (CompositeSpec, Mapping)):
-                there.update(spec)
+            current = self.get(key, None)
+            if isinstance(current, CompositeSpec) and isinstance(spec, (CompositeSpec, Mapping)):
+                current.update(spec)
             else:
                 self.set(key, spec if self.device is None or not isinstance(spec, TensorSpec) else spec.to(self.device))
         return self
 
     def empty(self) -> Self:
-        """Return a spec like this without entries."""
+        """Return a copy without entries."""
         return self._changed(_specs={}, _locked=False)
 
     def is_empty(self, recurse: bool = False) -> bool:
-        """Say whether there are no entries; with `recurse`, none but empty composites and None."""
+        """Return whether the composite is empty.
+
+        Args:
+            recurse: Whether a composite that contains only empty composites and `None` counts as empty.
+        """
         if not recurse:
             return not self._specs
         specs = (spec for spec in self._specs.values() if spec is not None)
@@ -251,9 +280,10 @@ class CompositeSpec(TensorSpec):
         """Return the keys: names, and tuples of names with `include_nested`.
 
         Args:
-            include_nested: Whether those inside composites come too.
-            leaves_only: Whether composites are left out.
-            is_leaf: Says of a type of spec whether it is a leaf; all but composites are by default.
+            include_nested: Whether to include the keys of nested composites.
+            leaves_only: Whether to leave out the keys of composites themselves.
+            is_leaf: Function of the class of a spec that returns whether it is a leaf; by default, all classes but
+                composites are leaves.
         """
         return _Keys(self._tree(include_nested, leaves_only, is_leaf))
 
@@ -264,7 +294,7 @@ class CompositeSpec(TensorSpec):
         *,
         is_leaf: Callable[[type], bool] | None = None,
     ) -> ValuesView[Any]:
-        """Return the specs; for the arguments see `keys`."""
+        """Return the specs; the arguments are those of `keys`."""
         return self._tree(include_nested, leaves_only, is_leaf).values()
 
     def items(
@@ -274,23 +304,23 @@ class CompositeSpec(TensorSpec):
         *,
         is_leaf: Callable[[type], bool] | None = None,
     ) -> ItemsView[Any, Any]:
-        """Return the keys with their specs; for the arguments see `keys`."""
+        """Return the pairs of key and spec; the arguments are those of `keys`."""
         return self._tree(include_nested, leaves_only, is_leaf).items()
 
     def _tree(self, include_nested: bool, leaves_only: bool, is_leaf: Callable[[type], bool] | None) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
+        specs: dict[Any, Any] = {}
         for name in self._entries():
             spec = self._entry(name)
             leaf = not isinstance(spec, CompositeSpec) if is_leaf is None else is_leaf(type(spec))
             if leaf or not leaves_only:
-                found[name] = spec
+                specs[name] = spec
             if include_nested and isinstance(spec, CompositeSpec):
                 inner = spec.items(include_nested, leaves_only, is_leaf=is_leaf)
-                found |= {(name, *_path(key)): one for key, one in inner}
-        return found
+                specs |= {(name, *_path(key)): inner_spec for key, inner_spec in inner}
+        return specs
 
     def _entries(self) -> list[str]:
-        """Return the names of the first level."""
+        """Return the names of the first level of keys."""
         return list(self._specs)
 
     def __iter__(self) -> Iterator[str]:
@@ -304,11 +334,11 @@ class CompositeSpec(TensorSpec):
             return False
         return (path[0] if len(path := _path(key)) == 1 else path) in self.keys(include_nested=len(path) > 1)
 
-    # --- its lock
+    # --- lock
 
     @property
     def is_locked(self) -> bool:
-        """Whether entries cannot be set or removed."""
+        """Whether setting and removing entries raises an error. Assignment applies to nested composites too."""
         return self._locked
 
     @is_locked.setter
@@ -316,12 +346,20 @@ class CompositeSpec(TensorSpec):
         self._lock(locked, recurse=True)
 
     def lock_(self, recurse: bool | None = None) -> Self:
-        """Let entries be neither set nor removed, here and, unless `recurse` is False, in composites inside."""
+        """Make setting and removing entries an error, and return the composite.
+
+        Args:
+            recurse: Whether to lock nested composites too; `None` means True.
+        """
         self._lock(True, recurse=recurse is not False)
         return self
 
     def unlock_(self, recurse: bool | None = None) -> Self:
-        """Let entries be set and removed again, here and, unless `recurse` is False, in composites inside."""
+        """Allow setting and removing entries again, and return the composite.
+
+        Args:
+            recurse: Whether to unlock nested composites too; `None` means True.
+        """
         self._lock(False, recurse=recurse is not False)
         return self
 
@@ -329,58 +367,68 @@ class CompositeSpec(TensorSpec):
         self._locked = locked
         for spec in self._specs.values() if recurse else ():
             if isinstance(spec, CompositeSpec):
-                spec._lock(locked, recurse=True)  # noqa: SLF001  # of its own kind
+                spec._lock(locked, recurse=True)  # noqa: SLF001  # same class
 
-    def _expect_unlocked(self) -> None:
+    def _check_unlocked(self) -> None:
         if self.is_locked:
-            raise InvalidArgumentError("the composite is locked", hint="`unlock_` it, or change a `clone`")
+            raise InvalidArgumentError(
+                "the composite is locked", hint="call `unlock_` first, or change a copy that `clone` returns"
+            )
 
     # --- the set
 
-    def _made(self, entries: Mapping[str, Any], lead: Sequence[int]) -> Any:
+    def _build_value(self, entries: Mapping[str, Any], lead: Sequence[int]) -> Any:
+        """Return a TensorDict, or an instance of `data_cls`, of batch size [*lead, *self.shape]."""
         batch_size = (*lead, *self.shape)
         if self.data_cls is not None:
-            from_dict: Any = self.data_cls.from_dict  # type: ignore[attr-defined]  # every class of tensordict has it
+            from_dict: Any = self.data_cls.from_dict  # type: ignore[attr-defined]  # all tensorclasses have it
             return from_dict(dict(entries), batch_size=batch_size, device=self.device)
         names: Any = None if self._names is None else [*[None] * len(lead), *self._names]
         return TensorDict(dict(entries), batch_size=batch_size, device=self.device, names=names)
 
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
-        """Draw a TensorDict of batch size [*shape, *self.shape]."""
+        """Draw every entry from its spec, and return a TensorDict of batch size [*shape, *self.shape].
+
+        Args:
+            shape: Extra leading axes; every element along them is drawn independently.
+            generator: Source of randomness; torch's global generator by default.
+        """
         lead = sizes(shape)
         specs = {name: spec for name, spec in self._specs.items() if spec is not None}
-        return self._made({name: spec.rand(lead, generator=generator) for name, spec in specs.items()}, lead)
+        return self._build_value({name: spec.rand(lead, generator=generator) for name, spec in specs.items()}, lead)
 
     def zero(self, shape: Lead = None) -> Any:
-        """Return a TensorDict of zeros of batch size [*shape, *self.shape]."""
+        """Return a TensorDict of zeros with batch size [*shape, *self.shape]."""
         lead = sizes(shape)
-        return self._made({name: spec.zero(lead) for name, spec in self._specs.items() if spec is not None}, lead)
+        return self._build_value(
+            {name: spec.zero(lead) for name, spec in self._specs.items() if spec is not None}, lead
+        )
 
     def one(self, shape: Lead = None) -> Any:
-        """Return a TensorDict of ones of batch size [*shape, *self.shape]."""
+        """Return a TensorDict of ones with batch size [*shape, *self.shape]."""
         lead = sizes(shape)
-        return self._made({name: spec.one(lead) for name, spec in self._specs.items() if spec is not None}, lead)
+        return self._build_value({name: spec.one(lead) for name, spec in self._specs.items() if spec is not None}, lead)
 
     def is_in(self, value: Any) -> bool:
-        """Say whether every key is there and its value is in its spec; further keys do not matter."""
-        if not self._holds(value):
+        """Return whether a value has every key and each entry is in its spec; keys without a spec are ignored."""
+        if not self._is_container(value):
             return False
         return all(
             spec is None or ((entry := value.get(name, _MISSING)) is not _MISSING and spec.is_in(entry))
             for name, spec in self._specs.items()
         )
 
-    def _holds(self, value: Any) -> bool:
-        """Return whether a value is of a type that has entries."""
+    def _is_container(self, value: Any) -> bool:
+        """Return whether a value is an instance of `data_cls`, or by default a mapping or a TensorDict."""
         if self.data_cls is not None:
             return type(value) is self.data_cls
         return isinstance(value, Mapping) or is_tensor_collection(value)
 
     def misfits(self, value: Any, place: str = "value") -> list[str]:
-        """Say why a value is not in the set, for every key with its path."""
-        if not self._holds(value):
-            wanted = "a TensorDict" if self.data_cls is None else f"a {self.data_cls.__name__}"
-            return [f"{place} is a {type(value).__name__}; expected {wanted}"]
+        """Return why a value is not in the set; every reason begins with the path of its key."""
+        if not self._is_container(value):
+            expected = "a TensorDict" if self.data_cls is None else f"a {self.data_cls.__name__}"
+            return [f"{place} is a {type(value).__name__}; expected {expected}"]
         outer = "" if place == "value" else f"{place}."
         reasons = []
         for name, spec in self._specs.items():
@@ -392,60 +440,70 @@ class CompositeSpec(TensorSpec):
         return reasons
 
     def project(self, value: Any) -> Any:
-        """Return a TensorDict with the entries that are not in their specs projected; the value itself if all are.
+        """Return a copy with every entry projected onto its spec, or the value itself if it is in the set.
 
         Raises:
-            InvalidArgumentError: If a key is missing, or an entry has another shape.
+            InvalidArgumentError: If a key is missing, or an entry has another shape than its spec.
         """
-        # A new one: the reference overwrites the entries of the value that it is given.
+        # Unlike in TorchRL, the argument is not modified.
         if self.is_in(value):
             return value
-        if not self._holds(value) or any(spec is not None and name not in value for name, spec in self._specs.items()):
-            raise InvalidArgumentError("; ".join(self.misfits(value)), hint="only numbers can be projected, not keys")
-        near = dict(value) if isinstance(value, Mapping) else value.copy()
+        if not self._is_container(value) or any(
+            spec is not None and name not in value for name, spec in self._specs.items()
+        ):
+            raise InvalidArgumentError("; ".join(self.misfits(value)), hint="`project` cannot add missing keys")
+        projected = dict(value) if isinstance(value, Mapping) else value.copy()
         for name, spec in self._specs.items():
             if spec is not None:
-                near[name] = spec.project(value.get(name))
-        return near
+                projected[name] = spec.project(value.get(name))
+        return projected
 
     def type_check(self, value: Any, key: Any = None) -> None:
-        """Refuse values of other dtypes.
+        """Raise an error if an entry has another dtype than its spec.
 
         Args:
-            value: A TensorDict; with a name as `key`, what stands there.
-            key: The name or names to look at; all by default.
+            value: A TensorDict; if `key` is a name, also the tensor of that entry.
+            key: Name or names of the entries to check; all by default.
 
         Raises:
             InvalidArgumentError: If a dtype differs.
         """
         if isinstance(value, torch.Tensor) and isinstance(key, str):
             value = {key: value}
-        wanted = self.keys() if key is None else [key] if isinstance(key, str) else key
+        selected = self.keys() if key is None else [key] if isinstance(key, str) else key
         for name in self.keys():
-            if name in wanted and (spec := self._entry(name)) is not None:
+            if name in selected and (spec := self._entry(name)) is not None:
                 spec.type_check(value[name], None if isinstance(spec, CompositeSpec) else name)
 
     def cardinality(self) -> float:
-        """Return how many outcomes the entries have together; 0 without entries, as in the reference."""
+        """Return the product of the numbers of outcomes of the entries; 0 without entries, as in TorchRL."""
         specs = [spec for spec in self._specs.values() if spec is not None]
         return math.prod(spec.cardinality() for spec in specs) if specs else 0
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        """Return a TensorDict of all combinations of outcomes along a new first axis."""
+        """Return a TensorDict of all combinations of outcomes of the entries, stacked along a new first axis.
+
+        Args:
+            use_mask: Whether to leave out the masked outcomes.
+
+        Raises:
+            InvalidArgumentError: If the outcomes of an entry cannot be enumerated.
+        """
         single = self[(0,) * self.ndim] if self.ndim else self
         specs = {name: spec for name, spec in single.items() if spec is not None}
         outcomes = {name: spec.enumerate(use_mask) for name, spec in specs.items()}
         if not outcomes:
-            return self._made({}, ())
-        choices = torch.meshgrid(*[torch.arange(len(one)) for one in outcomes.values()], indexing="ij")
-        chosen = {name: one[number.flatten()] for (name, one), number in zip(outcomes.items(), choices, strict=True)}
-        count = choices[0].numel()
-        together = TensorDict(chosen, batch_size=[count], device=self.device)
-        together = together.reshape(count, *(1,) * self.ndim).expand(count, *self.shape)
-        return self._made(dict(together.items()), (count,))
+            return self._build_value({}, ())
+        grids = torch.meshgrid(*[torch.arange(len(of_entry)) for of_entry in outcomes.values()], indexing="ij")
+        pairs = zip(outcomes.items(), grids, strict=True)
+        entries = {name: of_entry[grid.flatten()] for (name, of_entry), grid in pairs}
+        count = grids[0].numel()
+        combinations = TensorDict(entries, batch_size=[count], device=self.device)
+        combinations = combinations.reshape(count, *(1,) * self.ndim).expand(count, *self.shape)
+        return self._build_value(dict(combinations.items()), (count,))
 
     def rand_update(self, val: Any) -> Any:
-        """Overwrite the entries of a TensorDict with draws, and return it."""
+        """Overwrite the entries of a TensorDict with random draws, and return it."""
         return val.update(self.rand())
 
     def zeros_update(self, val: Any) -> Any:
@@ -456,28 +514,32 @@ class CompositeSpec(TensorSpec):
         """Overwrite the entries of a TensorDict with ones, and return it."""
         return val.update(self.one())
 
-    # --- values from outside
+    # --- conversion to and from Python and NumPy values
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """Turn a mapping of numbers, lists, arrays and mappings into a TensorDict; keys may be left out.
+        """Convert a mapping of numbers, lists, arrays and nested mappings to a TensorDict; keys may be missing.
+
+        Args:
+            val: Mapping from an environment or a file; its values may have extra leading axes.
+            ignore_device: Whether to leave the tensors on their current devices.
 
         Raises:
             UnknownKeyError: If a key has no spec.
-            InvalidArgumentError: If an entry is None or cannot be encoded.
+            InvalidArgumentError: If an entry is `None`, or cannot be encoded.
         """
         encoded, lead = {}, ()
         for key, entry in val.items():
             spec = self[key]
             if entry is None or spec is None:
                 raise InvalidArgumentError(
-                    f"{key} is {entry!r} and its spec {spec!r}; a missing value cannot be encoded"
+                    f"{key} is {entry!r} and its spec is {spec!r}; expected a value and a spec that are not None"
                 )
             encoded[key] = spec.encode(entry, ignore_device=ignore_device)
             lead = encoded[key].shape[: len(encoded[key].shape) - spec.ndim]
-        return self._made(encoded, lead)
+        return self._build_value(encoded, lead)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> dict[str, Any]:
-        """Undo `encode`: a dict of arrays."""
+        """Convert a TensorDict to a dict of arrays: the inverse of `encode`."""
         if safe:
             self.assert_is_in(val)
         return {key: self[key].to_numpy(entry) for key, entry in val.items()}
@@ -485,7 +547,7 @@ class CompositeSpec(TensorSpec):
     # --- shapes and copies
 
     def moved(self, move: Move) -> Self:
-        """Do to the batch size, and to every spec, what `move` does to tensors of it."""
+        """Apply a shape operation to the batch size and to every spec; the result is unlocked."""
         try:
             shape = move(probe(self.shape)).shape
         except (RuntimeError, TypeError) as error:
@@ -497,7 +559,7 @@ class CompositeSpec(TensorSpec):
         return self._changed(_shape=shape, _specs=specs, _names=names, _locked=False)
 
     def to(self, dest: torch.dtype | torch.device | str | int | None) -> Self:
-        """Return the spec with all entries for a dtype or a device; the spec itself if it has the device."""
+        """Return a copy with all entries of another dtype or device; the spec itself if it already has that device."""
         if dest is None:
             return self
         device = self.device if isinstance(dest, torch.dtype) else as_device(dest)
@@ -507,11 +569,11 @@ class CompositeSpec(TensorSpec):
         return self._changed(_specs=specs, device=device, _locked=False)
 
     def clone(self) -> Self:
-        """Return a copy that shares nothing with this one, and is not locked."""
+        """Return a deep copy, which is unlocked."""
         return super().clone().unlock_()
 
     def clear_device_(self) -> Self:
-        """Forget the device of this composite and of those inside; entries keep theirs."""
+        """Remove the device of this composite and of nested ones in place, but not of leaves; return the composite."""
         self.device = None
         for spec in self._specs.values():
             if spec is not None:
@@ -519,7 +581,7 @@ class CompositeSpec(TensorSpec):
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """Describe the spec as JSON that `from_json` reads; everything but devices, locks and `data_cls` is in it."""
+        """Describe the spec as JSON that `from_json` reads; the description omits devices, locks and `data_cls`."""
         document: dict[str, Any] = {"kind": self.kind, "shape": list(self.shape)}
         if self._names is not None:
             document["names"] = self._names
@@ -531,12 +593,12 @@ class CompositeSpec(TensorSpec):
         }
 
     @classmethod
+    @override
     def read(cls, entry: Entry) -> CompositeSpec | None:
-        """Read a spec of this kind."""
         shape, specs = entry.shape(), entry.spec_map("specs")
         names = entry.field("names", _are_names, "a list of names")
         static = entry.field("step_mdp_static", lambda value: isinstance(value, bool), "true or false", False)
-        if not entry.sound:
+        if not entry.valid:
             return None
         composite = CompositeSpec(shape=shape, names=names, step_mdp_static=static)
         for name, spec in specs.items():
@@ -546,59 +608,60 @@ class CompositeSpec(TensorSpec):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CompositeSpec) or type(other) is not type(self):
             return False
-        return self._facts() == other._facts()  # of its own kind
+        return self._comparison_key() == other._comparison_key()
 
-    def _facts(self) -> tuple[Any, ...]:
-        """Return what counts for equality; the names of the axes do not, as in TorchRL."""
+    def _comparison_key(self) -> tuple[Any, ...]:
+        """Return the attributes that equal composites share; the names of the axes are not compared, as in TorchRL."""
         return self.shape, self.device, self.data_cls, self._specs
 
     __hash__ = TensorSpec.__hash__
 
     def __repr__(self) -> str:
         lines = "".join(f"\n    {name}: {str(spec).replace(chr(10), chr(10) + '    ')}," for name, spec in self.items())
-        facts = [] if self.device is None else [f"device={self.device}"]
-        return f"{type(self).__name__}({lines}\n    {', '.join([f'shape={list(self.shape)}', *facts])})"
+        device = [] if self.device is None else [f"device={self.device}"]
+        return f"{type(self).__name__}({lines}\n    {', '.join([f'shape={list(self.shape)}', *device])})"
 
 
 def _with_lead(name: str, spec: Child, shape: torch.Size) -> Child:
-    """Return a spec with leading axes.
+    """Return a spec whose leading axes are the batch size `shape`.
 
     Raises:
-        InvalidArgumentError: If it has others.
+        InvalidArgumentError: If the spec has other leading axes and cannot be expanded.
     """
     if spec is None or spec.shape[: len(shape)] == shape:
         return spec
     if isinstance(spec, (CompositeSpec, NonTensorSpec)) and spec.shape == shape[: spec.ndim]:
-        return spec._led_by(shape) if type(spec) is CompositeSpec else _expanded(spec, spec.ndim, shape)  # noqa: SLF001  # of its own kind
+        return spec._with_batch_size(shape) if type(spec) is CompositeSpec else _expanded(spec, spec.ndim, shape)  # noqa: SLF001  # same class
     raise InvalidArgumentError(
         f"{name} has shape {list(spec.shape)}; expected the leading axes {list(shape)} of the composite",
-        hint="`expand` it",
+        hint="`expand` the spec to the batch size of the composite",
     )
 
 
-def _led(spec: TensorSpec, count: int, shape: torch.Size) -> TensorSpec:
+def _with_longer_lead(spec: TensorSpec, count: int, shape: torch.Size) -> TensorSpec:
+    """Return a spec, whose first `count` axes are those of `shape`, with all axes of `shape` in their place."""
     if type(spec) is CompositeSpec and spec.shape == shape[: spec.ndim]:
-        return spec._led_by(shape)  # noqa: SLF001  # of its own kind
+        return spec._with_batch_size(shape)  # noqa: SLF001  # same class
     return _expanded(spec, count, shape)
 
 
 def _expanded(spec: TensorSpec, count: int, shape: torch.Size) -> TensorSpec:
-    """Return a spec that has the first `count` of some leading axes with all of them."""
+    """Replace the first `count` axes of a spec, which are those of `shape`, by all axes of `shape`."""
     ones = (1,) * (len(shape) - count)
-    wide: TensorSpec = spec.reshape((*spec.shape[:count], *ones, *spec.shape[count:]))
-    return wide.expand(*shape, *spec.shape[count:])
+    reshaped: TensorSpec = spec.reshape((*spec.shape[:count], *ones, *spec.shape[count:]))
+    return reshaped.expand(*shape, *spec.shape[count:])
 
 
 def _path(key: Any) -> Key:
-    """Read a key; the dots in a name mean nothing."""
+    """Return a key as a flat tuple of names; dots in a name do not separate names."""
     if isinstance(key, str):
         return (key,)
     return tuple(name for part in key for name in ([part] if isinstance(part, str) else _path(part)))
 
 
 def _is_path(index: tuple[Any, ...]) -> bool:
-    return all(isinstance(one, str) or (isinstance(one, tuple) and _is_path(one)) for one in index)
+    return all(isinstance(item, str) or (isinstance(item, tuple) and _is_path(item)) for item in index)
 
 
 def _are_names(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and all(one is None or isinstance(one, str) for one in value))
+    return value is None or (isinstance(value, list) and all(name is None or isinstance(name, str) for name in value))

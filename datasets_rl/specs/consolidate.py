@@ -1,4 +1,4 @@
-"""Keys that only some composites of a stack have."""
+"""Consolidation of lazy stacks of composites whose keys differ."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ __all__ = ["check_no_exclusive_keys", "consolidate_spec", "contains_lazy_spec"]
 
 
 def consolidate_spec(spec: TensorSpec, recurse_through_entries: bool = True, recurse_through_stack: bool = True) -> Any:
-    """Return a copy in which every composite of a stack has the keys of all, as specs of tensors of size 0.
+    """Return a copy in which all composites of a stack have the same keys: missing keys get specs of empty tensors.
 
-    An axis in which the specs of a key differ has size 0 then; where they agree, every axis behind the batch size.
+    In the shape of such a spec, the axes along which the specs of the key differ have size 0; if the specs agree in
+    their shape, all axes after the batch size have size 0.
 
     Args:
         spec: Any spec.
-        recurse_through_entries: Whether composites inside composites come too.
-        recurse_through_stack: Whether the composites of a stack come themselves.
+        recurse_through_entries: Whether to consolidate nested composites too.
+        recurse_through_stack: Whether to consolidate each composite of a stack too.
 
     Raises:
-        InvalidArgumentError: If a key that some lack has specs of different kinds.
+        InvalidArgumentError: If a key that some composites lack has specs of different classes in the others.
     """
     if isinstance(spec, LazyStackedCompositeSpec):
-        members = [one.clone() for one in spec.unbind(spec.dim)]
+        members = [member.clone() for member in spec.unbind(spec.dim)]
         if recurse_through_stack:
-            members = [consolidate_spec(one, recurse_through_entries, recurse_through_stack) for one in members]
-        for name in dict.fromkeys(name for one in members for name in one):
-            there = [one[name] for one in members if name in one]
-            for one in members:
-                if name not in one:
-                    one[name] = _sizeless(name, there, one)
+            members = [consolidate_spec(member, recurse_through_entries, recurse_through_stack) for member in members]
+        for name in dict.fromkeys(name for member in members for name in member):
+            specs = [member[name] for member in members if name in member]
+            for member in members:
+                if name not in member:
+                    member[name] = _empty_spec(name, specs, member)
         return LazyStackedCompositeSpec(*members, dim=spec.dim)
     copy = spec.clone()
     if isinstance(copy, CompositeSpec) and recurse_through_entries:
@@ -45,43 +46,47 @@ def consolidate_spec(spec: TensorSpec, recurse_through_entries: bool = True, rec
     return copy
 
 
-def _sizeless(name: str, there: list[Any], parent: CompositeSpec) -> Any:
-    first = there[0]
-    if any(type(one) is not type(first) for one in there):
-        kinds = ", ".join(sorted({type(one).__name__ for one in there}))
-        raise InvalidArgumentError(f"{name} is {kinds} in the composites that have it; expected one kind")
+def _empty_spec(name: str, specs: list[Any], parent: CompositeSpec) -> Any:
+    first = specs[0]
+    if any(type(spec) is not type(first) for spec in specs):
+        classes = ", ".join(sorted({type(spec).__name__ for spec in specs}))
+        raise InvalidArgumentError(f"the specs of {name} are of the classes {classes}; expected one class")
     if first is None:
         return None
     if isinstance(first, CompositeSpec):
         return first.empty()
     if isinstance(first, LazyStackedTensorSpec):
-        raise InvalidArgumentError(f"{name} is itself a stack of unlike specs, and only some composites have it")
-    alike = all(one.shape == first.shape for one in there)
+        raise InvalidArgumentError(
+            f"{name} is missing in some composites and a lazy stack in others; an empty spec cannot replace it"
+        )
+    same_shape = all(spec.shape == first.shape for spec in specs)
     shape = [
-        0 if (axis >= parent.ndim if alike else len({one.shape[axis] for one in there}) > 1) else size
+        0 if (axis >= parent.ndim if same_shape else len({spec.shape[axis] for spec in specs}) > 1) else size
         for axis, size in enumerate(first.shape)
     ]
-    # Of no numbers at all, whatever numbers the others allow.
+    # Unbounded whatever the bounds of the others: its tensors are empty.
     return NonTensorSpec(shape) if first.dtype is None else Unbounded(shape, first.device, first.dtype)
 
 
 def check_no_exclusive_keys(spec: TensorSpec | None, recurse: bool = True) -> bool:
-    """Say whether all composites of every stack have the same keys.
+    """Return whether the composites of every lazy stack in a spec have the same keys.
 
     Args:
         spec: Any spec.
-        recurse: Whether composites inside composites come too.
+        recurse: Whether to check nested composites too.
     """
     if isinstance(spec, LazyStackedCompositeSpec):
         members = spec.unbind(spec.dim)
-        return all(set(one) == set(spec) and (not recurse or check_no_exclusive_keys(one, recurse)) for one in members)
+        return all(
+            set(member) == set(spec) and (not recurse or check_no_exclusive_keys(member, recurse)) for member in members
+        )
     if isinstance(spec, CompositeSpec) and recurse:
-        return all(check_no_exclusive_keys(one, recurse) for one in spec.values())
+        return all(check_no_exclusive_keys(inner, recurse) for inner in spec.values())
     return True
 
 
 def contains_lazy_spec(spec: TensorSpec | None) -> bool:
-    """Say whether a spec is a lazy stack or has one inside."""
+    """Return whether a spec is or contains a lazy stack."""
     if isinstance(spec, (LazyStackedTensorSpec, LazyStackedCompositeSpec)):
         return True
-    return isinstance(spec, CompositeSpec) and any(contains_lazy_spec(one) for one in spec.values())
+    return isinstance(spec, CompositeSpec) and any(contains_lazy_spec(inner) for inner in spec.values())

@@ -1,4 +1,4 @@
-"""One of n numbers."""
+"""Categorical spec."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import _categories
 from datasets_rl.specs._document import Entry
 from datasets_rl.specs._finite import FiniteSpec
-from datasets_rl.specs._numbers import whole
-from datasets_rl.specs.base import sizes, together
+from datasets_rl.specs._numbers import nearest_int64
+from datasets_rl.specs.base import broadcast_shapes, sizes
 from datasets_rl.specs.one_hot import OneHotDiscreteTensorSpec
 from datasets_rl.specs.space import CategoricalBox, Space
 
@@ -21,17 +22,17 @@ __all__ = ["DiscreteTensorSpec"]
 
 
 class DiscreteTensorSpec(FiniteSpec):
-    """Whole numbers in [0, n); with n = 2 and dtype bool, a flag.
+    """Categorical spec: each element is an integer in [0, n). With n = 2 and dtype bool, elements are flags.
 
     Args:
-        n: How many values there are, at least 1.
-        shape: Of every tensor of the set.
-        device: Of the tensors that are made.
-        dtype: Of every tensor of the set.
-        mask: Which of the n values may be taken, bool, expandable to [*shape, n].
+        n: Number of categories, at least 1.
+        shape: Shape of every tensor of the set; [] by default.
+        device: Device of the tensors that the spec creates; torch's default device by default.
+        dtype: Dtype of every tensor of the set.
+        mask: Which categories are allowed, bool, expandable to [*shape, n]; `None` allows all.
 
     Raises:
-        InvalidArgumentError: If n is below 1 or the mask does not fit.
+        InvalidArgumentError: If n < 1, or the mask does not fit.
     """
 
     kind = "discrete"
@@ -51,8 +52,8 @@ class DiscreteTensorSpec(FiniteSpec):
         self.update_mask(mask)
 
     @property
+    @override
     def space(self) -> Space:
-        """How many values there are."""
         return CategoricalBox(self.n)
 
     @property
@@ -72,10 +73,10 @@ class DiscreteTensorSpec(FiniteSpec):
         return _categories.inside(value, self._sizes, self._allowed)
 
     def _index_near(self, value: Tensor) -> Tensor:
-        return whole(value)
+        return nearest_int64(value)
 
     def _bound(self, place: tuple[int, ...]) -> str:
-        bound = f"a whole number in [0, {self._size_at(place)})"
+        bound = f"an integer in [0, {self._size_at(place)})"
         return bound if self.mask is None else f"{bound} that the mask allows"
 
     def _size_at(self, place: tuple[int, ...]) -> int:
@@ -83,58 +84,58 @@ class DiscreteTensorSpec(FiniteSpec):
         return self.n
 
     def index(self, index: Tensor, tensor_to_index: Tensor) -> Tensor:
-        """Take from the last axis of a tensor what the values choose.
+        """Select the entries of the last axis of a tensor at the categories.
 
         Args:
             index: A member of the set, [*B, *shape].
-            tensor_to_index: One entry for each of the n values in its last axis: [*B, n] for a spec without axes;
-                otherwise the last axis stands in place of that of the spec.
+            tensor_to_index: Tensor with one entry for each of the n categories along its last axis: [*B, n] for a spec
+                of shape []; otherwise [*B, *shape[:-1], n].
 
         Returns:
-            What was chosen, of the shape of `index`.
+            The selected entries, of the shape of `index`.
         """
         if not self.ndim:
-            lead = together(index.shape, tensor_to_index.shape[:-1])
+            lead = broadcast_shapes(index.shape, tensor_to_index.shape[:-1])
             tensor_to_index = tensor_to_index.expand(*lead, -1)
             return tensor_to_index.gather(-1, index.long().expand(lead).unsqueeze(-1)).squeeze(-1)
         index = index.long().expand(*tensor_to_index.shape[: -self.ndim], *index.shape[-self.ndim :])
         return tensor_to_index.gather(-1, index)
 
     def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """Write values as ones among zeros, bool [*B, *shape, n].
+        """Return the one-hot encoding, bool [*B, *shape, n].
 
         Args:
             val: A member of the set, [*B, *shape].
-            safe: Whether to refuse it if it is not one; not by default.
+            safe: Whether to raise an error if `val` is not in the set; off by default.
         """
         if safe:
             self.assert_is_in(val)
         return torch.nn.functional.one_hot(val.long(), self.n).bool()
 
     def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """Return the value: it is a category already."""
+        """Return the value unchanged: it already consists of category indices."""
         if safe:
             self.assert_is_in(val)
         return val
 
     def to_one_hot_spec(self) -> OneHotDiscreteTensorSpec:
-        """Return the spec of what `to_one_hot` returns, with the same mask."""
+        """Return the spec of the output of `to_one_hot`, with the same mask."""
         return OneHotDiscreteTensorSpec(self.n, (*self.shape, self.n), self.device, mask=self.mask)
 
     def to_categorical_spec(self) -> DiscreteTensorSpec:
         """Return the spec itself."""
         return self
 
+    @override
     def to_json(self) -> dict[str, Any]:
-        """Describe the spec as JSON that `from_json` reads; everything but the device is in it."""
         return {**super().to_json(), "n": self.n}
 
     @classmethod
     def read(cls, entry: Entry) -> DiscreteTensorSpec | None:
-        """Read a spec of this kind; of flags, n may be missing."""
+        """Read a spec of this class from a JSON object; with dtype bool, `n` may be missing and is 2."""
         shape, dtype = entry.shape(), entry.dtype()
-        n, mask = entry.whole("n", 1, 2 if dtype == torch.bool else None), cls._read_mask(entry)
-        return cls(n, shape, dtype=dtype, mask=mask) if entry.sound else None
+        n, mask = entry.integer("n", 1, 2 if dtype == torch.bool else None), cls._read_mask(entry)
+        return cls(n, shape, dtype=dtype, mask=mask) if entry.valid else None
 
-    def _facts(self) -> list[str]:
+    def _repr_arguments(self) -> list[str]:
         return [f"n={self.n}", *([] if self.mask is None else ["masked"])]

@@ -1,4 +1,4 @@
-"""Specs of what is there: of a dataset, from its manifest, and of a TensorDict."""
+"""Inference of specs: from the manifest of a dataset, and from data such as a TensorDict."""
 
 from __future__ import annotations
 
@@ -22,34 +22,36 @@ from datasets_rl.ted.keys import NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, as_key
 
 __all__ = ["from_manifest", "misfits_of_columns", "spec_from_data"]
 
-_BLOCK_BYTES = 1 << 24
+_CHUNK_BYTES = 1 << 24
 
 
 def from_manifest(manifest: Manifest, fields: Mapping[Key, torch.dtype | None] | None = None) -> CompositeSpec:
     """Return the spec of one transition of a dataset.
 
-    Bounds are those that the manifest states. The least and greatest numbers in its statistics are none: the next
-    dataset of the same task may have greater ones.
+    Bounds are those of the specs in the manifest. The minimum and maximum in its statistics are not bounds: other
+    datasets of the same task may exceed them.
 
     Args:
-        manifest: Of the dataset.
-        fields: The keys that are shown, and the dtype that each is read as (None for its own); all keys by default.
+        manifest: Manifest of the dataset.
+        fields: Keys of the spec, each with the dtype that it is read as (`None` for the stored dtype); all keys by
+            default.
 
     Raises:
-        ManifestError: If the manifest describes a spec that this version does not know; all faults at once.
+        ManifestError: If the manifest describes a spec that this version does not support; the message lists all
+            problems.
     """
     leaves: dict[Key, Any] = {key: DiscreteTensorSpec(2, (1,), dtype=torch.bool) for key in ROOT_FLAGS}
-    faults: list[str] = []
+    problems: list[str] = []
     for field in manifest.schema:
         try:
             leaves[field.key] = spec = TensorSpec.from_json(manifest.specs.get(field.name, {}))
         except InvalidArgumentError as error:
-            faults.append(f"specs.{field.name}: {error.message}")
+            problems.append(f"specs.{field.name}: {error.message}")
             continue
         if field.shared:
             leaves[(NEXT, *field.key)] = spec
-    if faults:
-        raise ManifestError("manifest.json", faults)
+    if problems:
+        raise ManifestError("manifest.json", problems)
     if manifest.final_unknown:
         leaves[NEXT_FINAL_KNOWN] = DiscreteTensorSpec(2, (1,), dtype=torch.bool)
     if fields is not None:
@@ -58,39 +60,40 @@ def from_manifest(manifest: Manifest, fields: Mapping[Key, torch.dtype | None] |
 
 
 def misfits_of_columns(spec: CompositeSpec, column: Callable[[Key, int, int], Any], steps: int) -> list[str]:
-    """Say which values of a stored dataset are not in its spec: of each field the first block that has some.
+    """Return which values of a stored dataset are not in its spec: for each field, those of the first invalid chunk.
 
     Args:
-        spec: Of one transition.
-        column: Takes a key and a range of rows, and returns the values, [stop - start, ...].
-        steps: N.
+        spec: Spec of one transition.
+        column: Function of a key, the first row and the last row (exclusive) that returns the values,
+            [stop - start, ...].
+        steps: Number of rows of the dataset.
     """
     reasons: list[str] = []
     for name, leaf in spec.items(include_nested=True, leaves_only=True):
         key = as_key((name,) if isinstance(name, str) else name)
         if isinstance(leaf, (Unbounded, NonTensorSpec)) or key in ROOT_FLAGS:
             continue
-        block = max(_BLOCK_BYTES // max(leaf.zero().nbytes, 1), 1)
-        for start in range(0, steps, block):
-            values = torch.from_numpy(np.array(column(key, start, min(start + block, steps))))
-            found = leaf.misfits(values.to(leaf.dtype), f"{dotted(key)}, counted from row {start:,},")
-            if found:
-                reasons += found
+        rows = max(_CHUNK_BYTES // max(leaf.zero().nbytes, 1), 1)
+        for start in range(0, steps, rows):
+            values = torch.from_numpy(np.array(column(key, start, min(start + rows, steps))))
+            problems = leaf.misfits(values.to(leaf.dtype), f"{dotted(key)}[{start}:]")
+            if problems:
+                reasons += problems
                 break
     return reasons
 
 
 def spec_from_data(data: Any) -> Any:
-    """Return a spec that data is in, with its shape, dtypes and devices, and no bounds but those of flags.
+    """Return a spec that contains data: with its shape, dtypes and devices, and without bounds except for flags.
 
     Args:
-        data: A tensor, a TensorDict whose batch size becomes the shape of the spec, a mapping, or anything else, which
-            is no tensor then.
+        data: A tensor; a TensorDict, whose batch size becomes the shape of the spec; a mapping; or any other object,
+            which gets a non-tensor spec.
     """
     if is_non_tensor(data):
         return NonTensorSpec(data.batch_size, data.device, batched=not hasattr(data, "data"))
     if isinstance(data, LazyStackedTensorDict):
-        return stack([spec_from_data(one) for one in data.unbind(data.stack_dim)], data.stack_dim)
+        return stack([spec_from_data(item) for item in data.unbind(data.stack_dim)], data.stack_dim)
     if is_tensor_collection(data) or isinstance(data, Mapping):
         specs = {key: spec_from_data(data.get(key)) for key in data.keys()}  # noqa: SIM118  # a TensorDict iterates over rows
         return CompositeSpec(specs, shape=getattr(data, "batch_size", ()), device=getattr(data, "device", None))
@@ -99,7 +102,7 @@ def spec_from_data(data: Any) -> Any:
 
 def _leaf(data: Tensor) -> Any:
     if data.is_nested:
-        return stack([_leaf(one) for one in data.unbind(0)])
+        return stack([_leaf(item) for item in data.unbind(0)])
     if data.dtype == torch.bool:
         return DiscreteTensorSpec(2, data.shape, data.device, torch.bool)
     return Unbounded(data.shape, data.device, data.dtype)

@@ -1,4 +1,4 @@
-"""Specs that are unlike, stacked: each stays what it is."""
+"""Lazy stacks of specs that differ, in which each spec is stored separately."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from tensordict import LazyStackedTensorDict
 from torch import Generator, Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.specs._document import Entry
@@ -18,119 +19,136 @@ __all__ = ["LazyStackedCompositeSpec", "LazyStackedTensorSpec", "stack"]
 
 
 class _Stacked(TensorSpec):
-    """Specs along an axis of their own. What is done to the others axes is done to each of them.
+    """Base class of lazy stacks: specs stacked along a new axis. Operations on the other axes apply to each spec.
 
     Args:
-        *specs: At least one, all with the same number of axes.
-        dim: Which axis of the stack they are along.
+        *specs: At least one spec, all with the same number of axes and device.
+        dim: Axis of the stack along which the specs are stacked.
 
     Raises:
-        InvalidArgumentError: If there is none, or they differ in what they must have in common.
+        InvalidArgumentError: If no spec is given, or the specs differ in number of axes, device or another attribute
+            that must be equal.
     """
 
     def __init__(self, *specs: Any, dim: int = 0) -> None:
         if not specs:
-            raise InvalidArgumentError("there is no spec to stack")
-        for name in ("ndim", "device", *self._alike):
-            there = [getattr(spec, name) for spec in specs]
-            if any(other != there[0] for other in there):
-                raise InvalidArgumentError(f"the specs differ in their {name}: {', '.join(map(str, there))}")
+            raise InvalidArgumentError("no specs to stack; expected at least one")
+        for name in ("ndim", "device", *self._shared_attributes):
+            values = [getattr(spec, name) for spec in specs]
+            if any(value != values[0] for value in values):
+                raise InvalidArgumentError(f"the specs differ in their {name}: {', '.join(map(str, values))}")
         self._members = list(specs)
         self.device = specs[0].device
-        self.dim = counted(dim, specs[0].ndim + 1)
+        self.dim = normalized_axis(dim, specs[0].ndim + 1)
 
-    _alike: ClassVar[tuple[str, ...]] = ()
-    """What else the specs must have in common."""
+    _shared_attributes: ClassVar[tuple[str, ...]] = ()
+    """Names of further attributes that must be equal for all specs."""
 
     @property
     def stack_dim(self) -> int:
-        """Which axis the specs are along."""
+        """Axis along which the specs are stacked."""
         return self.dim
 
     @property
     def shape(self) -> torch.Size:
-        """Of the stack; an axis in which the specs differ has size -1."""
+        """Shape of the stack; an axis along which the sizes of the specs differ has size -1."""
         columns = zip(*[spec.shape for spec in self._members], strict=True)
         shape = [column[0] if len(set(column)) == 1 else -1 for column in columns]
         return torch.Size([*shape[: self.dim], len(self._members), *shape[self.dim :]])
 
+    @override
     def numel(self) -> int:
-        """Return how many numbers a member of the set has."""
         return sum(spec.numel() for spec in self._members)
 
     # --- the set
 
-    def _gathered(self, drawn: list[Any], lead: torch.Size) -> Any:
-        """Stack what came of each spec."""
+    def _stack_values(self, values: list[Any], lead: torch.Size) -> Any:
+        """Stack the values of the specs, each with the leading axes `lead`."""
         raise NotImplementedError
 
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
-        """Draw from each spec, and stack the draws."""
+        """Draw from each spec, and stack the results.
+
+        Args:
+            shape: Extra leading axes; every element along them is drawn independently.
+            generator: Source of randomness; torch's global generator by default.
+        """
         lead = sizes(shape)
-        return self._gathered([spec.rand(lead, generator=generator) for spec in self._members], lead)
+        return self._stack_values([spec.rand(lead, generator=generator) for spec in self._members], lead)
 
     def zero(self, shape: Lead = None) -> Any:
-        """Return the zeros of each spec, stacked."""
+        """Return the stacked zeros of the specs, with extra leading axes."""
         lead = sizes(shape)
-        return self._gathered([spec.zero(lead) for spec in self._members], lead)
+        return self._stack_values([spec.zero(lead) for spec in self._members], lead)
 
     def one(self, shape: Lead = None) -> Any:
-        """Return the ones of each spec, stacked."""
+        """Return the stacked ones of the specs, with extra leading axes."""
         lead = sizes(shape)
-        return self._gathered([spec.one(lead) for spec in self._members], lead)
+        return self._stack_values([spec.one(lead) for spec in self._members], lead)
 
-    def _parts(self, value: Any) -> list[Any] | None:
-        """Return what a value has for each spec; None if it is not stacked like them."""
+    def _components(self, value: Any) -> list[Any] | None:
+        """Return the components of a value, one per spec; `None` if the value is not stacked like the specs."""
         if isinstance(value, (list, tuple)):
-            parts = list(value)
+            components = list(value)
         else:
             lead = value.ndim - self.ndim if hasattr(value, "ndim") else -1
-            parts = list(value.unbind(lead + self.dim)) if lead >= 0 else []
-        return parts if len(parts) == len(self._members) else None
+            components = list(value.unbind(lead + self.dim)) if lead >= 0 else []
+        return components if len(components) == len(self._members) else None
 
-    def _expected_parts(self, value: Any) -> list[Any]:
-        parts = self._parts(value)
-        if parts is None:
-            raise InvalidArgumentError(f"a {type(value).__name__} is not stacked like {self._named()}")
-        return parts
+    def _check_components(self, value: Any) -> list[Any]:
+        components = self._components(value)
+        if components is None:
+            raise InvalidArgumentError(
+                f"a {type(value).__name__} is not stacked like {self._named()};"
+                f" expected {len(self._members)} components along axis {self.dim}"
+            )
+        return components
 
     def is_in(self, value: Any) -> bool:
-        """Say whether each part of a value is in its spec."""
-        parts = self._parts(value)
-        return parts is not None and all(spec.is_in(part) for spec, part in zip(self._members, parts, strict=True))
+        """Return whether each component of a value is in its spec."""
+        components = self._components(value)
+        return components is not None and all(
+            spec.is_in(component) for spec, component in zip(self._members, components, strict=True)
+        )
 
     def misfits(self, value: Any, place: str = "value") -> list[str]:
-        """Say why a value is not in the set, for each part of it."""
-        parts = self._parts(value)
-        if parts is None:
+        """Return why a value is not in the set: the reasons for each of its components."""
+        components = self._components(value)
+        if components is None:
             shape = list(value.shape) if hasattr(value, "shape") and not getattr(value, "is_nested", False) else None
             described = f"a {type(value).__name__}" if shape is None else f"of shape {shape}"
-            return [f"{place} is {described}; expected {len(self._members)} parts along axis {self.dim}"]
-        numbered = enumerate(zip(self._members, parts, strict=True))
-        return [reason for number, (spec, part) in numbered for reason in spec.misfits(part, f"{place}[{number}]")]
+            return [f"{place} is {described}; expected {len(self._members)} components along axis {self.dim}"]
+        numbered = enumerate(zip(self._members, components, strict=True))
+        return [
+            reason for number, (spec, component) in numbered for reason in spec.misfits(component, f"{place}[{number}]")
+        ]
 
     def project(self, value: Any) -> Any:
-        """Return the value with each part projected by its spec, or the value itself if it is in the set.
+        """Return the value with each component projected onto its spec, or the value itself if it is in the set.
 
         Raises:
-            InvalidArgumentError: If it is not stacked like the specs, or a part has another shape.
+            InvalidArgumentError: If the value is not stacked like the specs, or a component has another shape.
         """
         if self.is_in(value):
             return value
-        parts = self._expected_parts(value)
-        near = [spec.project(part) for spec, part in zip(self._members, parts, strict=True)]
-        return self._gathered(near, near[0].shape[: near[0].ndim - self._members[0].ndim])
+        components = self._check_components(value)
+        nearest = [spec.project(component) for spec, component in zip(self._members, components, strict=True)]
+        return self._stack_values(nearest, nearest[0].shape[: nearest[0].ndim - self._members[0].ndim])
 
     def type_check(self, value: Any, key: Any = None) -> None:
-        """Refuse a value with a part of another dtype."""
-        for spec, part in zip(self._members, self._expected_parts(value), strict=True):
-            spec.type_check(part, key)
-
-    def cardinality(self) -> float:
-        """Return how many outcomes every spec has.
+        """Raise an error if a component of a value has another dtype than its spec.
 
         Raises:
-            InvalidArgumentError: If that differs.
+            InvalidArgumentError: If a dtype differs, or the value is not stacked like the specs.
+        """
+        for spec, component in zip(self._members, self._check_components(value), strict=True):
+            spec.type_check(component, key)
+
+    def cardinality(self) -> float:
+        """Return the number of outcomes of each spec.
+
+        Raises:
+            InvalidArgumentError: If the numbers differ.
         """
         counts: list[float] = [spec.cardinality() for spec in self._members]
         if len(set(counts)) > 1:
@@ -138,100 +156,122 @@ class _Stacked(TensorSpec):
         return counts[0]
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        """Return the outcomes of each spec side by side, behind the new first axis.
+        """Return the outcomes of the specs, stacked; the new first axis of the result counts the outcomes.
+
+        Args:
+            use_mask: Whether to leave out the masked outcomes.
 
         Raises:
-            InvalidArgumentError: If they have different numbers of them.
+            InvalidArgumentError: If the specs have different numbers of outcomes.
         """
         outcomes = [spec.enumerate(use_mask) for spec in self._members]
-        counts = {len(one) for one in outcomes}
+        counts = {len(of_spec) for of_spec in outcomes}
         if len(counts) > 1:
             raise InvalidArgumentError(f"the specs have {sorted(counts)} outcomes; expected the same number of each")
-        return self._gathered(outcomes, torch.Size(counts))
+        return self._stack_values(outcomes, torch.Size(counts))
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """Encode each part of a value, and stack them."""
-        parts = self._expected_parts(torch.as_tensor(val) if hasattr(val, "__array__") else val)
+        """Encode each component of a value with its spec, and stack the results.
+
+        Raises:
+            InvalidArgumentError: If the value is not stacked like the specs, or a component cannot be encoded.
+        """
+        components = self._check_components(torch.as_tensor(val) if hasattr(val, "__array__") else val)
         encoded = [
-            spec.encode(part, ignore_device=ignore_device) for spec, part in zip(self._members, parts, strict=True)
+            spec.encode(component, ignore_device=ignore_device)
+            for spec, component in zip(self._members, components, strict=True)
         ]
-        return self._gathered(encoded, encoded[0].shape[: encoded[0].ndim - self._members[0].ndim])
+        return self._stack_values(encoded, encoded[0].shape[: encoded[0].ndim - self._members[0].ndim])
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        """Undo `encode`: what each part is, in a list."""
+        """Convert each component to an array, the inverse of `encode`; return a list."""
         if safe:
             self.assert_is_in(val)
-        return [spec.to_numpy(part) for spec, part in zip(self._members, self._expected_parts(val), strict=True)]
+        return [
+            spec.to_numpy(component) for spec, component in zip(self._members, self._check_components(val), strict=True)
+        ]
 
     # --- shapes
 
     def moved(self, move: Move) -> Any:
-        """Do to the stack what `move` does to tensors of its shape: a stack has the methods that it calls."""
+        """Apply a shape operation to the stack, which has the shape methods of a tensor that operations call."""
         return move(self)
 
-    def _refused(self) -> InvalidArgumentError:
-        return InvalidArgumentError(f"{self._named()} cannot be reshaped", hint="`unbind` it, and reshape the specs")
+    def _reshape_error(self) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"{self._named()} cannot be reshaped at its stack axis {self.dim}",
+            hint="`unbind` it, reshape the specs, and stack them again",
+        )
 
     def _inner(self, axis: int) -> int:
-        """Return which axis of a spec an axis of the stack is."""
+        """Return the axis of the specs that corresponds to an axis of the stack."""
         return axis - (axis > self.dim)
 
     def reshape(self, *shape: Any) -> Any:
-        """Arrange the axes before that of the stack in another shape.
+        """Reshape the axes before the stack axis.
 
         Raises:
-            InvalidArgumentError: If the others do not stay as they are.
+            InvalidArgumentError: If the new shape changes the stack axis or an axis after it.
         """
-        wanted, kept = sizes(*shape), self.ndim - self.dim
-        dim = len(wanted) - kept
-        if dim < 0 or wanted[dim:] != self.shape[self.dim :] or -1 in wanted[:dim]:
-            raise self._refused()
-        members = [spec.reshape((*wanted[:dim], *spec.shape[self.dim :])) for spec in self._members]
+        new_shape, unchanged = sizes(*shape), self.ndim - self.dim
+        dim = len(new_shape) - unchanged
+        if dim < 0 or new_shape[dim:] != self.shape[self.dim :] or -1 in new_shape[:dim]:
+            raise self._reshape_error()
+        members = [spec.reshape((*new_shape[:dim], *spec.shape[self.dim :])) for spec in self._members]
         return type(self)(*members, dim=dim)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Any:
-        """Make one axis of several before that of the stack.
+        """Merge consecutive axes before the stack axis into one.
 
         Raises:
-            InvalidArgumentError: If they are not all before it.
+            InvalidArgumentError: If an axis is the stack axis or after it.
         """
         start, end = self._axis(start_dim), self._axis(end_dim)
         if not start <= end < self.dim:
-            raise self._refused()
+            raise self._reshape_error()
         members = [spec.flatten(start, end) for spec in self._members]
         return type(self)(*members, dim=self.dim - (end - start))
 
     def unflatten(self, dim: int, sizes: Sequence[int]) -> Any:
-        """Make several axes of one that is not that of the stack."""
+        """Split an axis other than the stack axis into several.
+
+        Raises:
+            InvalidArgumentError: If the axis is the stack axis.
+        """
         axis = self._axis(dim)
         if axis == self.dim:
-            raise self._refused()
+            raise self._reshape_error()
         members = [spec.unflatten(self._inner(axis), sizes) for spec in self._members]
         return type(self)(*members, dim=self.dim + (axis < self.dim) * (len(sizes) - 1))
 
     def expand(self, *shape: Any) -> Any:
-        """Repeat along axes of size 1 and new leading axes; -1 leaves an axis as it is."""
-        wanted = sizes(*shape)
-        extra = len(wanted) - self.ndim
+        """Repeat along axes of size 1 and new leading axes; -1 preserves the size of an axis.
+
+        Raises:
+            InvalidArgumentError: If the new shape has fewer axes, or another size of the stack axis.
+        """
+        new_shape = sizes(*shape)
+        extra = len(new_shape) - self.ndim
         dim = extra + self.dim
-        if extra < 0 or wanted[dim] not in {-1, len(self._members)}:
-            raise InvalidArgumentError(f"{self._named()} cannot be expanded to {list(wanted)}")
-        others = [*wanted[:dim], *wanted[dim + 1 :]]
+        if extra < 0 or new_shape[dim] not in {-1, len(self._members)}:
+            raise InvalidArgumentError(f"{self._named()} cannot be expanded to {list(new_shape)}")
+        inner_shape = [*new_shape[:dim], *new_shape[dim + 1 :]]
         members = []
         for spec in self._members:
-            own = [size if want == -1 else want for want, size in zip(others[extra:], spec.shape, strict=True)]
-            members.append(spec.expand(*others[:extra], *own))
+            pairs = zip(inner_shape[extra:], spec.shape, strict=True)
+            trailing = [size if new_size == -1 else new_size for new_size, size in pairs]
+            members.append(spec.expand(*inner_shape[:extra], *trailing))
         return type(self)(*members, dim=dim)
 
+    @override
     def unsqueeze(self, dim: int) -> Any:
-        """Insert an axis of size 1."""
         axis = self._axis(dim, self.ndim + 1)
         if axis <= self.dim:
             return type(self)(*[spec.unsqueeze(axis) for spec in self._members], dim=self.dim + 1)
         return type(self)(*[spec.unsqueeze(axis - 1) for spec in self._members], dim=self.dim)
 
     def squeeze(self, dim: int | None = None) -> Any:
-        """Remove an axis of size 1, or all of them; without the axis of the stack, what was stacked is left."""
+        """Remove an axis of size 1, or all such axes; if the stack axis is removed, return the only spec."""
         if dim is None:
             spec: Any = self
             for axis in reversed(range(self.ndim)):
@@ -247,56 +287,64 @@ class _Stacked(TensorSpec):
         )
 
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
-        """Return the specs along an axis, without it."""
+        """Remove an axis and return one spec per entry along it; along the stack axis, return the stacked specs.
+
+        Raises:
+            InvalidArgumentError: If the sizes of the specs along the axis differ.
+        """
         axis = self._axis(dim)
         if axis == self.dim:
             return tuple(self._members)
         if self.shape[axis] == -1:
-            raise InvalidArgumentError(f"{self._named()} differs along axis {axis}, and has no specs along it")
+            raise InvalidArgumentError(
+                f"{self._named()} cannot be unbound along axis {axis}: the sizes of its specs differ there"
+            )
         columns = zip(*[spec.unbind(self._inner(axis)) for spec in self._members], strict=True)
         return tuple(stack(list(column), self.dim - (axis < self.dim)) for column in columns)
 
+    @override
     def index_select(self, dim: int, index: Tensor) -> Any:
-        """Take places along an axis."""
         return self[(*(slice(None),) * self._axis(dim), index)]
 
     def __getitem__(self, index: Any) -> Any:
         entries = without_ellipsis(index, self.ndim)
-        axis, own = 0, None
+        axis, stack_index = 0, None
         before: list[Any] = []
         after: list[Any] = []
         missing = self.dim + 1 - sum(entry is not None for entry in entries)
         for entry in (*entries, *(slice(None),) * missing):
             if entry is not None and axis == self.dim:
-                own = entry
+                stack_index = entry
             else:
-                (before if axis <= self.dim and own is None else after).append(entry)
+                (before if axis <= self.dim and stack_index is None else after).append(entry)
             axis += entry is not None
-        if axis > self.ndim or any(isinstance(one, Tensor) for one in (*before, *after)):
+        if axis > self.ndim or any(isinstance(entry, Tensor) for entry in (*before, *after)):
             raise IndexError(
-                f"{self._named()} cannot be indexed with {index!r}: only its axis {self.dim} takes tensors"
+                f"{self._named()} cannot be indexed with {index!r}: only its axis {self.dim} supports tensor indices"
             )
         inner = (*before, *after)
-        while inner and inner[-1] == slice(None):  # which the last axis of a one-hot spec does not take either
+        while inner and inner[-1] == slice(None):  # the last axis of a one-hot spec does not support slices
             inner = inner[:-1]
-        if isinstance(own, Tensor) and not own.ndim and own.dtype != torch.bool:
-            own = int(own)
-        if isinstance(own, int):
-            return self._members[own][inner] if inner else self._members[own]
-        chosen = (
-            range(len(self._members)) if own is None else torch.arange(len(self._members))[own].reshape(-1).tolist()
+        if isinstance(stack_index, Tensor) and not stack_index.ndim and stack_index.dtype != torch.bool:
+            stack_index = int(stack_index)
+        if isinstance(stack_index, int):
+            return self._members[stack_index][inner] if inner else self._members[stack_index]
+        selected = (
+            range(len(self._members))
+            if stack_index is None
+            else torch.arange(len(self._members))[stack_index].reshape(-1).tolist()
         )
-        if isinstance(own, Tensor) and own.ndim != 1:
-            raise IndexError(f"an index of the stack has {own.ndim} axes; expected one")
-        members = [self._members[number][inner] if inner else self._members[number] for number in chosen]
+        if isinstance(stack_index, Tensor) and stack_index.ndim != 1:
+            raise IndexError(f"the tensor index of the stack axis has {stack_index.ndim} axes; expected 1")
+        members = [self._members[number][inner] if inner else self._members[number] for number in selected]
         if not members:
-            raise IndexError("the index leaves nothing of the stack")
-        return stack(members, sum(not isinstance(one, int) for one in before))
+            raise IndexError(f"the index selects none of the {len(self._members)} specs of the stack")
+        return stack(members, sum(not isinstance(entry, int) for entry in before))
 
-    # --- copies and documents
+    # --- copies and JSON
 
+    @override
     def to(self, dest: Any) -> Any:
-        """Return the stack of the specs for a dtype or a device."""
         if dest is None:
             return self
         stacked = type(self)(*[spec.to(dest) for spec in self._members], dim=self.dim)
@@ -305,21 +353,21 @@ class _Stacked(TensorSpec):
         return stacked
 
     def clear_device_(self) -> Any:
-        """Forget the devices of composites."""
+        """Remove the devices of the composites in the stack, in place, and return the stack."""
         for spec in self._members:
             spec.clear_device_()
         self.device = self._members[0].device
         return self
 
+    @override
     def to_json(self) -> dict[str, Any]:
-        """Describe the spec as JSON that `from_json` reads."""
         return {"kind": self.kind, "dim": self.dim, "specs": [spec.to_json() for spec in self._members]}
 
     @classmethod
+    @override
     def read(cls, entry: Entry) -> Any:
-        """Read a spec of this kind."""
-        dim, specs = entry.whole("dim", 0), entry.specs("specs")
-        return cls(*specs, dim=dim) if entry.sound else None
+        dim, specs = entry.integer("dim", 0), entry.specs("specs")
+        return cls(*specs, dim=dim) if entry.valid else None
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self.dim == other.dim and self._members == other._members
@@ -332,74 +380,76 @@ class _Stacked(TensorSpec):
 
 
 class LazyStackedTensorSpec(_Stacked):
-    """Specs of tensors that are unlike, along an axis of their own.
+    """Lazy stack of tensor specs that differ in shape or domain.
 
-    Its members are stacked tensors where the shapes are the same, and nested tensors otherwise, which torch can only
-    stack along the first axis. An axis in which the specs differ has size -1.
+    Values are stacked tensors if the shapes of the specs are equal, and nested tensors otherwise; torch can stack
+    nested tensors along the first axis only. An axis along which the sizes of the specs differ has size -1.
 
     Args:
-        *specs: At least one, all with the same number of axes, dtype and device, and none a composite.
-        dim: Which axis of the stack they are along.
+        *specs: At least one spec of tensors, all with the same number of axes, dtype and device.
+        dim: Axis of the stack along which the specs are stacked.
 
     Raises:
-        InvalidArgumentError: If there is none, or they differ in that.
+        InvalidArgumentError: If no spec is given, a spec is a composite, or the specs differ in number of axes, dtype
+            or device.
     """
 
     kind = "stacked"
-    _alike = ("dtype",)
+    _shared_attributes = ("dtype",)
     space = None
 
     def __init__(self, *specs: Any, dim: int = 0) -> None:
-        wrong = next((spec for spec in specs if not isinstance(spec, (LeafSpec, LazyStackedTensorSpec))), None)
-        if wrong is not None:
-            raise InvalidArgumentError(f"a {type(wrong).__name__} is among the specs; expected specs of tensors")
+        invalid = next((spec for spec in specs if not isinstance(spec, (LeafSpec, LazyStackedTensorSpec))), None)
+        if invalid is not None:
+            raise InvalidArgumentError(f"cannot stack a {type(invalid).__name__}; expected specs of tensors")
         super().__init__(*specs, dim=dim)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of every spec."""
+        """Dtype of every spec."""
         dtype: torch.dtype = self._members[0].dtype
         return dtype
 
     @property
-    def domain(self) -> str:  # type: ignore[override]  # of the other kinds it is a constant
-        """Of the first spec."""
+    def domain(self) -> str:  # type: ignore[override]  # a constant of the other classes
+        """Domain of the first spec."""
         domain: str = self._members[0].domain
         return domain
 
-    def _gathered(self, drawn: list[Any], lead: torch.Size) -> Tensor:
-        if len({tuple(one.shape) for one in drawn}) == 1:
-            return torch.stack(drawn, len(lead) + self.dim)
+    def _stack_values(self, values: list[Any], lead: torch.Size) -> Tensor:
+        if len({tuple(value.shape) for value in values}) == 1:
+            return torch.stack(values, len(lead) + self.dim)
         if lead or self.dim:
             raise InvalidArgumentError(
                 f"the shapes of {self._named()} differ, and torch stacks such tensors along the first axis only",
-                hint="stack along axis 0 and give no leading axes, or `unbind` the spec",
+                hint="stack along axis 0 without extra leading axes, or `unbind` the spec",
             )
-        nested: Tensor = torch.nested.nested_tensor(drawn)
+        nested: Tensor = torch.nested.nested_tensor(values)
         return nested
 
 
 class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
-    """Composites that are unlike, along an axis of their own.
+    """Lazy stack of composites that differ in their keys or specs.
 
-    Its members are TensorDicts that are stacked lazily. Its keys are those that every composite has, and the spec of a
-    key is the stack of those there.
+    Values are lazily stacked TensorDicts. The keys of the stack are those that all composites have, and the spec of a
+    key is the stack of the specs of that key in the composites.
 
     Args:
-        *specs: At least one composite, all of one batch size and device.
-        dim: Which axis of the stack they are along.
+        *specs: At least one composite, all with the same batch size and device.
+        dim: Axis of the stack along which the composites are stacked.
 
     Raises:
-        InvalidArgumentError: If there is none, or they differ in that.
+        InvalidArgumentError: If no spec is given, a spec is not a composite, or the composites differ in batch size or
+            device.
     """
 
     kind = "stacked_composite"
-    _alike = ("shape",)
+    _shared_attributes = ("shape",)
 
     def __init__(self, *specs: Any, dim: int = 0) -> None:
-        wrong = next((spec for spec in specs if not isinstance(spec, CompositeSpec)), None)
-        if wrong is not None:
-            raise InvalidArgumentError(f"a {type(wrong).__name__} is among the specs; expected composites")
+        invalid = next((spec for spec in specs if not isinstance(spec, CompositeSpec)), None)
+        if invalid is not None:
+            raise InvalidArgumentError(f"cannot stack a {type(invalid).__name__}; expected composites")
         super().__init__(*specs, dim=dim)
         self._specs, self._names, self._locked = {}, None, False
         self.data_cls = None
@@ -413,100 +463,116 @@ class LazyStackedCompositeSpec(_Stacked, CompositeSpec):
 
     @shape.setter
     def shape(self, shape: Sequence[int]) -> None:
-        raise InvalidArgumentError(f"the batch size of a stack cannot be set to {list(shape)}", hint="`expand` it")
+        raise InvalidArgumentError(
+            f"the batch size of a lazy stack cannot be set to {list(shape)}", hint="`expand` the stack"
+        )
 
     def __len__(self) -> int:
-        """Return the first axis of the batch size, as in TorchRL; a plain composite returns the number of its keys."""
+        """Return the size of the first axis, as in TorchRL; for a `CompositeSpec`, it is the number of keys."""
         return self.shape[0]
 
-    def _gathered(self, drawn: list[Any], lead: torch.Size) -> Any:
-        return LazyStackedTensorDict.maybe_dense_stack(drawn, len(lead) + self.dim)
+    def _stack_values(self, values: list[Any], lead: torch.Size) -> Any:
+        return LazyStackedTensorDict.maybe_dense_stack(values, len(lead) + self.dim)
 
-    # --- its entries
+    # --- entries
 
     def _entries(self) -> list[str]:
         return [name for name in self._members[0] if all(name in spec for spec in self._members[1:])]
 
     def _entry(self, name: str) -> Any:
         entries = [spec[name] for spec in self._members]
-        return None if any(one is None for one in entries) else stack(entries, self.dim)
+        return None if any(entry is None for entry in entries) else stack(entries, self.dim)
 
     def set(self, name: str | Sequence[Any], spec: Any) -> LazyStackedCompositeSpec:
-        """Set the specs along the axis of the stack, each in its composite."""
-        for member, part in zip(self._members, self._along(name, spec), strict=True):
-            member.set(name, part)
+        """Unbind a spec along the stack axis, set each result in the composite at its position, and return the stack.
+
+        Raises:
+            InvalidArgumentError: If the size of the spec along the stack axis is not the number of composites, or the
+                stack is locked.
+        """
+        for member, component in zip(self._members, self._unbind_entry(name, spec), strict=True):
+            member.set(name, component)
         return self
 
     def update(self, dict_or_spec: Mapping[Any, Any] | CompositeSpec) -> LazyStackedCompositeSpec:
-        """Set every spec of another composite, along the axis of the stack, each in its composite."""
-        for key, spec in dict_or_spec.items():
-            for member, part in zip(self._members, self._along(key, spec), strict=True):
-                member.update({key: part})
-        return self
-
-    def _along(self, name: Any, spec: Any) -> Sequence[Any]:
-        """Return the specs along the axis of the stack.
+        """Unbind every spec of another composite along the stack axis, and update the composites with the results.
 
         Raises:
-            InvalidArgumentError: If there are more or fewer than there are composites.
+            InvalidArgumentError: If the size of a spec along the stack axis is not the number of composites, or the
+                stack is locked.
         """
-        self._expect_unlocked()
+        for key, spec in dict_or_spec.items():
+            for member, component in zip(self._members, self._unbind_entry(key, spec), strict=True):
+                member.update({key: component})
+        return self
+
+    def _unbind_entry(self, name: Any, spec: Any) -> Sequence[Any]:
+        """Unbind a spec along the stack axis; return one spec per composite.
+
+        Raises:
+            InvalidArgumentError: If the number of results is not the number of composites, or the stack is locked.
+        """
+        self._check_unlocked()
         if spec is None:
             return [None] * len(self._members)
         if isinstance(spec, Mapping):
             spec = CompositeSpec(spec, shape=self.shape, device=self.device)
-        parts: Sequence[Any] = spec.unbind(self.dim)
-        if len(parts) != len(self._members):
+        components: Sequence[Any] = spec.unbind(self.dim)
+        if len(components) != len(self._members):
             raise InvalidArgumentError(
-                f"{name} has {len(parts)} specs along axis {self.dim}; expected {len(self._members)}"
+                f"{name} has {len(components)} specs along axis {self.dim}; expected {len(self._members)}"
             )
-        return parts
+        return components
 
     def _remove(self, name: str) -> None:
         for spec in self._members:
             del spec[name]
 
     def __delitem__(self, key: str | Sequence[Any]) -> None:
-        holders = [spec for spec in self._members if key in spec]
-        if not holders:
-            raise UnknownKeyError(str(key), [str(one) for one in self.keys(True)])
-        for spec in holders:
+        members = [spec for spec in self._members if key in spec]
+        if not members:
+            raise UnknownKeyError(str(key), [str(name) for name in self.keys(True)])
+        for spec in members:
             del spec[key]
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, (str, tuple)) and index in self:
             return self._at((index,) if isinstance(index, str) else index)
         if isinstance(index, str):
-            raise UnknownKeyError(index, [str(one) for one in self.keys(True)])
+            raise UnknownKeyError(index, [str(name) for name in self.keys(True)])
         return _Stacked.__getitem__(self, index)
 
     def empty(self) -> LazyStackedCompositeSpec:
-        """Return a stack of composites without entries."""
+        """Return a stack of the composites without their entries."""
         return LazyStackedCompositeSpec(*[spec.empty() for spec in self._members], dim=self.dim)
 
     def is_empty(self, recurse: bool = False) -> bool:
-        """Say whether no composite has entries."""
+        """Return whether all composites are empty.
+
+        Args:
+            recurse: Whether a composite that contains only empty composites and `None` counts as empty.
+        """
         return all(spec.is_empty(recurse) for spec in self._members)
 
     def _lock(self, locked: bool, *, recurse: bool) -> None:
         self._locked = locked
         for spec in self._members:
-            spec._lock(locked, recurse=recurse)  # noqa: SLF001  # of its own kind
+            spec._lock(locked, recurse=recurse)  # noqa: SLF001  # same class
 
     def type_check(self, value: Any, key: Any = None) -> None:
-        """Refuse a value with an entry of another dtype."""
+        """Raise an error if an entry of a value has another dtype than its spec."""
         _Stacked.type_check(self, value, key)
 
     def clone(self) -> LazyStackedCompositeSpec:
-        """Return a copy that shares nothing with this one, and is not locked."""
+        """Return a deep copy, which is unlocked."""
         return LazyStackedCompositeSpec(*[spec.clone() for spec in self._members], dim=self.dim)
 
 
-def counted(dim: int, ndim: int) -> int:
-    """Count an axis from the front.
+def normalized_axis(dim: int, ndim: int) -> int:
+    """Return the non-negative index of an axis.
 
     Raises:
-        InvalidArgumentError: If there is none.
+        InvalidArgumentError: If the axis is out of range.
     """
     if not -ndim <= dim < ndim:
         raise InvalidArgumentError(f"dim is {dim}; expected {-ndim} to {ndim - 1}")
@@ -514,21 +580,22 @@ def counted(dim: int, ndim: int) -> int:
 
 
 def stack(specs: Sequence[TensorSpec], dim: int = 0) -> Any:
-    """Return specs along a new axis: one spec if they are equal, a lazy stack otherwise.
+    """Stack specs along a new axis; return one expanded spec if all are equal, and a lazy stack otherwise.
 
     Args:
-        specs: At least one.
-        dim: Which axis of the stack they are along.
+        specs: At least one spec.
+        dim: Axis of the stack along which the specs are stacked.
 
     Raises:
-        InvalidArgumentError: If there is none, or they differ in number of axes, dtype or device, or only some are composites.
+        InvalidArgumentError: If no spec is given, the specs differ in number of axes, dtype or device, or only some of
+            them are composites.
     """
     specs = list(specs)
     if not specs:
-        raise InvalidArgumentError("there is no spec to stack")
+        raise InvalidArgumentError("no specs to stack; expected at least one")
     first = specs[0]
     if all(spec == first for spec in specs[1:]) and not isinstance(first, _Stacked):
-        axis = counted(dim, first.ndim + 1)
+        axis = normalized_axis(dim, first.ndim + 1)
         single = first.clone().unsqueeze(axis)
         return single.expand(*first.shape[:axis], len(specs), *first.shape[axis:])
     if isinstance(first, CompositeSpec):

@@ -1,4 +1,4 @@
-"""Several numbers, each one of n of its own."""
+"""Spec of several categorical variables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import Entry, compact
@@ -21,20 +22,23 @@ __all__ = ["MultiDiscreteTensorSpec"]
 
 
 class MultiDiscreteTensorSpec(DiscreteTensorSpec):
-    """Whole numbers in [0, nvec), place by place; an outcome is a vector along the last axis.
+    """Spec of several categorical variables: element i is an integer in [0, nvec[i]).
+
+    An outcome is a vector along the last axis.
 
     Args:
-        nvec: How many values each place has, at least 1; it may have several axes.
-        shape: Of every tensor of the set, to which `nvec` is repeated; that of `nvec` by default.
-        device: Of the tensors that are made.
-        dtype: Of every tensor of the set.
-        mask: Which values may be taken, bool, those of the places of the last axis one after the other: expandable to
-            [*shape[:-1], sum(nvec)]. It wants an `nvec` that is the same along the leading axes.
-        remove_singleton: Whether what is drawn has no last axis if the shape is [1], as in TorchRL: one number is drawn
-            for `nvec` 5 or [5]. Members of such a spec may have that axis or not; `zero`, `one` and `enumerate` have it.
+        nvec: Number of categories of each element, each at least 1; it may have several axes.
+        shape: Shape of every tensor of the set, to which `nvec` is expanded; the shape of `nvec` by default.
+        device: Device of the tensors that the spec creates; torch's default device by default.
+        dtype: Dtype of every tensor of the set.
+        mask: Which categories are allowed, bool, expandable to [*shape[:-1], sum(nvec)]: the categories of the elements
+            of the last axis, concatenated. A mask requires an `nvec` that is constant along the leading axes.
+        remove_singleton: Whether `rand` removes the last axis if the shape is [1], as in TorchRL: with `nvec` 5 or [5],
+            it returns a tensor without axes. Members of such a spec may have that axis or not; the results of `zero`,
+            `one` and `enumerate` have it.
 
     Raises:
-        InvalidArgumentError: If a number of values is below 1, or the shape or the mask does not fit.
+        InvalidArgumentError: If an entry of `nvec` is below 1, or the shape or the mask does not fit.
     """
 
     kind = "multi_discrete"
@@ -54,10 +58,10 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         counts = counts.reshape(1) if shape is None and not counts.ndim else counts
         LeafSpec.__init__(self, counts.shape if shape is None else sizes(shape), device, dtype)
         if bool((counts < 1).any()):
-            raise InvalidArgumentError(f"nvec is {counts.tolist()}; expected numbers from 1")
+            raise InvalidArgumentError(f"nvec is {counts.tolist()}; expected integers >= 1")
         if counts.shape[-1:] != self.shape[-1:]:
             raise InvalidArgumentError(
-                f"nvec has {counts.shape[-1:].numel()} entries; expected one for each of the last axis of {list(self.shape)}"
+                f"nvec of shape {list(counts.shape)} does not fit {list(self.shape)}; expected the same last axis"
             )
         try:
             self.nvec = counts.to(self.device).expand(self.shape)
@@ -67,44 +71,44 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
             ) from None
         self.update_mask(mask)
 
-    def _wide(self, value: Any) -> Any:
-        """Return a value with the last axis that it may lack."""
-        lacks = self.remove_singleton and self.shape == (1,) and isinstance(value, Tensor)
-        return value.unsqueeze(-1) if lacks and not self._suits(value.shape) else value
+    def _with_last_axis(self, value: Any) -> Any:
+        """Return a value with the last axis restored that `remove_singleton` may have removed."""
+        removable = self.remove_singleton and self.shape == (1,) and isinstance(value, Tensor)
+        return value.unsqueeze(-1) if removable and not self._suits(value.shape) else value
 
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Tensor:
-        """Draw a tensor of shape [*shape, *self.shape]; [*shape] if a last axis of size 1 is removed."""
+        """Draw uniformly: a tensor [*shape, *self.shape], or [*shape] if `remove_singleton` removes the last axis."""
         drawn = super().rand(shape, generator=generator)
         return drawn.squeeze(-1) if self.remove_singleton and self.shape == (1,) else drawn
 
+    @override
     def is_in(self, value: Any) -> bool:
-        """Say whether a tensor, which may have further leading axes, is in the set: shape, dtype and numbers."""
-        return super().is_in(self._wide(value))
+        return super().is_in(self._with_last_axis(value))
 
+    @override
     def misfits(self, value: Any, place: str = "value") -> list[str]:
-        """Say why a value is not in the set: its type, shape, dtype, or the first number and how many more."""
-        return super().misfits(self._wide(value), place)
+        return super().misfits(self._with_last_axis(value), place)
 
+    @override
     def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:
-        """Turn numbers, lists and arrays into a tensor of the spec's shape, dtype and device."""
         tensor = self._as_tensor(val, self.dtype, ignore_device=ignore_device)
-        return super().encode(self._wide(tensor), ignore_device=ignore_device)
+        return super().encode(self._with_last_axis(tensor), ignore_device=ignore_device)
 
     def project(self, value: Any) -> Tensor:
-        """Return the nearest member of the set, of the shape of the value; the value itself if it is one.
+        """Return the member of the set nearest to a tensor, in the shape of that tensor, or the tensor itself if valid.
 
         Raises:
-            InvalidArgumentError: If it is no tensor, or has another shape.
+            InvalidArgumentError: If the value is not a tensor, or has another shape than the spec.
         """
         if self.is_in(value):
-            given: Tensor = value
-            return given
-        nearest = super().project(self._wide(value))
+            tensor: Tensor = value
+            return tensor
+        nearest = super().project(self._with_last_axis(value))
         return nearest.reshape(value.shape)
 
     @property
+    @override
     def space(self) -> Space:
-        """How many values each place has."""
         return _boxes(self.nvec.tolist())
 
     @property
@@ -113,10 +117,10 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
 
     @property
     def widths(self) -> Tensor:
-        """How many values each place of the last axis has, int64.
+        """Number of categories of each element of the last axis, int64 [shape[-1]].
 
         Raises:
-            InvalidArgumentError: If that differs along the leading axes.
+            InvalidArgumentError: If the numbers differ along the leading axes.
         """
         rows = self.nvec.reshape(-1, *self.shape[-1:]) if self.ndim else self.nvec.reshape(1, 1)
         if not len(rows) or bool((rows != rows[:1]).any()):
@@ -129,11 +133,11 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         counts: list[int] = self.widths.tolist()
         return counts
 
-    # The mask moves as [*shape, N], N the greatest number of values, False from nvec on; it is shown as it is given.
+    # `_mask` has shape [*shape, max(nvec)], False at indices >= nvec; `mask` has the shape that the constructor takes.
 
     @property
     def mask(self) -> Tensor | None:
-        """Which values may be taken, [*shape[:-1], sum(nvec)]; None allows all. Set it with `update_mask`."""
+        """Which categories are allowed, bool [*shape[:-1], sum(nvec)]; `None` allows all. Set it with `update_mask`."""
         return None if self._mask is None else gathered(self._mask if self.ndim else self._mask[None], self.widths)
 
     def _mask_from(self, mask: Tensor) -> Tensor:
@@ -145,71 +149,72 @@ class MultiDiscreteTensorSpec(DiscreteTensorSpec):
         return int(self.nvec[place])
 
     def index(self, index: Tensor, tensor_to_index: Tensor) -> Tensor:
-        """Take from the last axis of a tensor what the values choose.
+        """Select the entries of the last axis of a tensor at the categories.
 
         Args:
             index: A member of the set, [*B, *shape].
-            tensor_to_index: Entries for the values of all places of the last axis, one after the other: [..., sum(nvec)].
+            tensor_to_index: Tensor [..., sum(nvec)]: the entries for the categories of all elements of the last axis,
+                concatenated.
 
         Returns:
-            What was chosen, of the shape of `index`.
+            The selected entries, of the shape of `index`.
         """
-        given, index = index.shape, self._wide(index)
+        shape, index = index.shape, self._with_last_axis(index)
         index = index.long() + (self.widths.cumsum(0) - self.widths)
-        chosen = tensor_to_index.gather(-1, index.expand(*tensor_to_index.shape[:-1], -1))
-        return chosen if index.shape == given else chosen.squeeze(-1)
+        selected = tensor_to_index.gather(-1, index.expand(*tensor_to_index.shape[:-1], -1))
+        return selected if index.shape == shape else selected.squeeze(-1)
 
     def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """Write values as ones among zeros, bool [*B, *shape[:-1], sum(nvec)].
+        """Return the concatenated one-hot encodings, bool [*B, *shape[:-1], sum(nvec)].
 
         Args:
             val: A member of the set, [*B, *shape].
-            safe: Whether to refuse it if it is not one; not by default.
+            safe: Whether to raise an error if `val` is not in the set; off by default.
 
         Raises:
             InvalidArgumentError: If `nvec` differs along the leading axes.
         """
         if safe:
             self.assert_is_in(val)
-        widths, val = self.widths, self._wide(val)
+        widths, val = self.widths, self._with_last_axis(val)
         return gathered(torch.nn.functional.one_hot(val.long(), int(widths.max())).bool(), widths)
 
+    @override
     def to_one_hot_spec(self) -> MultiOneHotDiscreteTensorSpec:
-        """Return the spec of what `to_one_hot` returns, with the same mask."""
         widths = self.widths.tolist()
         return MultiOneHotDiscreteTensorSpec(widths, (*self.shape[:-1], sum(widths)), self.device, mask=self.mask)
 
+    @override
     def moved(self, move: Move) -> MultiDiscreteTensorSpec:
-        """Do to the spec what `move` does to tensors of its shape; `nvec` and the mask move along."""
         spec = super().moved(move)
         spec.nvec = move(self.nvec)
         return spec
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, MultiDiscreteTensorSpec):
-            other = other._changed(remove_singleton=self.remove_singleton)  # does not count, as in TorchRL
+            other = other._changed(remove_singleton=self.remove_singleton)  # not compared, as in TorchRL
         return super().__eq__(other)
 
     __hash__ = DiscreteTensorSpec.__hash__
 
+    @override
     def to_json(self) -> dict[str, Any]:
-        """Describe the spec as JSON that `from_json` reads; everything but the device is in it."""
         document = {**FiniteSpec.to_json(self), "nvec": compact(self.nvec)}
         return document if self.remove_singleton else {**document, "remove_singleton": False}
 
     @classmethod
     def read(cls, entry: Entry) -> MultiDiscreteTensorSpec | None:
-        """Read a spec of this kind."""
+        """Read a spec of this class from a JSON object; an `nvec` of one number applies to the whole last axis."""
         shape, dtype = entry.shape(), entry.dtype()
         nvec, mask = entry.tensor("nvec", torch.int64), cls._read_mask(entry)
         remove = entry.field("remove_singleton", lambda value: isinstance(value, bool), "true or false", True)
-        if nvec is None or not entry.sound:
+        if nvec is None or not entry.valid:
             return None
         if nvec.shape[-1:] in {(), (1,)}:
             nvec = nvec.expand((*nvec.shape[:-1], *shape[-1:]))
         return cls(nvec, shape, dtype=dtype, mask=mask, remove_singleton=remove)
 
-    def _facts(self) -> list[str]:
+    def _repr_arguments(self) -> list[str]:
         return [f"nvec={self.nvec.tolist()}", *([] if self._mask is None else ["masked"])]
 
 

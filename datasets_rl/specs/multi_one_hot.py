@@ -1,4 +1,4 @@
-"""Several ones, each among zeros of its own."""
+"""Spec of concatenated one-hot vectors."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import KINDS, Entry
 from datasets_rl.specs._finite import FiniteSpec
 from datasets_rl.specs._groups import gathered, spread
 from datasets_rl.specs._register import Register
-from datasets_rl.specs.base import together
+from datasets_rl.specs.base import broadcast_shapes
 from datasets_rl.specs.one_hot import OneHotDiscreteTensorSpec
 from datasets_rl.specs.space import BoxList, CategoricalBox, Space
 
@@ -24,18 +25,19 @@ __all__ = ["MultiOneHotDiscreteTensorSpec"]
 
 
 class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
-    """Several values, each written as a one among zeros, side by side along the last axis.
+    """Spec of several categorical variables, encoded as one-hot vectors that are concatenated along the last axis.
 
     Args:
-        nvec: How many values there are of each, at least 1.
-        shape: Of every tensor of the set, the last size sum(nvec); [sum(nvec)] by default.
-        device: Of the tensors that are made.
-        dtype: Of every tensor of the set.
-        use_register: Whether `encode` takes any whole numbers, see `OneHotDiscreteTensorSpec`; each group counts its own.
-        mask: Which values may be taken, bool, expandable to the shape.
+        nvec: Number of categories of each variable, each at least 1.
+        shape: Shape of every tensor of the set, [..., sum(nvec)]; [sum(nvec)] by default.
+        device: Device of the tensors that the spec creates; torch's default device by default.
+        dtype: Dtype of every tensor of the set.
+        use_register: Whether `encode` accepts arbitrary integers, see `OneHotDiscreteTensorSpec`; each variable has a
+            separate register.
+        mask: Which categories are allowed, bool, expandable to the shape; `None` allows all.
 
     Raises:
-        InvalidArgumentError: If a number of values is below 1, or the shape or the mask does not fit.
+        InvalidArgumentError: If an entry of `nvec` is below 1, or the shape or the mask does not fit.
     """
 
     kind = "multi_one_hot"
@@ -52,13 +54,13 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
     ) -> None:
         self.nvec = tuple(int(count) for count in nvec)
         if not self.nvec or min(self.nvec) < 1:
-            raise InvalidArgumentError(f"nvec is {list(self.nvec)}; expected numbers from 1")
+            raise InvalidArgumentError(f"nvec is {list(self.nvec)}; expected integers >= 1")
         self._register = Register([{} for _ in self.nvec]) if use_register else None
-        self._begin(sum(self.nvec), shape, device, dtype, mask)
+        self._initialize(sum(self.nvec), shape, device, dtype, mask)
 
     @property
+    @override
     def space(self) -> Space:
-        """How many values there are of each."""
         return BoxList([CategoricalBox(count) for count in self.nvec])
 
     @property
@@ -66,7 +68,7 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
         return torch.tensor(self.nvec, device=self.device)
 
     @property
-    def _places(self) -> torch.Size:
+    def _index_shape(self) -> torch.Size:
         return torch.Size((*self.shape[:-1], len(self.nvec)))
 
     @property
@@ -89,41 +91,41 @@ class MultiOneHotDiscreteTensorSpec(OneHotDiscreteTensorSpec):
 
     def _bound(self, place: tuple[int, ...]) -> str:
         del place
-        bound = f"one 1 and else 0 in each group of {list(self.nvec)}"
-        return bound if self.mask is None else f"{bound}, where the mask allows it"
+        bound = f"concatenated one-hot vectors of sizes {list(self.nvec)}"
+        return bound if self.mask is None else f"{bound} with each 1 where the mask allows it"
 
     def _expected_values(self) -> str:
-        return f"whole numbers below {list(self.nvec)}"
+        return f"non-negative integers below {list(self.nvec)}"
 
     def index(self, index: Tensor, tensor_to_index: Tensor) -> Tensor:
-        """Take from the last axis of a tensor what the ones choose.
+        """Select the entries of the last axis of a tensor at the positions of the ones.
 
         Args:
             index: A member of the set, [*B, *shape].
-            tensor_to_index: [..., sum(nvec)], which broadcasts to the shape of `index`.
+            tensor_to_index: Tensor [..., sum(nvec)] that broadcasts to the shape of `index`.
 
         Returns:
-            What was chosen, one entry for each group in the last axis.
+            The selected entries, one for each variable along the last axis.
         """
         chosen, rows = self.to_categorical(index), self._rows(tensor_to_index)
-        lead = together(chosen.shape, rows.shape[:-1])
+        lead = broadcast_shapes(chosen.shape, rows.shape[:-1])
         return rows.expand(*lead, -1).gather(-1, chosen.expand(lead).unsqueeze(-1)).squeeze(-1)
 
+    @override
     def to_categorical_spec(self) -> MultiDiscreteTensorSpec:
-        """Return the spec of what `to_categorical` returns, with the same mask."""
-        categorical: Any = KINDS["multi_discrete"]  # which is written in terms of this one
-        spec: MultiDiscreteTensorSpec = categorical(self.nvec, self._places, self.device, mask=self.mask)
+        categorical: Any = KINDS["multi_discrete"]  # its module imports this one
+        spec: MultiDiscreteTensorSpec = categorical(self.nvec, self._index_shape, self.device, mask=self.mask)
         return spec
 
+    @override
     def to_json(self) -> dict[str, Any]:
-        """Describe the spec as JSON that `from_json` reads; everything but the device is in it."""
-        return {**FiniteSpec.to_json(self), "nvec": list(self.nvec), **self._registered()}
+        return {**FiniteSpec.to_json(self), "nvec": list(self.nvec), **self._register_json()}
 
     @classmethod
+    @override
     def read(cls, entry: Entry) -> MultiOneHotDiscreteTensorSpec | None:
-        """Read a spec of this kind."""
-        shape, dtype, nvec, mask = entry.shape(), entry.dtype(), entry.wholes("nvec", 1), cls._read_mask(entry)
-        return cls(nvec, shape, dtype=dtype, mask=mask)._take_register(entry) if entry.sound else None  # noqa: SLF001  # its own
+        shape, dtype, nvec, mask = entry.shape(), entry.dtype(), entry.integers("nvec", 1), cls._read_mask(entry)
+        return cls(nvec, shape, dtype=dtype, mask=mask)._read_register(entry) if entry.valid else None  # noqa: SLF001  # same class
 
-    def _facts(self) -> list[str]:
+    def _repr_arguments(self) -> list[str]:
         return [f"nvec={list(self.nvec)}", *([] if self.mask is None else ["masked"])]

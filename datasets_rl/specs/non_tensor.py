@@ -1,4 +1,4 @@
-"""Anything that is no tensor: text, for one."""
+"""Spec of values that are not tensors, such as text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from tensordict import NonTensorData, is_non_tensor, lazy_stack
 from torch import Generator
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs._document import Entry
@@ -18,18 +19,20 @@ __all__ = ["NonTensorSpec"]
 
 
 class NonTensorSpec(TensorSpec):
-    """Python values, such as text. Which ones is not checked: every value that is no tensor is in the set.
+    """Spec of values that are not tensors, such as text. Every such value of the right batch size is in the set.
 
     Args:
         shape: Batch size of the values.
-        device: Of the values, for whoever asks.
-        dtype: Accepted and ignored: there is none.
-        example_data: What `rand`, `zero` and `one` return.
-        batched: Whether each place has a value of its own; otherwise one value stands for all.
-        feature_dims: How many trailing axes one value stands for; the other way to say it.
+        device: Value of the attribute `device`.
+        dtype: Ignored: non-tensor values have no dtype.
+        example_data: Value that `rand`, `zero` and `one` return.
+        batched: Whether each element of the batch has a separate value, as with `feature_dims=0`; otherwise one value
+            applies to the whole batch.
+        feature_dims: Number of trailing axes that share one value; an alternative to `batched`.
 
     Raises:
-        InvalidArgumentError: If both `batched` and `feature_dims` are given, or there are fewer axes.
+        InvalidArgumentError: If both `batched` and `feature_dims` are given, or `feature_dims` exceeds the number of
+            axes.
     """
 
     kind = "non_tensor"
@@ -48,112 +51,116 @@ class NonTensorSpec(TensorSpec):
         del dtype
         super().__init__(shape, device)
         if batched is not None and feature_dims is not None:
-            raise InvalidArgumentError(f"batched is {batched} and feature_dims is {feature_dims}; expected one of them")
+            raise InvalidArgumentError(
+                f"batched is {batched} and feature_dims is {feature_dims}; expected at most one of them to be given"
+            )
         self.example_data = example_data
-        self._features = 0 if batched else feature_dims
+        self._feature_dims = 0 if batched else feature_dims
         if not 0 <= self.feature_dims <= self.ndim:
             raise InvalidArgumentError(f"feature_dims is {feature_dims}; expected 0 to {self.ndim}, the number of axes")
 
     @property
     def feature_dims(self) -> int:
-        """How many trailing axes one value stands for."""
-        return self.ndim if self._features is None else self._features
+        """Number of trailing axes that share one value."""
+        return self.ndim if self._feature_dims is None else self._feature_dims
 
     @property
     def batched(self) -> bool:
-        """Whether each place has a value of its own."""
-        return self._features == 0
+        """Whether each element of the batch has a separate value."""
+        return self._feature_dims == 0
 
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Any:
-        """Return the example with further leading axes."""
+        """Return the example with batch size `[*shape, *self.shape]`."""
         del generator
         return self._wrapped(self.example_data, sizes(shape))
 
     def zero(self, shape: Lead = None) -> Any:
-        """Return the example with further leading axes."""
+        """Return the example with batch size `[*shape, *self.shape]`."""
         return self.rand(shape)
 
     def one(self, shape: Lead = None) -> Any:
-        """Return the example with further leading axes."""
+        """Return the example with batch size `[*shape, *self.shape]`."""
         return self.rand(shape)
 
     def _wrapped(self, data: Any, lead: torch.Size) -> Any:
         shape = (*lead, *self.shape)
-        cut = len(shape) - self.feature_dims
-        value: Any = NonTensorData(data, batch_size=shape[cut:], device=self.device)
-        for size in reversed(shape[:cut]):
+        batch_dims = len(shape) - self.feature_dims
+        value: Any = NonTensorData(data, batch_size=shape[batch_dims:], device=self.device)
+        for size in reversed(shape[:batch_dims]):
             value = lazy_stack([value.copy() for _ in range(size)])
         return value
 
     def misfits(self, value: Any, place: str = "value") -> list[str]:
-        """Say why a value is not in the set: it is a tensor, or its batch size does not end with the shape."""
+        """Return why a value is not in the set: it is a tensor, or its batch size does not end with the shape."""
         if isinstance(value, torch.Tensor) or (hasattr(value, "batch_size") and not is_non_tensor(value)):
-            return [f"{place} is a {type(value).__name__}; expected a value that is no tensor"]
+            return [f"{place} is a {type(value).__name__}; expected a non-tensor value"]
         shape = tuple(getattr(value, "batch_size", self.shape))
         if len(shape) >= self.ndim and shape[len(shape) - self.ndim :] == self.shape:
             return []
         return [f"{place} has batch size {list(shape)}; expected [..., {', '.join(map(str, self.shape))}]"]
 
     def project(self, value: Any) -> Any:
-        """Return the value, which is in the set.
+        """Return the value unchanged.
 
         Raises:
-            InvalidArgumentError: If it is not.
+            InvalidArgumentError: If the value is not in the set.
         """
         self.assert_is_in(value)
         return value
 
     def type_check(self, value: Any, key: Any = None) -> None:
-        """Accept any value."""
+        """Do nothing: non-tensor values have no dtype."""
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """Wrap a Python value, for all places."""
+        """Wrap a Python value in `NonTensorData` that applies to the whole batch; return wrapped values unchanged."""
         del ignore_device
         return val if is_non_tensor(val) else self._wrapped(val, torch.Size())
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        """Undo `encode`: the Python value; a nested list where places have values of their own."""
+        """Return the Python value, the inverse of `encode`; if elements have separate values, a nested list."""
         if safe:
             self.assert_is_in(val)
         if not is_non_tensor(val):
             return val
         return val.data if isinstance(val, NonTensorData) else val.tolist()
 
+    @override
     def moved(self, move: Move) -> NonTensorSpec:
-        """Do to the batch size what `move` does to tensors of it."""
         try:
             shape = move(probe(self.shape)).shape
         except (RuntimeError, TypeError) as error:
             raise InvalidArgumentError(f"{self._named()}: {error}") from None
-        return self._changed(_shape=shape, _features=self._features and min(self._features, len(shape)))
+        return self._changed(_shape=shape, _feature_dims=self._feature_dims and min(self._feature_dims, len(shape)))
 
     def to(self, dest: Any) -> NonTensorSpec:
-        """Return the spec for a device; a dtype changes nothing."""
+        """Return a copy of the spec with another device; a dtype has no effect."""
         return self if dest is None or isinstance(dest, torch.dtype) else self._changed(device=as_device(dest))
 
     def to_json(self) -> dict[str, Any]:
         """Describe the spec as JSON that `from_json` reads.
 
         Raises:
-            InvalidArgumentError: If the example is no JSON value.
+            InvalidArgumentError: If the example is not a JSON value.
         """
         try:
             exact = json.loads(json.dumps(self.example_data, allow_nan=False)) == self.example_data
         except (TypeError, ValueError, RecursionError):
             exact = False
         if not exact:
-            raise InvalidArgumentError(f"example_data is a {type(self.example_data).__name__} that JSON cannot hold")
-        optional = {"feature_dims": self._features, "example": self.example_data}
-        given = {name: value for name, value in optional.items() if value is not None}
-        return {"kind": self.kind, "shape": list(self.shape), **given}
+            raise InvalidArgumentError(
+                f"example_data is a {type(self.example_data).__name__} that JSON cannot represent exactly"
+            )
+        optional = {"feature_dims": self._feature_dims, "example": self.example_data}
+        fields = {name: value for name, value in optional.items() if value is not None}
+        return {"kind": self.kind, "shape": list(self.shape), **fields}
 
     @classmethod
+    @override
     def read(cls, entry: Entry) -> NonTensorSpec | None:
-        """Read a spec of this kind."""
         shape = entry.shape()
-        feature_dims = entry.whole("feature_dims", 0) if entry.has("feature_dims") else None
+        feature_dims = entry.integer("feature_dims", 0) if entry.has("feature_dims") else None
         example = entry.field("example", lambda _: True, "anything")
-        return cls(shape, example_data=example, feature_dims=feature_dims) if entry.sound else None
+        return cls(shape, example_data=example, feature_dims=feature_dims) if entry.valid else None
 
     def __repr__(self) -> str:
         return f"NonTensorSpec(shape={list(self.shape)}, example_data={self.example_data!r})"

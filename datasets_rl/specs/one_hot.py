@@ -1,4 +1,4 @@
-"""A one among zeros."""
+"""One-hot spec."""
 
 from __future__ import annotations
 
@@ -8,39 +8,38 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Self, override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import _categories
 from datasets_rl.specs._document import KINDS, Entry
 from datasets_rl.specs._finite import FiniteSpec
 from datasets_rl.specs._register import Register, read_register
-from datasets_rl.specs.base import Move, together
+from datasets_rl.specs.base import Move, broadcast_shapes
 from datasets_rl.specs.space import CategoricalBox, Space
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from datasets_rl.specs.discrete import DiscreteTensorSpec
 
 __all__ = ["OneHotDiscreteTensorSpec"]
 
 
 class OneHotDiscreteTensorSpec(FiniteSpec):
-    """One of n values, written along the last axis as a one among zeros.
+    """One-hot spec: one of n categories, encoded along the last axis as a vector of one 1 and n - 1 zeros.
 
-    The last axis is one value: no operation on shapes splits it, and an index names the axes before it.
+    The last axis is one outcome: shape operations cannot change it, and an index addresses the axes before it only.
 
     Args:
-        n: How many values there are, at least 1.
-        shape: Of every tensor of the set, the last size n; [n] by default.
-        device: Of the tensors that are made.
-        dtype: Of every tensor of the set.
-        use_register: Whether `encode` takes any whole numbers: the first one that it meets is the first value, the next
-            one the second. `to_numpy` returns the numbers. Copies of another shape share what was met.
-        mask: Which of the n values may be taken, bool, expandable to the shape.
+        n: Number of categories, at least 1.
+        shape: Shape of every tensor of the set, [..., n]; [n] by default.
+        device: Device of the tensors that the spec creates; torch's default device by default.
+        dtype: Dtype of every tensor of the set.
+        use_register: Whether `encode` accepts arbitrary integers and assigns them to categories in the order of their
+            first appearance; `to_numpy` returns these integers. Reshaped copies of the spec share the register.
+        mask: Which categories are allowed, bool, expandable to the shape; `None` allows all.
 
     Raises:
-        InvalidArgumentError: If n is below 1, or the shape or the mask does not fit.
+        InvalidArgumentError: If n < 1, or the shape or the mask does not fit.
     """
 
     kind = "one_hot"
@@ -58,9 +57,9 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         if self.n < 1:
             raise InvalidArgumentError(f"n is {n}; expected at least 1")
         self._register = Register([{}]) if use_register else None
-        self._begin(self.n, shape, device, dtype, mask)
+        self._initialize(self.n, shape, device, dtype, mask)
 
-    def _begin(
+    def _initialize(
         self,
         columns: int,
         shape: Sequence[int] | int | None,
@@ -75,12 +74,12 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
 
     @property
     def use_register(self) -> bool:
-        """Whether `encode` takes any whole numbers."""
+        """Whether `encode` accepts arbitrary integers and assigns them to categories."""
         return self._register is not None
 
     @property
+    @override
     def space(self) -> Space:
-        """How many values there are."""
         return CategoricalBox(self.n)
 
     @property
@@ -88,7 +87,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         return self.n
 
     @property
-    def _places(self) -> torch.Size:
+    def _index_shape(self) -> torch.Size:
         return self.shape[:-1]
 
     def _groups(self) -> list[int]:
@@ -98,7 +97,7 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         return mask.expand(self.shape)
 
     def _rows(self, value: Tensor) -> Tensor:
-        """Return a value with one row for each place, [*B, *places, N]."""
+        """Return a value with one row of columns for each category index, [*B, *_index_shape, N]."""
         return value
 
     def _from_index(self, index: Tensor) -> Tensor:
@@ -114,27 +113,32 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         return inside if allowed is None else inside & (ones & allowed.to(value.device)).any(-1)
 
     def _index_near(self, value: Tensor) -> Tensor:
-        # The greatest number is nearest to the one; what is no number is far from it, and what is masked out of reach.
-        far = torch.finfo(torch.float64).min
-        rows = torch.nan_to_num(self._rows(value).double(), nan=far, neginf=far)
+        # The nearest one-hot vector has its 1 at the largest element. NaN and -inf count as the smallest finite number,
+        # and only columns that the mask excludes as -inf.
+        smallest = torch.finfo(torch.float64).min
+        rows = torch.nan_to_num(self._rows(value).double(), nan=smallest, neginf=smallest)
         sizes, columns = self._sizes, torch.arange(rows.shape[-1], device=value.device)
-        reach = columns < (sizes if isinstance(sizes, int) else sizes.to(value.device).unsqueeze(-1))
+        allowed = columns < (sizes if isinstance(sizes, int) else sizes.to(value.device).unsqueeze(-1))
         if self._allowed is not None:
-            reach = reach & self._allowed.to(value.device)
-        return rows.masked_fill(~reach, -math.inf).argmax(-1)
+            allowed = allowed & self._allowed.to(value.device)
+        return rows.masked_fill(~allowed, -math.inf).argmax(-1)
 
     def _bound(self, place: tuple[int, ...]) -> str:
         del place
-        bound = f"one 1 among {self.n} and else 0"
-        return bound if self.mask is None else f"{bound}, where the mask allows it"
+        bound = f"a one-hot vector of size {self.n}"
+        return bound if self.mask is None else f"{bound} with the 1 where the mask allows it"
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:
-        """Turn values in [0, n) into ones among zeros; a bool tensor of the spec's shape is returned as it is.
+        """Encode integers in [0, n) as one-hot vectors; a bool tensor of the spec's shape is returned unchanged.
 
-        With a register, any whole numbers are values, as many as there are.
+        With a register, the integers are arbitrary, and new ones are registered.
+
+        Args:
+            val: Integers of the shape of the spec without its last axis; they may have extra leading axes.
+            ignore_device: Whether to leave the tensor on its current device.
 
         Raises:
-            InvalidArgumentError: If a value is out of range, or one too many, or the shape cannot be had.
+            InvalidArgumentError: If a value is out of range, the register is full, or the shape does not fit.
         """
         if isinstance(val, Tensor) and val.dtype == self.dtype == torch.bool and self._suits(val.shape):
             return val
@@ -148,137 +152,143 @@ class OneHotDiscreteTensorSpec(FiniteSpec):
         return self._from_index(self._outcomes(index))
 
     def _outcomes(self, index: Tensor) -> Tensor:
-        """Give indices of categories the shape of the places.
+        """Reshape category indices to [*B, *_index_shape].
 
         Raises:
-            InvalidArgumentError: If that cannot be.
+            InvalidArgumentError: If the shape does not fit.
         """
-        places = self._places
-        if index.shape[max(index.ndim - len(places), 0) :] == places:
+        shape = self._index_shape
+        if index.shape[max(index.ndim - len(shape), 0) :] == shape:
             return index
         try:
-            return index.reshape(places)
+            return index.reshape(shape)
         except RuntimeError:
             raise InvalidArgumentError(
-                f"values of shape {list(index.shape)} cannot be encoded; expected {list(places)}"
+                f"values of shape {list(index.shape)} cannot be encoded; expected shape {list(shape)}"
             ) from None
 
     def _expected_values(self) -> str:
-        return f"whole numbers in [0, {self.n})"
+        return f"integers in [0, {self.n})"
 
+    @override
     def to_numpy(self, val: Tensor, safe: bool | None = None) -> Any:
-        """Undo `encode`: the values as an array."""
-        found = self.to_categorical(val, safe).cpu()
-        return (found if self._register is None else self._register.values(found)).numpy()
+        categories = self.to_categorical(val, safe).cpu()
+        return (categories if self._register is None else self._register.values(categories)).numpy()
 
     def index(self, index: Tensor, tensor_to_index: Tensor) -> Tensor:
-        """Take from the last axis of a tensor what the ones choose.
+        """Select the entries of the last axis of a tensor at the positions of the ones.
 
         Args:
             index: A member of the set, [*B, *shape].
-            tensor_to_index: [..., n], which broadcasts to the shape of `index`.
+            tensor_to_index: Tensor [..., n] that broadcasts to the shape of `index`.
 
         Returns:
-            What was chosen, without the last axis.
+            The selected entries, of the broadcast shape without its last axis.
         """
         chosen = self.to_categorical(index)
-        lead = together(chosen.shape, tensor_to_index.shape[:-1])
+        lead = broadcast_shapes(chosen.shape, tensor_to_index.shape[:-1])
         tensor_to_index = tensor_to_index.expand(*lead, -1)
         return tensor_to_index.gather(-1, chosen.expand(lead).unsqueeze(-1)).squeeze(-1)
 
     def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """Return where the ones are, int64 [*B, *shape[:-1]].
+        """Return the position of the 1 in each vector, int64 [*B, *shape[:-1]].
 
         Args:
             val: A member of the set, [*B, *shape].
-            safe: Whether to refuse it if it is not one; not by default.
+            safe: Whether to raise an error if `val` is not in the set; off by default.
         """
         if safe:
             self.assert_is_in(val)
-        # Not of bool, which has no argmax.
+        # torch implements no argmax for bool.
         return self._rows(val).to(torch.uint8 if val.dtype == torch.bool else val.dtype).argmax(-1)
 
     def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """Return the value: it is one-hot already."""
+        """Return the value unchanged: it is already one-hot."""
         if safe:
             self.assert_is_in(val)
         return val
 
     def to_categorical_spec(self) -> DiscreteTensorSpec:
-        """Return the spec of what `to_categorical` returns, with the same mask."""
-        categorical: Any = KINDS["discrete"]  # which is written in terms of this one
-        spec: DiscreteTensorSpec = categorical(self.n, self._places, self.device, mask=self.mask)
+        """Return the spec of the output of `to_categorical`, with the same mask."""
+        categorical: Any = KINDS["discrete"]  # its module imports this one
+        spec: DiscreteTensorSpec = categorical(self.n, self._index_shape, self.device, mask=self.mask)
         return spec
 
     def to_one_hot_spec(self) -> Self:
         """Return the spec itself."""
         return self
 
-    # --- shapes: the last axis stays as it is
+    # --- shapes: operations cannot change the last axis
 
     def moved(self, move: Move) -> Self:
-        """Do to the spec what `move` does to tensors of its shape.
+        """Apply a shape operation to the spec.
 
         Raises:
-            InvalidArgumentError: If that does not leave the last axis as it is.
+            InvalidArgumentError: If the operation changes the last axis.
         """
         spec = super().moved(move)
         if spec.shape[-1:] != self.shape[-1:]:
-            raise InvalidArgumentError(f"the last axis of {self._named()} is one value, and must stay as it is")
+            raise self._last_axis_error()
         return spec
 
+    def _last_axis_error(self) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"the last axis of {self._named()} holds one-hot vectors and cannot be changed",
+            hint="`to_categorical_spec` returns a spec without that axis",
+        )
+
     def squeeze(self, dim: int | None = None) -> Self:
-        """Remove an axis of size 1, or all of them but the last."""
+        """Remove an axis of size 1, or all such axes except the last."""
         if dim is None and self.shape[-1] == 1:
             return self.reshape([*(size for size in self.shape[:-1] if size != 1), 1])
         return super().squeeze(dim)
 
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
-        """Return the specs along an axis, without it.
+        """Remove an axis and return one spec per entry along it.
 
         Raises:
-            InvalidArgumentError: If it is the last one.
+            InvalidArgumentError: If the axis is the last one.
         """
         if self._axis(dim) == self.ndim - 1:
-            raise InvalidArgumentError(f"the last axis of {self._named()} is one value, and must stay as it is")
+            raise self._last_axis_error()
         return super().unbind(dim)
 
     def index_select(self, dim: int, index: Tensor) -> Self:
-        """Take places along an axis.
+        """Select entries along an axis.
 
         Raises:
-            InvalidArgumentError: If it is the last one.
+            InvalidArgumentError: If the axis is the last one.
         """
         if self._axis(dim) == self.ndim - 1:
-            raise InvalidArgumentError(f"the last axis of {self._named()} is one value, and must stay as it is")
+            raise self._last_axis_error()
         return super().index_select(dim, index)
 
     def _indexed_shape(self) -> Sequence[int]:
         return self.shape[:-1]
 
+    @override
     def to_json(self) -> dict[str, Any]:
-        """Describe the spec as JSON that `from_json` reads; everything but the device is in it."""
-        return {**super().to_json(), "n": self.n, **self._registered()}
+        return {**super().to_json(), "n": self.n, **self._register_json()}
 
-    def _registered(self) -> dict[str, Any]:
+    def _register_json(self) -> dict[str, Any]:
         return {} if self._register is None else {"register": self._register.to_json()}
 
-    def _take_register(self, entry: Entry) -> Self:
-        """Take over what the document says of a register."""
+    def _read_register(self, entry: Entry) -> Self:
+        """Set the register to the one of a JSON object, and return the spec."""
         groups = self._groups()
 
-        def right(value: Any) -> bool:
+        def valid(value: Any) -> bool:
             return value is None or read_register(value, groups) is not None
 
-        met = entry.field("register", right, f"lists of different whole numbers, at most {groups} of them")
-        self._register = None if met is None else read_register(met, groups)
+        document = entry.field("register", valid, f"lists of distinct integers of lengths up to {groups}")
+        self._register = None if document is None else read_register(document, groups)
         return self
 
     @classmethod
+    @override
     def read(cls, entry: Entry) -> OneHotDiscreteTensorSpec | None:
-        """Read a spec of this kind."""
-        shape, dtype, n, mask = entry.shape(), entry.dtype(), entry.whole("n", 1), cls._read_mask(entry)
-        return cls(n, shape, dtype=dtype, mask=mask)._take_register(entry) if entry.sound else None  # noqa: SLF001  # its own
+        shape, dtype, n, mask = entry.shape(), entry.dtype(), entry.integer("n", 1), cls._read_mask(entry)
+        return cls(n, shape, dtype=dtype, mask=mask)._read_register(entry) if entry.valid else None  # noqa: SLF001  # same class
 
-    def _facts(self) -> list[str]:
+    def _repr_arguments(self) -> list[str]:
         return [f"n={self.n}", *([] if self.mask is None else ["masked"])]

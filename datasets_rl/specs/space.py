@@ -1,4 +1,4 @@
-"""What each number of a tensor may be: the `space` of a spec, for reading."""
+"""Types of `LeafSpec.space`: read-only descriptions of the values that each element of a tensor may have."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["BoxList", "CategoricalBox", "ContinuousBox", "Space"]
 
 @dataclass(frozen=True)
 class CategoricalBox:
-    """Whole numbers in [0, n)."""
+    """Integers in [0, n)."""
 
     n: int
 
 
 @dataclass(frozen=True)
 class BoxList:
-    """A box for each place of the last axis; for several axes, lists of lists."""
+    """One box per element of the last axis; for several axes, nested lists of boxes."""
 
     boxes: Sequence[CategoricalBox | BoxList]
 
@@ -33,7 +33,7 @@ class BoxList:
 
 @dataclass(frozen=True, eq=False)
 class ContinuousBox:
-    """Numbers between two bounds, both included."""
+    """Numbers in [low, high], both bounds included."""
 
     low: Tensor
     high: Tensor

@@ -1,15 +1,15 @@
-"""Specs from the spaces of gymnasium and of Minari, and the way back.
+"""Conversion between specs and the spaces of Gymnasium and Minari.
 
 | space | spec |
 | --- | --- |
-| Box | bounded; unbounded if it has fractions and no finite bound |
-| Discrete(n), with a start | discrete; bounded whole numbers |
-| MultiDiscrete(nvec), with starts | multi-discrete; bounded whole numbers |
+| Box | bounded; unbounded if the dtype is a float and no bound is finite |
+| Discrete(n) | discrete; bounded integers if `start` is not 0 |
+| MultiDiscrete(nvec) | multi-discrete; bounded integers if `start` is not 0 |
 | MultiBinary | binary |
 | Dict, Tuple | composite; the keys of a Tuple are "0", "1", ... |
-| Text | non-tensor, whose example is the empty text |
+| Text | non-tensor, with an empty string as example |
 
-On the way back a composite becomes a Dict, and one-hot specs the spaces of what they encode: for every spec,
+`to_gymnasium` converts a composite to a Dict, and a one-hot spec to the space of its categories: for every spec,
 `spec.encode(to_gymnasium(spec).sample())` is in the spec.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
-from datasets_rl.specs._document import dtype_name, is_whole
+from datasets_rl.specs._document import dtype_name, is_int64
 from datasets_rl.specs._finite import FiniteSpec
 from datasets_rl.specs.base import LeafSpec, TensorSpec
 from datasets_rl.specs.binary import BinaryDiscreteTensorSpec
@@ -42,30 +42,30 @@ if TYPE_CHECKING:
 __all__ = ["from_gymnasium", "from_minari", "to_gymnasium"]
 
 _DEPTH = 64
-"""Spaces in spaces: a document can nest deeper than Python can follow."""
+"""Maximum nesting depth of spaces: a document may be nested deeper than Python's recursion limit."""
 
 
 def from_gymnasium(space: gymnasium.Space[Any]) -> Any:
-    """Return the spec of the tensors that members of a space become.
+    """Convert a Gymnasium space to the spec of its samples, encoded as tensors.
 
     Args:
-        space: Of gymnasium.
+        space: Gymnasium space.
 
     Raises:
-        InvalidArgumentError: If a space has no spec; all of them at once.
+        InvalidArgumentError: If a space is not supported; the message lists all problems.
         MissingDependencyError: If gymnasium is not installed.
     """
-    return _read(_described(space))
+    return _read(_describe(space))
 
 
 def from_minari(space: str | Mapping[str, Any]) -> Any:
-    """Return the spec of a space that Minari has written, as the metadata of its datasets have it.
+    """Convert a space in Minari's JSON format, as in the metadata of its datasets, to a spec.
 
     Args:
-        space: JSON, or what it parses to. Nothing in it is trusted.
+        space: JSON text or parsed JSON. It is untrusted, and every field is validated.
 
     Raises:
-        InvalidArgumentError: If it describes no space, or one that has no spec; all faults at once.
+        InvalidArgumentError: If the JSON is invalid, or a space is not supported; the message lists all problems.
     """
     if isinstance(space, str):
         try:
@@ -76,20 +76,20 @@ def from_minari(space: str | Mapping[str, Any]) -> Any:
 
 
 def _read(space: Any) -> Any:
-    faults: list[str] = []
-    spec = _spec(space, "space", faults, 0)
-    if faults:
-        raise InvalidArgumentError(f"the space has no spec: {'; '.join(faults)}")
+    problems: list[str] = []
+    spec = _spec(space, "space", problems, 0)
+    if problems:
+        raise InvalidArgumentError(f"the space cannot be converted to a spec: {'; '.join(problems)}")
     return spec
 
 
-def _described(space: Any) -> dict[str, Any]:
-    """Describe a space of gymnasium as Minari does, with arrays in place of lists."""
+def _describe(space: Any) -> dict[str, Any]:
+    """Describe a Gymnasium space in Minari's format, with arrays instead of lists."""
     spaces = _spaces()
     if isinstance(space, spaces.Dict):
-        return {"type": "Dict", "subspaces": {key: _described(inner) for key, inner in space.items()}}
+        return {"type": "Dict", "subspaces": {key: _describe(inner) for key, inner in space.items()}}
     if isinstance(space, spaces.Tuple):
-        return {"type": "Tuple", "subspaces": [_described(inner) for inner in space]}
+        return {"type": "Tuple", "subspaces": [_describe(inner) for inner in space]}
     entry: dict[str, Any] = {"type": type(space).__name__, "dtype": str(space.dtype), "shape": space.shape}
     for name in ("low", "high", "start", "nvec", "n"):
         if hasattr(space, name):
@@ -97,35 +97,35 @@ def _described(space: Any) -> dict[str, Any]:
     return entry
 
 
-def _spec(space: Any, place: str, faults: list[str], depth: int) -> Any:
-    """Read a description; None, and a fault, if it describes nothing."""
+def _spec(space: Any, place: str, problems: list[str], depth: int) -> Any:
+    """Convert the description of a space to a spec; return `None` and append to `problems` if it is invalid."""
     kind = space.get("type") if isinstance(space, Mapping) else None
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     if reader is None:
-        faults.append(f"{place} is a {kind or type(space).__name__}; expected one of {', '.join(_READERS)}")
+        problems.append(f"{place} is a {kind or type(space).__name__}; expected one of {', '.join(_READERS)}")
         return None
     if depth > _DEPTH:
-        faults.append(f"{place} is inside {depth} spaces; expected at most {_DEPTH}")
+        problems.append(f"{place} is nested in {depth} spaces; expected at most {_DEPTH}")
         return None
     if kind in {"Dict", "Tuple"}:
-        return _composite(space, place, faults, depth)
+        return _composite(space, place, problems, depth)
     try:
         return reader(space)
     except InvalidArgumentError as error:
-        faults.append(f"{place}: {error.message}")
+        problems.append(f"{place}: {error.message}")
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
-        faults.append(f"{place} contradicts itself: {error!r:.200}")
+        problems.append(f"{place} is invalid: {error!r:.200}")
     return None
 
 
-def _composite(space: Mapping[str, Any], place: str, faults: list[str], depth: int) -> Any:
+def _composite(space: Mapping[str, Any], place: str, problems: list[str], depth: int) -> Any:
     inner = space.get("subspaces")
     if isinstance(inner, list):
-        inner = {str(number): one for number, one in enumerate(inner)}
+        inner = {str(number): subspace for number, subspace in enumerate(inner)}
     if not isinstance(inner, dict):
-        faults.append(f"{place}.subspaces is a {type(inner).__name__}; expected spaces")
+        problems.append(f"{place}.subspaces is a {type(inner).__name__}; expected a list or an object of spaces")
         return None
-    specs = {name: _spec(one, f"{place}[{name!r:.80}]", faults, depth + 1) for name, one in inner.items()}
+    specs = {name: _spec(subspace, f"{place}[{name!r:.80}]", problems, depth + 1) for name, subspace in inner.items()}
     return None if any(spec is None for spec in specs.values()) else CompositeSpec(specs)
 
 
@@ -133,7 +133,7 @@ def _dtype(space: Mapping[str, Any], default: str) -> torch.dtype:
     name = space.get("dtype", default)
     dtype = getattr(torch, name, None) if isinstance(name, str) else None
     if not isinstance(dtype, torch.dtype):
-        raise InvalidArgumentError(f"dtype is {name!r:.80}; expected that of a tensor")
+        raise InvalidArgumentError(f"dtype is {name!r:.80}; expected the name of a torch dtype")
     dtype_name(dtype)
     return dtype
 
@@ -165,7 +165,7 @@ def _multi_discrete(space: Mapping[str, Any]) -> LeafSpec:
 
 def _multi_binary(space: Mapping[str, Any]) -> LeafSpec:
     n = space["n"]
-    shape = (n,) if is_whole(n) or isinstance(n, np.integer) else tuple(n)
+    shape = (n,) if is_int64(n) or isinstance(n, np.integer) else tuple(n)
     return BinaryDiscreteTensorSpec(shape=[int(size) for size in shape])
 
 
@@ -185,31 +185,32 @@ _READERS: dict[str, Callable[[Mapping[str, Any]], TensorSpec]] = {
 
 
 def to_gymnasium(spec: TensorSpec) -> gymnasium.Space[Any]:
-    """Return the space of what a spec encodes.
+    """Convert a spec to the Gymnasium space of the values that it encodes.
 
     Args:
-        spec: Of tensors, or a composite of such.
+        spec: Spec of tensors, or a composite of such specs.
 
     Raises:
-        InvalidArgumentError: If there is no such space: for masks, bounds of one side only are none; all faults at once.
+        InvalidArgumentError: If no space represents the spec, for example a spec with a mask; the message lists all
+            problems.
         MissingDependencyError: If gymnasium is not installed.
     """
-    faults: list[str] = []
-    space: gymnasium.Space[Any] = _space(spec, "", faults)
-    if faults:
-        raise InvalidArgumentError(f"the spec has no space: {'; '.join(faults)}")
+    problems: list[str] = []
+    space: gymnasium.Space[Any] = _space(spec, "", problems)
+    if problems:
+        raise InvalidArgumentError(f"the spec cannot be converted to a space: {'; '.join(problems)}")
     return space
 
 
-def _space(spec: Any, place: str, faults: list[str]) -> Any:
+def _space(spec: Any, place: str, problems: list[str]) -> Any:
     spaces = _spaces()
     if isinstance(spec, CompositeSpec):
         return spaces.Dict(
-            {name: _space(one, f"{place}.{name}" if place else name, faults) for name, one in spec.items()}
+            {name: _space(inner, f"{place}.{name}" if place else name, problems) for name, inner in spec.items()}
         )
     if isinstance(spec, FiniteSpec):
         if spec.mask is not None:
-            faults.append(f"{place or 'spec'} has a mask, and spaces have none")
+            problems.append(f"{place or 'spec'} has a mask, which spaces do not support")
         return _finite_space(spaces, spec)
     if isinstance(spec, (BoundedTensorSpec, Unbounded)) and spec.dtype != torch.bfloat16:
         low, high = (bound.numpy(force=True) for bound in spec.space)
@@ -218,7 +219,7 @@ def _space(spec: Any, place: str, faults: list[str]) -> Any:
         if isinstance(spec, Unbounded) and spec.dtype.is_floating_point:
             low, high = np.full_like(low, -math.inf), np.full_like(high, math.inf)
         return spaces.Box(low, high, tuple(spec.shape), low.dtype.type)
-    faults.append(f"{place or 'spec'} is {spec!r}")
+    problems.append(f"{place or 'spec'} is {spec!r}; expected a composite, finite, bounded or unbounded spec")
     return spaces.Dict({})
 
 

@@ -1,4 +1,4 @@
-"""Any value of a dtype."""
+"""Specs of unbounded numbers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
+from typing_extensions import override
 
 from datasets_rl.specs._document import Entry
-from datasets_rl.specs._numbers import integers, limits, whole
+from datasets_rl.specs._numbers import integers, limits, nearest_int64
 from datasets_rl.specs.base import Lead, LeafSpec, domain_of, sizes
 from datasets_rl.specs.space import ContinuousBox
 
@@ -17,16 +18,17 @@ __all__ = ["Unbounded", "UnboundedContinuousTensorSpec", "UnboundedDiscreteTenso
 
 
 class Unbounded(LeafSpec):
-    """Any numbers: real ones if the dtype has fractions, whole ones otherwise.
+    """Spec of unbounded numbers: any value of the dtype.
 
-    The class follows from the domain, whichever of the three is called.
+    The class of the instance depends on the domain: calling this class or one of its two subclasses returns an
+    `UnboundedContinuousTensorSpec` for the domain "continuous" and an `UnboundedDiscreteTensorSpec` for "discrete".
 
     Args:
-        shape: Of every tensor of the set.
-        device: Of the tensors that are made.
-        dtype: Of every tensor of the set; torch's default by default.
-        domain: "continuous" or "discrete", what the spec calls itself; by default as the dtype is. Nothing else follows
-            from it: specs are the same if it is all they differ in, and one of another dtype is what that says.
+        shape: Shape of every tensor of the set.
+        device: Device of the tensors that the spec creates; torch's default device by default.
+        dtype: Dtype of every tensor of the set; torch's default dtype by default.
+        domain: Value of the attribute `domain`, "continuous" or "discrete"; by default the domain of the dtype. Specs
+            that differ only in the domain are equal, and a spec of another dtype has the domain of that dtype.
     """
 
     kind = "unbounded"
@@ -40,25 +42,30 @@ class Unbounded(LeafSpec):
         domain: str | None = None,
     ) -> None:
         super().__init__(shape, device, dtype)
-        self._take_class(domain)
+        self._set_class(domain)
 
-    def _take_class(self, domain: str | None = None) -> None:
-        real = domain_of(self.dtype, domain) == "continuous"
-        self.__class__ = UnboundedContinuousTensorSpec if real else UnboundedDiscreteTensorSpec
+    def _set_class(self, domain: str | None = None) -> None:
+        continuous = domain_of(self.dtype, domain) == "continuous"
+        self.__class__ = UnboundedContinuousTensorSpec if continuous else UnboundedDiscreteTensorSpec
 
     @property
     def space(self) -> ContinuousBox:
-        """The least and the greatest number of the dtype."""
-        least, greatest = (torch.tensor(limit, dtype=self.dtype, device=self.device) for limit in limits(self.dtype))
-        return ContinuousBox(least.expand(self.shape), greatest.expand(self.shape))
+        """The smallest and the largest finite number of the dtype."""
+        smallest, largest = (torch.tensor(limit, dtype=self.dtype, device=self.device) for limit in limits(self.dtype))
+        return ContinuousBox(smallest.expand(self.shape), largest.expand(self.shape))
 
     def rand(self, shape: Lead = None, *, generator: Generator | None = None) -> Tensor:
-        """Draw real numbers from the standard normal distribution, whole ones from all that the dtype holds."""
+        """Draw floats from the standard normal distribution, and integers uniformly from the range of the dtype.
+
+        Args:
+            shape: Extra leading axes; every element along them is drawn independently.
+            generator: Source of randomness; torch's global generator by default.
+        """
         shape = (*sizes(shape), *self.shape)
         if self.dtype.is_floating_point:
             return torch.randn(shape, dtype=self.dtype, device=self.device, generator=generator)
-        least, greatest = map(int, limits(self.dtype))
-        return integers(least, greatest, shape, device=self.device, generator=generator).to(self.dtype)
+        smallest, largest = map(int, limits(self.dtype))
+        return integers(smallest, largest, shape, device=self.device, generator=generator).to(self.dtype)
 
     def _inside(self, value: Tensor) -> None:
         del value
@@ -66,8 +73,8 @@ class Unbounded(LeafSpec):
     def _nearest(self, value: Tensor) -> Tensor:
         if self.dtype.is_floating_point:
             return value.to(self.dtype)
-        least, greatest = map(int, limits(self.dtype))
-        return whole(value).clamp(least, greatest).to(self.dtype)
+        smallest, largest = map(int, limits(self.dtype))
+        return nearest_int64(value).clamp(smallest, largest).to(self.dtype)
 
     def _bound(self, place: tuple[int, ...]) -> str:
         del place
@@ -75,19 +82,19 @@ class Unbounded(LeafSpec):
 
     def _to_dtype(self, dtype: torch.dtype) -> Any:
         spec = super()._to_dtype(dtype)
-        spec._take_class()  # noqa: SLF001  # a copy of its own
+        spec._set_class()  # noqa: SLF001  # a new copy
         return spec
 
+    @override
     def to_json(self) -> dict[str, Any]:
-        """Describe the spec as JSON that `from_json` reads; everything but the device is in it."""
         named = {} if self.domain == domain_of(self.dtype) else {"domain": self.domain}
         return {**self._frame(), **named}
 
     @classmethod
+    @override
     def read(cls, entry: Entry) -> Unbounded | None:
-        """Read a spec of this kind."""
         shape, dtype, domain = entry.shape(), entry.dtype(), entry.domain()
-        return Unbounded(shape, dtype=dtype, domain=domain) if entry.sound else None
+        return Unbounded(shape, dtype=dtype, domain=domain) if entry.valid else None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Unbounded) and self.__dict__ == other.__dict__
@@ -97,13 +104,13 @@ class Unbounded(LeafSpec):
 
 
 class UnboundedContinuousTensorSpec(Unbounded):
-    """Any real numbers; `rand` draws from the standard normal distribution."""
+    """Spec of unbounded real numbers; `rand` draws from the standard normal distribution."""
 
     domain = "continuous"
 
 
 class UnboundedDiscreteTensorSpec(Unbounded):
-    """Any whole numbers of a dtype; `rand` draws all of them with the same chance."""
+    """Spec of unbounded integers; `rand` draws uniformly from the range of the dtype."""
 
     domain = "discrete"
 

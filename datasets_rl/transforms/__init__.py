@@ -1,4 +1,4 @@
-"""From batch to batch, a family a file."""
+"""Transforms of batches. Each module defines a group of related transforms."""
 
 from datasets_rl.transforms.base import Compose, Transform
 from datasets_rl.transforms.casts import DeviceCastTransform, DoubleToFloat, DTypeCastTransform, PinMemoryTransform

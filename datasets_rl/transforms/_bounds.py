@@ -1,4 +1,4 @@
-"""What becomes of the bounds of a spec."""
+"""Propagation of the bounds of a spec through functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["between", "bounds_of", "dtype_of", "mapped"]
 
 
 def bounds_of(spec: TensorSpec) -> tuple[Tensor, Tensor] | None:
-    """Return the least and the greatest values, each in the shape of the spec; None if it has no bounds."""
+    """Return the lower and the upper bounds, each of the shape of the spec; `None` if the spec has no bounds."""
     if isinstance(spec, BoundedTensorSpec):
         return spec.low, spec.high
     if isinstance(spec, Unbounded) and not spec.dtype.is_floating_point:
@@ -30,16 +30,16 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
     return dtype
 
 
-def between(one: Tensor, other: Tensor) -> TensorSpec:
-    """Return the spec of all values between two, in their shape and dtype; any value where that says nothing."""
-    low, high = torch.minimum(one, other), torch.maximum(one, other)
+def between(first: Tensor, second: Tensor) -> TensorSpec:
+    """Return the spec of the values between two bounds, in any order; an unbounded spec if a bound is NaN."""
+    low, high = torch.minimum(first, second), torch.maximum(first, second)
     if low.isnan().any() or high.isnan().any():
         return any_like(low)
     return BoundedTensorSpec(low, high, low.shape, low.device, low.dtype)
 
 
 def mapped(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec:
-    """Return what becomes of a spec under a function that rises or falls in each number alone."""
+    """Return the spec of the results of a function that is monotonic in each element."""
     bounds = bounds_of(spec)
     if bounds is None:
         return any_like(function(spec.zero()))

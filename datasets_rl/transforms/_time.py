@@ -1,4 +1,4 @@
-"""Steps in the order of time: as trajectories of a storage, or along an axis of a batch."""
+"""Chronological order of steps: in the trajectories of a storage, or along the time axis of a batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensordict import is_tensor_collection
 from torch import Tensor
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.transforms.base import GATHERED, Keys, NestedKey, Transform, found_keys, under_next
+from datasets_rl.transforms.base import GATHERED, Keys, NestedKey, Transform, gathered_keys, under_next
 
 if TYPE_CHECKING:
     from datasets_rl.ted.trajectories import Trajectories
@@ -21,21 +21,20 @@ __all__ = ["OverTime", "TimeAxis", "discounted", "positions", "windows"]
 
 
 class OverTime(Transform):
-    """A transform that looks at the steps before or after each step of a batch.
+    """Base class of transforms that use the steps before or after each step of a batch.
 
-    In a buffer whose rows are steps, those are read from the storage by their rows, while the batch is read: whatever
-    the sampler drew, the right steps come, within the trajectory, also where a ring has wrapped. A batch that comes
-    from elsewhere, or whose elements are trajectories themselves, has them along its axis of time: the one with the
-    name "time", or the last one of the batch size. There, trajectories end where a flag says so, and with the batch.
+    If the rows of the storage are steps, the transform reads the neighboring steps from the storage while the batch is
+    sampled: for any sampler, it reads the steps of the same trajectory, even if a ring buffer has wrapped around. In
+    any other batch, and in a batch of whole trajectories, neighboring steps are adjacent along the time axis: the axis
+    named "time", or the last axis of the batch size. There, a trajectory ends at a flag or at the end of the batch.
 
-        gather     storage, rows [B]    ->  found, travels with the batch  ->  put
-        apply      batch [..., T]       ->  found                          ->  put
+        gather     storage, rows [B]    ->  values, temporary entries of the batch  ->  put
+        apply      batch [..., T]       ->  values                                  ->  put
 
     Args:
-        in_keys: Entries that are read.
-        out_keys: Where the results are written.
-        done_key: The flag under "next" that is True for the last step of a trajectory, if the storage, or the batch,
-            is to be asked for another one than ``"done"``.
+        in_keys: Keys of the entries to read.
+        out_keys: Keys of the results.
+        done_key: Key under "next" of the flag that is True for the last step of a trajectory; "done" by default.
     """
 
     def __init__(
@@ -45,123 +44,148 @@ class OverTime(Transform):
         self.done_key = done_key
 
     @abstractmethod
-    def found_in_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
-        """Return what the transform has to know of the steps of these rows: by names, tensors [B, ...]."""
+    def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
+        """Return the values that the transform needs for steps of a storage: tensors [B, ...] by name.
+
+        Args:
+            storage: Storage to read from.
+            rows: Rows of the batch in the storage, int64 [B].
+            data: Batch of the steps at these rows.
+        """
 
     @abstractmethod
-    def found_in_batch(self, batch: Any) -> dict[str, Any]:
-        """Return the same of all steps of a batch, tensors [*batch, ...]."""
+    def values_from_batch(self, batch: Any) -> dict[str, Any]:
+        """Return the values that the transform needs for all steps of a batch: tensors [*batch, ...] by name."""
 
     @abstractmethod
-    def put(self, batch: Any, found: dict[str, Any]) -> Any:
-        """Write the results."""
+    def put(self, batch: Any, values: dict[str, Any]) -> Any:
+        """Compute the results from the values, write them to a batch, and return it."""
 
     def gather(self, storage: Any, rows: Tensor, data: Any) -> Any:
-        """Read what is needed of a storage, and let it travel with the batch until the turn of this transform comes.
+        """Read the required values from a storage, and add them to a batch as temporary entries for `apply`.
+
+        Args:
+            storage: Storage to read from.
+            rows: Rows of the batch in the storage, int64 [B].
+            data: Batch of the steps at these rows.
 
         Raises:
-            InvalidArgumentError: If nothing says where trajectories end, or rows cannot be read from such a storage.
+            InvalidArgumentError: If the storage does not record where trajectories end, or does not contain
+                TensorDicts.
         """
         if not self._reads_rows(data):
             return data
         mark = self._mark
-        for name, value in self.found_in_storage(storage, rows, data).items():
+        for name, value in self.values_from_storage(storage, rows, data).items():
             data.set(mark + name, value)
         return data
 
     def _reads_rows(self, data: Any) -> bool:
-        """Return whether the elements of a batch are single steps."""
+        """Return whether the elements of a batch are single steps, and not trajectories.
+
+        Raises:
+            InvalidArgumentError: If the batch consists of neither TensorDicts of steps nor TensorDicts of trajectories.
+        """
         if is_tensor_collection(data):
             return bool(data.ndim == 1)
         if isinstance(data, list) and data and is_tensor_collection(data[0]) and data[0].ndim:
             return False
         raise InvalidArgumentError(
-            f"{type(self).__name__} reads further steps of the storage, and this one gives a {type(data).__name__}",
-            hint="hold TensorDicts in a TensorStorage; in an ensemble, give the transform to the buffers",
+            f"{type(self).__name__} reads other steps of the storage, whose batches are of type {type(data).__name__};"
+            " expected TensorDicts",
+            hint="use a TensorStorage of TensorDicts; in an ensemble, add the transform to the member buffers",
         )
 
     def apply(self, batch: Any) -> Any:
-        """Transform a batch, with what was found in the storage if it came from there."""
-        return self.put(batch, self.travelled(batch) or self.found_in_batch(batch))
+        """Transform a batch in place: use the values from the storage if `gather` has read them, else the time axis."""
+        return self.put(batch, self.pop_gathered(batch) or self.values_from_batch(batch))
 
-    def travelled(self, batch: Any) -> dict[str, Any]:
-        """Take out of a batch what was found in the storage; nothing if it does not come from one."""
+    def pop_gathered(self, batch: Any) -> dict[str, Any]:
+        """Remove the temporary entries of this transform from a batch and return them, possibly none."""
         mark = self._mark
-        return {name.removeprefix(mark): batch.pop(name) for name in found_keys(batch, mark)}
+        return {name.removeprefix(mark): batch.pop(name) for name in gathered_keys(batch, mark)}
 
     @property
     def _mark(self) -> str:
         return f"{GATHERED}.{id(self)}."
 
     def trajectories(self, storage: Any) -> Trajectories:
-        """Return which rows of a storage follow each other."""
-        usual = self.done_key is None or self.done_key == "done"
-        found: Trajectories = storage.trajectories(end_key=None if usual else under_next(self.done_key or ""))
-        return found
+        """Return the trajectories of a storage, which end at the flag `done_key`."""
+        default = self.done_key is None or self.done_key == "done"
+        trajectories: Trajectories = storage.trajectories(end_key=None if default else under_next(self.done_key or ""))
+        return trajectories
 
     def around(self, storage: Any, rows: Tensor, before: int, after: int) -> tuple[Tensor, Tensor]:
-        """Return the rows around some, int64 [B, W], and whether another one stands in, see `Trajectories.around`."""
-        there, outside = self.trajectories(storage).around(rows.cpu().numpy(), before, after)
-        return torch.from_numpy(there), torch.from_numpy(outside)
+        """Return a window of rows around each row, and which of them are padding, see `Trajectories.around`.
+
+        Returns:
+            Rows, int64 [B, W] with W = before + 1 + after, and whether each is padding, bool [B, W].
+        """
+        window, outside = self.trajectories(storage).around(rows.cpu().numpy(), before, after)
+        return torch.from_numpy(window), torch.from_numpy(outside)
 
     def ends(self, batch: Any, axis: TimeAxis) -> Tensor:
-        """Return which steps of a batch are the last ones, flat, [M]."""
+        """Return which steps of a batch are the last of their trajectory, in flat order, bool [M]."""
         done = batch.get(under_next(self.done_key or "done"), None)
         return axis.ends(done)
 
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """The axis of time of a batch. Flat, the steps that follow each other lie side by side: [M], M = ... * T.
+    """Time axis of a batch, with conversion to a flat order [M] in which consecutive steps are adjacent, M = ... * T.
 
     batch [2, T]    a_0 a_1 a_2        flat    a_0 a_1 a_2 b_0 b_1 b_2
                     b_0 b_1 b_2        ends     .   .   x   .   .   x
     """
 
     shape: tuple[int, ...]
-    """The batch size."""
+    """Batch size."""
     place: int
-    """Which of its axes is time."""
+    """Index of the time axis in the batch size."""
 
     @classmethod
     def of(cls, batch: Any) -> TimeAxis:
-        """Find it: the one with the name "time", or the last one.
+        """Return the time axis of a batch: the axis named "time", or else the last axis of the batch size.
 
         Raises:
-            InvalidArgumentError: If there is no axis.
+            InvalidArgumentError: If the batch size has no axes.
         """
         if not batch.ndim:
             raise InvalidArgumentError(
-                "the batch is a single step; expected [..., T], with the steps of a trajectory in order"
+                "the batch is a single step; expected batch size [..., T], with the steps of a trajectory in order"
             )
         names = batch.names
         return cls(tuple(batch.shape), names.index("time") if "time" in names else batch.ndim - 1)
 
     @property
     def last(self) -> int:
-        """The place of the last axis of the batch size."""
+        """Index of the last axis of the batch size."""
         return len(self.shape) - 1
 
     def flat(self, value: Tensor) -> Tensor:
-        """Return an entry [*batch, ...] as [M, ...]."""
+        """Convert an entry [*batch, ...] to flat order, [M, ...]."""
         if self.last:
             value = value.movedim(self.place, self.last).flatten(0, self.last)
         return value
 
     def at(self, value: Tensor, steps: Tensor) -> Tensor:
-        """Return an entry [*batch, ...] at numbers of flat steps, [M, W], as [*batch, W, ...]."""
-        found = self.flat(value).index_select(0, steps.reshape(-1).to(value.device))
-        return self.back(found.reshape(*steps.shape, *found.shape[1:]))
+        """Select steps of an entry [*batch, ...] by flat index, [M, W], and return them as [*batch, W, ...]."""
+        selected = self.flat(value).index_select(0, steps.reshape(-1).to(value.device))
+        return self.back(selected.reshape(*steps.shape, *selected.shape[1:]))
 
     def back(self, flat: Tensor) -> Tensor:
-        """Undo `flat`."""
+        """Convert an entry from flat order, [M, ...], to [*batch, ...]: the inverse of `flat`."""
         if not self.last:
             return flat
         lead = [size for place, size in enumerate(self.shape) if place != self.place]
         return flat.reshape(*lead, self.shape[self.place], *flat.shape[1:]).movedim(self.last, self.place)
 
     def ends(self, done: Tensor | None) -> Tensor:
-        """Return which steps are the last of their trajectory, or of the batch, bool [M]."""
+        """Return which steps are the last of their trajectory or of the batch, in flat order, bool [M].
+
+        Args:
+            done: Flag of the last step of each trajectory, bool [*batch, ...]; `None` if the batch has no flag.
+        """
         steps = self.shape[self.place]
         count = math.prod(self.shape)
         flags = torch.zeros(self.shape, dtype=torch.bool) if done is None else done
@@ -171,7 +195,11 @@ class TimeAxis:
 
 
 def positions(ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the number of each step, and that of the first and the last one of its trajectory, int64 [M] each."""
+    """Return the flat index of each step, and of the first and the last step of its trajectory, int64 [M] each.
+
+    Args:
+        ends: Which steps are the last of their trajectory, in flat order, bool [M].
+    """
     numbers = torch.arange(len(ends), device=ends.device)
     opens = ends.roll(1)
     firsts = torch.where(opens, numbers, 0).cummax(0).values
@@ -180,33 +208,49 @@ def positions(ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def windows(ends: Tensor, before: int, after: int) -> tuple[Tensor, Tensor]:
-    """Do what `Trajectories.around` does, for all steps of a flat batch: int64 and bool, [M, before + 1 + after]."""
+    """Return the window of steps around each step of a flat batch, and which of them are padding.
+
+    The first and the last step of a trajectory pad a window that exceeds it, as in `Trajectories.around`.
+
+    Args:
+        ends: Which steps are the last of their trajectory, in flat order, bool [M].
+        before: Number of steps before each step.
+        after: Number of steps after each step.
+
+    Returns:
+        Flat indices, int64 [M, before + 1 + after], and whether each is padding, bool of the same shape.
+    """
     numbers, firsts, lasts = positions(ends)
-    wanted = numbers.unsqueeze(1) + torch.arange(-before, after + 1, device=ends.device)
-    there = wanted.clamp(firsts.unsqueeze(1), lasts.unsqueeze(1))
-    return there, there != wanted
+    unclamped = numbers.unsqueeze(1) + torch.arange(-before, after + 1, device=ends.device)
+    window = unclamped.clamp(firsts.unsqueeze(1), lasts.unsqueeze(1))
+    return window, window != unclamped
 
 
 def discounted(values: Tensor, carry: Tensor) -> Tensor:
-    """Return x with ``x[t] = values[t] + carry[t] * x[t + 1]``, [M, ...]; `carry` is 0 where one ends, and at the last step.
+    """Return x with ``x[t] = values[t] + carry[t] * x[t + 1]``, [M, ...].
 
-    The reach doubles with each pass, so that there are as many passes as the longest trajectory has binary digits:
+    The span of the sums doubles with each pass, so that the number of passes is the number of binary digits of the
+    length of the longest trajectory:
 
-        reach 1    v_0 + c v_1                            v_1 + c v_2     v_2 + c v_3    v_3
-        reach 2    v_0 + c v_1 + c^2 (v_2 + c v_3)        v_1 + ...
+        span 1    v_0 + c v_1                            v_1 + c v_2     v_2 + c v_3    v_3
+        span 2    v_0 + c v_1 + c^2 (v_2 + c v_3)        v_1 + ...
+
+    Args:
+        values: Values v, [M, ...].
+        carry: Factors c, [M, ...]; 0 at the last step of each trajectory, and at the last step of all.
     """
-    sums = _doubled(values, carry)
-    # What is no number, or infinite, stays so times 0: then it must be kept to its trajectory.
-    return _doubled(values, carry, keep=True) if bool(sums.isnan().any()) else sums
+    sums = _doubling_sums(values, carry)
+    # NaN and infinity times 0 are NaN, which would spread to other trajectories: mask these products.
+    return _doubling_sums(values, carry, mask_zeros=True) if bool(sums.isnan().any()) else sums
 
 
-def _doubled(values: Tensor, carry: Tensor, *, keep: bool = False) -> Tensor:
+def _doubling_sums(values: Tensor, carry: Tensor, *, mask_zeros: bool = False) -> Tensor:
     sums, carry = values.clone(), carry.clone()
-    reach = 1
-    while reach < len(sums) and bool(carry.any()):
-        # The products are new tensors: nothing is read after it was written.
-        more = carry[:-reach] * sums[reach:]
-        sums[:-reach] += more.masked_fill_(carry[:-reach] == 0, 0) if keep else more
-        carry[:-reach] = carry[:-reach] * carry[reach:]
-        reach *= 2
+    span = 1
+    while span < len(sums) and bool(carry.any()):
+        # The products are new tensors, so that the update in place does not read elements it has already written.
+        products = carry[:-span] * sums[span:]
+        sums[:-span] += products.masked_fill_(carry[:-span] == 0, 0) if mask_zeros else products
+        carry[:-span] = carry[:-span] * carry[span:]
+        span *= 2
     return sums

@@ -1,4 +1,4 @@
-"""The dtype and the device of entries."""
+"""Conversion of entries to another dtype, device or kind of memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.transforms.base import Keys, Transform
@@ -16,15 +17,16 @@ __all__ = ["DTypeCastTransform", "DeviceCastTransform", "DoubleToFloat", "PinMem
 class DTypeCastTransform(Transform):
     """Cast entries from one dtype to another.
 
-    Without keys, every entry of `dtype_in` is cast, and nothing on its way into the buffer.
+    Without `in_keys`, the transform casts every entry of dtype `dtype_in`. Data that is written to the buffer is cast
+    only if `in_keys_inv` is given.
 
     Args:
-        dtype_in: The dtype before; of named entries, whatever they have.
-        dtype_out: The dtype after.
-        in_keys: Entries that are cast.
-        out_keys: Where they are written.
-        in_keys_inv: Entries that `inv` writes, cast to `dtype_in`.
-        out_keys_inv: Entries that it reads.
+        dtype_in: Dtype of the entries to cast; not checked for entries that `in_keys` names.
+        dtype_out: Dtype of the results.
+        in_keys: Keys of the entries to cast; every entry of dtype `dtype_in` by default.
+        out_keys: Keys of the results; `in_keys` by default.
+        in_keys_inv: Keys of the entries that `inv` writes, cast to `dtype_in`.
+        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
     """
 
     def __init__(
@@ -38,51 +40,51 @@ class DTypeCastTransform(Transform):
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.dtype_in, self.dtype_out = dtype_in, dtype_out
-        self._every = in_keys is None
+        self._cast_all = in_keys is None
 
+    @override
     def apply(self, batch: Any) -> Any:
-        """Cast the entries."""
-        if not self._every:
+        if not self._cast_all:
             return super().apply(batch)
         for key, value in batch.items(include_nested=True, leaves_only=True):
             if isinstance(value, Tensor) and value.dtype == self.dtype_in:
                 batch.set(key, value.to(self.dtype_out))
         return batch
 
+    @override
     def each(self, value: Tensor) -> Tensor:
-        """Cast one entry."""
         return value.to(self.dtype_out)
 
+    @override
     def each_inv(self, value: Tensor) -> Tensor:
-        """Cast one entry back."""
         return value.to(self.dtype_in)
 
+    @override
     def respec(self, spec: CompositeSpec) -> None:
-        """Cast the specs."""
-        if not self._every:
+        if not self._cast_all:
             super().respec(spec)
             return
-        for key, one in list(spec.items(include_nested=True, leaves_only=True)):
-            if getattr(one, "dtype", None) == self.dtype_in:
-                spec.set(key, self.spec_of(one))
+        for key, leaf in list(spec.items(include_nested=True, leaves_only=True)):
+            if getattr(leaf, "dtype", None) == self.dtype_in:
+                spec.set(key, self.spec_of(leaf))
 
+    @override
     def spec_of(self, spec: TensorSpec) -> TensorSpec:
-        """Return the spec in the other dtype."""
         cast: TensorSpec = spec.to(self.dtype_out)
         return cast
 
-    def _facts(self) -> dict[str, Any]:
+    def _repr_arguments(self) -> dict[str, Any]:
         return {"dtype_in": self.dtype_in, "dtype_out": self.dtype_out}
 
 
 class DoubleToFloat(DTypeCastTransform):
-    """Cast float64 to float32; `inv` the other way round.
+    """Cast float64 to float32; `inv` casts float32 to float64.
 
     Args:
-        in_keys: Entries that are cast; every entry of float64 by default.
-        out_keys: Where they are written.
-        in_keys_inv: Entries that `inv` writes, as float64.
-        out_keys_inv: Entries that it reads.
+        in_keys: Keys of the entries to cast; every entry of dtype float64 by default.
+        out_keys: Keys of the results; `in_keys` by default.
+        in_keys_inv: Keys of the entries that `inv` writes, as float64.
+        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class DoubleToFloat(DTypeCastTransform):
     ) -> None:
         super().__init__(torch.float64, torch.float32, in_keys, out_keys, in_keys_inv, out_keys_inv)
 
-    def _facts(self) -> dict[str, Any]:
+    def _repr_arguments(self) -> dict[str, Any]:
         return {}
 
 
@@ -102,12 +104,12 @@ class DeviceCastTransform(Transform):
     """Move a batch to a device.
 
     Args:
-        device: Where to.
-        orig_device: Where `inv` moves what is written; it stays where it is by default.
-        in_keys: Entries that are moved; the whole batch by default.
-        out_keys: Where they are written.
-        in_keys_inv: Entries that `inv` writes; all by default.
-        out_keys_inv: Entries that it reads.
+        device: Device of the result.
+        orig_device: Device to which `inv` moves data that is written to the buffer; the data is not moved by default.
+        in_keys: Keys of the entries to move; the whole batch by default.
+        out_keys: Keys of the results; `in_keys` by default.
+        in_keys_inv: Keys of the entries that `inv` writes; all entries by default.
+        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
     """
 
     def __init__(
@@ -124,53 +126,53 @@ class DeviceCastTransform(Transform):
         self.device = torch.device(device)
         self.orig_device = None if orig_device is None else torch.device(orig_device)
 
+    @override
     def apply(self, batch: Any) -> Any:
-        """Move the batch."""
         if not self.in_keys:
             return batch.to(self.device, non_blocking=True)
-        # A TensorDict of one device moves whatever is set back to it.
+        # A TensorDict with a device moves every entry that is set to that device.
         return super().apply(batch.clear_device_())
 
+    @override
     def each(self, value: Tensor) -> Tensor:
-        """Move one entry."""
         return value.to(self.device, non_blocking=True)
 
     def inv(self, data: Any) -> Any:
-        """Move what is written to `orig_device`."""
+        """Move data that is written to the buffer to `orig_device`; without `orig_device`, return it unchanged."""
         if self.orig_device is None:
             return data
         if self.in_keys_inv:
             return super().inv(data)
-        return [one.to(self.orig_device) for one in data] if isinstance(data, list) else data.to(self.orig_device)
+        return [item.to(self.orig_device) for item in data] if isinstance(data, list) else data.to(self.orig_device)
 
+    @override
     def each_inv(self, value: Tensor) -> Tensor:
-        """Move one entry back."""
         return value.to(self.orig_device)
 
+    @override
     def respec(self, spec: CompositeSpec) -> None:
-        """Move the specs."""
         if self.in_keys:
             spec.clear_device_()
             super().respec(spec)
             return
-        for key, one in list(spec.items()):
-            spec.set(key, one if one is None else one.to(self.device))
+        for key, inner in list(spec.items()):
+            spec.set(key, inner if inner is None else inner.to(self.device))
         spec.device = self.device
 
+    @override
     def spec_of(self, spec: TensorSpec) -> TensorSpec:
-        """Return the spec on the other device."""
         moved: TensorSpec = spec.to(self.device)
         return moved
 
-    def _facts(self) -> dict[str, Any]:
+    def _repr_arguments(self) -> dict[str, Any]:
         return {"device": str(self.device), **({"orig_device": str(self.orig_device)} if self.orig_device else {})}
 
 
 class PinMemoryTransform(Transform):
-    """Copy a batch to page-locked memory, from which a GPU reads faster; without a GPU, nothing happens."""
+    """Copy a batch on the CPU to page-locked memory, which a GPU reads faster; without a GPU, return it unchanged."""
 
+    @override
     def apply(self, batch: Any) -> Any:
-        """Pin the batch."""
         if not torch.accelerator.is_available() or any(
             value.device.type != "cpu" for value in batch.values(True, True)
         ):

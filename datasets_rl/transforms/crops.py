@@ -1,4 +1,4 @@
-"""Pieces of trajectories that a batch already holds."""
+"""Random crops and burn-in of the trajectories of a batch."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ import torch
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
 from datasets_rl.ted.keys import NEXT
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, listed, taken
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, get_entry, key_list
 
 __all__ = ["BurnInTransform", "RandomCropTensorDict"]
 
 
 class RandomCropTensorDict(Transform):
-    """Cut a run of steps out of each trajectory of a batch, every start that fits as likely as the others.
+    """Crop a random subsequence of each trajectory of a batch, with a uniformly drawn start.
 
     batch [2, 5]    a_0 a_1 a_2 a_3 a_4        sub_seq_len = 3        a_1 a_2 a_3
                     b_0 b_1 b_2  -   -                                b_0 b_1 b_2       - padding, by the mask
 
     Args:
-        sub_seq_len: Steps of a run.
-        sample_dim: The axis of time of the batch size, counted from the last one.
-        mask_key: Where it stands which steps are there: True, and then False to the end.
+        sub_seq_len: Number of steps of a subsequence.
+        sample_dim: Time axis in the batch size; negative values count from the last axis.
+        mask_key: Key of the padding mask: True for steps, and False for the padding after them.
+
+    Raises:
+        InvalidArgumentError: If `sub_seq_len` is below 1.
     """
 
     def __init__(self, sub_seq_len: int, sample_dim: int = -1, mask_key: NestedKey | None = None) -> None:
@@ -34,64 +37,70 @@ class RandomCropTensorDict(Transform):
         self.sub_seq_len, self.sample_dim, self.mask_key = sub_seq_len, sample_dim, mask_key
 
     def apply(self, batch: Any) -> Any:
-        """Cut the runs out.
+        """Return the subsequences, a batch [..., sub_seq_len, ...].
 
         Raises:
-            InvalidArgumentError: If a trajectory is too short.
+            InvalidArgumentError: If a trajectory is shorter than `sub_seq_len`.
         """
         axis = self._axis(batch.shape)
         lengths = torch.tensor(batch.shape[axis])
         if self.mask_key is not None:
-            lengths = taken(batch, self.mask_key).reshape(batch.shape).sum(axis, keepdim=True)
+            lengths = get_entry(batch, self.mask_key).reshape(batch.shape).sum(axis, keepdim=True)
         if bool((lengths < self.sub_seq_len).any()):
             raise InvalidArgumentError(
-                f"a trajectory of the batch has {int(lengths.min())} steps; expected at least sub_seq_len, "
+                f"a trajectory of the batch has {int(lengths.min())} steps; expected at least sub_seq_len = "
                 f"{self.sub_seq_len}"
             )
-        shape = [1 if place == axis else size for place, size in enumerate(batch.shape)]
+        shape = [1 if dim == axis else size for dim, size in enumerate(batch.shape)]
         starts = (torch.rand(shape) * (lengths.cpu() - self.sub_seq_len + 1)).long()
-        run = torch.arange(self.sub_seq_len).reshape([-1 if place == axis else 1 for place in range(batch.ndim)])
+        offsets = torch.arange(self.sub_seq_len).reshape([-1 if dim == axis else 1 for dim in range(batch.ndim)])
         index = [
-            starts + run
-            if place == axis
-            else torch.arange(size).reshape([-1 if one == place else 1 for one in range(batch.ndim)])
-            for place, size in enumerate(batch.shape)
+            starts + offsets
+            if dim == axis
+            else torch.arange(size).reshape([-1 if other == dim else 1 for other in range(batch.ndim)])
+            for dim, size in enumerate(batch.shape)
         ]
         return batch[tuple(index)]
 
     def _axis(self, shape: Sequence[int]) -> int:
         axis = self.sample_dim + len(shape) if self.sample_dim < 0 else self.sample_dim
         if not 0 <= axis < len(shape):
-            raise InvalidArgumentError(f"sample_dim is {self.sample_dim}, and the batch size {list(shape)}")
+            raise InvalidArgumentError(
+                f"sample_dim is {self.sample_dim}; expected an axis of the batch size {list(shape)}"
+            )
         return axis
 
     def respec(self, spec: CompositeSpec) -> None:
-        """Cut the specs, if time is one of their axes."""
+        """Crop the specs along the time axis, if they have batch axes."""
         if not spec.ndim:
             return
-        cut = spec.moved(lambda value: value.narrow(self._axis(spec.shape), 0, self.sub_seq_len))
+        cropped = spec.moved(lambda value: value.narrow(self._axis(spec.shape), 0, self.sub_seq_len))
         for key in list(spec.keys()):
             del spec[key]
-        spec.shape = cut.shape
-        spec.update(cut)
+        spec.shape = cropped.shape
+        spec.update(cropped)
 
-    def _facts(self) -> dict[str, Any]:
+    def _repr_arguments(self) -> dict[str, Any]:
         return {"sub_seq_len": self.sub_seq_len, "sample_dim": self.sample_dim}
 
 
 class BurnInTransform(Transform):
-    """Split trajectories into their first steps, which give a recurrent network its state, and the rest.
+    """Run recurrent networks on the first steps of each trajectory to obtain their states for the remaining steps.
 
     batch [B, T]    s_0 ... s_C-1 | s_C ... s_T-1
-                    burn_in = C   | what comes out, [B, T - C], with the state after s_C-1 at its first step
+                    burn_in = C   | result [B, T - C], with the state after s_C-1 at its first step
 
     Args:
-        modules: Networks that are run over the first steps, without gradients; none: the steps are only cut off.
-        burn_in: How many steps, C.
-        out_keys: The states: what a module writes under "next" is written at the first step of the rest. By default all
-            that the modules write under "next".
-        context_key: Where the first steps themselves stand in the result, as a TensorDict [B, C]; its batch size is
-            [B] then. By default they are gone.
+        modules: One or several networks, which run on the first steps without gradients; with an empty list, the first
+            steps are only removed.
+        burn_in: Number of first steps, C.
+        out_keys: Keys of the states: the entry that a module writes under "next" is written to the first step of the
+            result. By default all entries that the modules write under "next".
+        context_key: Key of the first steps in the result, as a TensorDict [B, C]; the result then has batch size [B].
+            By default, the first steps are discarded.
+
+    Raises:
+        InvalidArgumentError: If `burn_in` is negative.
     """
 
     def __init__(
@@ -105,19 +114,19 @@ class BurnInTransform(Transform):
         self.modules = list(modules) if isinstance(modules, Sequence) else [modules]
         if burn_in < 0:
             raise InvalidArgumentError(f"burn_in is {burn_in}; expected at least 0")
-        states = listed(_states(self.modules) if out_keys is None else out_keys)
+        states = key_list(_state_keys(self.modules) if out_keys is None else out_keys)
         super().__init__(out_keys=states, in_keys=states)
         self.burn_in, self.context_key = burn_in, context_key
 
     def apply(self, batch: Any) -> Any:
-        """Run the modules over the first steps, and return the rest.
+        """Run the modules on the first steps, and return the remaining steps.
 
         Raises:
-            InvalidArgumentError: If the batch is not longer than `burn_in`.
+            InvalidArgumentError: If the trajectories have at most `burn_in` steps.
         """
         if batch.ndim < 2 or batch.shape[-1] <= self.burn_in:
             raise InvalidArgumentError(
-                f"the batch size is {list(batch.shape)}; expected [..., T] with T above {self.burn_in}"
+                f"the batch size is {list(batch.shape)}; expected [..., T] with T > {self.burn_in}"
             )
         context, rest = batch[..., : self.burn_in], batch[..., self.burn_in :]
         if self.burn_in and self.modules:
@@ -132,26 +141,33 @@ class BurnInTransform(Transform):
             for module in self.modules:
                 context = module(context)
         for key in self.out_keys:
-            state = taken(context, (NEXT, *((key,) if isinstance(key, str) else key)))[:, -1]
-            before = rest.get(key, None)
+            state = get_entry(context, (NEXT, *((key,) if isinstance(key, str) else key)))[:, -1]
+            existing = rest.get(key, None)
             states = (
                 torch.zeros(*rest.shape, *state.shape[1:], dtype=state.dtype, device=state.device)
-                if before is None
-                else before.clone()
+                if existing is None
+                else existing.clone()
             )
             states[:, 0] = state
             rest.set(key, states)
 
     def respec(self, spec: CompositeSpec) -> None:
-        """Refuse: what modules write is not known before they run."""
-        del spec
-        raise InvalidArgumentError("the spec of what modules write is not known", hint="look at a batch")
+        """Raise an error: the specs of the outputs of modules are unknown before they run.
 
-    def _facts(self) -> dict[str, Any]:
+        Raises:
+            InvalidArgumentError: Always.
+        """
+        del spec
+        raise InvalidArgumentError(
+            "the specs of the outputs of the modules of BurnInTransform are unknown",
+            hint="transform a batch, and call spec_from_data on the result",
+        )
+
+    def _repr_arguments(self) -> dict[str, Any]:
         return {"burn_in": self.burn_in}
 
 
-def _states(modules: Sequence[Any]) -> list[NestedKey]:
+def _state_keys(modules: Sequence[Any]) -> list[NestedKey]:
     return [
         key[1] if len(key) == 2 else key[1:]
         for module in modules

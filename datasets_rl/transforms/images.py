@@ -1,4 +1,4 @@
-"""Pictures: [..., C, H, W], channels first; only `ToTensorImage` reads [..., H, W, C]."""
+"""Transforms of images [..., C, H, W], channels first; only `ToTensorImage` reads images [..., H, W, C]."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import TensorSpec
@@ -24,30 +25,30 @@ _MODES = {
 }
 _SMOOTH = frozenset({"bilinear", "bicubic"})
 _LUMA = (0.2989, 0.587, 0.114)
-"""Of red, green and blue: ITU-R 601-2, as in Pillow and torchvision."""
+"""Weights of red, green and blue of the luma transform of ITU-R 601-2, as in Pillow and torchvision."""
 
 
 class _Picture(Transform):
-    """A transform of the last three axes of entries, ``["pixels"]`` by default."""
+    """Base class of transforms of the last three axes of entries, ``["pixels"]`` by default."""
 
     def __init__(self, in_keys: Keys | None = None, out_keys: Keys | None = None) -> None:
         super().__init__("pixels" if in_keys is None else in_keys, out_keys)
 
+    @override
     def spec_of(self, spec: TensorSpec) -> TensorSpec:
-        """Cut or weigh the bounds as the pictures."""
         return mapped(spec, self.each)
 
 
 class ToTensorImage(_Picture):
-    """Make of pictures [..., H, W, C] of whole numbers 0 to 255 pictures [..., C, H, W] of fractions 0 to 1.
+    """Convert images [..., H, W, C] of integers in 0 to 255 to images [..., C, H, W] of floats in 0 to 1.
 
     Args:
-        from_int: Whether to divide by 255; by default where the numbers are whole.
-        unsqueeze: Whether a picture without any leading axis gets one.
-        dtype: Of the result; torch's default dtype by default.
-        in_keys: Entries with pictures; ``["pixels"]`` by default.
-        out_keys: Where they are written.
-        shape_tolerant: Whether pictures whose channels (1 or 3, as C) stand first already keep their axes.
+        from_int: Whether to divide by 255; by default if the dtype is an integer.
+        unsqueeze: Whether to insert a leading axis in an image without leading axes.
+        dtype: Dtype of the result; torch's default dtype by default.
+        in_keys: Keys of the images; ``["pixels"]`` by default.
+        out_keys: Keys of the results; `in_keys` by default.
+        shape_tolerant: Whether to keep the axes of images whose channels (C of 1 or 3) are already first.
     """
 
     def __init__(
@@ -64,33 +65,36 @@ class ToTensorImage(_Picture):
         self.from_int, self.unsqueeze, self.shape_tolerant = from_int, unsqueeze, shape_tolerant
         self.dtype = torch.get_default_dtype() if dtype is None else dtype
 
+    @override
     def each(self, value: Tensor) -> Tensor:
-        """Return the picture with its channels first, as fractions."""
         if value.ndim < 3:
-            raise InvalidArgumentError(f"a picture has shape {list(value.shape)}; expected [..., H, W, C]")
-        first = self.shape_tolerant and value.shape[-3] in {1, 3} and value.shape[-1] not in {1, 3}
-        whole = not value.is_floating_point() if self.from_int is None else self.from_int
-        image = value if first else value.movedim(-1, -3)
-        # The numbers stay in their order in memory: convolutions take channels that lie last as well.
-        if not whole:
+            raise InvalidArgumentError(f"an image has shape {list(value.shape)}; expected [..., H, W, C]")
+        channels_first = self.shape_tolerant and value.shape[-3] in {1, 3} and value.shape[-1] not in {1, 3}
+        divide = not value.is_floating_point() if self.from_int is None else self.from_int
+        image = value if channels_first else value.movedim(-1, -3)
+        # A view: the memory layout stays channels-last, which convolutions support.
+        if not divide:
             image = image.to(self.dtype)
         elif image.is_floating_point() or not self.dtype.is_floating_point:
             image = (image / 255).to(self.dtype)
         else:
-            # Faster than a division that casts as it goes; the memory is new.
+            # In place, as the cast has allocated new memory: faster than a division that also casts.
             image = image.to(self.dtype).div_(255)
         return image.unsqueeze(0) if self.unsqueeze and image.ndim == 3 else image
 
 
 class Resize(_Picture):
-    """Scale pictures.
+    """Resize images.
 
     Args:
-        w: Their new size: the length of their first axis, as in TorchRL, that is of H; or a pair of both.
-        h: That of their second axis, W; as `w` by default.
-        interpolation: "nearest", "nearest-exact", "bilinear" or "bicubic"; the last two without aliasing.
-        in_keys: Entries with pictures [..., C, H, W]; ``["pixels"]`` by default.
-        out_keys: Where they are written.
+        w: New size of the axis H, which is what `w` means in TorchRL; or a pair of the sizes of H and W.
+        h: New size of the axis W; `w` by default.
+        interpolation: "nearest", "nearest-exact", "bilinear" or "bicubic"; the last two with antialiasing.
+        in_keys: Keys of the images [..., C, H, W]; ``["pixels"]`` by default.
+        out_keys: Keys of the results; `in_keys` by default.
+
+    Raises:
+        InvalidArgumentError: If a size is not a positive integer, or the interpolation is unknown.
     """
 
     def __init__(
@@ -103,20 +107,20 @@ class Resize(_Picture):
     ) -> None:
         super().__init__(in_keys, out_keys)
         self.w, self.h = _pair(w, h)
-        # torchvision's own names are members of an enumeration with these values.
+        # torchvision's InterpolationMode is an enumeration with these values.
         self.interpolation = str(getattr(interpolation, "value", interpolation))
         if self.interpolation not in _MODES:
             raise InvalidArgumentError(f"interpolation is {self.interpolation!r}; expected one of {', '.join(_MODES)}")
 
+    @override
     def each(self, value: Tensor) -> Tensor:
-        """Scale a batch of pictures in one go."""
         size = (self.w, self.h)
         if value.shape[-2:] == size:
             return value
         mode = _MODES[self.interpolation]
         smooth = mode in _SMOOTH
         images = value.reshape(-1, *value.shape[-3:])
-        # Bytes in memory are scaled with vector instructions; nothing else whole is.
+        # torch interpolates uint8 on the CPU, with vector instructions; other integers must be converted to floats.
         as_float = not (value.is_floating_point() or (value.dtype == torch.uint8 and value.is_cpu))
         scaled = functional.interpolate(
             images.float() if as_float else images,
@@ -131,30 +135,33 @@ class Resize(_Picture):
         return scaled.reshape(*value.shape[:-2], *size)
 
     def spec_of(self, spec: TensorSpec) -> TensorSpec:
-        """Return the spec of the size: numbers that are picked or whole stay between the bounds of all."""
+        """Return the spec of the new size; with "nearest", or "bilinear" of integers, it keeps the overall bounds."""
         scaled, bounds = any_like(self.each(spec.zero())), bounds_of(spec)
-        # A mixture of fractions may pass a bound by its last digit, and one with negative weights by more.
-        picked = self.interpolation.startswith("nearest")
+        # Interpolated floats may exceed a bound by rounding, and bicubic interpolation, with negative weights, by more.
+        nearest = self.interpolation.startswith("nearest")
         if bounds is None or not (
-            picked or (self.interpolation == "bilinear" and not dtype_of(spec).is_floating_point)
+            nearest or (self.interpolation == "bilinear" and not dtype_of(spec).is_floating_point)
         ):
             return scaled
         return between(bounds[0].min().expand(scaled.shape), bounds[1].max().expand(scaled.shape))
 
-    def _facts(self) -> dict[str, Any]:
+    def _repr_arguments(self) -> dict[str, Any]:
         return {"w": self.w, "h": self.h, "interpolation": self.interpolation}
 
 
 class Crop(_Picture):
-    """Cut a rectangle out of pictures; where it reaches outside, there are zeros.
+    """Crop a rectangle of images; the area outside of an image is filled with zeros.
 
     Args:
-        w: Its length along H, the first axis, as in TorchRL; or a pair of both.
-        h: That along W, the second one; as `w` by default.
-        top: Where it begins along H.
-        left: Where it begins along W.
-        in_keys: Entries with pictures [..., C, H, W]; ``["pixels"]`` by default.
-        out_keys: Where they are written.
+        w: Size along the axis H, which is what `w` means in TorchRL; or a pair of the sizes along H and W.
+        h: Size along the axis W; `w` by default.
+        top: First pixel of the rectangle along H.
+        left: First pixel of the rectangle along W.
+        in_keys: Keys of the images [..., C, H, W]; ``["pixels"]`` by default.
+        out_keys: Keys of the results; `in_keys` by default.
+
+    Raises:
+        InvalidArgumentError: If a size is not a positive integer.
     """
 
     def __init__(
@@ -170,22 +177,25 @@ class Crop(_Picture):
         self.w, self.h = _pair(w, h)
         self.top, self.left = top, left
 
+    @override
     def each(self, value: Tensor) -> Tensor:
-        """Cut the rectangle out."""
-        return _cut(value, self.top, self.left, self.w, self.h)
+        return _crop(value, self.top, self.left, self.w, self.h)
 
-    def _facts(self) -> dict[str, Any]:
+    def _repr_arguments(self) -> dict[str, Any]:
         return {"w": self.w, "h": self.h, "top": self.top, "left": self.left}
 
 
 class CenterCrop(_Picture):
-    """Cut the middle out of pictures; where it reaches outside, there are zeros.
+    """Crop the center of images; the area outside of an image is filled with zeros.
 
     Args:
-        w: Its length along H, the first axis, as in TorchRL; or a pair of both.
-        h: That along W, the second one; as `w` by default.
-        in_keys: Entries with pictures [..., C, H, W]; ``["pixels"]`` by default.
-        out_keys: Where they are written.
+        w: Size along the axis H, which is what `w` means in TorchRL; or a pair of the sizes along H and W.
+        h: Size along the axis W; `w` by default.
+        in_keys: Keys of the images [..., C, H, W]; ``["pixels"]`` by default.
+        out_keys: Keys of the results; `in_keys` by default.
+
+    Raises:
+        InvalidArgumentError: If a size is not a positive integer.
     """
 
     def __init__(
@@ -199,46 +209,46 @@ class CenterCrop(_Picture):
         self.w, self.h = _pair(w, h)
 
     def each(self, value: Tensor) -> Tensor:
-        """Cut the middle out; half a pixel is rounded to the even one, as torchvision does."""
+        """Return the center of one entry; an offset of half a pixel is rounded to the even pixel, as in torchvision."""
         height, width = value.shape[-2:]
-        return _cut(value, _middle(height, self.w), _middle(width, self.h), self.w, self.h)
+        return _crop(value, _center_offset(height, self.w), _center_offset(width, self.h), self.w, self.h)
 
-    def _facts(self) -> dict[str, Any]:
+    def _repr_arguments(self) -> dict[str, Any]:
         return {"w": self.w, "h": self.h}
 
 
 class GrayScale(_Picture):
-    """Make one channel of three, by how bright the eye sees them: 0.2989 red + 0.587 green + 0.114 blue."""
+    """Convert RGB images to grayscale with the luma transform of ITU-R 601-2: 0.2989 red + 0.587 green + 0.114 blue."""
 
+    @override
     def each(self, value: Tensor) -> Tensor:
-        """Weigh the channels."""
         if value.ndim < 3 or value.shape[-3] not in {1, 3}:
             raise InvalidArgumentError(
-                f"a picture has shape {list(value.shape)}; expected [..., 3, H, W] or [..., 1, H, W]"
+                f"an image has shape {list(value.shape)}; expected [..., 3, H, W] or [..., 1, H, W]"
             )
         if value.shape[-3] == 1:
             return value
         red, green, blue = value.unbind(-3)
-        light = (_LUMA[0] * red).add_(green, alpha=_LUMA[1]).add_(blue, alpha=_LUMA[2])
-        return light.to(value.dtype).unsqueeze(-3)
+        luma = (_LUMA[0] * red).add_(green, alpha=_LUMA[1]).add_(blue, alpha=_LUMA[2])
+        return luma.to(value.dtype).unsqueeze(-3)
 
 
 def _pair(w: Any, h: int | None) -> tuple[int, int]:
     pair = tuple(w) if isinstance(w, (tuple, list)) else (w, w if h is None else h)
     if len(pair) != 2 or any(not isinstance(size, int) or size < 1 for size in pair):
-        raise InvalidArgumentError(f"the size is {pair}; expected two whole numbers from 1")
+        raise InvalidArgumentError(f"the size is {pair}; expected two integers >= 1")
     return pair[0], pair[1]
 
 
-def _middle(length: int, size: int) -> int:
-    # Of what is too small, the greater half of the padding comes at the end.
+def _center_offset(length: int, size: int) -> int:
+    # If the image is smaller than the crop, the larger half of the padding is at the end.
     return round((length - size) / 2) if length >= size else -((size - length) // 2)
 
 
-def _cut(value: Tensor, top: int, left: int, height: int, width: int) -> Tensor:
+def _crop(value: Tensor, top: int, left: int, height: int, width: int) -> Tensor:
     bottom, right = top + height, left + width
     inside = value[..., max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
     if inside.shape[-2:] == (height, width):
         return inside
-    over = (max(-left, 0), max(right - value.shape[-1], 0), max(-top, 0), max(bottom - value.shape[-2], 0))
-    return functional.pad(value, over)[..., max(top, 0) : max(top, 0) + height, max(left, 0) : max(left, 0) + width]
+    padding = (max(-left, 0), max(right - value.shape[-1], 0), max(-top, 0), max(bottom - value.shape[-2], 0))
+    return functional.pad(value, padding)[..., max(top, 0) : max(top, 0) + height, max(left, 0) : max(left, 0) + width]

@@ -1,11 +1,13 @@
-"""Which entries a batch has, and what they are called."""
+"""Renaming, selection and exclusion of entries."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from typing_extensions import override
+
 from datasets_rl.specs import CompositeSpec
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, drop, found_keys, listed, taken
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, drop, gathered_keys, get_entry, key_list
 
 __all__ = ["ExcludeTransform", "RenameTransform", "SelectTransform"]
 
@@ -17,11 +19,11 @@ class RenameTransform(Transform):
     """Move entries to other keys.
 
     Args:
-        in_keys: Their keys.
-        out_keys: Their new keys.
-        in_keys_inv: The keys that `inv` gives to entries on their way into the buffer.
-        out_keys_inv: The keys that those have before.
-        create_copy: Whether the entries stay under their old keys as well.
+        in_keys: Keys of the entries.
+        out_keys: New keys of the entries.
+        in_keys_inv: New keys that `inv` gives to entries that are written to the buffer.
+        out_keys_inv: Keys of these entries before `inv`.
+        create_copy: Whether to keep the entries under their old keys as well.
     """
 
     def __init__(
@@ -36,94 +38,94 @@ class RenameTransform(Transform):
         self.create_copy = create_copy
 
     def apply(self, batch: Any) -> Any:
-        """Move the entries, all at once: two may change places."""
+        """Move all entries at once, so that two entries may swap keys."""
         return self._move(batch, self.in_keys, self.out_keys)
 
+    @override
     def apply_inv(self, batch: Any) -> Any:
-        """Move the entries of `inv`."""
         return self._move(batch, self.out_keys_inv, self.in_keys_inv)
 
     def _move(self, batch: Any, ins: list[NestedKey], outs: list[NestedKey]) -> Any:
-        values = [taken(batch, key) for key in ins]
+        values = [get_entry(batch, key) for key in ins]
         return _moved(batch, ins, outs, values, keep=self.create_copy)
 
+    @override
     def respec(self, spec: CompositeSpec) -> None:
-        """Move the specs."""
         specs = [spec[key] for key in self.in_keys]
         _moved(spec, self.in_keys, self.out_keys, specs, keep=self.create_copy)
 
-    def _facts(self) -> dict[str, Any]:
+    def _repr_arguments(self) -> dict[str, Any]:
         return {"create_copy": True} if self.create_copy else {}
 
 
 class SelectTransform(Transform):
-    """Keep these entries only. Keys that are not there do not matter.
+    """Keep only the selected entries. Missing keys are ignored.
 
     Args:
-        *selected_keys: Their keys; one of a group keeps the group.
-        keep_rewards: Whether the reward at the root stays, if there is one.
-        keep_dones: Whether the flags at the root that end an episode stay, if there are any.
+        *selected_keys: Keys of the entries to keep; the key of a group keeps the whole group.
+        keep_rewards: Whether to keep the reward at the root as well.
+        keep_dones: Whether to keep the flags at the root that end an episode as well.
     """
 
     def __init__(self, *selected_keys: NestedKey, keep_rewards: bool = True, keep_dones: bool = True) -> None:
         super().__init__()
-        self.selected_keys = listed(selected_keys)
-        self._kept = [*self.selected_keys, *(_REWARDS if keep_rewards else ()), *(_ENDS if keep_dones else ())]
+        self.selected_keys = key_list(selected_keys)
+        self._kept_keys = [*self.selected_keys, *(_REWARDS if keep_rewards else ()), *(_ENDS if keep_dones else ())]
 
+    @override
     def apply(self, batch: Any) -> Any:
-        """Return the selected entries."""
-        return batch.select(*self._kept, *found_keys(batch), strict=False)
+        return batch.select(*self._kept_keys, *gathered_keys(batch), strict=False)
 
+    @override
     def respec(self, spec: CompositeSpec) -> None:
-        """Remove the specs of all other entries."""
-        kept = {(key,) if isinstance(key, str) else key for key in self._kept}
+        kept_paths = {(key,) if isinstance(key, str) else key for key in self._kept_keys}
         for key in list(spec.keys(include_nested=True, leaves_only=True)):
             path = (key,) if isinstance(key, str) else key
-            if not any(path[:depth] in kept for depth in range(1, len(path) + 1)):
+            if not any(path[:depth] in kept_paths for depth in range(1, len(path) + 1)):
                 drop(spec, key)
 
-    def _facts(self) -> dict[str, Any]:
+    def _repr_arguments(self) -> dict[str, Any]:
         return {"selected_keys": self.selected_keys}
 
 
 class ExcludeTransform(Transform):
-    """Leave entries out. Keys that are not there do not matter.
+    """Remove entries. Missing keys are ignored.
 
     Args:
-        *excluded_keys: Their keys.
-        inverse: Leave them out of what is written instead of what is sampled.
+        *excluded_keys: Keys of the entries to remove.
+        inverse: Whether to remove the entries from data that is written to the buffer, instead of from sampled batches.
     """
 
     def __init__(self, *excluded_keys: NestedKey, inverse: bool = False) -> None:
         super().__init__()
-        self.excluded_keys = listed(excluded_keys)
+        self.excluded_keys = key_list(excluded_keys)
         self.inverse = inverse
 
+    @override
     def apply(self, batch: Any) -> Any:
-        """Return the other entries."""
         return batch if self.inverse else batch.exclude(*self.excluded_keys)
 
     def inv(self, data: Any) -> Any:
-        """Leave the entries out of what is written, with `inverse`."""
+        """With `inverse`, remove the entries from data that is written to the buffer; else return it unchanged."""
         if not self.inverse:
             return data
-        return [self.inv(one) for one in data] if isinstance(data, list) else data.exclude(*self.excluded_keys)
+        return [self.inv(item) for item in data] if isinstance(data, list) else data.exclude(*self.excluded_keys)
 
+    @override
     def respec(self, spec: CompositeSpec) -> None:
-        """Remove the specs of the entries."""
         for key in () if self.inverse else self.excluded_keys:
             if key in spec:
                 drop(spec, key)
 
-    def _facts(self) -> dict[str, Any]:
+    def _repr_arguments(self) -> dict[str, Any]:
         return {"excluded_keys": self.excluded_keys, **({"inverse": True} if self.inverse else {})}
 
 
-def _moved(box: Any, ins: list[NestedKey], outs: list[NestedKey], values: list[Any], *, keep: bool) -> Any:
+def _moved(container: Any, ins: list[NestedKey], outs: list[NestedKey], values: list[Any], *, keep: bool) -> Any:
     if not keep:
         for key in ins:
             if key not in outs:
-                drop(box, key)
+                drop(container, key)
     for key, value in zip(outs, values, strict=True):
-        box.set(key, value)
-    return box
+        container.set(key, value)
+    return container

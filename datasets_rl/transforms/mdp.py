@@ -1,4 +1,4 @@
-"""From one step to the next."""
+"""Transition from a step to the next step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from datasets_rl.ted.keys import NEXT
-from datasets_rl.transforms.base import Keys, NestedKey, drop, listed, taken
+from datasets_rl.transforms.base import Keys, NestedKey, drop, get_entry, key_list
 
 __all__ = ["step_mdp"]
 
@@ -24,35 +24,35 @@ def step_mdp(
     done_keys: Keys = _ENDS,
     action_keys: Keys = "action",
 ) -> Any:
-    """Return the TensorDict of the next time step: what stands under "next" comes to the root.
+    """Return the TensorDict of the next time step: move the entries under "next" to the root.
 
         observation: s_0  action: a_0  next: (observation: s_1  reward: r_1)    ->    observation: s_1
 
     Args:
-        tensordict: A step, or a batch of them.
-        next_tensordict: Where the result is written; a new TensorDict by default.
-        keep_other: Whether entries at the root that have no counterpart under "next" stay.
-        exclude_reward: Whether rewards are left out.
-        exclude_done: Whether the flags that end an episode are.
-        exclude_action: Whether actions are.
-        reward_keys: The rewards.
-        done_keys: The flags.
-        action_keys: The actions.
+        tensordict: A step, or a batch of steps.
+        next_tensordict: TensorDict to write the result to; a new TensorDict by default.
+        keep_other: Whether to keep the entries at the root that have no counterpart under "next".
+        exclude_reward: Whether to leave out the rewards.
+        exclude_done: Whether to leave out the flags that end an episode.
+        exclude_action: Whether to leave out the actions.
+        reward_keys: Keys of the rewards.
+        done_keys: Keys of the flags that end an episode.
+        action_keys: Keys of the actions.
 
     Returns:
-        The next step; it shares the memory of its entries with the one before.
+        The next step, which shares the memory of its entries with `tensordict`.
 
     Raises:
-        UnknownKeyError: If there is nothing under "next".
+        UnknownKeyError: If the step has no entry "next".
     """
-    step = taken(tensordict, NEXT).copy()
+    step = get_entry(tensordict, NEXT).copy()
     if keep_other:
         other = tensordict.exclude(NEXT)
         step = other.update(step)
     excluded = [
-        *(listed(reward_keys) if exclude_reward else ()),
-        *(listed(done_keys) if exclude_done else ()),
-        *(listed(action_keys) if exclude_action else ()),
+        *(key_list(reward_keys) if exclude_reward else ()),
+        *(key_list(done_keys) if exclude_done else ()),
+        *(key_list(action_keys) if exclude_action else ()),
     ]
     for key in excluded:
         if key in step.keys(include_nested=True):

@@ -1,4 +1,4 @@
-"""Targets several steps ahead."""
+"""Multi-step (n-step) targets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
@@ -16,11 +17,11 @@ from datasets_rl.transforms.base import (
     Keys,
     NestedKey,
     any_like,
+    entry_reader,
     expand_right,
-    listed,
-    need,
-    reader,
-    taken,
+    get_entry,
+    key_list,
+    require_entry,
     under_next,
 )
 
@@ -28,7 +29,7 @@ __all__ = ["MultiStep", "MultiStepTransform"]
 
 
 class MultiStepTransform(OverTime):
-    """Look n steps ahead: the discounted sum of their rewards, and what comes after the last of them.
+    """Compute n-step targets: the discounted sum of the next n rewards, and the observation after the last of them.
 
         step               0              1                2          episode of 3 steps, n = 2
         next.reward        r0 + g r1      r1 + g r2        r2
@@ -36,15 +37,16 @@ class MultiStepTransform(OverTime):
         steps_to_next_obs  2              2                1
         gamma              g^2            g^2              g
 
-    Near the end of an episode there are fewer steps; the target holds there, because `gamma` says what power of the
-    discount factor belongs to the next observation. At truncation that is the true final one. Nothing ever reaches
-    into another episode, or from the newest step of a full ring to the oldest one.
+    Near the end of an episode, fewer than n steps remain. The target is still correct, because the entry `gamma` is the
+    power of the discount factor that applies to the next observation. For a truncated episode, that is its true final
+    observation. A target never includes steps of another episode, nor crosses from the newest to the oldest step of a
+    full ring buffer.
 
     Batches with ``("next", "final_known")`` come from a dataset that lacks some final observations. A target never uses
-    such an observation: where a truncated episode ends with one, the windows that reach it end one step earlier, at the
-    last observation that is known. Only the last transition of the episode has no earlier state to end at; its
-    `nonterminal` is False and its ``("next", "final_known")`` too, which is the mask to leave it out by. A terminated
-    episode needs no final observation, so its windows stay as they are.
+    an unknown observation: if a truncated episode ends with one, the windows that reach it end one step earlier, at the
+    last known observation. Only the last transition of the episode has no earlier state to end at; both `nonterminal`
+    and ``("next", "final_known")`` are False for it, so that the latter is the mask that excludes it. A terminated
+    episode needs no final observation, so its windows are not shortened.
 
         step               0              1              2          f unknown, truncated, n = 2
         next.reward        r0 + g r1      r1             r2
@@ -52,22 +54,27 @@ class MultiStepTransform(OverTime):
         nonterminal        True           True           False
         next.final_known   True           True           False
 
-    All entries under "next" are those of the last of the steps, the flags that end an episode too. TorchRL leaves the
-    flags of the first step, and so bootstraps from a terminal state that lies within reach; it also transforms what is
-    written, and so loses the last steps of every `extend`. Here the single steps are stored.
+    All entries under "next" are those of the last step of the window, including the flags that end an episode. TorchRL
+    keeps the flags of the first step, and thus bootstraps from a terminal state within the window; it also transforms
+    data when it is written, and thus loses the last steps of every `extend`. This class stores single steps and
+    transforms them when they are sampled.
 
-    Written further: ``("next", "original_reward")``; and at the root, in the shape of the batch as in TorchRL,
-    ``"steps_to_next_obs"``, int64 [...]; ``"gamma"``, float [...]; and ``"nonterminal"``, bool [...]: whether the value of
-    the next observation counts, that is, whether the last step is not terminated and the observation after it is known.
+    The transform also writes ``("next", "original_reward")``; and at the root, in the shape of the batch as in TorchRL,
+    ``"steps_to_next_obs"``, int64 [...]; ``"gamma"``, float [...]; and ``"nonterminal"``, bool [...]: whether the value
+    of the next observation counts, that is, whether the last step is not terminated and the observation after it is
+    known.
 
         target = next.reward + (gamma * nonterminal).unsqueeze(-1) * V(next.observation)
 
     Args:
-        n_steps: Steps that are looked ahead, at least 1; may be changed at any time.
-        gamma: The discount factor.
-        reward_keys: The rewards, under "next"; ``["reward"]`` by default.
-        done_key: The flag under "next" that ends an episode; "done" by default.
-        mask_key: Of batches that do not come from a storage: the entry that is False where there is only padding.
+        n_steps: Maximum number of steps of a window, n, at least 1; may be changed at any time.
+        gamma: Discount factor.
+        reward_keys: Keys of the rewards, under "next"; ``["reward"]`` by default.
+        done_key: Key under "next" of the flag that ends an episode; "done" by default.
+        mask_key: Key of the mask that is False for padding, in batches that are not sampled from a storage.
+
+    Raises:
+        InvalidArgumentError: If `n_steps` is below 1.
     """
 
     def __init__(
@@ -81,96 +88,97 @@ class MultiStepTransform(OverTime):
     ) -> None:
         super().__init__(done_key=done_key)
         self.n_steps, self.gamma, self.mask_key = n_steps, gamma, mask_key
-        self.reward_keys = ["reward"] if reward_keys is None else listed(reward_keys)
+        self.reward_keys = ["reward"] if reward_keys is None else key_list(reward_keys)
 
     @property
     def n_steps(self) -> int:
-        """Steps that are looked ahead."""
+        """Maximum number of steps of a window."""
         return self._n_steps
 
     @n_steps.setter
     def n_steps(self, n_steps: int) -> None:
         if n_steps < 1:
-            raise InvalidArgumentError(f"n_steps is {n_steps!r}; expected a whole number from 1")
+            raise InvalidArgumentError(f"n_steps is {n_steps!r}; expected an integer >= 1")
         self._n_steps = n_steps
 
-    def found_in_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
-        """Return the discounted rewards, how many they are, and what is under "next" at the last step."""
-        there, outside = self.around(storage, rows, 0, self.n_steps - 1)
-        ends = there[:, -1].contiguous()
-        following, usable = storage.take(ends).get(NEXT), None
+    @override
+    def values_from_storage(self, storage: Any, rows: Tensor, data: Any) -> dict[str, Any]:
+        window, outside = self.around(storage, rows, 0, self.n_steps - 1)
+        ends = window[:, -1].contiguous()
+        next_entries, usable = storage.take(ends).get(NEXT), None
         if data.get(NEXT_FINAL_KNOWN, None) is not None:
-            final = following
-            if not {"final_known", "terminated"} <= set(following.keys()):
-                # An earlier transform leaves them out.
+            final = next_entries
+            if not {"final_known", "terminated"} <= set(next_entries.keys()):
+                # An earlier transform has removed them: read them from the storage.
                 final = getattr(storage, "origin", storage).take(ends).get(NEXT)
-            # A member of a mixture may have the mask for the sake of the others; its storage knows all states.
+            # In a mixture, a batch may have the mask because of other members, while this storage has all final states.
             known = final.get("final_known", None)
             usable = None if known is None else _usable(known, final.get("terminated", None))
-        last, outside, usable = _shortened(there, outside, usable)
+        last, outside, usable = _shortened(window, outside, usable)
         if not torch.equal(last, ends):
-            following = storage.take(last).get(NEXT)
-        entry = reader(storage, there.reshape(-1))
+            next_entries = storage.take(last).get(NEXT)
+        entry = entry_reader(storage, window.reshape(-1))
 
-        def ahead(key: NestedKey) -> Tensor:
-            rewards: Tensor = need(entry(key), key, data)
-            return rewards.reshape(*there.shape, *rewards.shape[1:])
+        def rewards_of(key: NestedKey) -> Tensor:
+            rewards: Tensor = require_entry(entry(key), key, data)
+            return rewards.reshape(*window.shape, *rewards.shape[1:])
 
-        return self._found(ahead, outside, following, usable)
+        return self._values(rewards_of, outside, next_entries, usable)
 
-    def found_in_batch(self, batch: Any) -> dict[str, Any]:
-        """Return the same along the axis of time."""
+    @override
+    def values_from_batch(self, batch: Any) -> dict[str, Any]:
         axis = TimeAxis.of(batch)
         ends = self.ends(batch, axis)
         mask = batch.get(self.mask_key, None)
         if mask is not None:
             real = axis.flat(mask).reshape(len(ends), -1).any(-1)
             ends = ends | (real != real.roll(-1))
-        there, outside = windows(ends, 0, self.n_steps - 1)
+        window, outside = windows(ends, 0, self.n_steps - 1)
 
         known, terminated = (batch.get(key, None) for key in (NEXT_FINAL_KNOWN, NEXT_TERMINATED))
         usable = None
         if known is not None:
             steps = _usable(axis.flat(known), None if terminated is None else axis.flat(terminated))
-            usable = steps[there[:, -1].to(steps.device)]
-        ending, outside, usable = _shortened(there, outside, usable)
+            usable = steps[window[:, -1].to(steps.device)]
+        ending, outside, usable = _shortened(window, outside, usable)
 
-        def ahead(key: NestedKey) -> Tensor:
-            return axis.at(taken(batch, key), there)
+        def rewards_of(key: NestedKey) -> Tensor:
+            return axis.at(get_entry(batch, key), window)
 
-        last = taken(batch, NEXT).apply(lambda leaf: axis.at(leaf, ending))
-        return self._found(ahead, axis.back(outside), last, None if usable is None else axis.back(usable))
+        last = get_entry(batch, NEXT).apply(lambda leaf: axis.at(leaf, ending))
+        return self._values(rewards_of, axis.back(outside), last, None if usable is None else axis.back(usable))
 
-    def _found(self, ahead: Any, outside: Tensor, last: Any, usable: Tensor | None) -> dict[str, Any]:
-        found = {"steps": (~outside).sum(-1, keepdim=True), "next": last}
+    def _values(self, rewards_of: Any, outside: Tensor, last: Any, usable: Tensor | None) -> dict[str, Any]:
+        """Return the number of steps of each window, the entries under "next" of its last step, and the reward sums."""
+        values = {"steps": (~outside).sum(-1, keepdim=True), "next": last}
         if usable is not None:
-            found["usable"] = usable
-        for place, name in enumerate(self.reward_keys):
-            rewards = ahead(under_next(name))
+            values["usable"] = usable
+        for number, name in enumerate(self.reward_keys):
+            rewards = rewards_of(under_next(name))
             dtype = rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()
             powers = self.gamma ** torch.arange(self.n_steps, dtype=dtype, device=rewards.device)
             weights = powers.expand(outside.shape).masked_fill(outside.to(rewards.device), 0)
-            found[f"reward {place}"] = (rewards * expand_right(weights, rewards.shape)).sum(outside.ndim - 1)
-        return found
+            values[f"reward {number}"] = (rewards * expand_right(weights, rewards.shape)).sum(outside.ndim - 1)
+        return values
 
-    def put(self, batch: Any, found: dict[str, Any]) -> Any:
-        """Write the targets."""
-        last = found["next"].copy()
+    @override
+    def put(self, batch: Any, values: dict[str, Any]) -> Any:
+        last = values["next"].copy()
         mask = batch.get(NEXT_FINAL_KNOWN, None)
         if mask is not None and last.get("final_known", None) is None:
             last.set("final_known", mask)
-        for place, name in enumerate(self.reward_keys):
-            last.set(_original(name), taken(batch, under_next(name)))
-            last.set(name, found[f"reward {place}"])
+        for number, name in enumerate(self.reward_keys):
+            last.set(_original(name), get_entry(batch, under_next(name)))
+            last.set(name, values[f"reward {number}"])
         batch.set(NEXT, last)
-        steps = found["steps"]
+        steps = values["steps"]
         batch.set("steps_to_next_obs", steps)
         batch.set("gamma", self.gamma ** steps.to(torch.get_default_dtype()))
-        stopped = last.get("terminated", None)
-        stopped = last.get(self.done_key or "done", None) if stopped is None else stopped
-        counts = torch.ones_like(steps, dtype=torch.bool) if stopped is None else ~stopped
-        usable = found.get("usable")
-        batch.set("nonterminal", counts if usable is None else counts & usable.to(counts.device))
+        terminated = last.get("terminated", None)
+        terminated = last.get(self.done_key or "done", None) if terminated is None else terminated
+        nonterminal = torch.ones_like(steps, dtype=torch.bool) if terminated is None else ~terminated
+        usable = values.get("usable")
+        batch.set("nonterminal", nonterminal if usable is None else nonterminal & usable.to(nonterminal.device))
         for name in ("steps_to_next_obs", "gamma", "nonterminal"):
             value = batch.get(name)
             if value.shape == (*batch.shape, 1):
@@ -178,27 +186,27 @@ class MultiStepTransform(OverTime):
         return batch
 
     def respec(self, spec: CompositeSpec) -> None:
-        """Add the specs of what is written; a sum of rewards may be any number."""
+        """Add the specs of the written entries; sums of rewards are unbounded."""
         for name in self.reward_keys:
             spec.set(under_next(_original(name)), spec[under_next(name)])
             rewards = spec[under_next(name)].zero()
             dtype = rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()
             spec.set(under_next(name), any_like(rewards.to(dtype)))
-        one = spec.shape
-        spec.set("steps_to_next_obs", BoundedTensorSpec(1, self.n_steps, one, dtype=torch.int64))
-        spec.set("gamma", any_like(torch.zeros(one)))
-        spec.set("nonterminal", any_like(torch.zeros(one, dtype=torch.bool)))
+        shape = spec.shape
+        spec.set("steps_to_next_obs", BoundedTensorSpec(1, self.n_steps, shape, dtype=torch.int64))
+        spec.set("gamma", any_like(torch.zeros(shape)))
+        spec.set("nonterminal", any_like(torch.zeros(shape, dtype=torch.bool)))
 
-    def _facts(self) -> dict[str, Any]:
+    def _repr_arguments(self) -> dict[str, Any]:
         return {"n_steps": self.n_steps, "gamma": self.gamma}
 
 
 class MultiStep(MultiStepTransform):
-    """`MultiStepTransform`, by the order of arguments that TorchRL's collectors take; the mask is that of collectors too.
+    """`MultiStepTransform` with the signature of TorchRL's `MultiStep` for collectors, and the mask of collectors.
 
     Args:
-        gamma: The discount factor.
-        n_steps: Steps that are looked ahead.
+        gamma: Discount factor.
+        n_steps: Maximum number of steps of a window, n, at least 1.
     """
 
     def __init__(self, gamma: float, n_steps: int) -> None:
@@ -206,37 +214,39 @@ class MultiStep(MultiStepTransform):
 
 
 def _usable(known: Tensor, terminated: Tensor | None) -> Tensor:
-    """Return whether a target may look at the state after each step, bool [M].
+    """Return whether a target may use the state after each step, bool [M].
 
     A terminated episode needs no state after its last step, so that step counts as usable.
 
     Args:
-        known: Whether that state is known, bool [M, ...].
-        terminated: Whether the episode is terminated there, bool [M, ...]; None if the data does not say.
+        known: Whether the state after each step is known, bool [M, ...].
+        terminated: Whether the episode terminates at each step, bool [M, ...]; `None` if the data has no such flag.
     """
     usable = known if terminated is None else known | terminated
     return usable.reshape(len(usable), -1).all(-1)
 
 
-def _shortened(there: Tensor, outside: Tensor, usable: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Let windows that end in an unknown state end one step earlier, where they have an earlier step.
+def _shortened(window: Tensor, outside: Tensor, usable: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Shorten windows that end in an unknown state by one step, if they have an earlier step.
 
     Args:
-        there: The steps of each window, int64 [M, n]; the last one repeats past the end of the trajectory.
-        outside: Which of them are such repetitions, bool [M, n].
-        usable: Whether the state after the last step of each window may be used, bool [M]; None if all may.
+        window: Steps of each window, int64 [M, n]; after the end of the trajectory, the last step is repeated.
+        outside: Which of the steps are such repetitions, bool [M, n].
+        usable: Whether a target may use the state after the last step of each window, bool [M]; `None` if it may use
+            all.
 
     Returns:
-        The last step of each window, int64 [M]; which steps are outside now; and what is usable now, bool [M, 1].
+        The last step of each window, int64 [M]; which steps are outside of the shortened window, bool [M, n]; and
+        whether a target may use the state after its last step, bool [M, 1], or `None` if it may use all.
     """
     if usable is None:
-        return there[:, -1].contiguous(), outside, None
-    usable = usable.to(there.device)
+        return window[:, -1].contiguous(), outside, None
+    usable = usable.to(window.device)
     steps = (~outside).sum(-1)
-    cut = ~usable & (steps > 1)
-    last = (steps - 1 - cut.long()).unsqueeze(-1)
-    numbers = torch.arange(there.shape[-1], device=there.device)
-    return there.gather(-1, last).squeeze(-1), numbers > last, (usable | cut).unsqueeze(-1)
+    shortened = ~usable & (steps > 1)
+    last = (steps - 1 - shortened.long()).unsqueeze(-1)
+    numbers = torch.arange(window.shape[-1], device=window.device)
+    return window.gather(-1, last).squeeze(-1), numbers > last, (usable | shortened).unsqueeze(-1)
 
 
 def _original(name: NestedKey) -> NestedKey:

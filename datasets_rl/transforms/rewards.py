@@ -1,4 +1,4 @@
-"""Rewards one by one."""
+"""Elementwise transforms of rewards."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import TensorSpec
@@ -17,17 +18,20 @@ from datasets_rl.transforms.base import Keys, Transform
 __all__ = ["BinarizeReward", "RewardClipping", "SignTransform"]
 
 _REWARD = (NEXT, "reward")
-"""Where TED has it. TorchRL's transforms default to "reward", which an environment puts under "next" by itself."""
+"""Key of the reward in TED. TorchRL's default is "reward", which its environments move under "next"."""
 
 
 class RewardClipping(Transform):
     """Clip rewards.
 
     Args:
-        clamp_min: The least one; None for no limit.
-        clamp_max: The greatest one; None for no limit.
-        in_keys: The rewards; ``("next", "reward")`` by default.
-        out_keys: Where they are written.
+        clamp_min: Minimum reward; `None` for no minimum.
+        clamp_max: Maximum reward; `None` for no maximum.
+        in_keys: Keys of the rewards; ``("next", "reward")`` by default.
+        out_keys: Keys of the results; `in_keys` by default.
+
+    Raises:
+        InvalidArgumentError: If neither limit is given.
     """
 
     def __init__(
@@ -39,68 +43,68 @@ class RewardClipping(Transform):
     ) -> None:
         super().__init__([_REWARD] if in_keys is None else in_keys, out_keys)
         if clamp_min is None and clamp_max is None:
-            raise InvalidArgumentError("clamp_min and clamp_max are None; expected at least one number")
+            raise InvalidArgumentError("clamp_min and clamp_max are both missing; expected at least one number")
         self.clamp_min, self.clamp_max = clamp_min, clamp_max
 
+    @override
     def each(self, value: Tensor) -> Tensor:
-        """Clip the rewards."""
         return value.clamp(self.clamp_min, self.clamp_max)
 
     def spec_of(self, spec: TensorSpec) -> TensorSpec:
-        """Return the bounds, clipped; where there are none, the limits themselves."""
+        """Return the spec with clipped bounds; for an unbounded spec, the limits become its bounds."""
         clipped = mapped(spec, self.each)
         if isinstance(clipped, BoundedTensorSpec):
             return clipped
         low, high = (
-            limit if given is None else given
-            for given, limit in ((self.clamp_min, -torch.inf), (self.clamp_max, torch.inf))
+            default if limit is None else limit
+            for limit, default in ((self.clamp_min, -torch.inf), (self.clamp_max, torch.inf))
         )
         return BoundedTensorSpec(low, high, clipped.shape, clipped.device, dtype_of(clipped))
 
-    def _facts(self) -> dict[str, Any]:
+    def _repr_arguments(self) -> dict[str, Any]:
         return {"clamp_min": self.clamp_min, "clamp_max": self.clamp_max}
 
 
 class BinarizeReward(Transform):
-    """Make 1 of positive rewards, and 0 of all others, int8.
+    """Replace positive rewards by 1 and all others by 0, int8.
 
     Args:
-        in_keys: The rewards; ``("next", "reward")`` by default.
-        out_keys: Where they are written.
+        in_keys: Keys of the rewards; ``("next", "reward")`` by default.
+        out_keys: Keys of the results; `in_keys` by default.
     """
 
     def __init__(self, in_keys: Keys | None = None, out_keys: Keys | None = None) -> None:
         super().__init__([_REWARD] if in_keys is None else in_keys, out_keys)
 
+    @override
     def each(self, value: Tensor) -> Tensor:
-        """Say of each whether it is positive."""
         return (value > 0).to(torch.int8)
 
+    @override
     def spec_of(self, spec: TensorSpec) -> TensorSpec:
-        """Return the spec of 0 and 1."""
         return BoundedTensorSpec(0, 1, spec.shape, spec.device, torch.int8)
 
 
 class SignTransform(Transform):
-    """Put the sign in place of numbers: -1, 0 or 1, in their dtype.
+    """Replace elements by their sign, -1, 0 or 1, in the dtype of the entry; `inv` does the same.
 
     Args:
-        in_keys: Entries.
-        out_keys: Where they are written.
-        in_keys_inv: Entries that `inv` writes, their signs too.
-        out_keys_inv: Entries that it reads.
+        in_keys: Keys of the entries to read.
+        out_keys: Keys of the results; `in_keys` by default.
+        in_keys_inv: Keys of the entries that `inv` writes.
+        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
     """
 
+    @override
     def each(self, value: Tensor) -> Tensor:
-        """Return the signs."""
         return value.sign()
 
+    @override
     def each_inv(self, value: Tensor) -> Tensor:
-        """Return the signs, on the way into the buffer."""
         return value.sign()
 
+    @override
     def spec_of(self, spec: TensorSpec) -> TensorSpec:
-        """Return the spec of -1, 0 and 1."""
         signs = mapped(spec, self.each)
         if isinstance(signs, BoundedTensorSpec):
             return signs

@@ -1,4 +1,4 @@
-"""The axes of entries."""
+"""Transforms of the shapes of entries."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec, TensorSpec
 from datasets_rl.transforms._bounds import between, bounds_of
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, drop, taken
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, drop, get_entry
 
 __all__ = ["CatTensors", "FlattenObservation", "PermuteTransform", "SqueezeTransform", "UnsqueezeTransform"]
 
 
 class _Axes(Transform):
-    """A transform that moves numbers about and changes none."""
+    """Base class of transforms that change the shape of entries, but not their elements."""
 
     def spec_of(self, spec: TensorSpec) -> TensorSpec:
-        """Move the spec as its data; where its kind cannot be moved like this, say shape and dtype."""
+        """Apply the shape operation to the spec; return an unbounded spec if its class does not support it."""
         try:
             moved: TensorSpec = spec.moved(self.each)
         except InvalidArgumentError:
@@ -29,15 +30,18 @@ class _Axes(Transform):
 
 
 class UnsqueezeTransform(_Axes):
-    """Insert an axis of size one.
+    """Insert an axis of size 1.
 
     Args:
-        dim: Its place among the axes of the result, counted from the last one: below 0.
-        allow_positive_dim: Whether it may be counted from the first one, the batch size included.
-        in_keys: Entries that get it.
-        out_keys: Where they are written.
-        in_keys_inv: Entries that `inv` writes, with the axis removed.
-        out_keys_inv: Entries that it reads.
+        dim: Index of the axis in the result, negative: counted from the last axis.
+        allow_positive_dim: Whether `dim` may be counted from the first axis, including the batch size.
+        in_keys: Keys of the entries to read.
+        out_keys: Keys of the results; `in_keys` by default.
+        in_keys_inv: Keys of the entries that `inv` writes, with the axis removed.
+        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
+
+    Raises:
+        InvalidArgumentError: If `dim` is not negative, unless `allow_positive_dim` is set.
     """
 
     def __init__(
@@ -51,43 +55,46 @@ class UnsqueezeTransform(_Axes):
         out_keys_inv: Keys | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
-        _expect_from_the_end(allow_positive_dim, dim=dim)
+        _check_negative(allow_positive_dim, dim=dim)
         self.dim = dim
 
+    @override
     def each(self, value: Tensor) -> Tensor:
-        """Insert the axis."""
         return value.unsqueeze(self.dim)
 
+    @override
     def each_inv(self, value: Tensor) -> Tensor:
-        """Remove it."""
         return value.squeeze(self.dim)
 
-    def _facts(self) -> dict[str, Any]:
+    def _repr_arguments(self) -> dict[str, Any]:
         return {"dim": self.dim}
 
 
 class SqueezeTransform(UnsqueezeTransform):
-    """Remove an axis of size one: `UnsqueezeTransform` the other way round."""
+    """Remove an axis of size 1; `inv` inserts it. The arguments are those of `UnsqueezeTransform`."""
 
+    @override
     def each(self, value: Tensor) -> Tensor:
-        """Remove the axis."""
         return value.squeeze(self.dim)
 
+    @override
     def each_inv(self, value: Tensor) -> Tensor:
-        """Insert it."""
         return value.unsqueeze(self.dim)
 
 
 class PermuteTransform(_Axes):
-    """Put the last axes into another order.
+    """Permute the last axes.
 
     Args:
-        dims: The axes in their new order, counted from the last one: as many as take part, each of them once. Of
-            images, ``(-1, -3, -2)`` puts the channels first.
-        in_keys: Entries that are permuted.
-        out_keys: Where they are written.
-        in_keys_inv: Entries that `inv` writes, permuted back.
-        out_keys_inv: Entries that it reads.
+        dims: The last n axes in their new order, each of -n to -1 once. ``(-1, -3, -2)`` moves the channels of images
+            [..., H, W, C] first.
+        in_keys: Keys of the entries to permute.
+        out_keys: Keys of the results; `in_keys` by default.
+        in_keys_inv: Keys of the entries that `inv` writes, with the inverse permutation.
+        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
+
+    Raises:
+        InvalidArgumentError: If `dims` is not a permutation of -n to -1.
     """
 
     def __init__(
@@ -103,29 +110,32 @@ class PermuteTransform(_Axes):
         count = len(self.dims)
         if sorted(self.dims) != list(range(-count, 0)):
             raise InvalidArgumentError(f"dims are {self.dims}; expected each of {list(range(-count, 0))} once")
-        self._back = tuple(self.dims.index(dim) - count for dim in range(-count, 0))
+        self._inverse_dims = tuple(self.dims.index(dim) - count for dim in range(-count, 0))
 
+    @override
     def each(self, value: Tensor) -> Tensor:
-        """Permute the axes."""
         return _permuted(value, self.dims)
 
+    @override
     def each_inv(self, value: Tensor) -> Tensor:
-        """Permute them back."""
-        return _permuted(value, self._back)
+        return _permuted(value, self._inverse_dims)
 
-    def _facts(self) -> dict[str, Any]:
+    def _repr_arguments(self) -> dict[str, Any]:
         return {"dims": self.dims}
 
 
 class FlattenObservation(_Axes):
-    """Make one axis of several.
+    """Merge consecutive axes into one.
 
     Args:
-        first_dim: The first of them, counted from the last axis: below 0.
-        last_dim: The last of them, likewise.
-        in_keys: Entries that are flattened; ``["pixels"]`` by default.
-        out_keys: Where they are written.
-        allow_positive_dim: Whether they may be counted from the first axis, the batch size included.
+        first_dim: First axis to merge, negative: counted from the last axis.
+        last_dim: Last axis to merge, negative: counted from the last axis.
+        in_keys: Keys of the entries to flatten; ``["pixels"]`` by default.
+        out_keys: Keys of the results; `in_keys` by default.
+        allow_positive_dim: Whether the axes may be counted from the first axis, including the batch size.
+
+    Raises:
+        InvalidArgumentError: If an axis is not negative, unless `allow_positive_dim` is set.
     """
 
     def __init__(
@@ -137,14 +147,14 @@ class FlattenObservation(_Axes):
         allow_positive_dim: bool = False,
     ) -> None:
         super().__init__("pixels" if in_keys is None else in_keys, out_keys)
-        _expect_from_the_end(allow_positive_dim, first_dim=first_dim, last_dim=last_dim)
+        _check_negative(allow_positive_dim, first_dim=first_dim, last_dim=last_dim)
         self.first_dim, self.last_dim = first_dim, last_dim
 
+    @override
     def each(self, value: Tensor) -> Tensor:
-        """Flatten the axes."""
         return value.flatten(self.first_dim, self.last_dim)
 
-    def _facts(self) -> dict[str, Any]:
+    def _repr_arguments(self) -> dict[str, Any]:
         return {"first_dim": self.first_dim, "last_dim": self.last_dim}
 
 
@@ -152,12 +162,12 @@ class CatTensors(Transform):
     """Concatenate several entries into one.
 
     Args:
-        in_keys: Their keys.
-        out_key: Where the result is written.
-        dim: The axis along which they are concatenated, counted from the last one.
-        del_keys: Whether the entries themselves are left out of the batch.
-        unsqueeze_if_oor: Whether entries without such an axis get it, with size one, as their last.
-        sort: Whether they are taken in the order of their keys, not in that of `in_keys`.
+        in_keys: Keys of the entries.
+        out_key: Key of the result.
+        dim: Axis along which the entries are concatenated, counted from the last axis.
+        del_keys: Whether to remove the entries from the batch.
+        unsqueeze_if_oor: Whether to append an axis of size 1 to entries without such an axis.
+        sort: Whether to concatenate the entries in the order of their sorted keys instead of the order of `in_keys`.
     """
 
     def __init__(
@@ -176,15 +186,15 @@ class CatTensors(Transform):
         self.out_keys = [out_key]
         self.dim, self.del_keys, self.unsqueeze_if_oor = dim, del_keys, unsqueeze_if_oor
 
+    @override
     def apply(self, batch: Any) -> Any:
-        """Concatenate the entries."""
-        whole = self._joined([taken(batch, key) for key in self.in_keys], batch.ndim)
+        result = self._concatenated([get_entry(batch, key) for key in self.in_keys], batch.ndim)
         if self.del_keys:
             for key in self.in_keys:
                 drop(batch, key)
-        return batch.set(self.out_keys[0], whole)
+        return batch.set(self.out_keys[0], result)
 
-    def _joined(self, values: list[Tensor], ndim: int) -> Tensor:
+    def _concatenated(self, values: list[Tensor], ndim: int) -> Tensor:
         if self.unsqueeze_if_oor:
             values = [value if value.ndim - ndim >= -self.dim else value.unsqueeze(-1) for value in values]
         try:
@@ -194,20 +204,19 @@ class CatTensors(Transform):
             raise InvalidArgumentError(f"{shapes} cannot be concatenated along axis {self.dim}: {error}") from None
 
     def respec(self, spec: CompositeSpec) -> None:
-        """Concatenate the specs: bounds where all of them have some."""
-        parts = [spec[key] for key in self.in_keys]
-        whole = any_like(self._joined([part.zero() for part in parts], len(spec.shape)))
-        bounds = [bounds_of(part) for part in parts]
-        known = [pair for pair in bounds if pair is not None]
-        if len(known) == len(bounds):
-            low, high = (self._joined([pair[side] for pair in known], len(spec.shape)) for side in (0, 1))
-            whole = between(low, high)
+        """Replace the specs by the spec of the result, which is bounded if all of them are."""
+        specs = [spec[key] for key in self.in_keys]
+        result = any_like(self._concatenated([inner.zero() for inner in specs], len(spec.shape)))
+        bounds = [pair for pair in map(bounds_of, specs) if pair is not None]
+        if len(bounds) == len(specs):
+            low, high = (self._concatenated([pair[side] for pair in bounds], len(spec.shape)) for side in (0, 1))
+            result = between(low, high)
         if self.del_keys:
             for key in self.in_keys:
                 drop(spec, key)
-        spec.set(self.out_keys[0], whole)
+        spec.set(self.out_keys[0], result)
 
-    def _facts(self) -> dict[str, Any]:
+    def _repr_arguments(self) -> dict[str, Any]:
         return {"dim": self.dim}
 
 
@@ -216,10 +225,10 @@ def _permuted(value: Tensor, dims: tuple[int, ...]) -> Tensor:
     return value.permute(*range(lead), *(value.ndim + dim for dim in dims))
 
 
-def _expect_from_the_end(allowed: bool, **dims: int) -> None:
-    wrong = [f"{name} is {dim}" for name, dim in dims.items() if dim >= 0]
-    if wrong and not allowed:
+def _check_negative(allowed: bool, **dims: int) -> None:
+    problems = [f"{name} is {dim}" for name, dim in dims.items() if dim >= 0]
+    if problems and not allowed:
         raise InvalidArgumentError(
-            f"{', '.join(wrong)}; expected below 0: counted from the last axis, so that it holds for any batch size",
-            hint="or give allow_positive_dim=True",
+            f"{', '.join(problems)}; expected a negative axis, which is independent of the batch size",
+            hint="to count from the first axis, pass allow_positive_dim=True",
         )

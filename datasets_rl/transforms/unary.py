@@ -1,4 +1,4 @@
-"""Any callable on chosen entries."""
+"""Transform that applies any function to selected entries."""
 
 from __future__ import annotations
 
@@ -8,30 +8,34 @@ from typing import Any
 import torch
 from tensordict import is_non_tensor
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.specs import CompositeSpec
-from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, expect_callable, taken
+from datasets_rl.transforms.base import Keys, NestedKey, Transform, any_like, check_callable, get_entry
 
 __all__ = ["UnaryTransform"]
 
 
 class UnaryTransform(Transform):
-    """Apply a callable to entries: any transform of torchvision, for instance.
+    """Apply a function to entries, such as a transform of torchvision.
 
         >>> UnaryTransform(["pixels"], fn=torchvision.transforms.v2.RandomCrop(64))
         >>> UnaryTransform(["instruction"], ["length"], fn=lambda text: torch.tensor(len(text)))
 
-    A tensor goes into the callable as it is, with the batch. Of what is no tensor each item goes in for itself, and
+    The function receives a tensor with all its batch axes. It receives the items of a non-tensor entry one by one, and
     the results are stacked.
 
     Args:
-        in_keys: Entries that go in.
-        out_keys: Where the results are written; `in_keys` by default.
-        in_keys_inv: Entries that `inv` writes.
-        out_keys_inv: Entries that go into its callable.
-        fn: The callable.
-        inv_fn: That of `inv`.
+        in_keys: Keys of the entries to read.
+        out_keys: Keys of the results; `in_keys` by default.
+        in_keys_inv: Keys of the entries that `inv` writes.
+        out_keys_inv: Keys of the entries that `inv` reads; `in_keys_inv` by default.
+        fn: Function to apply when a batch is sampled.
+        inv_fn: Function to apply when data is written to the buffer.
+
+    Raises:
+        InvalidArgumentError: If `fn` is not callable, or `in_keys_inv` is given without `inv_fn`.
     """
 
     def __init__(
@@ -45,56 +49,58 @@ class UnaryTransform(Transform):
         inv_fn: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
-        expect_callable(fn)
+        check_callable(fn)
         if self.in_keys_inv and inv_fn is None:
-            raise InvalidArgumentError(f"in_keys_inv are {self.in_keys_inv}, and there is no inv_fn")
+            raise InvalidArgumentError(
+                f"in_keys_inv are {self.in_keys_inv}, but inv_fn is missing; expected a function"
+            )
         self.fn, self.inv_fn = fn, inv_fn
 
+    @override
     def apply(self, batch: Any) -> Any:
-        """Apply the callable."""
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            set_any(batch, out_key, self.each(items_of(taken(batch, in_key))))
+            set_any(batch, out_key, self.each(items_of(get_entry(batch, in_key))))
         return batch
 
+    @override
     def apply_inv(self, batch: Any) -> Any:
-        """Apply that of `inv`."""
         for in_key, out_key in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
-            set_any(batch, in_key, self.each_inv(items_of(taken(batch, out_key))))
+            set_any(batch, in_key, self.each_inv(items_of(get_entry(batch, out_key))))
         return batch
 
+    @override
     def each(self, value: Any) -> Any:
-        """Apply the callable to one entry."""
         return each_item(self.fn, value)
 
+    @override
     def each_inv(self, value: Any) -> Any:
-        """Apply that of `inv` to one entry."""
         return each_item(self.inv_fn or super().each_inv, value)
 
     def respec(self, spec: CompositeSpec) -> None:
-        """Say what the callable makes of zeros: any values in that shape and dtype."""
+        """Set unbounded specs of the results, of the shapes and dtypes that the function returns for zeros."""
         batch = self.apply(spec.zero())
         for key in self.out_keys:
             spec.set(key, any_like(batch.get(key)))
 
-    def _facts(self) -> dict[str, Any]:
+    def _repr_arguments(self) -> dict[str, Any]:
         return {"fn": self.fn}
 
 
 def items_of(value: Any) -> Any:
-    """Return what is no tensor as plain Python: an object, or nested lists of them."""
+    """Return a non-tensor value as plain Python, an object or nested lists of objects; return a tensor unchanged."""
     return value.tolist() if is_non_tensor(value) else value
 
 
 def each_item(function: Callable[[Any], Any], value: Any) -> Any:
-    """Apply a function to a tensor, or to each object of nested lists; tensors that it returns are stacked."""
+    """Apply a function to a tensor, or to each object of nested lists; stack the results if they are tensors."""
     if not isinstance(value, list):
         return function(value)
-    made = [each_item(function, one) for one in value]
-    return torch.stack(made) if made and all(isinstance(one, Tensor) for one in made) else made
+    results = [each_item(function, item) for item in value]
+    return torch.stack(results) if results and all(isinstance(result, Tensor) for result in results) else results
 
 
 def set_any(batch: Any, key: NestedKey, value: Any) -> None:
-    """Set an entry of a TensorDict, whether it is a tensor or not."""
+    """Set an entry of a TensorDict to a tensor or to a non-tensor value."""
     if isinstance(value, Tensor):
         batch.set(key, value)
     else:

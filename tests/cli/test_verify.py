@@ -97,7 +97,7 @@ def test_values_outside_of_their_spec_are_found_by_deep(rlds, stored):
     ran = rlds("verify", "demo/pendulum", "--deep")
 
     assert ran.code == 5
-    assert "action, counted from row 0, is " in ran.err + ran.out
+    assert "action[0:] is " in ran.err + ran.out
     assert "expected a number in [-2.0, 0.5]" in ran.err + ran.out
 
 

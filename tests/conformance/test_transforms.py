@@ -364,7 +364,7 @@ def test_a_missing_key_is_named(case):
 @only(lambda case: not isinstance(case.make(), Compose))
 def test_it_takes_tensordicts_only(case):
     """Pytrees are what plain functions are for."""
-    with pytest.raises(InvalidArgumentError, match="was given a dict; expected a TensorDict"):
+    with pytest.raises(InvalidArgumentError, match="is a dict; expected a TensorDict"):
         case.make()({"observation": torch.zeros(3)})
 
 

@@ -1,4 +1,4 @@
-"""A composite is a nested dict of specs that have leading axes in common."""
+"""Composite specs: nested mappings of specs that share leading axes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEYS = st.lists(NAMES, min_size=1, max_size=3).map(tuple)
 
 
 def flat(tree, before=()):
-    """Every path of a nested dict, inner ones too."""
+    """Return every path of a nested dict, including inner ones."""
     found = {}
     for name, inner in tree.items():
         found[(*before, name)] = inner
@@ -140,7 +140,7 @@ def test_what_is_not_in_the_set_is_told_by_path_value_and_bound():
 
     assert spec.misfits(value) == [
         "action is -9.0 at [3, 1, 1] (and 1 more of 24); expected a number in [-1.0, 1.0]",
-        "next.flag is 7 at [0, 1, 0]; expected a whole number in [0, 2)",
+        "next.flag is 7 at [0, 1, 0]; expected an integer in [0, 2)",
     ]
     with pytest.raises(InvalidArgumentError, match=r"not in the spec: action is -9\.0 at \[3, 1, 1\]"):
         spec.assert_is_in(value)
@@ -235,7 +235,7 @@ def test_names_go_with_the_axes():
     assert spec[0].names == []
     assert spec["next"].names == ["env"]
     assert spec.clone().names == ["env"]
-    with pytest.raises(InvalidArgumentError, match="expected one for each of 1 axes"):
+    with pytest.raises(InvalidArgumentError, match="expected one for each of the 1 axes"):
         spec.names = ["a", "b"]
 
 
@@ -258,7 +258,7 @@ def test_an_index_beyond_the_batch_size_is_refused():
 def test_missing_values_and_unknown_keys_are_not_encoded():
     with pytest.raises(UnknownKeyError, match="acton"):
         toy().encode({"acton": 5})
-    with pytest.raises(InvalidArgumentError, match="missing value"):
+    with pytest.raises(InvalidArgumentError, match="expected a value and a spec that are not None"):
         toy().encode({"action": None})
     assert list(toy().encode({"next": {"flag": [[1], [0]]}}).keys(True, True)) == [("next", "flag")]
 
@@ -311,5 +311,5 @@ def test_a_class_of_data_is_made_and_wanted():
 
 def test_one_of_two_names_of_an_argument():
     assert CompositeSpec(batch_size=(3,)).shape == (3,)
-    with pytest.raises(InvalidArgumentError, match="expected one of them"):
+    with pytest.raises(InvalidArgumentError, match="expected at most one of them"):
         CompositeSpec(shape=(3,), batch_size=(3,))

@@ -91,7 +91,7 @@ def test_shapes_dtypes_domains_and_devices_are_the_same(pair):
 def test_operations_on_shapes_agree(pair, move, request):
     mine, other = pair
     if "composite" in request.node.callspec.id:
-        del mine["d"], other["d"]  # TorchRL reshapes and unbinds no None
+        del mine["d"], other["d"]  # TorchRL cannot reshape or unbind an entry of None
     try:
         expected = move(other)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -110,14 +110,14 @@ def test_numbers_of_the_right_dtype_are_judged_alike(pair):
         place = tuple(int(torch.randint(size, ())) for size in value.shape)
         value[place] = 1 if torch.rand(()) < 0.3 else 7
         if isinstance(mine, ours.OneHot) or getattr(mine, "mask", None) is not None:
-            continue  # TorchRL takes [2, -1, 0] for one-hot, and fails on what is beyond a mask
+            continue  # TorchRL treats [2, -1, 0] as one-hot, and raises an error for indices out of range of a mask
         assert mine.is_in(value) == bool(other.is_in(value))
 
 
 def test_projections_agree_where_there_is_one_nearest(pair):
     mine, other = pair
     if isinstance(mine, (ours.OneHot, ours.Composite)) or getattr(mine, "mask", None) is not None:
-        return  # TorchRL draws at random there
+        return  # TorchRL returns a random draw here
     value = mine.rand((3,))
     wild = value + 9 if value.dtype.is_floating_point or value.dtype == torch.int64 else value
 

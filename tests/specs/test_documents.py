@@ -1,4 +1,4 @@
-"""Specs as JSON: short, exact, and nothing in it is trusted."""
+"""JSON of specs: compact, exact, and validated as untrusted input."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_document_says_what_the_spec_is():
 
 
 def test_bounds_that_repeat_are_written_once():
-    """A bound for each channel of an image is as many numbers as there are channels."""
+    """A bound for each channel of an image takes one number per channel."""
     low = torch.arange(3.0).reshape(3, 1, 1).expand(3, 64, 64)
     spec = BoundedTensorSpec(low, 255, (3, 64, 64))
     document = spec.to_json()
@@ -123,7 +123,7 @@ FLOATS = {"kind": "bounded", "shape": [2], "dtype": "float32", "low": 0, "high":
     ids=lambda document: str(document)[:80],
 )
 def test_a_document_that_describes_no_spec_is_refused(document):
-    with pytest.raises(InvalidArgumentError, match="describes no spec"):
+    with pytest.raises(InvalidArgumentError, match="does not describe a spec"):
         TensorSpec.from_json(document)
 
 
@@ -152,7 +152,7 @@ def test_a_document_deeper_than_python_can_follow_is_refused():
         TensorSpec.from_json(document)
     with pytest.raises(InvalidArgumentError, match=r"spec\.low"):
         TensorSpec.from_json({**FLOATS, "low": lists})
-    while document.get("specs"):  # from the outside in: to be freed, it must not be deep either
+    while document.get("specs"):  # unnest it level by level: Python cannot free a deeply nested object
         document = document["specs"].pop("a")
 
 

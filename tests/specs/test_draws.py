@@ -1,4 +1,4 @@
-"""Draws are uniform over the set: each count is compared with what chance would make of it, at a fixed seed."""
+"""Draws are uniform over the set: chi-square tests of the counts, at a fixed seed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def seed():
 
 
 def assert_uniform(drawn, outcomes):
-    """Chi-square of the counts: of mean k and standard deviation sqrt(2 k) for k + 1 outcomes."""
+    """Chi-square statistic of the counts, with mean k and standard deviation sqrt(2 k) for k + 1 outcomes."""
     found, counts = np.unique(np.asarray(drawn).reshape(len(drawn), -1), axis=0, return_counts=True)
     assert sorted(map(tuple, found.tolist())) == sorted(outcomes)
     expected = len(drawn) / len(outcomes)

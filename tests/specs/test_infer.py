@@ -1,4 +1,4 @@
-"""Specs of data that is there."""
+"""Specs inferred from data."""
 
 from __future__ import annotations
 

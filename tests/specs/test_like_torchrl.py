@@ -120,7 +120,9 @@ class TestCompositesAsContainers:
         one, other = lib.Composite(a=lib.Unbounded((3,))), lib.Composite(a=lib.Unbounded((4,)))
 
         assert len(torch.stack([one, other], 0)) == 2
-        assert len(torch.stack([one, one.clone()], 0)) == 1  # a plain composite: the number of its keys
+        assert (
+            len(torch.stack([one, one.clone()], 0)) == 1
+        )  # a composite that is not a stack: the length is its number of keys
 
     def test_a_tuple_of_one_name_is_that_name(self, lib):
         keys = lib.Composite(a=lib.Unbounded((3,)), n=lib.Composite(b=lib.Unbounded(()))).keys
@@ -205,7 +207,7 @@ class TestRegisters:
         spec.encode(4)
 
         with pytest.raises(
-            datasets_rl.InvalidArgumentError, match="8 is one number too many: the register has 2 categories"
+            datasets_rl.InvalidArgumentError, match="value 8 cannot be registered: all 2 categories are in use"
         ):
             spec.encode([6, 8])
         assert spec.encode(7).tolist() == [False, True]
@@ -214,7 +216,7 @@ class TestRegisters:
         spec = datasets_rl.OneHot(2, use_register=True)
         spec.encode(4)
 
-        with pytest.raises(datasets_rl.InvalidArgumentError, match="category 1 stands for no number"):
+        with pytest.raises(datasets_rl.InvalidArgumentError, match="category 1 has no value"):
             spec.to_numpy(torch.tensor([False, True]))
 
     def test_each_group_counts_its_own(self):

@@ -1,4 +1,4 @@
-"""Specs from spaces and back, against gymnasium and Minari themselves."""
+"""Conversion between specs and spaces, compared with Gymnasium and Minari."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What single kinds do with values, worked out by hand."""
+"""Membership, projection and encoding of values in each spec class, with hand-computed results."""
 
 from __future__ import annotations
 
@@ -105,31 +105,31 @@ def test_members_are_told_from_others(spec, value, inside):
         (
             BoundedTensorSpec([0, 5], [3, 9], dtype=torch.int64),
             torch.tensor([[0, 7], [4, 4]]),
-            "value is 4 at [1, 0] (and 1 more of 4); expected a whole number in [0, 3]",
+            "value is 4 at [1, 0] (and 1 more of 4); expected an integer in [0, 3]",
         ),
         (
             DiscreteTensorSpec(3, mask=bits("101")),
             torch.tensor(1),
-            "value is 1; expected a whole number in [0, 3) that the mask allows",
+            "value is 1; expected an integer in [0, 3) that the mask allows",
         ),
-        (MultiDiscreteTensorSpec((3, 2)), torch.tensor([0, 5]), "value is 5 at [1]; expected a whole number in [0, 2)"),
+        (MultiDiscreteTensorSpec((3, 2)), torch.tensor([0, 5]), "value is 5 at [1]; expected an integer in [0, 2)"),
         (
             OneHotDiscreteTensorSpec(2, (2, 2)),
             torch.tensor([[True, False], [True, True]]),
-            "value is [True, True] at [1]; expected one 1 among 2 and else 0",
+            "value is [True, True] at [1]; expected a one-hot vector of size 2",
         ),
         (
             MultiOneHotDiscreteTensorSpec((1, 2)),
             bits("011"),
-            "value is [False, True, True]; expected one 1 and else 0 in each group of [1, 2]",
+            "value is [False, True, True]; expected concatenated one-hot vectors of sizes [1, 2]",
         ),
-        (NonTensorSpec((2,)), torch.zeros(2), "value is a Tensor; expected a value that is no tensor"),
+        (NonTensorSpec((2,)), torch.zeros(2), "value is a Tensor; expected a non-tensor value"),
         (NonTensorSpec((2,)), NonTensorData("a", batch_size=[3]), "value has batch size [3]; expected [..., 2]"),
         (
             ChoiceSpec([BoundedTensorSpec(0, 1, ()), BoundedTensorSpec(5, 6, ())]),
             torch.tensor(3.0),
             (
-                "value is in none of 2 choices: value is 3.0; expected a number in [0.0, 1.0]; "
+                "value is not in any of 2 choices: value is 3.0; expected a number in [0.0, 1.0]; "
                 "or value is 3.0; expected a number in [5.0, 6.0]"
             ),
         ),
@@ -154,14 +154,14 @@ def test_a_value_that_is_outside_is_told_with_its_place_and_bound(spec, value, m
         (lambda: BoundedTensorSpec(0), "high is None and maximum is None"),
         (lambda: BoundedTensorSpec(0, 1, (), minimum=0), "low is 0 and minimum is 0"),
         (lambda: BoundedTensorSpec(0, 1), "shape is missing"),
-        (lambda: BoundedTensorSpec(1, 0, (2,)), "no torch.float32 lies between low 1.0 and high 0.0"),
+        (lambda: BoundedTensorSpec(1, 0, (2,)), "no torch.float32 value is between low 1.0 and high 0.0"),
         (lambda: BoundedTensorSpec([0, 2], [1, 1]), r"low 2.0 and high 1.0 at \[1\]"),
-        (lambda: BoundedTensorSpec(0.2, 0.8, (), dtype=torch.int64), "no torch.int64 lies between"),
-        (lambda: BoundedTensorSpec(300, 400, (), dtype=torch.uint8), "no torch.uint8 lies between"),
-        (lambda: BoundedTensorSpec(NAN, 1, ()), "low is no number"),
+        (lambda: BoundedTensorSpec(0.2, 0.8, (), dtype=torch.int64), "no torch.int64 value is between"),
+        (lambda: BoundedTensorSpec(300, 400, (), dtype=torch.uint8), "no torch.uint8 value is between"),
+        (lambda: BoundedTensorSpec(NAN, 1, ()), "low is NaN"),
         (lambda: BoundedTensorSpec("a", 1, ()), "low is 'a'"),
         (lambda: BoundedTensorSpec([0, 0, 0], 1, (2,)), "do not broadcast"),
-        (lambda: BoundedTensorSpec(0, 1, (-1,)), "expected sizes from 0"),
+        (lambda: BoundedTensorSpec(0, 1, (-1,)), "expected sizes >= 0"),
         (lambda: BoundedTensorSpec(0, 1, (1,), dtype=torch.complex64), "dtype is torch.complex64"),
         (lambda: DiscreteTensorSpec(0), "n is 0"),
         (lambda: DiscreteTensorSpec(2, mask=torch.tensor([1, 0])), "the mask has dtype torch.int64"),
@@ -169,24 +169,27 @@ def test_a_value_that_is_outside_is_told_with_its_place_and_bound(spec, value, m
         (lambda: OneHotDiscreteTensorSpec(0), "n is 0"),
         (lambda: OneHotDiscreteTensorSpec(3, (3, 2)), "expected a last axis of size 3"),
         (lambda: OneHotDiscreteTensorSpec(3, ()), "expected a last axis of size 3"),
-        (lambda: MultiDiscreteTensorSpec((3, 0)), "expected numbers from 1"),
-        (lambda: MultiDiscreteTensorSpec((3, 2), (2, 3)), "expected one for each of the last axis"),
+        (lambda: MultiDiscreteTensorSpec((3, 0)), "expected integers >= 1"),
+        (lambda: MultiDiscreteTensorSpec((3, 2), (2, 3)), "expected the same last axis"),
         (lambda: MultiDiscreteTensorSpec([[3, 2]] * 2, (3, 2)), "does not fit"),
-        (lambda: MultiOneHotDiscreteTensorSpec(()), "expected numbers from 1"),
+        (lambda: MultiOneHotDiscreteTensorSpec(()), "expected integers >= 1"),
         (BinaryDiscreteTensorSpec, "n and shape are missing"),
         (lambda: BinaryDiscreteTensorSpec(3, (4,)), "expected a last axis of size n"),
-        (lambda: NonTensorSpec((2,), batched=True, feature_dims=1), "expected one of them"),
+        (lambda: NonTensorSpec((2,), batched=True, feature_dims=1), "expected at most one of them"),
         (lambda: NonTensorSpec((2,), feature_dims=2), "expected 0 to 1"),
         (lambda: ChoiceSpec([]), "expected specs"),
         (lambda: ChoiceSpec([5]), "expected specs"),
         (lambda: ChoiceSpec([DiscreteTensorSpec(2), Unbounded(())]), "differ in their class"),
         (lambda: ChoiceSpec([DiscreteTensorSpec(2), DiscreteTensorSpec(2, (1,))]), "differ in their shape"),
         (lambda: ChoiceSpec([NonTensorData("a")]).project(NonTensorData("b")), "only tensors can be projected"),
-        (lambda: OneHotDiscreteTensorSpec(3).encode(3), r"expected whole numbers in \[0, 3\)"),
-        (lambda: OneHotDiscreteTensorSpec(3).encode(-1), r"expected whole numbers in \[0, 3\)"),
+        (lambda: OneHotDiscreteTensorSpec(3).encode(3), r"expected integers in \[0, 3\)"),
+        (lambda: OneHotDiscreteTensorSpec(3).encode(-1), r"expected integers in \[0, 3\)"),
         (lambda: OneHotDiscreteTensorSpec(3, (2, 3)).encode([0, 1, 2]), "cannot be encoded"),
-        (lambda: MultiOneHotDiscreteTensorSpec((3, 2)).encode([0, 2]), r"expected whole numbers below \[3, 2\]"),
-        (lambda: Unbounded((2,)).index(torch.zeros(2), torch.zeros(2)), "are no indices"),
+        (
+            lambda: MultiOneHotDiscreteTensorSpec((3, 2)).encode([0, 2]),
+            r"expected non-negative integers below \[3, 2\]",
+        ),
+        (lambda: Unbounded((2,)).index(torch.zeros(2), torch.zeros(2)), "cannot be used as indices"),
         (lambda: DiscreteTensorSpec(2).to_numpy(torch.tensor(2), safe=True), "value is 2"),
     ],
     ids=[str(number) for number in range(37)],
@@ -216,7 +219,7 @@ def test_outcomes_are_listed_in_order():
     hot = MultiOneHotDiscreteTensorSpec((2, 1), dtype=torch.int64)
     assert hot.enumerate().tolist() == [[1, 0, 1], [0, 1, 1]]
     assert BinaryDiscreteTensorSpec(2).enumerate().tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
-    with pytest.raises(InvalidArgumentError, match="differs from place to place"):
+    with pytest.raises(InvalidArgumentError, match="differs along the leading axes"):
         DiscreteTensorSpec(2, (2,), mask=torch.tensor([[True, False], [False, True]])).enumerate(use_mask=True)
 
 
@@ -350,5 +353,5 @@ def test_bounds_and_masks_move_as_tensors_do(shape, data):
 
 
 def test_two_ellipses_are_refused():
-    with pytest.raises(IndexError, match="one ellipsis"):
+    with pytest.raises(IndexError, match="expected at most one"):
         _ = BoundedTensorSpec(0, 1, (2, 3))[..., ...]

@@ -1,4 +1,4 @@
-"""The same as TorchRL's, where its behaviour is kept; runs where TorchRL is installed."""
+"""Comparison with TorchRL's transforms where the behavior is the same; requires TorchRL."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_is_written_comes_out_the_same():
 
 
 def test_targets_are_the_same_but_for_the_flags():
-    """TorchRL leaves the flags of the first step; all else is that of the last one."""
+    """TorchRL keeps the flags of the first step; all other entries are those of the last step."""
     mine, theirs = transforms.MultiStep(0.9, 3)(rollouts()), MultiStep(0.9, 3)(rollouts())
     flags = ["nonterminal", ("next", "done"), ("next", "terminated")]
 

@@ -1,4 +1,4 @@
-"""Transforms that were written for TorchRL, by its hooks, on reads and on writes."""
+"""Custom transforms that override TorchRL's hooks, when sampling and when writing."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_apply_transform_goes_before_call_where_both_are_there(lib):
 
 
 class TestHereOnly:
-    """TorchRL leaves `_call` out when a buffer is read; without `forward` such a transform does nothing or fails."""
+    """TorchRL does not call `_call` when sampling; without `forward` such a transform does nothing or fails."""
 
     def test_call_is_honored_on_reads(self):
         class Add(datasets_rl.Transform):

@@ -1,4 +1,4 @@
-"""Pictures, pixel by pixel."""
+"""Image transforms, compared pixel by pixel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datasets_rl import CenterCrop, Crop, GrayScale, InvalidArgumentError, Resiz
 
 
 def image(*shape, dtype=torch.float32):
-    """Numbers in a row."""
+    """An image of consecutive numbers."""
     count = torch.Size(shape).numel()
     return torch.arange(count).reshape(shape).to(dtype)
 
@@ -50,12 +50,12 @@ class TestToTensor:
         assert ToTensorImage().each(value).shape == (5, 3, 4)
 
     def test_less_than_three_axes_are_no_picture(self):
-        with pytest.raises(InvalidArgumentError, match=r"a picture has shape \[4, 5\]"):
+        with pytest.raises(InvalidArgumentError, match=r"an image has shape \[4, 5\]"):
             ToTensorImage().each(torch.zeros(4, 5))
 
 
 class TestCrops:
-    """A picture of 4 rows of 5."""
+    """An image of 4 rows of 5 pixels."""
 
     def test_a_rectangle(self):
         made = through(Crop(2, 3, top=1, left=2), image(1, 4, 5))
@@ -79,7 +79,7 @@ class TestCrops:
 
     @pytest.mark.parametrize("size", [(0, 1), ((1, 2, 3), None), (1.5, None)])
     def test_sizes_are_whole_numbers(self, size):
-        with pytest.raises(InvalidArgumentError, match="expected two whole numbers from 1"):
+        with pytest.raises(InvalidArgumentError, match="expected two integers >= 1"):
             CenterCrop(*size)
 
 
@@ -105,7 +105,7 @@ class TestGray:
 
 
 def triangle(value, size):
-    """Scale one line by the filter that is as wide as a pixel of the result, in plain Python."""
+    """Resize one line with a filter as wide as a pixel of the result, in plain Python."""
     count, made = len(value), []
     scale = count / size
     width = max(scale, 1)
@@ -125,7 +125,7 @@ class TestResize:
 
     @pytest.mark.parametrize(("count", "size"), [(8, 3), (9, 4), (3, 7), (5, 2)])
     def test_smaller_pictures_have_no_aliasing(self, count, size):
-        """As torchvision scales by default: each pixel is the weighted mean of all that it covers."""
+        """As torchvision resizes by default: each pixel is the weighted mean of the pixels that it covers."""
         line = torch.rand(count)
         made = through(Resize(1, size), line.reshape(1, 1, count))
 

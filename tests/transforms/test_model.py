@@ -1,4 +1,4 @@
-"""Stacks, targets, chunks and sums against a plain Python model: over random episodes, rings that wrap, and lanes."""
+"""Stacks, targets, chunks and sums, compared with a plain Python model: random episodes and ring buffers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BOTH = ["observation", ("next", "observation")]
 
 @dataclass
 class Step:
-    """One step of the model; numbers name it."""
+    """One step of the model, identified by numbers."""
 
     observation: float
     following: float
@@ -42,12 +42,12 @@ class Step:
 
 
 def run_of(lengths, *, ends, start):
-    """Steps of one environment: each episode ends as `ends` says, "" for one that goes on."""
+    """Steps of one environment; `ends` is the final flag of each episode, "" for an unfinished episode."""
     steps, number = [], start
     for length, end in zip(lengths, ends, strict=True):
         for place in range(length):
             last = place == length - 1
-            # The final observation is no other's first one.
+            # The final observation differs from the first observation of the next episode.
             following = number + 0.5 if last else number + 1
             steps.append(
                 Step(number, following, (7 * number) % 5 - 2, last and end == "terminated", last and end == "truncated")
@@ -81,7 +81,7 @@ def as_data(steps):
 
 
 class Model:
-    """What must come out for each step that is held, by its observation."""
+    """Expected result for each stored step, by its observation."""
 
     def __init__(self, steps):
         """Take the steps of one environment that are held, the oldest first."""
@@ -140,7 +140,7 @@ def transform(count, *, clip=False):
 
 
 def seen(batch):
-    """The same of a batch, by the observation of each step."""
+    """Actual result for each step of a batch, by its observation."""
 
     def one(key, row):
         value = batch[key][row].reshape(-1).tolist()
@@ -149,7 +149,7 @@ def seen(batch):
     def many(key, row):
         return batch[key][row].reshape(-1).tolist()
 
-    # What a step itself holds under "next" is that of the last step ahead; so the stack is read before that.
+    # MultiStepTransform replaces the entries under "next" by those of the last step, so the stack is read before it.
     return {
         one("observation", row): {
             "stack": many("stack", row),
@@ -186,7 +186,7 @@ episodes = st.lists(st.tuples(st.integers(1, 5), st.sampled_from(["terminated", 
 @settings(max_examples=80, deadline=None)
 @given(episodes, st.integers(1, 4), st.integers(1, 14), st.integers(1, 6), st.booleans(), st.booleans())
 def test_single_steps_of_a_ring(runs, count, size, piece, clip, open_end):
-    """Whatever was overwritten, and however the writes were cut."""
+    """Ring buffers with any overwritten steps and any batch sizes of the writes."""
     lengths, ends = zip(*runs, strict=True)
     ends = [*ends[:-1], "" if open_end else ends[-1]]
     steps = run_of(lengths, ends=ends, start=0)
@@ -205,7 +205,7 @@ def test_single_steps_of_a_ring(runs, count, size, piece, clip, open_end):
 @settings(max_examples=30, deadline=None)
 @given(episodes, episodes, st.integers(1, 4), st.integers(2, 9))
 def test_lanes_do_not_mix(one, other, count, slots):
-    """Two environments write next to each other, and their episodes end at different times."""
+    """Two environments write in parallel, and their episodes end at different steps."""
     lanes = []
     for start, runs in ((0, one), (1000, other)):
         lengths, ends = zip(*runs, strict=True)
@@ -224,7 +224,7 @@ def test_lanes_do_not_mix(one, other, count, slots):
 @settings(max_examples=30, deadline=None)
 @given(episodes, st.integers(1, 4))
 def test_slices_see_the_steps_before_them(runs, count):
-    """A slice that begins inside an episode is not taken for its beginning."""
+    """A slice that starts inside an episode is not treated as the start of the episode."""
     lengths, ends = zip(*runs, strict=True)
     steps = run_of(lengths, ends=ends, start=0)
     rb = TensorDictReplayBuffer(
@@ -267,7 +267,7 @@ def test_members_of_an_ensemble_read_their_own_steps(one, other, count):
 
 
 def test_the_stack_under_next_is_that_of_the_step_after():
-    """As TED wants it of every entry: next.x of a step is x of the one after it."""
+    """TED requires for every entry: next.x of a step is x of the next step."""
     steps = run_of([3, 2], ends=["terminated", "truncated"], start=0)
     rb = TensorDictReplayBuffer(storage=LazyTensorStorage(5), transform=CatFrames(3, -1, BOTH))
     rb.extend(as_data(steps))

@@ -1,4 +1,4 @@
-"""Slices and rollouts as padded trajectories: the shape, the mask, and what a Decision Transformer makes of them."""
+"""Slices and rollouts as padded trajectories: the shape, the mask, and the input of a Decision Transformer."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ class TestPaddedSlices:
 
 
 def rollout():
-    """Six steps of two trajectories, as a collector gives them."""
+    """Six steps of two trajectories, as a collector returns them."""
     collector = {"traj_ids": torch.tensor([0, 0, 0, 0, 1, 1])}
     done = torch.zeros(6, 1, dtype=torch.bool)
     return TensorDict({"obs": torch.arange(6.0), "collector": collector, "next": {"done": done}}, [6])
 
 
 class TestLikeTorchRL:
-    """The expected values are what TorchRL 0.14.1 gives."""
+    """The expected values are those of TorchRL 0.14.1."""
 
     def test_the_mask_is_next_to_the_numbers(self):
         out = split_trajectories(rollout())

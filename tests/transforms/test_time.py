@@ -1,4 +1,4 @@
-"""Numbers worked out by hand: stacks, targets, returns and counts at the starts and ends of episodes."""
+"""Stacks, targets, returns and counts at the starts and ends of episodes, with hand-computed results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STACKED = ["observation", ("next", "observation")]
 
 
 def steps(rewards, ends, *, terminated=True):
-    """Steps in a row with observations 0, 1, ...; the final observation of an episode is 100 more."""
+    """Consecutive steps with observations 0, 1, ...; the final observation of an episode is 100 larger."""
     count = len(rewards)
     done = torch.tensor(ends, dtype=torch.bool).unsqueeze(1)
     observation = torch.arange(count, dtype=torch.float32).unsqueeze(1)
@@ -183,7 +183,7 @@ class TestFrames:
         assert torch.equal(CatFrames(2, -2)(data)["pixels"][1], torch.cat([first, second], 1))
         assert torch.equal(CatFrames(2, -1)(data)["pixels"][1], torch.cat([first, second], 2))
         assert torch.equal(CatFrames(2, -4)(data)["pixels"][1], torch.stack([first, second]))
-        with pytest.raises(InvalidArgumentError, match="dim is -5, and a frame has shape"):
+        with pytest.raises(InvalidArgumentError, match="dim is -5; expected at least -4 for frames of shape"):
             CatFrames(2, -5)(data)
 
     def test_what_is_written_can_be_stacked(self):
@@ -256,7 +256,7 @@ class TestAround:
 
 
 class TestIndices:
-    """What stands at an index comes as a batch of the same rows does."""
+    """Indexing returns the same as a batch of the same rows."""
 
     @pytest.mark.parametrize(
         "index", [2, -1, slice(1, 4), slice(None, None, 2), [0, 3], torch.tensor([[1, 2], [4, 0]]), torch.arange(5) > 2]
@@ -317,7 +317,7 @@ class TestReturns:
         assert row(rb[:]["next", "reward"]) == [7, 6, 4, 8]
 
     def test_unfinished_episodes_are_refused(self, data):
-        with pytest.raises(InvalidArgumentError, match="no episode ends in what is written"):
+        with pytest.raises(InvalidArgumentError, match="no episode ends in the written data"):
             buffer(data[:2], Reward2GoTransform())
 
     def test_the_sum_so_far(self, data):
@@ -389,12 +389,12 @@ class TestChunks:
     def test_bad_arguments(self):
         with pytest.raises(InvalidArgumentError, match="chunk_size is 0"):
             ActionChunkTransform(0)
-        with pytest.raises(InvalidArgumentError, match="expected an axis of time at -2"):
+        with pytest.raises(InvalidArgumentError, match="expected a time axis at -2"):
             ActionChunkTransform(2)(TensorDict({"action": torch.zeros(3)}, [3]))
 
 
 class TestDatasets:
-    """Stored datasets, which are never written to."""
+    """Stored datasets, which are read-only."""
 
     @pytest.fixture
     def stored(self, tmp_path):
@@ -440,7 +440,7 @@ class TestDatasets:
         rb = ReplayBuffer(storage=DatasetStorage(stored), transform=RewardSum())
         rb.sample(4)
 
-        assert pickle.loads(pickle.dumps(rb.transforms[0]))._known is None
+        assert pickle.loads(pickle.dumps(rb.transforms[0]))._cache is None
 
 
 class TestWhereItCannotBe:
@@ -448,7 +448,9 @@ class TestWhereItCannotBe:
         rb = ReplayBuffer(storage=ListStorage(3), transform=CatFrames(2, -1, ["observation"]), batch_size=2)
         rb.extend(list(steps([0, 0], [0, 1]).unbind(0)))
 
-        with pytest.raises(InvalidArgumentError, match="reads further steps of the storage, and this one gives a list"):
+        with pytest.raises(
+            InvalidArgumentError, match="reads other steps of the storage, whose batches are of type list"
+        ):
             rb.sample()
 
     def test_trajectories_in_a_list_are_read_along_their_axis(self):
@@ -462,7 +464,7 @@ class TestWhereItCannotBe:
         member.extend(steps([0, 0], [0, 1]))
         rb = ReplayBufferEnsemble(member, member, transform=CatFrames(2, -1, ["observation"]), batch_size=4)
 
-        with pytest.raises(InvalidArgumentError, match="give the transform to the buffers"):
+        with pytest.raises(InvalidArgumentError, match="add the transform to the member buffers"):
             rb.sample()
 
     def test_nothing_says_where_trajectories_end(self):
