@@ -170,13 +170,13 @@ def write(path: Path | str, kind: str, state: dict[str, Any]) -> None:
         LockedError: If another process has been writing there for an hour.
     """
     large: list[tuple[Tensor, dict[str, Any]]] = []
-    faults: list[str] = []
+    problems: list[str] = []
     try:
-        tree = _encoded(state, "", large, faults)
+        tree = _encoded(state, "", large, problems)
     except RecursionError:
-        faults.append("it is nested too deep, or a part of it holds itself")
-    if faults:
-        raise InvalidArgumentError(f"the state cannot be saved: {'; '.join(faults)}")
+        problems.append("it is nested too deep, or a part of it holds itself")
+    if problems:
+        raise InvalidArgumentError(f"the state cannot be saved: {'; '.join(problems)}")
     folder = Path(path)
     _expect_ours(folder)
     with disk.lock(folder / _LOCK_FILE, f"the checkpoint {folder}"):
@@ -205,7 +205,7 @@ def read(path: Path | str, *, deep: bool = False) -> dict[str, Any]:
 
     Raises:
         InvalidArgumentError: If there is no checkpoint, or one of a newer version of the format.
-        IntegrityError: If anything is missing or damaged; all faults at once.
+        IntegrityError: If anything is missing or damaged; all problems at once.
     """
     folder = Path(path)
     text = _text(folder)
@@ -222,18 +222,18 @@ def read(path: Path | str, *, deep: bool = False) -> dict[str, Any]:
 
 def _read(folder: Path, text: str, *, deep: bool) -> dict[str, Any]:
     saved: list[_Saved] = []
-    faults: list[str] = []
+    problems: list[str] = []
     try:
-        tree = _decoded(_tree_of(folder, text), "", saved, faults)
+        tree = _decoded(_tree_of(folder, text), "", saved, problems)
     except RecursionError:
-        tree, faults = {}, [f"{STATE_FILE} is nested too deep"]
+        tree, problems = {}, [f"{STATE_FILE} is nested too deep"]
     if not isinstance(tree, dict):
-        faults.append(f"the state is a {type(tree).__name__}, not a dict")
-    faults += _file_faults(folder, saved, deep=deep)
-    if not faults and not _is_as_sealed(text):
-        faults.append(f"{STATE_FILE} does not have the digest that it names: it was changed after it was written")
-    if faults:
-        raise IntegrityError(f"the checkpoint {folder}", faults, hint=_HINT)
+        problems.append(f"the state is a {type(tree).__name__}, not a dict")
+    problems += _file_problems(folder, saved, deep=deep)
+    if not problems and not _is_as_sealed(text):
+        problems.append(f"{STATE_FILE} does not have the digest that it names: it was changed after it was written")
+    if problems:
+        raise IntegrityError(f"the checkpoint {folder}", problems, hint=_HINT)
     return {key: _loaded(value, folder) for key, value in tree.items()}
 
 
@@ -271,7 +271,7 @@ def _is_as_sealed(text: str) -> bool:
 # --- tree -> JSON
 
 
-def _encoded(value: Any, place: str, large: list[tuple[Tensor, dict[str, Any]]], faults: list[str]) -> Any:
+def _encoded(value: Any, place: str, large: list[tuple[Tensor, dict[str, Any]]], problems: list[str]) -> Any:
     """Return a state as JSON; what JSON lacks becomes a dict of one key that starts with a $.
 
     Tensors that get a file are added to `large` with their entry in the JSON, which lacks its name as yet.
@@ -282,19 +282,19 @@ def _encoded(value: Any, place: str, large: list[tuple[Tensor, dict[str, Any]]],
     if kind in {int, float}:
         return _encoded_number(value)
     if kind in {list, tuple}:
-        items = [_encoded(item, f"{place}[{number}]", large, faults) for number, item in enumerate(value)]
+        items = [_encoded(item, f"{place}[{number}]", large, problems) for number, item in enumerate(value)]
         return items if kind is list else {"$tuple": items}
     if isinstance(value, dict):
         odd = [key for key in value if type(key) is not str]
-        faults += [f"{place or 'the state'} has the key {key!r}; expected text" for key in odd]
+        problems += [f"{place or 'the state'} has the key {key!r}; expected text" for key in odd]
         return {
-            f"${key}" if key.startswith("$") else key: _encoded(item, _below(place, key), large, faults)
+            f"${key}" if key.startswith("$") else key: _encoded(item, _below(place, key), large, problems)
             for key, item in value.items()
             if key not in odd
         }
     if _is_plain(value):
         return {"$tensor": _encoded_tensor(value.detach(), large)}
-    faults.append(f"{place or 'the state'} is {_described(value)}; expected a dense tensor or a JSON value")
+    problems.append(f"{place or 'the state'} is {_described(value)}; expected a dense tensor or a JSON value")
     return None
 
 
@@ -376,30 +376,32 @@ def _tree_of(folder: Path, text: str) -> Any:
     return content.get("state")
 
 
-def _decoded(value: Any, place: str, found: list[_Saved], faults: list[str]) -> Any:
+def _decoded(value: Any, place: str, found: list[_Saved], problems: list[str]) -> Any:
     """Undo `_encoded`, with `_Saved` where tensors stand."""
     if isinstance(value, list):
-        return [_decoded(item, f"{place}[{number}]", found, faults) for number, item in enumerate(value)]
+        return [_decoded(item, f"{place}[{number}]", found, problems) for number, item in enumerate(value)]
     if not isinstance(value, dict):
         return value
     tag, content = next(iter(value.items()), ("", None))  # type: tuple[str, Any]
     if len(value) > 1 or not tag.startswith("$") or tag.startswith("$$"):
-        return {key.removeprefix("$"): _decoded(item, _below(place, key), found, faults) for key, item in value.items()}
+        return {
+            key.removeprefix("$"): _decoded(item, _below(place, key), found, problems) for key, item in value.items()
+        }
     try:
-        return _untagged(tag, content, place, found, faults)
+        return _untagged(tag, content, place, found, problems)
     except (KeyError, TypeError, ValueError):
-        faults.append(f"{place} is {str(value)[:200]}, which stands for nothing")
+        problems.append(f"{place} is {str(value)[:200]}, which stands for nothing")
         return None
 
 
-def _untagged(tag: str, content: Any, place: str, found: list[_Saved], faults: list[str]) -> Any:
+def _untagged(tag: str, content: Any, place: str, found: list[_Saved], problems: list[str]) -> Any:
     """Undo one of the dicts of one key that `_encoded` makes.
 
     Raises:
         KeyError, TypeError, ValueError: If it is none of them.
     """
     if tag == "$tuple" and isinstance(content, list):
-        return tuple(_decoded(content, place, found, faults))
+        return tuple(_decoded(content, place, found, problems))
     if tag == "$int":
         return int(content, 16)
     if tag == "$float" and content in {"nan", "inf", "-inf"}:
@@ -527,7 +529,7 @@ def _sweep(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _file_faults(folder: Path, found: list[_Saved], *, deep: bool) -> list[str]:
+def _file_problems(folder: Path, found: list[_Saved], *, deep: bool) -> list[str]:
     """Say which files are missing or not as they should be; by their heads and sizes, or to the last byte."""
     with ThreadPoolExecutor(_THREADS) as pool:
         judged = pool.map(

@@ -169,7 +169,7 @@ def load_mixture(path: Path | str, **options: Any) -> Mixture:
         **options: Arguments of `mixture`, before those of the file.
 
     Raises:
-        InvalidArgumentError: If the file is not as it should be; all faults at once. Otherwise as `mixture` does.
+        InvalidArgumentError: If the file is not as it should be; all problems at once. Otherwise as `mixture` does.
     """
     path = Path(path).expanduser()
     try:
@@ -181,13 +181,13 @@ def load_mixture(path: Path | str, **options: Any) -> Mixture:
             f"the mixture {path} cannot be read as TOML: {error}", hint="`rlds mix` writes one that can be read"
         ) from error
     tables = document.pop("member", None)
-    faults = _faults(document, _SETTINGS, "it")
+    problems = _problems(document, _SETTINGS, "it")
     if not isinstance(tables, list) or not tables:
-        faults.append("it needs [[member]] tables, each with dataset = ...")
+        problems.append("it needs [[member]] tables, each with dataset = ...")
         tables = []
-    members = [_member(table, number, path.parent, faults) for number, table in enumerate(tables)]
-    if faults:
-        raise InvalidArgumentError(f"the mixture {path}: {'; '.join(faults)}")
+    members = [_member(table, number, path.parent, problems) for number, table in enumerate(tables)]
+    if problems:
+        raise InvalidArgumentError(f"the mixture {path}: {'; '.join(problems)}")
     return mixture([one for one in members if one is not None], **{**document, **options})
 
 
@@ -219,13 +219,13 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _member(table: Any, number: int, base: Path, faults: list[str]) -> Member | None:
+def _member(table: Any, number: int, base: Path, problems: list[str]) -> Member | None:
     table = dict(table) if isinstance(table, Mapping) else {}
-    wrong = _faults(table, _OF_MEMBER, f"member {number}")
+    wrong = _problems(table, _OF_MEMBER, f"member {number}")
     if "dataset" not in table:
         wrong.append(f"member {number} has no dataset = ...")
     if wrong:
-        faults += wrong
+        problems += wrong
         return None
     transforms = (*table.pop("transforms", ()), *table.pop("transform", ()))
     beside = base / Path(table["dataset"]).expanduser()
@@ -234,16 +234,16 @@ def _member(table: Any, number: int, base: Path, faults: list[str]) -> Member | 
     return Member(**table, transforms=transforms)
 
 
-def _faults(table: Mapping[str, Any], known: Mapping[str, tuple[type, ...]], what: str) -> list[str]:
+def _problems(table: Mapping[str, Any], known: Mapping[str, tuple[type, ...]], what: str) -> list[str]:
     """Say which entries a table may not have, or not with such a value."""
     odd = sorted(table.keys() - known.keys())
-    faults = [f"{what} has {', '.join(odd)}; expected {', '.join(known)}"] if odd else []
+    problems = [f"{what} has {', '.join(odd)}; expected {', '.join(known)}"] if odd else []
     for key in sorted(table.keys() & known.keys()):
         value, kinds = table[key], known[key]
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             wanted = " or ".join(_NAMES[kind] for kind in kinds)
-            faults.append(f"{what} has {key} = {value!r}; expected {wanted}")
-    return faults
+            problems.append(f"{what} has {key} = {value!r}; expected {wanted}")
+    return problems
 
 
 def _weights(
@@ -276,18 +276,18 @@ def _opened(
 
 def _check_no_slices(sampler: Mapping[str, Any], batch_size: int | None, opened: Mapping[str, Any]) -> None:
     """Let slices pass that batches can be made of."""
-    steps, faults = int(sampler["slice_len"]), []
+    steps, problems = int(sampler["slice_len"]), []
     if batch_size is not None and batch_size % steps:
-        faults.append(f"batch_size is {batch_size}; expected a multiple of {steps}, the length of slices")
+        problems.append(f"batch_size is {batch_size}; expected a multiple of {steps}, the length of slices")
     if sampler.get("strict_length", True):
         longest = {name: int(rb.episodes.lengths.max()) for name, rb in opened.items()}
-        faults += [
+        problems += [
             f"slice_len is {steps}, and the longest episode of {name} has {most} steps"
             for name, most in longest.items()
             if most < steps
         ]
-    if faults:
-        raise InvalidArgumentError("; ".join(faults))
+    if problems:
+        raise InvalidArgumentError("; ".join(problems))
 
 
 def _transforms(member: Member) -> list[Any]:

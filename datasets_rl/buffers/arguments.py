@@ -10,7 +10,16 @@ import numpy as np
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms.base import Compose
 
-__all__ = ["InBuffer", "Inverted", "Transform", "axis_faults", "part_of", "size_faults", "transformed", "transforms_of"]
+__all__ = [
+    "InBuffer",
+    "Inverted",
+    "Transform",
+    "axis_problems",
+    "part_of",
+    "size_problems",
+    "transformed",
+    "transforms_of",
+]
 
 Transform = Callable[[Any], Any]
 
@@ -50,7 +59,7 @@ class InBuffer(Compose):
         return self
 
 
-def size_faults(**sizes: Any) -> list[str]:
+def size_problems(**sizes: Any) -> list[str]:
     """Say which sizes are no whole numbers from 1; None is no size."""
     return [
         f"{name} is {size!r}; expected a whole number from 1"
@@ -59,7 +68,7 @@ def size_faults(**sizes: Any) -> list[str]:
     ]
 
 
-def axis_faults(**axes: Any) -> list[str]:
+def axis_problems(**axes: Any) -> list[str]:
     """Say which axes are no whole numbers from 0; None is no axis."""
     return [
         f"{name} is {axis!r}; expected an axis from 0"

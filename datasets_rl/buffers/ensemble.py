@@ -117,8 +117,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
             collate_fn=collate_fn,
             **kwargs,
         )
-        gates = [member._gate for member in rbs]  # noqa: SLF001 - a member is a buffer too
-        self._gate = BufferLocks([gate for gate in gates if isinstance(gate, BufferLock)])
+        locks = [member._lock for member in rbs]  # noqa: SLF001 - a member is a buffer too
+        self._lock = BufferLocks([lock for lock in locks if isinstance(lock, BufferLock)])
         self._decide_keys()
 
     @property
@@ -143,7 +143,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         )
         if state == self._decided_for or self._free:
             return
-        with self._gate:
+        with self._lock:
             self._read_keys()
         self._decided_for = state
 
@@ -297,7 +297,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             mine = numbers == number
             if mine.any():
                 some = priority[mine] if isinstance(priority, Tensor) and priority.ndim else priority
-                with member._gate:  # noqa: SLF001 - a member is a buffer too
+                with member._lock:  # noqa: SLF001 - a member is a buffer too
                     member.sampler.update_priority(rows[mine], some, storage=member.storage)
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
@@ -319,7 +319,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             priority = data.get(getattr(member, "priority_key", "td_error"), None)
             if priority is not None and mine.any():
                 priority = priority.reshape(*mine.shape, -1)[mine]
-                with member._gate:  # noqa: SLF001 - a member is a buffer too
+                with member._lock:  # noqa: SLF001 - a member is a buffer too
                     member.sampler.update_priority(index[_INDEX][mine], priority, storage=member.storage)
 
     def __getitem__(self, index: Any) -> Any:

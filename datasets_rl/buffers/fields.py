@@ -51,34 +51,34 @@ def write_field(column: Any, value: Any, key: Key, parts: Iterable[slice]) -> No
         parts: The slots to write, part by part.
 
     Raises:
-        InvalidArgumentError: If the value does not fit; all faults at once, and nothing has been written then.
+        InvalidArgumentError: If the value does not fit; all problems at once, and nothing has been written then.
     """
-    faults: list[str] = []
-    pairs = _pairs(column, value, key, faults)
-    if faults:
-        raise InvalidArgumentError(f"the field cannot be replaced: {'; '.join(faults)}")
+    problems: list[str] = []
+    pairs = _pairs(column, value, key, problems)
+    if problems:
+        raise InvalidArgumentError(f"the field cannot be replaced: {'; '.join(problems)}")
     with torch.no_grad():
         for part in parts:
             for old, new in pairs:
                 old[part].copy_(new[part])
 
 
-def _pairs(column: Any, value: Any, key: Key, faults: list[str]) -> list[tuple[Tensor, Tensor]]:
+def _pairs(column: Any, value: Any, key: Key, problems: list[str]) -> list[tuple[Tensor, Tensor]]:
     """Return what is to be copied where."""
     if is_non_tensor(column):
-        faults.append(f"{dotted(key)!r} holds objects that are no tensors; write whole steps")
+        problems.append(f"{dotted(key)!r} holds objects that are no tensors; write whole steps")
         return []
     if isinstance(column, TensorDictBase):
         if not is_tensor_collection(value) or set(value.keys()) != set(column.keys()):
-            faults.append(f"{dotted(key)!r} holds {', '.join(column.keys())}; expected a TensorDict of these")
+            problems.append(f"{dotted(key)!r} holds {', '.join(column.keys())}; expected a TensorDict of these")
             return []
         names = [*column.keys()]
-        return [pair for name in names for pair in _pairs(column.get(name), value.get(name), (*key, name), faults)]
+        return [pair for name in names for pair in _pairs(column.get(name), value.get(name), (*key, name), problems)]
     new = torch.as_tensor(value)
     if not torch.can_cast(new.dtype, column.dtype):
-        faults.append(f"{dotted(key)!r} is {column.dtype}, and the value {new.dtype}")
+        problems.append(f"{dotted(key)!r} is {column.dtype}, and the value {new.dtype}")
     try:
         return [(column, new.expand(column.shape))]
     except RuntimeError:
-        faults.append(f"{dotted(key)!r} has shape {list(column.shape)}, and the value {list(new.shape)}")
+        problems.append(f"{dotted(key)!r} has shape {list(column.shape)}, and the value {list(new.shape)}")
         return []

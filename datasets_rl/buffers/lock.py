@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal` without its enumerations, which double the cost of a gate
+import _signal  # type: ignore[import-not-found]  # `signal` without its enumerations, which double the cost of a lock
 import os
 import signal
 import threading
@@ -27,7 +27,7 @@ _SIGINT = int(signal.SIGINT)
 
 
 class _DeferredInterrupt:
-    """Ctrl-C while the main thread is inside: it comes when the gate has been left, so that no step is half written.
+    """Ctrl-C while the main thread is inside: it comes when the lock has been left, so that no step is half written.
 
     A second one comes at once: whoever waits for something that never ends gets out.
     """
@@ -51,9 +51,9 @@ class _DeferredInterrupt:
 class BufferLock:
     """The lock of a buffer.
 
-    Inside ``with gate`` there is one thread, and one process if the buffer is shared. What was drawn inside may be read
+    Inside ``with lock`` there is one thread, and one process if the buffer is shared. What was drawn inside may be read
     outside of it by another thread, between `begin_read` and `end_read`; a writer first waits for these with
-    `wait_for_reads`, so that no row changes between its choice and its reading. The gate may be entered again by who is
+    `wait_for_reads`, so that no row changes between its choice and its reading. The lock may be entered again by who is
     inside. Ctrl-C is held back until it has been left.
 
         caller    | draw, begin_read |                    | wait ....... write |
@@ -77,7 +77,7 @@ class BufferLock:
         self._held_back: _DeferredInterrupt | None = None
         """Only the main thread sets it."""
         self._file = ProcessLock.at(self._path) if self._path is not None else None
-        _gates.add(self)
+        _all_locks.add(self)
 
     @property
     def shared(self) -> bool:
@@ -85,10 +85,10 @@ class BufferLock:
         return self._path is not None
 
     def share(self, storage: Storage | None = None) -> None:
-        """Exclude other processes too: those that inherit the gate by fork, or get it in a pickle.
+        """Exclude other processes too: those that inherit the lock by fork, or get it in a pickle.
 
         Args:
-            storage: What the gate protects: its lock file is used if it has one, and who enters first finds the write
+            storage: What the lock protects: its lock file is used if it has one, and who enters first finds the write
                 that a process has left unfinished (see `Storage.recover`).
         """
         if storage is not None:
@@ -196,63 +196,63 @@ class BufferLock:
 
 
 class BufferLocks:
-    """The gates of several buffers, entered together; in the same order everywhere, so that nobody waits in a ring.
+    """The locks of several buffers, entered together; in the same order everywhere, so that nobody waits in a ring.
 
     Args:
-        gates: The gates; one may be there several times.
+        locks: The locks; one may be there several times.
     """
 
-    def __init__(self, gates: Iterable[BufferLock]) -> None:
-        # A copy of a gate has its name.
-        self._gates = sorted(set(gates), key=lambda gate: (gate.name, id(gate)))
+    def __init__(self, locks: Iterable[BufferLock]) -> None:
+        # A copy of a lock has its name.
+        self._locks = sorted(set(locks), key=lambda lock: (lock.name, id(lock)))
 
     @property
     def shared(self) -> bool:
         """Whether processes exclude each other too."""
-        return any(gate.shared for gate in self._gates)
+        return any(lock.shared for lock in self._locks)
 
     def share(self, storage: Storage | None = None) -> None:
-        """Exclude other processes too; each gate knows the storage that it protects."""
+        """Exclude other processes too; each lock knows the storage that it protects."""
         del storage
-        for gate in self._gates:
-            gate.share()
+        for lock in self._locks:
+            lock.share()
 
     def __enter__(self) -> None:
         entered = ExitStack()
         with entered:
-            for gate in self._gates:
-                entered.enter_context(gate)
+            for lock in self._locks:
+                entered.enter_context(lock)
             entered.pop_all()
 
     def __exit__(self, *failure: object) -> None:
-        for gate in reversed(self._gates):
-            gate.__exit__(*failure)
+        for lock in reversed(self._locks):
+            lock.__exit__(*failure)
 
     def begin_read(self) -> None:
         """Announce a reading that ends outside; called inside."""
-        for gate in self._gates:
-            gate.begin_read()
+        for lock in self._locks:
+            lock.begin_read()
 
     def end_read(self) -> None:
         """Say that a reading has ended; called outside."""
-        for gate in self._gates:
-            gate.end_read()
+        for lock in self._locks:
+            lock.end_read()
 
     def wait_for_reads(self) -> None:
         """Wait until every announced reading has ended; called inside, by who is going to write."""
-        for gate in self._gates:
-            gate.wait_for_reads()
+        for lock in self._locks:
+            lock.wait_for_reads()
 
 
-_gates: weakref.WeakSet[BufferLock] = weakref.WeakSet()
+_all_locks: weakref.WeakSet[BufferLock] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """Free every gate in a forked process: the threads of its parent that were inside do not exist here."""
-    for gate in list(_gates):
-        if gate._held_back is not None:  # noqa: SLF001 - of this file
-            _signal.signal(_SIGINT, gate._held_back.before)  # noqa: SLF001 - of this file
-        gate._start(forked=True)  # noqa: SLF001 - of this file
+    """Free every lock in a forked process: the threads of its parent that were inside do not exist here."""
+    for lock in list(_all_locks):
+        if lock._held_back is not None:  # noqa: SLF001 - of this file
+            _signal.signal(_SIGINT, lock._held_back.before)  # noqa: SLF001 - of this file
+        lock._start(forked=True)  # noqa: SLF001 - of this file
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork

@@ -28,7 +28,7 @@ class Prefetch(Generic[Draw, Batch]):
         draw: Chooses the next batch.
         make: Reads and transforms what was chosen; runs in a thread.
         drop: Called with what was chosen and will not be made.
-        gate: Held while batches are drawn, not while they are waited for.
+        lock: Held while batches are drawn, not while they are waited for.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Prefetch(Generic[Draw, Batch]):
         draw: Callable[[], Draw],
         make: Callable[[Draw], Batch],
         drop: Callable[[Draw], None],
-        gate: AbstractContextManager[None],
+        lock: AbstractContextManager[None],
     ) -> None:
         if depth < 1:
             raise InvalidArgumentError(f"prefetch is {depth}; expected at least 1, or None for none")
@@ -45,14 +45,14 @@ class Prefetch(Generic[Draw, Batch]):
         self._draw = draw
         self._make = make
         self._drop = drop
-        self._gate = gate
+        self._lock = lock
         self._process = os.getpid()
         self._threads: ThreadPoolExecutor | None = None
         self._under_way: deque[tuple[Draw, Future[Batch]]] = deque()
 
     def next(self) -> tuple[Draw, Batch]:
         """Return the oldest batch under way with what was drawn for it, and start new ones behind it."""
-        with self._gate:
+        with self._lock:
             self._leave_parent()
             while len(self._under_way) <= self.depth:
                 self.start(self._draw())

@@ -19,9 +19,9 @@ from datasets_rl.buffers.arguments import (
     InBuffer,
     Inverted,
     Transform,
-    axis_faults,
+    axis_problems,
     part_of,
-    size_faults,
+    size_problems,
     transformed,
     transforms_of,
 )
@@ -30,7 +30,7 @@ from datasets_rl.buffers.display import as_html, as_text
 from datasets_rl.buffers.fields import field_of, key_of, write_field
 from datasets_rl.buffers.lock import BufferLock, BufferLocks
 from datasets_rl.buffers.prefetch import Prefetch
-from datasets_rl.buffers.state import form_faults, misfits_of, read_batch, saved_batch, saved_batch_faults, turned
+from datasets_rl.buffers.state import form_problems, misfits_of, read_batch, saved_batch, saved_batch_problems, turned
 from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
@@ -62,7 +62,7 @@ class Drawn:
     last: bool = False
     """Whether the sampler has run out with it."""
     announced: bool = False
-    """Whether the gate was told that it will be read outside."""
+    """Whether the lock was told that it will be read outside."""
 
 
 class ReplayBuffer(Stateful):
@@ -98,7 +98,7 @@ class ReplayBuffer(Stateful):
         shared: Share the memory with other processes from the start, see `share`.
 
     Raises:
-        InvalidArgumentError: If arguments exclude each other; all faults at once.
+        InvalidArgumentError: If arguments exclude each other; all problems at once.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ReplayBuffer(Stateful):
         generator: Generator | None = None,
         shared: bool = False,
     ) -> None:
-        problems = size_faults(batch_size=batch_size, prefetch=prefetch)
+        problems = size_problems(batch_size=batch_size, prefetch=prefetch)
         if prefetch and batch_size is None:
             problems.append("prefetch makes batches before they are asked for: it needs batch_size")
         self._storage: Storage = part_of(storage, "get", problems, lambda: ListStorage(_DEFAULT_SIZE))
@@ -125,7 +125,7 @@ class ReplayBuffer(Stateful):
         default_writer = ImmutableDatasetWriter if fixed else self._default_writer
         self._writer: Writer = part_of(writer, "extend", problems, default_writer)
         self._transforms: list[Transform] = transforms_of(transform, problems)
-        problems += axis_faults(dim_extend=dim_extend)
+        problems += axis_problems(dim_extend=dim_extend)
         if collate_fn is not None and not callable(collate_fn):
             problems.append(f"collate_fn {collate_fn!r} is no callable")
         if generator is not None and not isinstance(generator, Generator):
@@ -146,12 +146,12 @@ class ReplayBuffer(Stateful):
         """Whether the last batch was the last of an epoch."""
         self._iterator: Iterator[Any] | None = None
         """Where `next` is."""
-        self._gate: BufferLock | BufferLocks = BufferLock()
+        self._lock: BufferLock | BufferLocks = BufferLock()
         self._prefetch = self._ahead(prefetch)
         if shared:
             self.share()
         elif self._storage.shared and not self._storage.read_only:
-            self._gate.share(self._storage)
+            self._lock.share(self._storage)
 
     def _default_writer(self) -> Writer:
         return RoundRobinWriter()
@@ -217,7 +217,7 @@ class ReplayBuffer(Stateful):
             self._sampler.empty()
             self._collate_fn = collate_fn if collate_fn is not None else _collate_of(storage)
             if storage.shared and not storage.read_only:
-                self._gate.share(storage)
+                self._lock.share(storage)
         return before
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
@@ -342,7 +342,7 @@ class ReplayBuffer(Stateful):
         Raises:
             InvalidArgumentError: If a priority is no finite number from 0, or the shapes differ; nothing has changed then.
         """
-        with self._gate:
+        with self._lock:
             rows = self._storage.ravel(index)
             self._sampler.update_priority(rows, priority, storage=self._storage)
 
@@ -379,16 +379,16 @@ class ReplayBuffer(Stateful):
         if size is None:
             raise InvalidArgumentError("no batch size", hint="give batch_size to the constructor, or to sample()")
         if type(size) is not int or size < 1:
-            problems = size_faults(batch_size=size)
+            problems = size_problems(batch_size=size)
             if problems:
                 raise InvalidArgumentError(problems[0])
-        gate, storage = self._gate, self._storage
-        with gate:
+        lock, storage = self._lock, self._storage
+        with lock:
             index, info = self._sampler.sample(storage, size)
             drawn = Drawn(storage, index, info, last=self._sampler.ran_out)
-            if ahead and not storage.read_only and not gate.shared:
+            if ahead and not storage.read_only and not lock.shared:
                 drawn.announced = True
-                gate.begin_read()
+                lock.begin_read()
             elif not storage.read_only:
                 drawn.data = self._taken(drawn)
         return drawn
@@ -412,7 +412,7 @@ class ReplayBuffer(Stateful):
 
     def _forget(self, drawn: Drawn) -> None:
         if drawn.announced:
-            self._gate.end_read()
+            self._lock.end_read()
 
     def _finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
         del info
@@ -424,7 +424,7 @@ class ReplayBuffer(Stateful):
     def _ahead(self, depth: int | None) -> Prefetch[Drawn, tuple[Any, dict[Any, Any]]] | None:
         if depth is None:
             return None
-        return Prefetch(depth, lambda: self._draw(self.batch_size, ahead=True), self._make, self._forget, self._gate)
+        return Prefetch(depth, lambda: self._draw(self.batch_size, ahead=True), self._make, self._forget, self._lock)
 
     @property
     def _inverses(self) -> list[Transform]:
@@ -453,16 +453,16 @@ class ReplayBuffer(Stateful):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        with self._gate:
-            self._gate.wait_for_reads()
+        with self._lock:
+            self._lock.wait_for_reads()
             yield
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Hold the gate with nothing under way: what was chosen ahead is no longer true afterwards."""
-        with self._gate:
+        """Hold the lock with nothing under way: what was chosen ahead is no longer true afterwards."""
+        with self._lock:
             self._drain()
-            self._gate.wait_for_reads()
+            self._lock.wait_for_reads()
             self._drain()  # who waits lets other threads in, and they may have sampled
             yield
 
@@ -471,9 +471,9 @@ class ReplayBuffer(Stateful):
             self._prefetch.drain()
 
     def __getitem__(self, index: Any) -> Any:
-        # With lanes, time comes first, [slots, *lanes, ...], as the reference prints it; TorchRL 0.14 turns it back.
+        # With lanes, time comes first, [slots, *envs, ...], as the reference prints it; TorchRL 0.14 turns it back.
         key = key_of(index)
-        with self._gate:
+        with self._lock:
             if key is not None:
                 return self._field(key)
             data = self._storage.get(index)
@@ -567,7 +567,7 @@ class ReplayBuffer(Stateful):
         """
         with self._changing():
             self._storage.share()
-            self._gate.share(self._storage)
+            self._lock.share(self._storage)
         return self
 
     def state_dict(self) -> dict[str, Any]:
@@ -575,7 +575,7 @@ class ReplayBuffer(Stateful):
 
         Transforms are not part of it. Tensors share memory with the buffer: save or copy them before it changes.
         """
-        with self._gate:
+        with self._lock:
             state: dict[str, Any] = {
                 name: {"kind": type(part).__name__, "state": part.state_dict()} for name, part in self._parts.items()
             }
@@ -590,7 +590,7 @@ class ReplayBuffer(Stateful):
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
         """Say why a state cannot be taken over, all reasons at once; empty if it can."""
         parts = self._parts
-        reasons = form_faults([*parts], state_dict)
+        reasons = form_problems([*parts], state_dict)
         if reasons:
             return reasons
         ahead = state_dict.get("ahead", [])
@@ -601,7 +601,7 @@ class ReplayBuffer(Stateful):
         if reasons:
             return reasons
         steps = ring["held"] * math.prod(ring.get("lanes", ())) if "held" in ring else self._storage.max_size
-        return saved_batch_faults(ahead, steps)
+        return saved_batch_problems(ahead, steps)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state that `state_dict` returned; one of another capacity too, if its steps fit.
@@ -627,7 +627,7 @@ class ReplayBuffer(Stateful):
 
     def dumps(self, path: Path | str) -> None:
         """Write the state into a folder, see `state_dict` and `Stateful.dumps`; nobody writes to the buffer meanwhile."""
-        with self._gate:
+        with self._lock:
             super().dumps(path)
 
     save = dump = dumps

@@ -13,12 +13,12 @@ from torch import Tensor
 from datasets_rl.checkpoint import Stateful
 from datasets_rl.storages.base import Storage
 
-__all__ = ["form_faults", "misfits_of", "read_batch", "saved_batch", "saved_batch_faults", "turned"]
+__all__ = ["form_problems", "misfits_of", "read_batch", "saved_batch", "saved_batch_problems", "turned"]
 
 _INDEX = "index"
 
 
-def form_faults(names: list[str], state: Any) -> list[str]:
+def form_problems(names: list[str], state: Any) -> list[str]:
     """Say what is wrong with the state of a buffer as a document, before the parts look at theirs."""
     if not isinstance(state, dict):
         return [f"it is a {type(state).__name__}; expected the state of a replay buffer"]
@@ -78,11 +78,11 @@ def read_batch(saved: Mapping[str, Any]) -> tuple[Any, dict[Any, Any], bool]:
     return index, {tuple(key) if isinstance(key, list) else key: value for key, value in saved["info"]}, saved["last"]
 
 
-def saved_batch_faults(ahead: Any, steps: int) -> list[str]:
+def saved_batch_problems(ahead: Any, steps: int) -> list[str]:
     """Say what is wrong with the batches that were chosen ahead of time from so many steps."""
     if not isinstance(ahead, list):
         return ["what was chosen ahead of time is no list"]
-    faults = []
+    problems = []
     for number, saved in enumerate(ahead):
         try:
             index, info, _ = read_batch(saved)
@@ -91,7 +91,7 @@ def saved_batch_faults(ahead: Any, steps: int) -> list[str]:
             if isinstance(rows, Tensor):
                 right &= rows.dtype == torch.int64 and bool(((rows >= 0) & (rows < steps)).all())
             if not right:
-                faults.append(f"batch {number} that was chosen ahead of time is none of {steps:,} steps")
+                problems.append(f"batch {number} that was chosen ahead of time is none of {steps:,} steps")
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
-            faults.append(f"batch {number} that was chosen ahead of time is none")
-    return faults
+            problems.append(f"batch {number} that was chosen ahead of time is none")
+    return problems

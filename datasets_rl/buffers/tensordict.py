@@ -79,7 +79,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
                 f"the batch has no {_INDEX!r}; expected one that sample() returned, with its index",
                 hint="what extend() returned goes into update_priority(index, priority)",
             )
-        with self._gate:
+        with self._lock:
             rows = self._storage.ravel(index if self._storage.ndim == 1 else index.reshape(-1, self._storage.ndim))
             # An element that is a whole trajectory has its index at each step: its priorities are reduced to one.
             while rows.ndim > 1 and bool((rows == rows[..., :1]).all()):

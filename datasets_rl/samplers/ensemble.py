@@ -51,12 +51,14 @@ class SamplerEnsemble(Sampler):
     ) -> None:
         if not samplers:
             raise InvalidArgumentError("there is no sampler; expected at least one")
-        faults = [f"{one!r} has no method sample; expected samplers" for one in samplers if not hasattr(one, "sample")]
+        problems = [
+            f"{one!r} has no method sample; expected samplers" for one in samplers if not hasattr(one, "sample")
+        ]
         parts: Any = num_buffer_sampled
         if parts is not None and (not isinstance(parts, int) or parts < 1):
-            faults.append(f"num_buffer_sampled is {num_buffer_sampled!r}; expected at least 1")
-        if faults:
-            raise InvalidArgumentError("; ".join(faults))
+            problems.append(f"num_buffer_sampled is {num_buffer_sampled!r}; expected at least 1")
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
         self.samplers = samplers
         self.sample_from_all = sample_from_all
         self.num_buffer_sampled = len(samplers) if sample_from_all or not num_buffer_sampled else num_buffer_sampled

@@ -59,13 +59,13 @@ class MixtureSampler(SamplerEnsemble):
         generator: Generator | None = None,
     ) -> None:
         super().__init__(*samplers, p=[1.0] * len(samplers) if p is None else p, generator=generator)
-        faults = []
+        problems = []
         if unit < 1:
-            faults.append(f"unit is {unit}; expected at least 1")
+            problems.append(f"unit is {unit}; expected at least 1")
         if (final_p is None) != (anneal == 0) or anneal < 0:
-            faults.append(f"anneal is {anneal} and final_p is {final_p}; expected both, or neither")
-        if faults:
-            raise InvalidArgumentError("; ".join(faults))
+            problems.append(f"anneal is {anneal} and final_p is {final_p}; expected both, or neither")
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
         self.exact = exact
         self.anneal = anneal
         self.unit = unit

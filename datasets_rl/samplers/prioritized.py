@@ -77,15 +77,15 @@ class PrioritizedSampler(Sampler):
         *,
         generator: Generator | None = None,
     ) -> None:
-        faults = _numbers(alpha=alpha, beta=beta, eps=eps)
+        problems = _numbers(alpha=alpha, beta=beta, eps=eps)
         given: dict[str, Any] = {"max_capacity": max_capacity, "dtype": dtype}
         if not isinstance(given["max_capacity"], (int, np.integer)) or not 1 <= max_capacity < _LIMIT:
-            faults.append(f"max_capacity is {max_capacity!r}; expected a whole number, at least 1 and below {_LIMIT}")
+            problems.append(f"max_capacity is {max_capacity!r}; expected a whole number, at least 1 and below {_LIMIT}")
         if reduction not in _REDUCTIONS:
-            faults.append(f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}")
+            problems.append(f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}")
         if not isinstance(given["dtype"], torch.dtype) or not dtype.is_floating_point:
-            faults.append(f"dtype is {dtype}; expected a floating one")
-        _refuse(faults)
+            problems.append(f"dtype is {dtype}; expected a floating one")
+        _refuse(problems)
         self._capacity = int(max_capacity)
         self._alpha = float(alpha)
         self._beta = float(beta)
@@ -94,7 +94,7 @@ class PrioritizedSampler(Sampler):
         self.reduction = reduction
         self.generator = generator
         self._within = max_priority_within_buffer
-        _refuse(self._mass_faults(self._alpha, self._eps, 1.0))
+        _refuse(self._mass_problems(self._alpha, self._eps, 1.0))
         self.empty()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -128,8 +128,8 @@ class PrioritizedSampler(Sampler):
     def alpha(self, value: float) -> None:
         _refuse(_numbers(alpha=value))
         alpha = float(value)
-        faults = self._priority_faults(self.priorities, alpha, self._eps)
-        _refuse([*faults, *self._mass_faults(alpha, self._eps, self._highest)])
+        problems = self._priority_problems(self.priorities, alpha, self._eps)
+        _refuse([*problems, *self._mass_problems(alpha, self._eps, self._highest)])
         self._alpha = alpha
         self._write(np.arange(self._held), self.priorities.numpy().copy())
 
@@ -238,7 +238,7 @@ class PrioritizedSampler(Sampler):
         if not len(index):
             return
         stop = int(index.max()) + 1
-        _refuse(_row_faults(index, 0, self._capacity))
+        _refuse(_row_problems(index, 0, self._capacity))
         if len(self._torn):
             self._torn = np.setdiff1d(self._torn, index.numpy())
         before = index[index < self._held].numpy()
@@ -261,7 +261,7 @@ class PrioritizedSampler(Sampler):
 
         Raises:
             InvalidArgumentError: If a priority is no finite number from 0 or too large for alpha, a row is outside the storage,
-                or the shapes differ; all faults at once, and nothing has changed then.
+                or the shapes differ; all problems at once, and nothing has changed then.
         """
         rows = _rows(index, storage)
         priorities = self._reduced(priority, rows.shape)
@@ -272,7 +272,7 @@ class PrioritizedSampler(Sampler):
             return
         limit = self._capacity if storage is None else min(len(storage), self._capacity)
         if not self._tree.takes(where, values, limit, self._largest(self._alpha, self._eps)):
-            _refuse([*_row_faults(rows, -1, limit), *self._priority_faults(priorities, self._alpha, self._eps)])
+            _refuse([*_row_problems(rows, -1, limit), *self._priority_problems(priorities, self._alpha, self._eps)])
             kept = where >= 0
             where, values = where[kept], values if len(values) == 1 else values[kept]
             if not len(where):
@@ -283,7 +283,7 @@ class PrioritizedSampler(Sampler):
 
     def expect_priority(self, priority: Tensor) -> None:
         """Refuse priorities, [n, ...], that are no finite numbers from 0, or too large for alpha."""
-        _refuse(self._priority_faults(self._reduced(priority, priority.shape[:1]), self._alpha, self._eps))
+        _refuse(self._priority_problems(self._reduced(priority, priority.shape[:1]), self._alpha, self._eps))
 
     def _reduced(self, priority: Any, shape: torch.Size) -> Tensor:
         values = _tensor("priority", priority)
@@ -309,14 +309,14 @@ class PrioritizedSampler(Sampler):
         largest = math.log(sys.float_info.max / (2 * self._capacity))
         return math.exp(min(largest / alpha, largest) if alpha else largest) - eps
 
-    def _mass_faults(self, alpha: float, eps: float, highest: float) -> list[str]:
+    def _mass_problems(self, alpha: float, eps: float, highest: float) -> list[str]:
         """Say whether the priority that new rows may get is too large."""
         highest = max(highest, 1.0)
         if self._largest(alpha, eps) >= highest:
             return []
         return [f"alpha is {alpha} and eps {eps}: the mass of a priority of {highest:.3g} would be too large"]
 
-    def _priority_faults(self, priorities: Tensor, alpha: float, eps: float) -> list[str]:
+    def _priority_problems(self, priorities: Tensor, alpha: float, eps: float) -> list[str]:
         """Say which priorities are none. In a comparison NaN is outside of everything."""
         if not len(priorities):
             return []
@@ -348,13 +348,13 @@ class PrioritizedSampler(Sampler):
         numbers: dict[str, Any] = {name: state_dict.get(name) for name in names}
         wrong = _numbers(**numbers)
         highest, alpha, _, eps = (1.0, self._alpha, 0.0, self._eps) if wrong else map(float, numbers.values())
-        reasons += wrong + self._mass_faults(alpha, eps, highest)
+        reasons += wrong + self._mass_problems(alpha, eps, highest)
         priorities = state_dict.get("priorities")
         if not isinstance(priorities, Tensor) or priorities.dtype != torch.float64 or priorities.ndim != 1:
             return [*reasons, "priorities are not float64 [rows]"]
         if len(priorities) > self._capacity:
             reasons.append(f"there are {len(priorities):,} priorities, and max_capacity is {self._capacity:,}")
-        return [*reasons, *self._priority_faults(priorities, alpha, eps)]
+        return [*reasons, *self._priority_problems(priorities, alpha, eps)]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over priorities, alpha, beta and eps; a larger capacity than before is fine."""
@@ -396,9 +396,9 @@ def _numbers(**values: Any) -> list[str]:
     ]
 
 
-def _refuse(faults: list[str]) -> None:
-    if faults:
-        raise InvalidArgumentError("; ".join(faults))
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise InvalidArgumentError("; ".join(problems))
 
 
 def _tensor(name: str, value: Any) -> Tensor:
@@ -418,7 +418,7 @@ def _rows(index: Any, storage: Storage | None) -> Tensor:
     return rows.to("cpu", torch.int64)
 
 
-def _row_faults(rows: Tensor, least: int, stop: int) -> list[str]:
+def _row_problems(rows: Tensor, least: int, stop: int) -> list[str]:
     if int(rows.min()) >= least and int(rows.max()) < stop:
         return []
     rows = rows.reshape(-1)

@@ -125,7 +125,7 @@ class SliceSampler(Sampler):
         world_size: How many processes there are.
 
     Raises:
-        InvalidArgumentError: If arguments exclude each other; all faults at once.
+        InvalidArgumentError: If arguments exclude each other; all problems at once.
     """
 
     def __init__(
@@ -155,21 +155,21 @@ class SliceSampler(Sampler):
     ) -> None:
         del cache_values, compile, use_gpu
         keys = {"end_key": end_key, "end_keys": end_keys, "traj_key": traj_key}
-        faults = [
+        problems = [
             *size_faults(num_slices, slice_len),
-            *_sign_faults({"ends": ends, "trajectories": trajectories}, keys),
-            *_span_faults(span, slice_len),
+            *_sign_problems({"ends": ends, "trajectories": trajectories}, keys),
+            *_span_problems(span, slice_len),
         ]
         if pad_output and strict_length:
-            faults.append("pad_output fills up short trajectories, and strict_length leaves them out")
+            problems.append("pad_output fills up short trajectories, and strict_length leaves them out")
         if fragmented and step_key is None:
-            faults.append("fragmented needs step_key")
+            problems.append("fragmented needs step_key")
         if starts not in {"any", "episode"}:
-            faults.append(f"starts is {starts!r}; expected 'any' or 'episode'")
+            problems.append(f"starts is {starts!r}; expected 'any' or 'episode'")
         if starts == "episode" and span not in {False, (False, False)}:
-            faults.append("starts='episode' allows one start, and span adds others")
-        if faults:
-            raise InvalidArgumentError("; ".join(faults))
+            problems.append("starts='episode' allows one start, and span adds others")
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
         self.num_slices = num_slices
         self.slice_len = slice_len
         self.unit = slice_len or num_slices or 1
@@ -400,34 +400,34 @@ def size_faults(num_slices: Any, slice_len: Any) -> list[str]:
     """Say what is wrong with the numbers that slices are asked for by."""
     sizes = {"num_slices": num_slices, "slice_len": slice_len}
     given = {name: size for name, size in sizes.items() if size is not None}
-    faults = [
+    problems = [
         f"{name} is {size!r}; expected a whole number from 1"
         for name, size in given.items()
         if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1
     ]
     if len(given) != 1:
-        faults.append(f"num_slices is {num_slices} and slice_len is {slice_len}; expected exactly one of them")
-    return faults
+        problems.append(f"num_slices is {num_slices} and slice_len is {slice_len}; expected exactly one of them")
+    return problems
 
 
-def _sign_faults(tensors: dict[str, Any], keys: dict[str, Any]) -> list[str]:
+def _sign_problems(tensors: dict[str, Any], keys: dict[str, Any]) -> list[str]:
     given = [name for name, value in tensors.items() if value is not None]
     named = [name for name, value in keys.items() if value is not None]
-    faults = [
+    problems = [
         f"{name} is {value!r}; expected a tensor [N]"
         for name, value in tensors.items()
         if value is not None and not isinstance(value, Tensor)
     ]
     if len(given) > 1:
-        faults.append("ends and trajectories exclude each other")
+        problems.append("ends and trajectories exclude each other")
     if given and named:
-        faults.append(f"{' and '.join(given)} stands instead of keys, so it excludes {' and '.join(named)}")
+        problems.append(f"{' and '.join(given)} stands instead of keys, so it excludes {' and '.join(named)}")
     if "end_key" in named and "end_keys" in named:
-        faults.append("end_key and end_keys exclude each other")
-    return faults
+        problems.append("end_key and end_keys exclude each other")
+    return problems
 
 
-def _span_faults(span: Any, slice_len: int | None) -> list[str]:
+def _span_problems(span: Any, slice_len: int | None) -> list[str]:
     sides = span if isinstance(span, tuple) else (span, span)
     if len(sides) != 2 or not all(isinstance(one, (bool, int)) and one >= 0 for one in sides):
         return [f"span is {span!r}; expected True, False, a number of steps from 0, or two of these"]

@@ -49,7 +49,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         world_size: How many there are.
 
     Raises:
-        InvalidArgumentError: If arguments exclude each other; all faults at once.
+        InvalidArgumentError: If arguments exclude each other; all problems at once.
     """
 
     def __init__(

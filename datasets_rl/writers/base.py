@@ -35,7 +35,7 @@ class Writer(Stateful, ABC):
             data: A step, or several with further leading axes, or a list of steps.
 
         Raises:
-            InvalidArgumentError: If it is not in the spec, with the path, the value and the bound; all faults at once.
+            InvalidArgumentError: If it is not in the spec, with the path, the value and the bound; all problems at once.
         """
         if self.spec is None:
             return
