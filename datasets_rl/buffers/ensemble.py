@@ -21,7 +21,7 @@ from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
-from datasets_rl.samplers.ensemble import UNSAID, SamplerEnsemble
+from datasets_rl.samplers.ensemble import DEFAULT_INFO, SamplerEnsemble
 from datasets_rl.storages.ensemble import StorageEnsemble, with_mask
 from datasets_rl.ted.keys import NEXT_FINAL_KNOWN, Key
 from datasets_rl.transforms.base import gathered
@@ -161,10 +161,10 @@ class ReplayBufferEnsemble(ReplayBuffer):
         }
         self._reported = frozenset(key for info in infos.values() for key in info)
         self._unreported = {
-            key: torch.tensor(UNSAID[key], dtype=value.dtype)
+            key: torch.tensor(DEFAULT_INFO[key], dtype=value.dtype)
             for info in infos.values()
             for key, value in info.items()
-            if key in UNSAID
+            if key in DEFAULT_INFO
         }
         fields = tuple(
             self._fields_of_member(number, rows[number], infos.get(number, {})) if number in rows else None

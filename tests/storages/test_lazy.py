@@ -144,7 +144,7 @@ class TestState:
             ({"layout": "leaves"}, "layout is 'leaves'"),
             ({"ndim": 2}, "ndim is 2; expected 1"),
             ({"held": -1}, "held is -1"),
-            ({"written": 2}, "held 3, slots 10, written 2"),
+            ({"written": 2}, "held 3, slots 6, written 2"),
             ({"tables": [[torch.zeros(3, 2)]]}, r"table 0 has another dtype or shape; expected torch.int64 \[3, 1\]"),
             ({"tables": []}, "it has 0 tables; expected 1"),
             ({"structure": {"nodes": [{"dtype": "no_grad", "shape": []}], "tree": None}}, "'no_grad' is not a dtype"),

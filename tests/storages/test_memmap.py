@@ -209,7 +209,7 @@ def test_memory_that_is_not_there_yet_cannot_be_shared():
         LazyTensorStorage(30).share()
 
     assert "LazyMemmapStorage" in caught.value.hint
-    with pytest.raises(InvalidArgumentError, match="cannot be started by several processes"):
+    with pytest.raises(InvalidArgumentError, match="cannot be initialized by several processes"):
         LazyTensorStorage(30, shared_init=True)
 
 
