@@ -218,7 +218,7 @@ def test_a_state_that_is_none_is_refused(samplers):
 def test_a_state_of_other_samplers_is_refused_with_all_reasons():
     sampler = SamplerEnsemble(PrioritizedSampler(2, 1.0, 1.0), SamplerWithoutReplacement())
 
-    with pytest.raises(InvalidArgumentError, match="there were 1 samplers and are 2"):
+    with pytest.raises(InvalidArgumentError, match="the state has 1 samplers; expected 2"):
         sampler.load_state_dict({"samplers": [{}]})
     with pytest.raises(
         InvalidArgumentError, match=r"sampler 0: priorities are not a float64 tensor.*sampler 1: held is None"

@@ -243,7 +243,7 @@ class TestEnsemble:
     def test_its_state_comes_back(self, ensemble):
         again = StorageEnsemble(LazyTensorStorage(4), LazyTensorStorage(6))
         again.load_state_dict(ensemble.state_dict())
-        with pytest.raises(InvalidArgumentError, match="there were 2 storages and are 1"):
+        with pytest.raises(InvalidArgumentError, match="the state has 2 storages; expected 1"):
             again[:1].load_state_dict(ensemble.state_dict())
 
         assert again[1][:].tolist() == [10, 11, 12]
