@@ -165,7 +165,7 @@ def test_a_file_that_is_no_mixture_is_refused_with_all_that_is_wrong(tmp_path, t
 
 
 def test_a_step_that_needs_whole_episodes_is_refused(small):
-    with pytest.raises(InvalidArgumentError, match="keep_returns of .* need whole episodes") as raised:
+    with pytest.raises(InvalidArgumentError, match=r"keep_returns of .* need whole episodes") as raised:
         mixture([Member(str(small), transforms=["keep_returns:3"])])
 
     assert "rlds preprocess" in raised.value.hint

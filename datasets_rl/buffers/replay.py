@@ -280,7 +280,7 @@ class ReplayBuffer(Stateful):
         Returns:
             Its index; int64 [envs, ndim] with several environments; None if the writer did not store it.
         """
-        data = self._inverted(self._accepted(data, one=True), one=True)
+        data = self._inverted(self._accepted(data, single=True), single=True)
         if data is None:
             return None
         self._writer.check(data)
@@ -307,7 +307,7 @@ class ReplayBuffer(Stateful):
             The indices of the steps, int64 [n], or [n * envs, ndim] with several environments; -1 for steps that the
             writer did not store.
         """
-        data = self._inverted(self._accepted(data, one=False), one=False)
+        data = self._inverted(self._accepted(data, single=False), single=False)
         if data is None:
             return torch.zeros(0, dtype=torch.int64)
         if self.dim_extend > 0 and not isinstance(data, list):
@@ -441,19 +441,19 @@ class ReplayBuffer(Stateful):
         inverses = (getattr(transform, "inv", None) for transform in reversed(self._transforms))
         return [inverse for inverse in inverses if callable(inverse)]
 
-    def _accepted(self, data: Any, *, one: bool) -> Any:
+    def _accepted(self, data: Any, *, single: bool) -> Any:
         """Validate data before it is written, as one step or several, and return the part to write.
 
         Raises:
             InvalidArgumentError: If this buffer does not accept such data.
         """
-        del one
+        del single
         return data
 
-    def _inverted(self, data: Any, *, one: bool) -> Any:
+    def _inverted(self, data: Any, *, single: bool) -> Any:
         """Apply the inverse transforms to data; None if one of them returns None."""
         inverses = self._inverses
-        batched = one and bool(inverses) and is_tensor_collection(data)
+        batched = single and bool(inverses) and is_tensor_collection(data)
         data = data.unsqueeze(0) if batched else data
         for inverse in inverses:
             if data is None:
@@ -523,8 +523,8 @@ class ReplayBuffer(Stateful):
                     column = column.reshape(*getattr(self._storage, "shape", ()), *column.shape[1:])
                 write_field(column, data, key, self._storage.rewriting())
                 return
-            one = names_one(index)
-            data = self._inverted(self._accepted(data, one=one), one=one)
+            single = names_one(index)
+            data = self._inverted(self._accepted(data, single=single), single=single)
             if data is not None:
                 self._storage.replace(slice(None) if key is not None else index, data)
 

@@ -45,8 +45,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def _default_writer(self) -> Writer:
         return TensorDictRoundRobinWriter()
 
-    def _accepted(self, data: Any, *, one: bool) -> Any:
-        return [*map(_without_index, data)] if isinstance(data, list) and not one else _without_index(data)
+    def _accepted(self, data: Any, *, single: bool) -> Any:
+        return [*map(_without_index, data)] if isinstance(data, list) and not single else _without_index(data)
 
     def _priority_of(self, data: Any, axes: int) -> Tensor | None:
         if isinstance(data, list):

@@ -146,7 +146,7 @@ class MixtureSampler(SamplerEnsemble):
         if not isinstance(batches, int) or batches < 0:
             reasons.append(f"batches is {batches!r}; expected an integer >= 0")
         if not isinstance(deficits, Tensor) or deficits.shape != self._deficits.shape or not deficits.isfinite().all():
-            reasons.append(f"behind is not a float tensor [{len(self)}]; expected one finite deficit per buffer")
+            reasons.append(f"the deficits are not a tensor [{len(self)}] of finite numbers; expected one per buffer")
         return reasons
 
     @override

@@ -169,7 +169,7 @@ class SliceSampler(Sampler):
                 "pad_output and strict_length are mutually exclusive: one pads short trajectories, the other leaves them out"
             )
         if fragmented and step_key is None:
-            problems.append("fragmented requires a step_key, but step_key is None")
+            problems.append("fragmented=True requires a step_key; expected the key of the step index")
         if starts not in {"any", "episode"}:
             problems.append(f"starts is {starts!r}; expected 'any' or 'episode'")
         if starts == "episode" and span not in {False, (False, False)}:

@@ -58,7 +58,7 @@ class SumTree:
 
     @property
     def highest_priority(self) -> float:
-        """The largest priority; 0 if there are no priorities, or the tree is not ranked."""
+        """The largest priority; 0 if the tree is empty or not ranked."""
         return float(self._highs[1])
 
     @property

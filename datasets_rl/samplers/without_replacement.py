@@ -211,7 +211,7 @@ class SamplerWithoutReplacement(Sampler):
         if self.misfits(state_dict):
             return state_dict  # unchanged: load_state_dict rejects it
         envs, remaining, held = state_dict["lanes"], state_dict["left"], slots * state_dict["lanes"]
-        # Between two epochs there is no epoch to join.
+        # Between two epochs, new rows have no epoch to join.
         new_rows = self._rows(state_dict["held"], held) if len(remaining) else remaining
         moved = {"left": remaining, "joining": torch.cat([state_dict["joining"], new_rows])}
         return {**state_dict, **{name: (rows - shift * envs) % held for name, rows in moved.items()}, "held": held}

@@ -75,8 +75,8 @@ class ListStorage(Storage):
             InvalidArgumentError: If the number of objects differs from the number of slots.
             IndexError: If a slot is out of range, or the write would leave a gap of unwritten slots.
         """
-        one = names_one(cursor)
-        items = [data] if one else self._several(data)
+        single = names_one(cursor)
+        items = [data] if single else self._several(data)
         goal = target(cursor, len(items), held=self.held, slots=self.slots)
         numbers = (
             [(goal.first + offset) % self.slots for offset in range(goal.count)]

@@ -192,12 +192,12 @@ class TensorStorage(Storage):
             (cursor,) = cursor
         if self._ledger is not None and self._ledger.unfinished:
             self.recover()
-        one = names_one(cursor)
-        structure, sizes, leaves = self._read(data, one=one)
-        env_shape = sizes if one else sizes[1:]
+        single = names_one(cursor)
+        structure, sizes, leaves = self._read(data, single=single)
+        env_shape = sizes if single else sizes[1:]
         slots = self._slots_for(env_shape)
         before = self._counted()
-        goal = target(cursor, 1 if one else sizes[0], held=before[0], slots=slots)
+        goal = target(cursor, 1 if single else sizes[0], held=before[0], slots=slots)
         after = outcome(before, goal, slots)
         if replacing:
             if after[0] != before[0]:
@@ -207,28 +207,28 @@ class TensorStorage(Storage):
             self._initialize(structure, env_shape, leaves)
         ledger = self._ledger
         if ledger is None:
-            self._store(goal, leaves, slots, one=one)
+            self._store(goal, leaves, slots, single=single)
             self._count(*after)
         else:
             where = goal.where(slots) if isinstance(goal, Segment) else [goal.numpy()]
             ledger.begin(where)
-            self._store(goal, leaves, slots, one=one)
+            self._store(goal, leaves, slots, single=single)
             ledger.commit(after, where)
 
-    def _store(self, goal: Segment | Tensor, leaves: Sequence[Any], slots: int, *, one: bool) -> None:
+    def _store(self, goal: Segment | Tensor, leaves: Sequence[Any], slots: int, *, single: bool) -> None:
         with torch.no_grad():
             if isinstance(goal, Segment):
                 for first, begin, count in goal.pieces(slots):
                     chunk = leaves if count == goal.count else [leaf[begin : begin + count] for leaf in leaves]
-                    self._copy(first if one else slice(first, first + count), chunk)
+                    self._copy(first if single else slice(first, first + count), chunk)
             else:
                 self._scatter(goal, leaves)
 
-    def _read(self, data: Any, *, one: bool) -> tuple[Structure, tuple[int, ...], list[Any]]:
-        if type(data) is list and not one:
+    def _read(self, data: Any, *, single: bool) -> tuple[Structure, tuple[int, ...], list[Any]]:
+        if type(data) is list and not single:
             data = stacked(data)
         envs: tuple[int | None, ...] = self._env_shape if self.initialized else (None,) * (self.ndim - 1)
-        lead = envs if one else (None, *envs)
+        lead = envs if single else (None, *envs)
         structure = self._structure or Structure.of(data, len(lead))
         return structure, *structure.flatten(data, lead)
 
@@ -533,7 +533,7 @@ def _document_problems(state: Mapping[str, Any], layout: str, ndim: int) -> list
             f"the counts are inconsistent: held {state['held']}, slots {state['slots']}, written {state['written']}"
         )
     if not problems and state["structure"] is None and state["held"]:
-        problems.append(f"held is {state['held']}, but structure is None; expected a description of the data")
+        problems.append(f"held is {state['held']}, but the structure is missing; expected a description of the data")
     return problems
 
 

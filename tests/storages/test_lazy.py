@@ -149,7 +149,7 @@ class TestState:
             ({"tables": []}, "it has 0 tables; expected 1"),
             ({"structure": {"nodes": [{"dtype": "no_grad", "shape": []}], "tree": None}}, "'no_grad' is not a dtype"),
             ({"structure": {"nodes": 3}}, "does not describe a structure"),
-            ({"structure": None}, "held is 3, but structure is None"),
+            ({"structure": None}, "held is 3, but the structure is missing"),
         ],
         ids=repr,
     )
