@@ -1,12 +1,12 @@
-"""The state of a part of a replay buffer: as plain values, and as a folder.
+"""The state of a component of a replay buffer: as plain values, and as a folder.
 
     <folder>/
-      state.json         written last: the tree, and in place of each tensor its dtype, shape and file; a digest of it all
+      state.json         written last: the tree, with dtype, shape and file in place of each tensor; a digest of the text
       <sha256>.npy       a tensor; the name is the digest of the file
 
-A file is named after its content, so that the next dump finds by the digest alone what has not changed, wherever it was
-changed: nobody has to keep marks of writes. A part that holds much gives it in pieces (`pieces`), so that a change
-writes one of them, and loading needs the memory of one. Every file opens with `numpy.load`.
+A file is named after its content, so that the next dump detects unchanged tensors by their digests alone, wherever they
+were changed, and writes need no bookkeeping. A component with much data returns it in pieces (`pieces`), so that a
+change rewrites one piece, and loading needs the memory of one. Every file opens with `numpy.load`.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from datasets_rl.errors import IntegrityError, InvalidArgumentError
 __all__ = ["STATE_FILE", "Stateful", "check_start_method", "part_misfits", "pieces", "read", "refuse", "write"]
 
 STATE_FILE = "state.json"
-"""The file that comes last: a folder without it holds no checkpoint."""
+"""The file that is written last: a folder without it is not a checkpoint."""
 _LOCK_FILE = ".lock"
 _FORMAT = "datasets-rl checkpoint"
 _VERSION = 1
 
-_HEAD = 4096
-"""Bytes before the data of a file: a page, so that what is mapped is aligned."""
-_PIECE = 1 << 24
-"""Bytes of a piece, about."""
-_INLINE = 512
-"""Tensors of that many bytes stand in the JSON itself."""
+_HEADER_BYTES = 4096
+"""Size of the header of a file in bytes: one page, so that the mapped data are aligned."""
+_PIECE_BYTES = 1 << 24
+"""Approximate size of a piece in bytes."""
+_INLINE_BYTES = 512
+"""Maximum size of a tensor that is stored in the JSON itself, in bytes."""
 
 _NAME = re.compile(r"[0-9a-f]{64}\.npy")
-_SEALED = "digest"
-_DIGEST = f', "{_SEALED}": "'
+_DIGEST_KEY = "digest"
+_DIGEST = f', "{_DIGEST_KEY}": "'
 _QUOTED = re.compile(rf'"({_NAME.pattern})"')
 _OURS = re.compile(rf"{_NAME.pattern}|\.{_NAME.pattern}\.\d+\.tmp|\.state\.json\.[0-9a-f]+-\d+\.tmp|\.lock.*")
 _THREADS = min(8, os.cpu_count() or 1)
@@ -58,35 +58,36 @@ _HINT = "load an older checkpoint"
 
 
 class Stateful:
-    """What a storage, a sampler, a writer and a buffer have in common: a state that can be saved and taken over.
+    """Base class of storages, samplers, writers and buffers: a state that can be saved and restored.
 
-    A state is a tree of dicts with text keys, lists, tuples, tensors and JSON values: no object that needs pickle. A part
-    says what its state is in `state_dict`, and takes one over in `load_state_dict`; the folder is made of that.
+    A state is a tree of dicts with string keys, lists, tuples, tensors and JSON values: no object needs pickle. A
+    component returns its state from `state_dict` and restores it in `load_state_dict`; the folder format is built on
+    these.
     """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state. Tensors may share memory with the part: save or copy them before it changes."""
+        """Return the state. Tensors may share memory with the component: save or copy them before it changes."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state that `state_dict` returned. Tensors are copied.
+        """Restore a state from `state_dict`. Tensors are copied.
 
         Raises:
-            InvalidArgumentError: If it does not fit; nothing has changed then.
+            InvalidArgumentError: If the state does not fit; nothing has changed.
         """
         refuse(self.misfits(state_dict))
 
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        """Say why a state cannot be taken over, all reasons at once; empty if it can."""
+        """Return all reasons why a state cannot be restored; empty if it can."""
         del state_dict
         return []
 
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
-        """Rewrite a state of a full ring for a larger one: what was in slot i comes to slot (i - shift) mod slots.
+        """Convert the state of a full ring for a larger one: slot i becomes slot (i - shift) mod slots.
 
             shift 2    slots  0 1 2 3      ages  2 3 0 1   ->   slots  0 1 2 3 . .     ages  0 1 2 3
 
-        Only states that name slots have something to rewrite.
+        A state without slot numbers is returned unchanged.
         """
         del shift, slots
         return state_dict
@@ -94,34 +95,34 @@ class Stateful:
     def dumps(self, path: Path | str) -> None:
         """Write the state into a folder: arrays as .npy files, the rest as JSON, in one atomic step.
 
-        What lies there unchanged from an earlier dump is not written again.
+        Unchanged files of an earlier dump are not written again.
 
         Raises:
-            InvalidArgumentError: If the state holds something that is neither tensor nor JSON value.
+            InvalidArgumentError: If the state contains a value that is neither a tensor nor a JSON value.
         """
         write(path, type(self).__name__, self.state_dict())
 
     def loads(self, path: Path | str) -> None:
-        """Take over a state that `dumps` wrote.
+        """Restore a state that `dumps` wrote.
 
         Raises:
-            InvalidArgumentError: If it does not fit, or there is none; nothing has changed then.
-            IntegrityError: If files of it are missing or damaged; nothing has changed then.
+            InvalidArgumentError: If the state does not fit, or the folder has no checkpoint; nothing has changed.
+            IntegrityError: If files are missing or damaged; nothing has changed.
         """
         self.load_state_dict(read(path))
 
 
 def pieces(rows: Tensor) -> list[Tensor]:
-    """Cut rows, [N, ...], into views of about 16 MiB."""
-    return list(torch.split(rows, max(_PIECE // max(rows[:1].nbytes, 1), 1)))
+    """Split rows, [N, ...], into views of about 16 MiB."""
+    return list(torch.split(rows, max(_PIECE_BYTES // max(rows[:1].nbytes, 1), 1)))
 
 
 def part_misfits(kind: str, parts: Sequence[Stateful], states: Any) -> list[str]:
-    """Say why the parts of an ensemble, all of one kind, cannot take over their states, all reasons at once."""
+    """Return all reasons why the components of an ensemble, all of the same type, cannot restore their states."""
     if not isinstance(states, (list, tuple)) or not all(isinstance(state, dict) for state in states):
         return [f"{kind}s are not a list of states"]
     if len(states) != len(parts):
-        return [f"there were {len(states)} {kind}s and are {len(parts)}"]
+        return [f"the state has {len(states)} {kind}s; expected {len(parts)}"]
     return [
         f"{kind} {number}: {reason}"
         for number, (part, state) in enumerate(zip(parts, states, strict=True))
@@ -130,18 +131,22 @@ def part_misfits(kind: str, parts: Sequence[Stateful], states: Any) -> list[str]
 
 
 def refuse(reasons: list[str]) -> None:
-    """Raise if there are reasons why a state cannot be taken over."""
+    """Raise if there are reasons why a state cannot be restored.
+
+    Raises:
+        InvalidArgumentError: If the list is not empty.
+    """
     if reasons:
         raise InvalidArgumentError(f"the saved state does not fit: {'; '.join(reasons)}")
 
 
 def check_start_method(part: Any, what: str, hint: str) -> None:
-    """Raise if a part of a buffer is being pickled for a process that is started by spawn.
+    """Raise if a component is being pickled for a process that is started by spawn.
 
     Args:
-        part: The part; each process would change a copy of its own.
-        what: What it holds.
-        hint: What to use in its place.
+        part: The component, of which each process would change its own copy.
+        what: Description of its data.
+        hint: What to use instead.
 
     Raises:
         InvalidArgumentError: If a process is being started.
@@ -156,29 +161,30 @@ def check_start_method(part: Any, what: str, hint: str) -> None:
 def write(path: Path | str, kind: str, state: dict[str, Any]) -> None:
     """Write a state into a folder, in one atomic step.
 
-    Every file is complete and on the disk before ``state.json`` names it, and that is replaced in one rename: a process
-    that dies anywhere leaves the old state or the new one, and the next one removes what it left.
+    Every file is complete and on the disk before ``state.json`` names it, and ``state.json`` is replaced by one rename:
+    a process that dies at any point leaves the old state or the new one, and the next dump removes the remaining files.
 
     Args:
-        path: The folder: a new one, an empty one, or one that holds a checkpoint.
-        kind: Whose state it is, for people.
-        state: A tree of dicts with text keys, lists, tuples, tensors, numbers, texts, booleans and None.
+        path: The folder: a new one, an empty one, or one that contains a checkpoint.
+        kind: Class name of the component, for readers of the file.
+        state: A tree of dicts with string keys, lists, tuples, tensors, numbers, strings, booleans and None.
 
     Raises:
-        InvalidArgumentError: If the state holds anything else, or the folder does; nothing has been written then.
-        DiskFullError: If it does not fit; the old state stands.
+        InvalidArgumentError: If the state contains any other value, or the folder other files; nothing has been
+            written.
+        DiskFullError: If the state does not fit on the disk; the old state stays valid.
         LockedError: If another process has been writing there for an hour.
     """
     large: list[tuple[Tensor, dict[str, Any]]] = []
-    faults: list[str] = []
+    problems: list[str] = []
     try:
-        tree = _encoded(state, "", large, faults)
+        tree = _encoded(state, "", large, problems)
     except RecursionError:
-        faults.append("it is nested too deep, or a part of it holds itself")
-    if faults:
-        raise InvalidArgumentError(f"the state cannot be saved: {'; '.join(faults)}")
+        problems.append("it is nested too deeply, or contains itself")
+    if problems:
+        raise InvalidArgumentError(f"the state cannot be saved: {'; '.join(problems)}")
     folder = Path(path)
-    _expect_ours(folder)
+    _check_folder(folder)
     with disk.lock(folder / _LOCK_FILE, f"the checkpoint {folder}"):
         try:
             with ThreadPoolExecutor(_THREADS) as pool:
@@ -186,8 +192,8 @@ def write(path: Path | str, kind: str, state: dict[str, Any]) -> None:
                 for (_, entry), name in zip(large, names, strict=True):
                     entry["file"] = name
             content = {"format": _FORMAT, "version": _VERSION, "kind": kind, "state": tree}
-            # In one line: a list of a million elements is indented at a tenth of the speed.
-            disk.write_text(folder / STATE_FILE, _sealed(json.dumps(content, allow_nan=False)))
+            # On one line: with indentation, a list of a million elements takes ten times as long.
+            disk.write_text(folder / STATE_FILE, _with_digest(json.dumps(content, allow_nan=False)))
         finally:
             _sweep(folder)
 
@@ -195,17 +201,17 @@ def write(path: Path | str, kind: str, state: dict[str, Any]) -> None:
 def read(path: Path | str, *, deep: bool = False) -> dict[str, Any]:
     """Read a state that `write` wrote.
 
-    Tensors are mapped, so that a state may be larger than the memory; to write to one changes this process's view of it
+    Tensors are memory-mapped, so that a state may exceed the memory; writing to a tensor changes this process's view
     and never the file.
 
     Args:
         path: The folder.
-        deep: Whether every byte is read and compared with the digests; else only that all files are there, with the
-            right size, dtype and shape.
+        deep: Whether to read every byte and compare the digests; if False, only the existence, size, dtype and shape of
+            the files are checked.
 
     Raises:
-        InvalidArgumentError: If there is no checkpoint, or one of a newer version of the format.
-        IntegrityError: If anything is missing or damaged; all faults at once.
+        InvalidArgumentError: If the folder has no checkpoint, or its format version is newer.
+        IntegrityError: If files are missing or damaged. The error lists all problems.
     """
     folder = Path(path)
     text = _text(folder)
@@ -213,38 +219,38 @@ def read(path: Path | str, *, deep: bool = False) -> dict[str, Any]:
         try:
             return _read(folder, text, deep=deep)
         except (IntegrityError, FileNotFoundError):
-            # A dump that ended meanwhile has removed files of the state before it.
-            again = _text(folder)
-            if again == text:
+            # Another process may have finished a dump, which removes files of the previous state.
+            new_text = _text(folder)
+            if new_text == text:
                 raise
-            text = again
+            text = new_text
 
 
 def _read(folder: Path, text: str, *, deep: bool) -> dict[str, Any]:
     saved: list[_Saved] = []
-    faults: list[str] = []
+    problems: list[str] = []
     try:
-        tree = _decoded(_tree_of(folder, text), "", saved, faults)
+        tree = _decoded(_tree_of(folder, text), "", saved, problems)
     except RecursionError:
-        tree, faults = {}, [f"{STATE_FILE} is nested too deep"]
+        tree, problems = {}, [f"{STATE_FILE} is nested too deeply"]
     if not isinstance(tree, dict):
-        faults.append(f"the state is a {type(tree).__name__}, not a dict")
-    faults += _file_faults(folder, saved, deep=deep)
-    if not faults and not _is_as_sealed(text):
-        faults.append(f"{STATE_FILE} does not have the digest that it names: it was changed after it was written")
-    if faults:
-        raise IntegrityError(f"the checkpoint {folder}", faults, hint=_HINT)
+        problems.append(f"the state is a {type(tree).__name__}; expected a dict")
+    problems += _file_problems(folder, saved, deep=deep)
+    if not problems and not _digest_matches(text):
+        problems.append(f"{STATE_FILE} does not match its digest: it was changed after it was written")
+    if problems:
+        raise IntegrityError(f"the checkpoint {folder}", problems, hint=_HINT)
     return {key: _loaded(value, folder) for key, value in tree.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """A tensor in a folder."""
+    """Description of a tensor in a folder."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     bits: bytes
-    """Its bytes, if they stand in the JSON."""
+    """The bytes of the tensor, if they are stored in the JSON."""
     file: str | None
 
     @property
@@ -255,26 +261,26 @@ class _Saved:
 # --- the digest of the JSON
 
 
-def _sealed(text: str) -> str:
-    """Return the text of a JSON object with the digest of that text as a further, last key."""
+def _with_digest(text: str) -> str:
+    """Return the text of a JSON object with the digest of that text added as its last key."""
     return f'{text[:-1]}{_DIGEST}{hashlib.sha256(text.encode()).hexdigest()}"}}\n'
 
 
-def _is_as_sealed(text: str) -> bool:
-    """Return whether a text has the digest that it names; older releases wrote none."""
-    if _SEALED not in json.loads(text):
+def _digest_matches(text: str) -> bool:
+    """Return whether a text matches its digest; older releases wrote no digest."""
+    if _DIGEST_KEY not in json.loads(text):
         return True
     content, _, _ = text.rpartition(_DIGEST)
-    return text.rstrip() == _sealed(content + "}").rstrip()
+    return text.rstrip() == _with_digest(content + "}").rstrip()
 
 
 # --- tree -> JSON
 
 
-def _encoded(value: Any, place: str, large: list[tuple[Tensor, dict[str, Any]]], faults: list[str]) -> Any:
-    """Return a state as JSON; what JSON lacks becomes a dict of one key that starts with a $.
+def _encoded(value: Any, place: str, large: list[tuple[Tensor, dict[str, Any]]], problems: list[str]) -> Any:
+    """Encode a state as JSON; a value without a JSON type becomes a dict with one key that starts with $.
 
-    Tensors that get a file are added to `large` with their entry in the JSON, which lacks its name as yet.
+    Tensors that get a file are appended to `large` with their entry in the JSON, which does not have the file name yet.
     """
     kind = type(value)
     if value is None or kind in {bool, str}:
@@ -282,31 +288,31 @@ def _encoded(value: Any, place: str, large: list[tuple[Tensor, dict[str, Any]]],
     if kind in {int, float}:
         return _encoded_number(value)
     if kind in {list, tuple}:
-        items = [_encoded(item, f"{place}[{number}]", large, faults) for number, item in enumerate(value)]
+        items = [_encoded(item, f"{place}[{number}]", large, problems) for number, item in enumerate(value)]
         return items if kind is list else {"$tuple": items}
     if isinstance(value, dict):
-        odd = [key for key in value if type(key) is not str]
-        faults += [f"{place or 'the state'} has the key {key!r}; expected text" for key in odd]
+        invalid_keys = [key for key in value if type(key) is not str]
+        problems += [f"{place or 'the state'} has the key {key!r}; expected a string" for key in invalid_keys]
         return {
-            f"${key}" if key.startswith("$") else key: _encoded(item, _below(place, key), large, faults)
+            f"${key}" if key.startswith("$") else key: _encoded(item, _below(place, key), large, problems)
             for key, item in value.items()
-            if key not in odd
+            if key not in invalid_keys
         }
     if _is_plain(value):
         return {"$tensor": _encoded_tensor(value.detach(), large)}
-    faults.append(f"{place or 'the state'} is {_described(value)}; expected a dense tensor or a JSON value")
+    problems.append(f"{place or 'the state'} is {_described(value)}; expected a dense tensor or a JSON value")
     return None
 
 
 def _encoded_number(value: float) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": repr(value)}
-    # Python takes quadratic time to read and write long decimals, and then refuses to.
+    # Python takes quadratic time for long decimals, and raises above a limit.
     return value if abs(value) < 1 << 63 else {"$int": hex(value)}
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is a tensor that its dtype, shape and bytes describe."""
+    """Return whether a value is a tensor that its dtype, shape and bytes fully describe."""
     if not isinstance(value, Tensor) or value.layout != torch.strided:
         return False
     return not (value.is_nested or value.is_quantized or value.is_meta)
@@ -314,7 +320,7 @@ def _is_plain(value: Any) -> bool:
 
 def _encoded_tensor(tensor: Tensor, large: list[tuple[Tensor, dict[str, Any]]]) -> dict[str, Any]:
     entry: dict[str, Any] = {"dtype": _name_of(tensor.dtype), "shape": list(tensor.shape)}
-    if tensor.nbytes <= _INLINE:
+    if tensor.nbytes <= _INLINE_BYTES:
         entry["bits"] = _bytes_of(tensor).hex()
     else:
         large.append((tensor, entry))
@@ -339,7 +345,7 @@ def _text(folder: Path) -> str:
         return (folder / STATE_FILE).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InvalidArgumentError(
-            f"{folder} holds no checkpoint: it has no {STATE_FILE}", hint="name a folder that `dumps` wrote"
+            f"{folder} is not a checkpoint: it has no {STATE_FILE}", hint="pass a folder that `dumps` wrote"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"the checkpoint {folder} cannot be read: {error}") from error
@@ -349,7 +355,8 @@ def _tree_of(folder: Path, text: str) -> Any:
     """Return the tree of a checkpoint, still encoded.
 
     Raises:
-        InvalidArgumentError: If the file is no checkpoint's, or one of a newer version of the format.
+        InvalidArgumentError: If the file is not that of a checkpoint, or its format version is newer.
+        IntegrityError: If the file is damaged.
     """
     try:
         content = json.loads(text)
@@ -358,16 +365,16 @@ def _tree_of(folder: Path, text: str) -> Any:
     if not isinstance(content, dict) or (content.get("format") != _FORMAT and not {"kind", "state"} <= content.keys()):
         raise InvalidArgumentError(f"{folder / STATE_FILE} is not a checkpoint; expected the format {_FORMAT!r}")
     version = content.get("version")
-    damaged = [
-        f"the {name} in {STATE_FILE} is {content.get(name)!r}; expected {wanted!r}"
-        for name, wanted, right in (
+    problems = [
+        f"the {name} in {STATE_FILE} is {content.get(name)!r}; expected {expected!r}"
+        for name, expected, is_valid in (
             ("format", _FORMAT, content.get("format") == _FORMAT),
             ("version", _VERSION, type(version) is int and version >= 1),
         )
-        if not right
+        if not is_valid
     ]
-    if damaged:
-        raise IntegrityError(f"the checkpoint {folder}", damaged, hint=_HINT)
+    if problems:
+        raise IntegrityError(f"the checkpoint {folder}", problems, hint=_HINT)
     if version != _VERSION:
         raise InvalidArgumentError(
             f"the checkpoint {folder} has version {version!r} of the format; this release reads version {_VERSION}",
@@ -376,45 +383,48 @@ def _tree_of(folder: Path, text: str) -> Any:
     return content.get("state")
 
 
-def _decoded(value: Any, place: str, found: list[_Saved], faults: list[str]) -> Any:
-    """Undo `_encoded`, with `_Saved` where tensors stand."""
+def _decoded(value: Any, place: str, saved_tensors: list[_Saved], problems: list[str]) -> Any:
+    """Invert `_encoded`, with `_Saved` in place of tensors."""
     if isinstance(value, list):
-        return [_decoded(item, f"{place}[{number}]", found, faults) for number, item in enumerate(value)]
+        return [_decoded(item, f"{place}[{number}]", saved_tensors, problems) for number, item in enumerate(value)]
     if not isinstance(value, dict):
         return value
     tag, content = next(iter(value.items()), ("", None))  # type: tuple[str, Any]
     if len(value) > 1 or not tag.startswith("$") or tag.startswith("$$"):
-        return {key.removeprefix("$"): _decoded(item, _below(place, key), found, faults) for key, item in value.items()}
+        return {
+            key.removeprefix("$"): _decoded(item, _below(place, key), saved_tensors, problems)
+            for key, item in value.items()
+        }
     try:
-        return _untagged(tag, content, place, found, faults)
+        return _untagged(tag, content, place, saved_tensors, problems)
     except (KeyError, TypeError, ValueError):
-        faults.append(f"{place} is {str(value)[:200]}, which stands for nothing")
+        problems.append(f"{place} is {str(value)[:200]}, which is not a valid entry")
         return None
 
 
-def _untagged(tag: str, content: Any, place: str, found: list[_Saved], faults: list[str]) -> Any:
-    """Undo one of the dicts of one key that `_encoded` makes.
+def _untagged(tag: str, content: Any, place: str, saved_tensors: list[_Saved], problems: list[str]) -> Any:
+    """Decode a dict with one key that `_encoded` created.
 
     Raises:
-        KeyError, TypeError, ValueError: If it is none of them.
+        KeyError, TypeError, ValueError: If it is not such a dict.
     """
     if tag == "$tuple" and isinstance(content, list):
-        return tuple(_decoded(content, place, found, faults))
+        return tuple(_decoded(content, place, saved_tensors, problems))
     if tag == "$int":
         return int(content, 16)
     if tag == "$float" and content in {"nan", "inf", "-inf"}:
         return float(content)
     if tag == "$tensor":
-        found.append(_decoded_tensor(content))
-        return found[-1]
+        saved_tensors.append(_decoded_tensor(content))
+        return saved_tensors[-1]
     raise ValueError(tag)
 
 
 def _decoded_tensor(entry: dict[str, Any]) -> _Saved:
-    """Read a tensor's entry.
+    """Parse the entry of a tensor.
 
     Raises:
-        KeyError, TypeError, ValueError: If it contradicts itself.
+        KeyError, TypeError, ValueError: If it is inconsistent.
     """
     shape, file = entry["shape"], entry.get("file")
     saved = _Saved(_DTYPES[entry["dtype"]], tuple(shape), bytes.fromhex(entry.get("bits", "")), file)
@@ -430,7 +440,7 @@ def _decoded_tensor(entry: dict[str, Any]) -> _Saved:
 
 
 def _loaded(value: Any, folder: Path) -> Any:
-    """Put tensors in the place of `_Saved`."""
+    """Replace every `_Saved` by its tensor."""
     if isinstance(value, dict):
         return {key: _loaded(item, folder) for key, item in value.items()}
     if isinstance(value, list):
@@ -444,10 +454,10 @@ def _load(saved: _Saved, folder: Path) -> Tensor:
     if not saved.nbytes:
         return torch.empty(saved.shape, dtype=saved.dtype)
     if saved.file is None:
-        whole = np.frombuffer(bytearray(saved.bits), np.uint8)
+        flat = np.frombuffer(bytearray(saved.bits), np.uint8)
     else:
-        whole = np.memmap(folder / saved.file, np.uint8, mode="c", offset=_HEAD, shape=(saved.nbytes,))
-    return torch.from_numpy(whole).view(saved.dtype).view(saved.shape)
+        flat = np.memmap(folder / saved.file, np.uint8, mode="c", offset=_HEADER_BYTES, shape=(saved.nbytes,))
+    return torch.from_numpy(flat).view(saved.dtype).view(saved.shape)
 
 
 # --- files
@@ -459,52 +469,56 @@ def _name_of(dtype: torch.dtype) -> str:
 
 _NUMPY = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
 _NUMPY |= {"bool", "float16", "float32", "float64", "complex64", "complex128"}
-_DTYPES = {_name_of(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
+_DTYPES = {_name_of(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 
-def _head(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
-    """Return the head of an .npy file, always of `_HEAD` bytes; numpy's own differs between its versions.
+def _header(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
+    """Return the header of an .npy file, padded to `_HEADER_BYTES`; numpy's own has a version-dependent size.
 
-    What numpy has no dtype for (bfloat16, float8, complex32) is there as its bits.
+    Dtypes that numpy lacks (bfloat16, float8, complex32) are stored as unsigned integers of the same bits.
     """
     name = _name_of(dtype)
     descr = np.dtype(name if name in _NUMPY else f"u{dtype.itemsize}").str
     text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
-    room = _HEAD - 10
-    return b"\x93NUMPY\x01\x00" + room.to_bytes(2, "little") + text.ljust(room - 1).encode() + b"\n"
+    length = _HEADER_BYTES - 10
+    return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + text.ljust(length - 1).encode() + b"\n"
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    """Return the bytes of a tensor; a view where they lie so in the memory."""
-    if not tensor.numel():  # its strides may be anything, which `view` minds
+    """Return the bytes of a tensor; a view if the tensor is contiguous in CPU memory."""
+    if not tensor.numel():  # its strides are arbitrary, and `view` would raise
         return memoryview(b"")
-    plain = tensor.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    whole: NDArray[np.uint8] = plain.view(torch.uint8).numpy()
-    return whole.data
+    flat = tensor.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    array: NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+    return array.data
 
 
 def _store(folder: Path, tensor: Tensor) -> str:
-    """Write one file, unless it is there; return its name."""
-    head, data = _head(tensor.dtype, tuple(tensor.shape)), _bytes_of(tensor)
-    digest = hashlib.sha256(head)
+    """Write one file, unless it exists; return its name."""
+    header, data = _header(tensor.dtype, tuple(tensor.shape)), _bytes_of(tensor)
+    digest = hashlib.sha256(header)
     digest.update(data)
     name = f"{digest.hexdigest()}.npy"
     target = folder / name
-    if target.exists() and target.stat().st_size == _HEAD + len(data):
+    if target.exists() and target.stat().st_size == _HEADER_BYTES + len(data):
         return name
     temporary = folder / f".{name}.{threading.get_ident()}.tmp"
     with (
-        disk.disk_errors(folder, hint="make room, or name another folder; the dump before is whole"),
+        disk.disk_errors(folder, hint="free disk space, or choose another folder; the previous dump is complete"),
         temporary.open("wb") as stream,
     ):
-        stream.write(head)
+        stream.write(header)
         stream.write(data)
     disk.publish_file(temporary, target)
     return name
 
 
-def _expect_ours(folder: Path) -> None:
-    """Refuse a folder that others fill."""
+def _check_folder(folder: Path) -> None:
+    """Raise if a folder contains files of other programs.
+
+    Raises:
+        InvalidArgumentError: If the path is a file, or the folder contains files and no checkpoint.
+    """
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -514,12 +528,14 @@ def _expect_ours(folder: Path) -> None:
         return
     foreign = sorted(path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name))
     if foreign:
-        shown = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
-        raise InvalidArgumentError(f"{folder} is not empty and holds no checkpoint: {shown}", hint="name a new folder")
+        names = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
+        raise InvalidArgumentError(
+            f"{folder} is not empty and is not a checkpoint: {names}", hint="choose a new folder"
+        )
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what the state that stands does not name: files of an older one, and of a dump that did not end."""
+    """Remove files that the current state does not name: those of older states and of unfinished dumps."""
     state = folder / STATE_FILE
     named = set(_QUOTED.findall(state.read_text(encoding="utf-8"))) if state.exists() else set()
     for path in folder.iterdir():
@@ -527,28 +543,29 @@ def _sweep(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _file_faults(folder: Path, found: list[_Saved], *, deep: bool) -> list[str]:
-    """Say which files are missing or not as they should be; by their heads and sizes, or to the last byte."""
+def _file_problems(folder: Path, saved_tensors: list[_Saved], *, deep: bool) -> list[str]:
+    """Return which files are missing or damaged, judged by headers and sizes, or with `deep` by every byte."""
     with ThreadPoolExecutor(_THREADS) as pool:
-        judged = pool.map(
-            lambda one: _file_fault(folder / one.file, one, deep=deep), [one for one in found if one.file]
+        results = pool.map(
+            lambda saved: _file_problem(folder / saved.file, saved, deep=deep),
+            [saved for saved in saved_tensors if saved.file],
         )
-        return [fault for fault in judged if fault]
+        return [fault for fault in results if fault]
 
 
-def _file_fault(path: Path, saved: _Saved, *, deep: bool) -> str:
-    head, size = _head(saved.dtype, saved.shape), _HEAD + saved.nbytes
+def _file_problem(path: Path, saved: _Saved, *, deep: bool) -> str:
+    header, size = _header(saved.dtype, saved.shape), _HEADER_BYTES + saved.nbytes
     try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode) or about.st_size != size:
-            return f"{path.name} has {about.st_size:,} bytes; expected {size:,}"
+        info = path.stat()
+        if not stat.S_ISREG(info.st_mode) or info.st_size != size:
+            return f"{path.name} has {info.st_size:,} bytes; expected {size:,}"
         with path.open("rb") as stream:
-            if stream.read(_HEAD) != head:
-                return f"{path.name} holds an array of another dtype or shape"
+            if stream.read(_HEADER_BYTES) != header:
+                return f"{path.name} has a header with another dtype or shape"
             if deep:
                 stream.seek(0)
                 if hashlib.sha256(stream.read()).hexdigest() != path.stem:
-                    return f"{path.name} does not have the digest that is its name"
+                    return f"{path.name} does not match the digest in its name"
     except FileNotFoundError:
         return f"{path.name} is missing"
     except OSError as error:

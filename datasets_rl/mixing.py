@@ -1,16 +1,16 @@
-"""From several datasets to one buffer that mixes them, by one call or from a file.
+"""Mixtures of several datasets in one buffer, created by one call or from a file.
 
     # mix.toml
     batch_size = 256
     [[member]]
-    dataset = "d4rl/hopper-medium-v2"      # an id, or a folder, seen from this file
+    dataset = "d4rl/hopper-medium-v2"      # an id, or a folder relative to this file
     weight = 0.7
     transforms = ["reward_scaling:0,0.1"]
     [[member]]
     dataset = "d4rl/hopper-expert-v2"
     weight = 0.3
 
-In a call, members may be buffers too.
+In a call, members may also be buffers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _SETTINGS: Mapping[str, tuple[type, ...]] = {
     "sampler": (dict,),
     "temperature": (int, float),
 }
-_OF_MEMBER: Mapping[str, tuple[type, ...]] = {
+_MEMBER_FIELDS: Mapping[str, tuple[type, ...]] = {
     "dataset": (str,),
     "weight": (int, float),
     "final_weight": (int, float),
@@ -75,13 +75,13 @@ class Member:
     """A dataset of a mixture."""
 
     dataset: str
-    """Its id, or its folder."""
+    """Id or folder of the dataset."""
     weight: float | None = None
-    """Its share, in the scale of the others; all members have one, or none."""
+    """Share of the dataset, relative to the other members; set for all members or for none."""
     final_weight: float | None = None
-    """What its share moves to; all members have one, or none."""
+    """Final share after annealing; set for all members or for none."""
     transforms: Sequence[str | Mapping[str, Any]] = ()
-    """What its batches pass, as recipes have it: ``"resize:64"``, or ``{"use": "resize", "w": 64}``."""
+    """Transforms of its batches, in the notation of recipes: ``"resize:64"``, or ``{"use": "resize", "w": 64}``."""
 
 
 def mixture(
@@ -105,44 +105,46 @@ def mixture(
         >>> rb.sample()["index", "buffer_ids"]     # 179 or 180 times 0, then 1
 
     Args:
-        members: Ids, folders, `Member`, or buffers with samplers and transforms of their own.
-        weights: Their shares, in any scale. By default all have the same; see `temperature`.
-        temperature: T makes the shares those of the sizes, steps ** (1 / T): with 1 every step is equally likely,
-            with infinity every dataset (Raffel et al. 2020, section 3.5.2).
-        final_weights: Shares that those of the batches move to, in a straight line.
-        anneal: Batches until they are there.
-        exact: Every batch has its shares but for less than one step, and what is missing is carried on; False draws the
-            dataset of each step by chance.
-        sampler: How steps are drawn from each dataset: ``{"use": "slices", "slice_len": 16}``, or "random",
-            "without_replacement", "slices_without_replacement", each with the arguments of its class.
-        batch_size: Steps of a batch.
-        missing: What becomes of keys that only some datasets have: "refuse", "drop" or "zero".
-        download: Whether datasets that are not there are downloaded.
-        home: Where datasets lie, instead of RLDS_HOME.
-        **options: Those of `ReplayBuffer` that are left, for the mixture: `prefetch`, `transform`, `pin_memory`.
+        members: Ids, folders, `Member` objects, or buffers with their own samplers and transforms.
+        weights: Shares of the members, not necessarily normalized. Equal by default; see `temperature`.
+        temperature: T sets the shares from the sizes, to steps ** (1 / T): with 1, every step is equally likely; with
+            infinity, every dataset (Raffel et al. 2020, section 3.5.2).
+        final_weights: Final shares; the shares change linearly to these.
+        anneal: Number of batches until the final shares are reached.
+        exact: If True, every batch has its shares up to less than one step, and the deviation carries over to the next
+            batch. If False, the dataset of each step is drawn at random.
+        sampler: Sampler of each dataset: ``{"use": "slices", "slice_len": 16}``, or "random", "without_replacement",
+            "slices_without_replacement", each with the arguments of its class.
+        batch_size: Number of steps in a batch.
+        missing: How to treat keys that only some datasets have: "refuse", "drop" or "zero".
+        download: Whether to download datasets that are not stored locally.
+        home: Folder of the datasets, instead of RLDS_HOME.
+        **options: Other arguments of `ReplayBuffer`, for the mixture: `prefetch`, `transform`, `pin_memory`.
 
     Raises:
-        InvalidArgumentError: If arguments exclude each other, or the datasets do not fit together; with a table of the keys.
+        InvalidArgumentError: If arguments are mutually exclusive, or the datasets are incompatible; the message
+            contains a table of the keys.
         UnknownIdError: If there is no such dataset.
     """
-    given = [one if isinstance(one, (Member, ReplayBuffer)) else Member(os.fspath(one)) for one in members]
-    own = [one for one in given if isinstance(one, Member)]
-    weights = _weights(weights, [one.weight for one in own], len(given), "weight")
-    final_weights = _weights(final_weights, [one.final_weight for one in own], len(given), "final_weight")
+    parsed = [member if isinstance(member, (Member, ReplayBuffer)) else Member(os.fspath(member)) for member in members]
+    datasets = [member for member in parsed if isinstance(member, Member)]
+    weights = _weights(weights, [member.weight for member in datasets], len(parsed), "weight")
+    final_weights = _weights(final_weights, [member.final_weight for member in datasets], len(parsed), "final_weight")
     if temperature is not None and (weights is not None or not temperature > 0):
-        raise InvalidArgumentError(f"temperature is {temperature}; expected a number above 0, and no weights beside it")
+        raise InvalidArgumentError(f"temperature is {temperature}; expected a number above 0, without weights")
     opened = [
-        one if isinstance(one, ReplayBuffer) else _opened(one, sampler, download=download, home=home) for one in given
+        member if isinstance(member, ReplayBuffer) else _opened(member, sampler, download=download, home=home)
+        for member in parsed
     ]
     if sampler is not None and "slice_len" in sampler:
-        _check_no_slices(
+        _check_slices(
             sampler,
             batch_size,
-            {one.dataset: rb for one, rb in zip(given, opened, strict=True) if isinstance(one, Member)},
+            {member.dataset: rb for member, rb in zip(parsed, opened, strict=True) if isinstance(member, Member)},
         )
     if temperature is not None:
-        most = max(map(len, opened))
-        weights = [(len(one) / most) ** (1 / temperature) for one in opened]
+        largest = max(map(len, opened))
+        weights = [(len(buffer) / largest) ** (1 / temperature) for buffer in opened]
     return Mixture(
         *opened,
         p=weights,
@@ -151,8 +153,8 @@ def mixture(
         anneal=anneal,
         unit=int((sampler or {}).get("slice_len", 1)),
         names=[
-            one.dataset if isinstance(one, Member) else getattr(one, "dataset_id", f"buffer {number}")
-            for number, one in enumerate(given)
+            member.dataset if isinstance(member, Member) else getattr(member, "dataset_id", f"buffer {number}")
+            for number, member in enumerate(parsed)
         ],
         missing=missing,
         batch_size=batch_size,
@@ -164,12 +166,13 @@ def load_mixture(path: Path | str, **options: Any) -> Mixture:
     """Mix the datasets that a file names.
 
     Args:
-        path: A TOML file with a table ``[[member]]`` for each dataset (the fields of `Member`; transforms may be tables
-            ``[[member.transform]]`` too) and the arguments of `mixture` that stand at its head.
-        **options: Arguments of `mixture`, before those of the file.
+        path: A TOML file with a table ``[[member]]`` for each dataset (the fields of `Member`; transforms may also be
+            tables ``[[member.transform]]``) and arguments of `mixture` at the top level.
+        **options: Arguments of `mixture` that override those of the file.
 
     Raises:
-        InvalidArgumentError: If the file is not as it should be; all faults at once. Otherwise as `mixture` does.
+        InvalidArgumentError: If the file is invalid; the message lists all problems. Otherwise as for `mixture`.
+        UnknownIdError: If there is no such dataset.
     """
     path = Path(path).expanduser()
     try:
@@ -178,29 +181,29 @@ def load_mixture(path: Path | str, **options: Any) -> Mixture:
         raise InvalidArgumentError(f"the mixture {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise InvalidArgumentError(
-            f"the mixture {path} cannot be read as TOML: {error}", hint="`rlds mix` writes one that can be read"
+            f"the mixture {path} is not valid TOML: {error}", hint="`rlds mix` writes a valid file"
         ) from error
     tables = document.pop("member", None)
-    faults = _faults(document, _SETTINGS, "it")
+    problems = _problems(document, _SETTINGS, "it")
     if not isinstance(tables, list) or not tables:
-        faults.append("it needs [[member]] tables, each with dataset = ...")
+        problems.append("it has no [[member]] tables; expected at least one, with dataset = ...")
         tables = []
-    members = [_member(table, number, path.parent, faults) for number, table in enumerate(tables)]
-    if faults:
-        raise InvalidArgumentError(f"the mixture {path}: {'; '.join(faults)}")
-    return mixture([one for one in members if one is not None], **{**document, **options})
+    members = [_member(table, number, path.parent, problems) for number, table in enumerate(tables)]
+    if problems:
+        raise InvalidArgumentError(f"the mixture {path}: {'; '.join(problems)}")
+    return mixture([member for member in members if member is not None], **{**document, **options})
 
 
 def mixture_toml(members: Sequence[Member], settings: Mapping[str, Any]) -> str:
-    """Write a mixture as a file has it.
+    """Return a mixture as the text of a TOML file.
 
     Args:
-        members: Its datasets.
-        settings: Those at the head of the file.
+        members: The datasets.
+        settings: The arguments of `mixture` at the top level of the file.
     """
     lines = [f"{name} = {_toml(value)}" for name, value in settings.items() if value is not None]
     for member in members:
-        entries = {one.name: getattr(member, one.name) for one in fields(member)}
+        entries = {field.name: getattr(member, field.name) for field in fields(member)}
         lines += [
             "",
             "[[member]]",
@@ -211,7 +214,7 @@ def mixture_toml(members: Sequence[Member], settings: Mapping[str, Any]) -> str:
 
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{name} = {_toml(one)}' for name, one in value.items())} }}"
+        return f"{{ {', '.join(f'{name} = {_toml(item)}' for name, item in value.items())} }}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, float) and not math.isfinite(value):
@@ -219,45 +222,46 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _member(table: Any, number: int, base: Path, faults: list[str]) -> Member | None:
+def _member(table: Any, number: int, base: Path, problems: list[str]) -> Member | None:
     table = dict(table) if isinstance(table, Mapping) else {}
-    wrong = _faults(table, _OF_MEMBER, f"member {number}")
+    member_problems = _problems(table, _MEMBER_FIELDS, f"member {number}")
     if "dataset" not in table:
-        wrong.append(f"member {number} has no dataset = ...")
-    if wrong:
-        faults += wrong
+        member_problems.append(f"member {number} has no dataset = ...")
+    if member_problems:
+        problems += member_problems
         return None
     transforms = (*table.pop("transforms", ()), *table.pop("transform", ()))
-    beside = base / Path(table["dataset"]).expanduser()
-    if (beside / MANIFEST_FILE).is_file():
-        table["dataset"] = str(beside)
+    relative = base / Path(table["dataset"]).expanduser()
+    if (relative / MANIFEST_FILE).is_file():
+        table["dataset"] = str(relative)
     return Member(**table, transforms=transforms)
 
 
-def _faults(table: Mapping[str, Any], known: Mapping[str, tuple[type, ...]], what: str) -> list[str]:
-    """Say which entries a table may not have, or not with such a value."""
-    odd = sorted(table.keys() - known.keys())
-    faults = [f"{what} has {', '.join(odd)}; expected {', '.join(known)}"] if odd else []
-    for key in sorted(table.keys() & known.keys()):
-        value, kinds = table[key], known[key]
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            wanted = " or ".join(_NAMES[kind] for kind in kinds)
-            faults.append(f"{what} has {key} = {value!r}; expected {wanted}")
-    return faults
+def _problems(table: Mapping[str, Any], allowed: Mapping[str, tuple[type, ...]], what: str) -> list[str]:
+    """Return which entries of a table are unknown or have a value of the wrong type."""
+    unknown = sorted(table.keys() - allowed.keys())
+    problems = [f"{what} has {', '.join(unknown)}; expected {', '.join(allowed)}"] if unknown else []
+    for key in sorted(table.keys() & allowed.keys()):
+        value, types = table[key], allowed[key]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            expected = " or ".join(_NAMES[kind] for kind in types)
+            problems.append(f"{what} has {key} = {value!r}; expected {expected}")
+    return problems
 
 
 def _weights(
-    given: Sequence[float] | None, own: Sequence[float | None], count: int, name: str
+    weights: Sequence[float] | None, member_weights: Sequence[float | None], count: int, name: str
 ) -> Sequence[float] | None:
-    """Return the shares that were given for all, or by the members themselves."""
-    there = [one for one in own if one is not None]
-    if not there:
-        return given
-    if given is not None or len(there) != count:
+    """Resolve the shares, given globally or per member."""
+    present = [weight for weight in member_weights if weight is not None]
+    if not present:
+        return weights
+    if weights is not None or len(present) != count:
         raise InvalidArgumentError(
-            f"{len(there)} of {count} members have a {name}{f', and {name}s were given too' if given else ''}; expected all, once"
+            f"{len(present)} of {count} members have a {name}{f', and {name}s were passed, too' if weights else ''}; "
+            f"expected a {name} for every member, or {name}s"
         )
-    return there
+    return present
 
 
 def _opened(
@@ -274,29 +278,34 @@ def _opened(
     return dataset_class(head)(name, download=download, **options)
 
 
-def _check_no_slices(sampler: Mapping[str, Any], batch_size: int | None, opened: Mapping[str, Any]) -> None:
-    """Let slices pass that batches can be made of."""
-    steps, faults = int(sampler["slice_len"]), []
+def _check_slices(sampler: Mapping[str, Any], batch_size: int | None, opened: Mapping[str, Any]) -> None:
+    """Check that batches can consist of these slices.
+
+    Raises:
+        InvalidArgumentError: If slices do not fill a batch, or every episode of a dataset is too short. The message
+            lists all problems.
+    """
+    steps, problems = int(sampler["slice_len"]), []
     if batch_size is not None and batch_size % steps:
-        faults.append(f"batch_size is {batch_size}; expected a multiple of {steps}, the length of slices")
+        problems.append(f"batch_size is {batch_size}; expected a multiple of {steps}, the slice_len")
     if sampler.get("strict_length", True):
         longest = {name: int(rb.episodes.lengths.max()) for name, rb in opened.items()}
-        faults += [
-            f"slice_len is {steps}, and the longest episode of {name} has {most} steps"
-            for name, most in longest.items()
-            if most < steps
+        problems += [
+            f"slice_len is {steps}, but the longest episode of {name} has {length} steps"
+            for name, length in longest.items()
+            if length < steps
         ]
-    if faults:
-        raise InvalidArgumentError("; ".join(faults))
+    if problems:
+        raise InvalidArgumentError("; ".join(problems))
 
 
 def _transforms(member: Member) -> list[Any]:
-    steps = [_step(one, member) for one in member.transforms]
-    whole = sorted({step.use() for step in steps if not isinstance(step, TransformStep)})
-    if whole:
+    steps = [_step(transform, member) for transform in member.transforms]
+    names = sorted({step.use() for step in steps if not isinstance(step, TransformStep)})
+    if names:
         raise InvalidArgumentError(
-            f"{member.dataset} was to pass {', '.join(whole)}: they need whole episodes, and batches are none",
-            hint="put the dataset through them first: rlds preprocess",
+            f"the transforms {', '.join(names)} of {member.dataset} need whole episodes, but are applied to batches",
+            hint="apply them to the dataset first, with `rlds preprocess`",
         )
     return [step.transform for step in steps if isinstance(step, TransformStep)]
 
@@ -307,20 +316,20 @@ def _step(given: Any, member: Member) -> Any:
     if isinstance(given, Mapping) and isinstance(given.get("use"), str):
         return make(given["use"], (), {key: value for key, value in given.items() if key != "use"})
     raise InvalidArgumentError(
-        f'{member.dataset} was to pass {given!r}; expected "resize:64", or a table with use = "resize"'
+        f'a transform of {member.dataset} is {given!r}; expected "resize:64", or a table with use = "resize"'
     )
 
 
-def _sampler(wanted: Mapping[str, Any] | None) -> Sampler | None:
-    if wanted is None:
+def _sampler(options: Mapping[str, Any] | None) -> Sampler | None:
+    if options is None:
         return None
-    arguments = dict(wanted)
+    arguments = dict(options)
     use = arguments.pop("use", None)
     if use not in _SAMPLERS:
         raise InvalidArgumentError(
-            f"sampler uses {use!r}; expected {', '.join(_SAMPLERS)}", hint="give buffers for other ones"
+            f"sampler uses {use!r}; expected {', '.join(_SAMPLERS)}", hint="for another sampler, pass buffers"
         )
     try:
         return _SAMPLERS[use](**arguments)
     except TypeError as error:
-        raise InvalidArgumentError(f"the sampler {use} cannot be made: {error}") from error
+        raise InvalidArgumentError(f"the sampler {use} cannot be created: {error}") from error

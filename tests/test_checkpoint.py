@@ -38,8 +38,8 @@ DTYPES = [
 def small_pieces():
     """Pieces of four pages, so that small tensors have several."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "_PIECE", PIECE)
-        patch.setattr(checkpoint, "_INLINE", 64)
+        patch.setattr(checkpoint, "_PIECE_BYTES", PIECE)
+        patch.setattr(checkpoint, "_INLINE_BYTES", 64)
         yield
 
 
@@ -261,14 +261,14 @@ class TestRefusals:
         state = {"a": []}
         state["a"].append(state)
 
-        with pytest.raises(InvalidArgumentError, match="holds itself"):
+        with pytest.raises(InvalidArgumentError, match="contains itself"):
             checkpoint.write(tmp_path / "new", "Test", state)
         assert not (tmp_path / "new").exists()
 
     def test_a_folder_of_others_is_left_alone(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("x")
 
-        with pytest.raises(InvalidArgumentError, match=r"not empty and holds no checkpoint: thesis\.tex"):
+        with pytest.raises(InvalidArgumentError, match=r"not empty and is not a checkpoint: thesis\.tex"):
             checkpoint.write(tmp_path, "Test", {})
         assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -297,7 +297,7 @@ class TestRefusals:
 
     def test_no_checkpoint_is_said(self, tmp_path):
         for folder in (tmp_path, tmp_path / "absent"):
-            with pytest.raises(InvalidArgumentError, match=r"no checkpoint: it has no state\.json"):
+            with pytest.raises(InvalidArgumentError, match=r"not a checkpoint: it has no state\.json"):
                 checkpoint.read(folder)
 
     def test_a_state_that_cannot_be_opened_is_said(self, tmp_path):
@@ -422,7 +422,7 @@ class TestHostile:
         np.save(stream, np.array([Evil()], object), allow_pickle=True)
         path.write_bytes(stream.getvalue().ljust(path.stat().st_size, b"\0"))
 
-        self.refused(folder, "holds an array of another dtype or shape")
+        self.refused(folder, "has a header with another dtype or shape")
         assert not marker.exists()
 
     def test_a_pipe_in_place_of_an_array_does_not_hang(self, folder):
@@ -439,7 +439,7 @@ class TestHostile:
             stream.write(b"\x55")
         checkpoint.read(folder)
 
-        with pytest.raises(IntegrityError, match=f"{path.name} does not have the digest"):
+        with pytest.raises(IntegrityError, match=f"{path.name} does not match the digest"):
             checkpoint.read(folder, deep=True)
 
     @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"format": '], ids=["empty", "open", "deep", "cut"])
@@ -460,7 +460,7 @@ class TestHostile:
     def test_a_state_is_a_dict(self, folder, state):
         edit(folder, lambda content: content.update(state=state))
 
-        self.refused(folder, "not a dict")
+        self.refused(folder, "expected a dict")
 
 
 def test_a_dump_that_ends_while_another_reads_gives_it_the_new_state(tmp_path, monkeypatch):
@@ -495,7 +495,7 @@ def test_threads_that_dump_to_one_folder_leave_one_of_the_states(tmp_path):
 WRITER = """
 import sys, torch
 from datasets_rl import checkpoint
-checkpoint._PIECE = 1 << 14
+checkpoint._PIECE_BYTES = 1 << 14
 for _ in range(5):
     checkpoint.write(sys.argv[1], "Test", {"x": torch.full((50_000,), int(sys.argv[2]))})
 """
@@ -539,7 +539,7 @@ def test_a_full_disk_is_named_and_the_old_state_stands(small_disk, tensors):
 @pytest.mark.slow
 def test_reading_needs_no_memory_for_what_is_not_touched(tmp_path, monkeypatch):
     """A state larger than the memory is copied piece by piece; one file, mapped 512 times, stands for 8 GiB."""
-    monkeypatch.setattr(checkpoint, "_PIECE", 1 << 24)
+    monkeypatch.setattr(checkpoint, "_PIECE_BYTES", 1 << 24)
     checkpoint.write(tmp_path, "Test", {"x": [torch.zeros(1 << 21, dtype=torch.int64)] * 512})
     before = resident()
     got = checkpoint.read(tmp_path)["x"]

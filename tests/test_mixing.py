@@ -134,8 +134,8 @@ def test_what_is_written_is_read_as_it_was():
     [
         ("colour = 1\n[[member]]\nsize = 2", ["it has colour", "member 0 has size", "member 0 has no dataset"]),
         ("[[member]]\ndataset = 'small'\nshare = 2", ["member 0 has share; expected dataset, weight, final_weight"]),
-        ("batch_size = 3", [r"needs \[\[member\]\]"]),
-        ("batch_size = ", ["cannot be read as TOML"]),
+        ("batch_size = 3", [r"no \[\[member\]\] tables"]),
+        ("batch_size = ", ["is not valid TOML"]),
         (
             "sampler = 'random'\nanneal = true\n[[member]]\ndataset = 'small'\nweight = '1'\n",
             [
@@ -145,13 +145,13 @@ def test_what_is_written_is_read_as_it_was():
             ],
         ),
         (TWO.format("weight = 1", ""), ["1 of 2 members have a weight"]),
-        ("temperature = 2\n" + TWO.format("weight = 1", "weight = 1"), ["no weights beside it"]),
+        ("temperature = 2\n" + TWO.format("weight = 1", "weight = 1"), ["without weights"]),
         ("temperature = 0\n" + TWO.format("", ""), ["above 0"]),
         ("sampler = { use = 'best' }\n" + TWO.format("", ""), ["uses 'best'; expected random"]),
-        ("sampler = { use = 'slices', length = 2 }\n" + TWO.format("", ""), ["slices cannot be made"]),
+        ("sampler = { use = 'slices', length = 2 }\n" + TWO.format("", ""), ["slices cannot be created"]),
         (TWO.format("transforms = ['reszie:3']", ""), ["no step 'reszie'"]),
-        (TWO.format("transforms = [3]", ""), ["small was to pass 3; expected"]),
-        (TWO.format("[[member.transform]]\nw = 64", ""), [r"small was to pass \{'w': 64\}; expected"]),
+        (TWO.format("transforms = [3]", ""), ["a transform of .*small is 3; expected"]),
+        (TWO.format("[[member.transform]]\nw = 64", ""), [r"a transform of .*small is \{'w': 64\}; expected"]),
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else "",
 )
@@ -165,7 +165,7 @@ def test_a_file_that_is_no_mixture_is_refused_with_all_that_is_wrong(tmp_path, t
 
 
 def test_a_step_that_needs_whole_episodes_is_refused(small):
-    with pytest.raises(InvalidArgumentError, match="keep_returns: they need whole episodes") as raised:
+    with pytest.raises(InvalidArgumentError, match=r"keep_returns of .* need whole episodes") as raised:
         mixture([Member(str(small), transforms=["keep_returns:3"])])
 
     assert "rlds preprocess" in raised.value.hint

@@ -1,4 +1,4 @@
-"""Replay buffers: storage, sampler, writer and transforms put together."""
+"""Replay buffers, composed of a storage, a sampler, a writer and transforms."""
 
 from datasets_rl.buffers.ensemble import ReplayBufferEnsemble
 from datasets_rl.buffers.loader import SampledBatches

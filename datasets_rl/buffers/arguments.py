@@ -1,4 +1,4 @@
-"""What the constructor and the setters of a buffer are given: sizes, parts, transforms."""
+"""Parsing of the arguments of a buffer: sizes, components and transforms."""
 
 from __future__ import annotations
 
@@ -10,20 +10,29 @@ import numpy as np
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.transforms.base import Compose
 
-__all__ = ["InBuffer", "Inverted", "Transform", "axis_faults", "part_of", "size_faults", "transformed", "transforms_of"]
+__all__ = [
+    "InBuffer",
+    "Inverted",
+    "Transform",
+    "axis_problems",
+    "component_of",
+    "size_problems",
+    "transformed",
+    "transforms_of",
+]
 
 Transform = Callable[[Any], Any]
 
 
 class Inverted:
-    """A transform with its two directions exchanged."""
+    """A transform with its two directions swapped."""
 
     def __init__(self, transform: Transform) -> None:
         self.inv = transform
         self._forward = getattr(transform, "inv", None)
 
     def __call__(self, data: Any) -> Any:
-        """Apply the inverse, if there is one."""
+        """Apply the inverse of the transform, if it has one."""
         return data if self._forward is None else self._forward(data)
 
     def __repr__(self) -> str:
@@ -31,11 +40,11 @@ class Inverted:
 
 
 class InBuffer(Compose):
-    """The transforms of a buffer as one; what is put into it, the buffer applies from then on.
+    """The transforms of a buffer as one transform; a transform inserted here is inserted into the buffer.
 
     Args:
-        transforms: Those of the buffer, the list itself.
-        insert: Puts a further one into the buffer.
+        transforms: The list of transforms of the buffer; the list is shared, not copied.
+        insert: Inserts another transform into the buffer.
     """
 
     def __init__(self, transforms: list[Transform], insert: Callable[[int, Transform], Any]) -> None:
@@ -44,71 +53,73 @@ class InBuffer(Compose):
         self._insert = insert
 
     def insert(self, index: int, transform: Any) -> InBuffer:
-        """Put a transform at a place of the order, and return this; see `ReplayBuffer.insert_transform`."""
+        """Insert a transform at an index, and return this object; see `ReplayBuffer.insert_transform`."""
         self._expect_place(index)
         self._insert(index, transform)
         return self
 
 
-def size_faults(**sizes: Any) -> list[str]:
-    """Say which sizes are no whole numbers from 1; None is no size."""
+def size_problems(**sizes: Any) -> list[str]:
+    """Return which sizes are not integers >= 1; None is allowed."""
     return [
-        f"{name} is {size!r}; expected a whole number from 1"
+        f"{name} is {size!r}; expected an integer >= 1"
         for name, size in sizes.items()
         if size is not None and (not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1)
     ]
 
 
-def axis_faults(**axes: Any) -> list[str]:
-    """Say which axes are no whole numbers from 0; None is no axis."""
+def axis_problems(**axes: Any) -> list[str]:
+    """Return which axes are not integers >= 0; None is allowed."""
     return [
-        f"{name} is {axis!r}; expected an axis from 0"
+        f"{name} is {axis!r}; expected an integer >= 0"
         for name, axis in axes.items()
         if axis is not None and (not isinstance(axis, (int, np.integer)) or isinstance(axis, bool) or axis < 0)
     ]
 
 
-def part_of(part: Any, verb: str, problems: list[str], default: Callable[[], Any]) -> Any:
-    """Return a part that was given as such, as its class, as a factory, or not at all.
+def component_of(part: Any, verb: str, problems: list[str], default: Callable[[], Any]) -> Any:
+    """Return a component that is given as an instance, a class, a factory or None.
 
     Args:
-        part: What was given.
-        verb: The method by which a part is known.
-        problems: Gets what is wrong.
-        default: Makes the part if none was given.
+        part: The argument.
+        verb: Name of the method that every such component has.
+        problems: List that problems are appended to.
+        default: Creates the component if none is given.
     """
     if part is None:
         return default()
     if not isinstance(part, type) and callable(getattr(part, verb, None)):
         return part
     try:
-        made = part() if callable(part) else None
+        component = part() if callable(part) else None
     except TypeError as error:
         problems.append(f"{part!r} cannot be called without arguments: {error}")
         return None
-    if not callable(getattr(made, verb, None)):
-        problems.append(f"{part!r} has no method {verb}; expected an instance of a class that has")
-    return made
+    if not callable(getattr(component, verb, None)):
+        problems.append(f"{part!r} has no method {verb}; expected an object with this method")
+    return component
 
 
 def transforms_of(transform: Any, problems: list[str]) -> list[Transform]:
-    """Return the transforms that were given: none, one, or a sequence; `problems` gets what is wrong."""
+    """Return the transforms that are given as None, one callable or a sequence; append problems to `problems`."""
     if transform is not None and not callable(transform) and not isinstance(transform, Sequence):
-        problems.append(f"transform {transform!r} is no callable, and no sequence of callables")
+        problems.append(f"transform is {transform!r}; expected a callable or a sequence of callables")
         return []
     listed = [] if transform is None else [transform] if callable(transform) else list(transform)
-    problems += [f"transform {one!r} is no callable" for one in listed if not callable(one)]
+    problems += [f"transform {item!r} is not callable" for item in listed if not callable(item)]
     return listed
 
 
 def transformed(transforms: Sequence[Transform], data: Any) -> Any:
-    """Return what transforms, applied in order, make of data.
+    """Apply transforms to data, in order.
 
     Raises:
-        InvalidArgumentError: If one returns nothing.
+        InvalidArgumentError: If a transform returns None.
     """
     for transform in transforms:
         data = transform(data)
         if data is None:
-            raise InvalidArgumentError(f"the transform {transform!r} returned None", hint="return the batch from it")
+            raise InvalidArgumentError(
+                f"the transform {transform!r} returned None", hint="return the batch from the transform"
+            )
     return data

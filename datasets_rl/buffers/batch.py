@@ -1,4 +1,4 @@
-"""What a buffer does to whole batches: stacking items, turning the time axis to the front, page-locked memory."""
+"""Operations on whole batches: stacking, moving the time axis to the front, page-locked memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["pinned", "stacked", "time_first"]
 
 
 def stacked(items: Any) -> Any:
-    """Stack a list of items: TensorDicts (lazily where their shapes differ), tensors, numbers, or trees of these.
+    """Stack a list of items: TensorDicts (lazily if their shapes differ), tensors, numbers, or trees of these.
 
     Raises:
-        InvalidArgumentError: If they are something else.
+        InvalidArgumentError: If the items are of another type.
     """
     if not isinstance(items, list) or not items:
         return items
@@ -27,34 +27,34 @@ def stacked(items: Any) -> Any:
         shapes = {tuple((key, leaf.shape) for key, leaf in item.items(True, True, sort=True)) for item in items}
         return lazy_stack(items) if len(shapes) > 1 else torch.stack(items)
     try:
-        # Torch's own collate function makes lists of tuples.
+        # Torch's default collate function converts tuples to lists.
         return tree_map(lambda *leaves: default_collate(list(leaves)), *items)
     except (TypeError, RuntimeError, ValueError) as error:
-        kinds = ", ".join(sorted({type(item).__name__ for item in items}))
+        type_names = ", ".join(sorted({type(item).__name__ for item in items}))
         raise InvalidArgumentError(
-            f"a batch of {kinds} cannot be stacked: {error}",
-            hint="give the buffer a collate_fn; `lambda items: items` returns them as a list",
+            f"a batch of {type_names} cannot be stacked: {error}",
+            hint="pass a collate_fn to the buffer; `lambda items: items` returns the list",
         ) from error
 
 
 def time_first(data: Any, axis: int) -> Any:
-    """Turn an axis of every leaf to the front: [B, T, ...] becomes [T, B, ...] for axis 1.
+    """Move an axis of every leaf to the front: [B, T, ...] becomes [T, B, ...] for axis 1.
 
     Raises:
-        InvalidArgumentError: If something has no such axis.
+        InvalidArgumentError: If a leaf has no such axis.
     """
     if getattr(data, "ndim", axis + 1) <= axis:
         raise InvalidArgumentError(
-            f"{type(data).__name__} of shape {list(data.shape)} was to be written along axis {axis}, which it lacks",
-            hint="a storage with ndim=2 takes [lanes, time, ...]: give one step of each lane to add, several to extend",
+            f"{type(data).__name__} of shape {list(data.shape)} has no axis {axis} to write along",
+            hint="pass [envs, time, ...] to extend for a storage with ndim=2, or one step of each environment to add",
         )
     if is_tensor_collection(data):
         return data.permute(axis, *(other for other in range(data.ndim) if other != axis))
-    return data.movedim(axis, 0) if isinstance(data, Tensor) else tree_map(lambda one: time_first(one, axis), data)
+    return data.movedim(axis, 0) if isinstance(data, Tensor) else tree_map(lambda leaf: time_first(leaf, axis), data)
 
 
 def pinned(data: Any) -> Any:
-    """Copy a batch to page-locked memory: a TensorDict into one piece, which one copy then takes to a GPU."""
+    """Copy a batch to page-locked memory; a TensorDict becomes one block, which a single copy moves to a GPU."""
     if isinstance(data, TensorDictBase):
         return data.consolidate(pin_memory=True)
     return tree_map(lambda leaf: leaf.pin_memory() if isinstance(leaf, Tensor) else leaf, data)

@@ -1,4 +1,4 @@
-"""A buffer in words: for the terminal, and as a table for notebooks."""
+"""Text and HTML representations of a buffer, for terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -19,19 +19,24 @@ __all__ = ["as_html", "as_text"]
 
 
 def as_text(buffer: ReplayBuffer) -> str:
-    """Write a buffer with its parts, one a line."""
-    parts = ",\n".join(f"{name}={value}" for name, value in _parts(buffer))
-    return f"{type(buffer).__name__}(\n{indent(parts, '    ')})"
+    """Return a buffer with its components as text, one component per line."""
+    components = ",\n".join(f"{name}={value}" for name, value in _components(buffer))
+    return f"{type(buffer).__name__}(\n{indent(components, '    ')})"
 
 
 def as_html(buffer: ReplayBuffer, *facts: tuple[str, str]) -> str:
-    """Write a buffer as a table: facts of its kind, its parts, and the fields of a step."""
+    """Return a buffer as an HTML table: additional rows, its components, and the fields of a step.
+
+    Args:
+        buffer: The buffer.
+        facts: Names and values of additional rows.
+    """
     held = sum(map(len, _storages(buffer)))
     rows = "".join(
         f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(value)}</td></tr>"
         for name, value in (
             *facts,
-            *_parts(buffer),
+            *_components(buffer),
             ("steps", f"{held:,} of {buffer.storage.max_size:,}"),
             *_fields(buffer),
         )
@@ -39,7 +44,7 @@ def as_html(buffer: ReplayBuffer, *facts: tuple[str, str]) -> str:
     return f"<table><caption>{escape(type(buffer).__name__)}</caption>{rows}</table>"
 
 
-def _parts(buffer: ReplayBuffer) -> Iterator[tuple[str, str]]:
+def _components(buffer: ReplayBuffer) -> Iterator[tuple[str, str]]:
     yield "storage", repr(buffer.storage)
     yield "sampler", repr(buffer.sampler)
     yield "writer", repr(buffer.writer)

@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 from tensordict.utils import expand_as_right
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.buffers.arguments import transformed
 from datasets_rl.buffers.batch import pinned, stacked
@@ -21,7 +22,7 @@ from datasets_rl.buffers.replay import Drawn, ReplayBuffer
 from datasets_rl.checkpoint import Stateful
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
-from datasets_rl.samplers.ensemble import UNSAID, SamplerEnsemble
+from datasets_rl.samplers.ensemble import DEFAULT_INFO, SamplerEnsemble
 from datasets_rl.storages.ensemble import StorageEnsemble, with_mask
 from datasets_rl.ted.keys import NEXT_FINAL_KNOWN, Key
 from datasets_rl.transforms.base import gathered
@@ -34,39 +35,40 @@ _INDEX = "index"
 
 
 class ReplayBufferEnsemble(ReplayBuffer):
-    """Several replay buffers whose batches are drawn, and transformed, each in its own way, and then stacked.
+    """Several replay buffers whose batches are sampled and transformed separately and then stacked.
 
         >>> rb = ReplayBufferEnsemble(rb0, rb1, p=[0.7, 0.3], batch_size=64)
         >>> batch = rb.sample()                    # [2, 32]: two parts, each from one buffer
-        >>> batch["index", "buffer_ids"]           # which buffer each step is from
+        >>> batch["index", "buffer_ids"]           # the buffer of each step
         >>> rb[1].extend(data), rb[:1], rb[0, 10:20]
 
-    A batch of B steps has n parts of B / n, [n, B / n, ...]; n is the number of buffers, or `num_buffer_sampled`. A
-    number gives a buffer, a slice an ensemble of some; writes go to a buffer, not to the ensemble.
+    A batch of B steps consists of n parts of B / n steps, [n, B / n, ...]; n is the number of buffers, or
+    `num_buffer_sampled`. An integer index returns a buffer, a slice an ensemble of several buffers. Data is written to
+    a single buffer, not to the ensemble.
 
     Args:
-        *rbs: The buffers; or give their parts as `storages`, `samplers` and `writers`.
-        storages: Their storages, each with a transform of its own, if any.
-        samplers: Their samplers, with the chances of the buffers.
-        writers: Their writers.
+        *rbs: The buffers; alternatively pass their components as `storages`, `samplers` and `writers`.
+        storages: The storages, each with an optional transform.
+        samplers: The samplers, with the probabilities of the buffers.
+        writers: The writers.
         transform: Applied to the stacked batch.
-        batch_size: Steps of a batch where `sample` is not told.
-        collate_fn: Applied to the list of parts instead of stacking them.
-        collate_fns: Applied to what each of the storages returns, where these are given.
-        p: The chances of the buffers, in any scale; the same for all by default. With `rb.sampler.p = ...` they change
-            while one trains.
-        sample_from_all: Whether every buffer gives one part; excludes `p`.
-        num_buffer_sampled: Parts of a batch, n.
-        missing: What happens to keys that only some of the buffers have: "refuse" raises an error that names them;
-            "drop" leaves them out of every batch; "zero" puts them into every batch, with zeros (or empty text) for the
-            steps of the other buffers. The keys are decided here, from the first steps of each buffer through its
-            transforms, so that no batch depends on which buffers it was drawn from. An empty buffer counts from its
-            first steps on. With a `collate_fn` the parts stay as the buffers gave them.
-        **kwargs: Those of `ReplayBuffer` that are left.
+        batch_size: Default number of steps in a batch.
+        collate_fn: Applied to the list of parts, instead of stacking them.
+        collate_fns: Applied to the data of each storage, if `storages` are given.
+        p: Probabilities of the buffers, not necessarily normalized; uniform by default. Assign ``rb.sampler.p`` to
+            change them during training.
+        sample_from_all: Whether every buffer contributes one part; mutually exclusive with `p`.
+        num_buffer_sampled: Number of parts in a batch, n.
+        missing: How to treat keys that only some of the buffers have: "refuse" raises an error that names them; "drop"
+            removes them from every batch; "zero" adds them to every batch, with zeros (or empty text) for the steps of
+            the other buffers. The constructor determines the keys from the first steps of each buffer, after its
+            transforms, so that they do not depend on which buffers are sampled. An empty buffer counts once it has
+            steps. With a `collate_fn`, the parts are passed unchanged.
+        **kwargs: Other arguments of `ReplayBuffer`.
 
     Raises:
-        InvalidArgumentError: If arguments exclude each other, or the buffers do not fit together; with a table of all keys that
-            are not the same.
+        InvalidArgumentError: If arguments are mutually exclusive, or the buffers are incompatible; the message contains
+            a table of all differing keys.
     """
 
     def __init__(
@@ -99,15 +101,15 @@ class ReplayBufferEnsemble(ReplayBuffer):
             storages = StorageEnsemble(*(rb.storage for rb in rbs))
             writers = WriterEnsemble(*(rb.writer for rb in rbs))
         else:
-            rbs, storages, samplers, writers = _of_parts(storages, samplers, writers, collate_fns)
+            rbs, storages, samplers, writers = _from_components(storages, samplers, writers, collate_fns)
         self._members = rbs
         self.missing: Missing = missing
         self._keys = BatchKeys((None,) * len(rbs), missing)
-        self._decided_for: tuple[Any, ...] = ()
+        self._keys_version: tuple[Any, ...] = ()
         self._reported: frozenset[Any] = frozenset()
-        """The keys of what the samplers of the buffers report of their choice."""
+        """The info keys that the samplers of the buffers return."""
         self._unreported: dict[Any, Tensor] = {}
-        """What holds of the steps of a buffer whose sampler does not report it."""
+        """Default info of the steps of a buffer whose sampler does not return it."""
         super().__init__(
             storage=storages,
             sampler=samplers,
@@ -117,35 +119,35 @@ class ReplayBufferEnsemble(ReplayBuffer):
             collate_fn=collate_fn,
             **kwargs,
         )
-        gates = [member._gate for member in rbs]  # noqa: SLF001 - a member is a buffer too
-        self._gate = BufferLocks([gate for gate in gates if isinstance(gate, BufferLock)])
-        self._decide_keys()
+        locks = [member._lock for member in rbs]  # noqa: SLF001 - a member is a buffer too
+        self._lock = BufferLocks([lock for lock in locks if isinstance(lock, BufferLock)])
+        self._determine_keys()
 
     @property
     def _names(self) -> Sequence[str]:
         return [f"buffer {number}" for number in range(len(self._members))]
 
     def _trial_size(self) -> int:
-        """Return how many steps each buffer is asked for, to learn which keys it gives."""
+        """Return the number of steps read from each buffer to determine its keys."""
         parts = self.sampler.num_buffer_sampled
         return self.batch_size // parts if self.batch_size is not None and self.batch_size % parts == 0 else 1
 
-    def _decide_keys(self) -> None:
-        """Decide which keys batches have, from the first steps of every buffer that is not empty.
+    def _determine_keys(self) -> None:
+        """Determine the keys of batches, from the first steps of every buffer that is not empty.
 
         Raises:
-            InvalidArgumentError: If the buffers do not fit together.
+            InvalidArgumentError: If the buffers are incompatible.
         """
         members = self._members
-        state = tuple(
+        version = tuple(
             (len(member) > 0, member._storage, member._sampler, *member._transforms)  # noqa: SLF001 - a member is a buffer too
             for member in members
         )
-        if state == self._decided_for or self._free:
+        if version == self._keys_version or self._passes_parts_unchanged:
             return
-        with self._gate:
+        with self._lock:
             self._read_keys()
-        self._decided_for = state
+        self._keys_version = version
 
     def _read_keys(self) -> None:
         members = self._members
@@ -155,16 +157,16 @@ class ReplayBufferEnsemble(ReplayBuffer):
             if len(member)
         }
         infos = {
-            number: members[number].sampler.info_of(members[number].storage, some)
-            for number, some in rows.items()
+            number: members[number].sampler.info_of(members[number].storage, first_rows)
+            for number, first_rows in rows.items()
             if isinstance(members[number].sampler, Sampler)
         }
         self._reported = frozenset(key for info in infos.values() for key in info)
         self._unreported = {
-            key: torch.tensor(UNSAID[key], dtype=value.dtype)
+            key: torch.tensor(DEFAULT_INFO[key], dtype=value.dtype)
             for info in infos.values()
             for key, value in info.items()
-            if key in UNSAID
+            if key in DEFAULT_INFO
         }
         fields = tuple(
             self._fields_of_member(number, rows[number], infos.get(number, {})) if number in rows else None
@@ -174,12 +176,12 @@ class ReplayBufferEnsemble(ReplayBuffer):
         self._keys.check(self._names)
 
     @property
-    def _free(self) -> bool:
-        """Whether the parts go to a function of the user's as they are."""
+    def _passes_parts_unchanged(self) -> bool:
+        """Whether the parts are passed unchanged to the user's collate function."""
         return self._collate_fn is not None
 
     def _fields_of_member(self, number: int, rows: Tensor, info: dict[Any, Tensor]) -> Mapping[Key, Field] | None:
-        """Return the fields of a batch of one buffer; the states of its transforms stay as they are."""
+        """Return the fields of a batch of one buffer, without a change of state of its transforms."""
         member = self._members[number]
         storage: Any = self._storage
         ((_, part),) = storage.get(((number,), (rows,)))
@@ -188,24 +190,24 @@ class ReplayBufferEnsemble(ReplayBuffer):
             return fields_of(self._finished_part(number, part, info, len(rows)))
 
     def _finished_part(self, number: int, part: Any, info: Mapping[Any, Tensor], steps: int) -> Any:
-        """Return what a buffer makes of its part of a batch, with what the samplers report."""
-        info = {key: value for key, value in info.items() if self._free or key in self._reported}
+        """Collate and transform the part of one buffer, and add the info of its sampler."""
+        info = {key: value for key, value in info.items() if self._passes_parts_unchanged or key in self._reported}
         info |= {key: value.expand(steps).clone() for key, value in self._unreported.items() if key not in info}
         return self._members[number]._finish(part, info)  # noqa: SLF001 - a member is a buffer too
 
     def _draw(self, batch_size: int | None, *, ahead: bool = False) -> Drawn:
-        self._decide_keys()
+        self._determine_keys()
         return super()._draw(batch_size, ahead=ahead)
 
     @property
+    @override
     def sampler(self) -> SamplerEnsemble:
-        """The samplers of the buffers, and their chances."""
         samplers: SamplerEnsemble = self._sampler  # type: ignore[assignment]  # the constructor takes no other
         return samplers
 
-    def _taken(self, drawn: Drawn) -> Any:
+    def _gathered(self, drawn: Drawn) -> Any:
         index, storage = drawn.index, drawn.storage
-        # A transform of the ensemble that wants to read further rows refuses here: rows are those of the buffers.
+        # A transform of the ensemble that needs other rows raises here: the rows are those of the buffers.
         parts = gathered(self._transforms, storage, index.get(_INDEX), storage.get(index))
         members = [self._members[number] for number, _ in parts]
         return [
@@ -215,8 +217,11 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
     def _finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
         steps = info[_INDEX][_INDEX].shape[1]
-        told = {key: value for key, value in info.items() if key not in {_INDEX, _SOURCE}}
-        parts = [self._finished_part(number, part, at(told, place), steps) for place, (number, part) in enumerate(data)]
+        infos = {key: value for key, value in info.items() if key not in {_INDEX, _SOURCE}}
+        parts = [
+            self._finished_part(number, part, at(infos, position), steps)
+            for position, (number, part) in enumerate(data)
+        ]
         numbers = [number for number, _ in data]
         batch = (
             self._collate_fn(parts)
@@ -248,82 +253,93 @@ class ReplayBufferEnsemble(ReplayBuffer):
                 members.enter_context(member._changing())  # noqa: SLF001 - a member is a buffer too
             yield
 
+    @override
     def share(self) -> ReplayBufferEnsemble:
-        """Let processes that get this ensemble, or its buffers, from now on read and write the same memory."""
         for member in self._members:
             member.share()
         return self
 
     def set_storage(self, storage: Any, collate_fn: Any = None) -> Any:
-        """Refuse: an ensemble has the parts that its buffers had when it was made."""
+        """Raise: an ensemble uses the components of its buffers.
+
+        Raises:
+            InvalidArgumentError: Always.
+        """
         del collate_fn
-        raise _refused(storage)
+        raise _fixed_component_error(storage)
 
     def set_sampler(self, sampler: Any) -> Any:
-        """Refuse: an ensemble has the parts that its buffers had when it was made; their chances are `sampler.p`."""
-        raise _refused(sampler)
+        """Raise: an ensemble uses the components of its buffers; assign `sampler.p` to change the probabilities.
+
+        Raises:
+            InvalidArgumentError: Always.
+        """
+        raise _fixed_component_error(sampler)
 
     def set_writer(self, writer: Any) -> Any:
-        """Refuse: an ensemble has the parts that its buffers had when it was made."""
-        raise _refused(writer)
+        """Raise: an ensemble uses the components of its buffers.
+
+        Raises:
+            InvalidArgumentError: Always.
+        """
+        raise _fixed_component_error(writer)
 
     def _turned(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         names = {"storage": "storages", "sampler": "samplers", "writer": "writers"}
-        parts = {name: state_dict[name]["state"].get(several, []) for name, several in names.items()}
-        if any(len(states) != len(self._members) for states in parts.values()):
+        states_by_name = {name: state_dict[name]["state"].get(plural, []) for name, plural in names.items()}
+        if any(len(states) != len(self._members) for states in states_by_name.values()):
             return state_dict
-        each = [
-            {name: {"state": states[number]} for name, states in parts.items()} for number in range(len(self._members))
+        member_states = [
+            {name: {"state": states[number]} for name, states in states_by_name.items()}
+            for number in range(len(self._members))
         ]
-        after = [member._turned(one) for member, one in zip(self._members, each, strict=True)]  # noqa: SLF001 - a member is a buffer too
-        if all(new is old for new, old in zip(after, each, strict=True)):
+        rotated = [member._turned(state) for member, state in zip(self._members, member_states, strict=True)]  # noqa: SLF001 - a member is a buffer too
+        if all(new_state is old_state for new_state, old_state in zip(rotated, member_states, strict=True)):
             return state_dict
         result = {**state_dict, "ahead": []}
-        for name, several in names.items():
-            states = [one[name]["state"] for one in after]
-            result[name] = {**state_dict[name], "state": {**state_dict[name]["state"], several: states}}
+        for name, plural in names.items():
+            states = [state[name]["state"] for state in rotated]
+            result[name] = {**state_dict[name], "state": {**state_dict[name]["state"], plural: states}}
         return result
 
     def update_priority(self, index: Any, priority: Any) -> None:
-        """Tell the buffers' samplers how much steps matter.
+        """Update the priorities of steps in the samplers of the buffers.
 
         Args:
-            index: As a batch gives it: ``batch["index"]``, with ``"buffer_ids"`` and ``"index"``.
-            priority: A number, or one for each step.
+            index: The index of a batch, ``batch["index"]``, with ``"buffer_ids"`` and ``"index"``.
+            priority: One number for all steps, or one per step.
         """
         rows = index[_INDEX]
         numbers = expand_as_right(index[_SOURCE], rows)
         for number, member in enumerate(self._members):
-            mine = numbers == number
-            if mine.any():
-                some = priority[mine] if isinstance(priority, Tensor) and priority.ndim else priority
-                with member._gate:  # noqa: SLF001 - a member is a buffer too
-                    member.sampler.update_priority(rows[mine], some, storage=member.storage)
+            selected = numbers == number
+            if selected.any():
+                priorities = priority[selected] if isinstance(priority, Tensor) and priority.ndim else priority
+                with member._lock:  # noqa: SLF001 - a member is a buffer too
+                    member.sampler.update_priority(rows[selected], priorities, storage=member.storage)
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
-        """Take over the priorities of a batch that was sampled: each buffer's sampler gets those of its steps.
+        """Update the priorities of the steps of a sampled batch, in the samplers of their buffers.
 
         Args:
-            data: A batch with its ``"index"``, and with the priorities where the buffers look for them.
+            data: A batch with its ``"index"``, and with priorities at the `priority_key` of each buffer.
 
         Raises:
-            InvalidArgumentError: If there is no index, or a priority is no finite number from 0.
+            InvalidArgumentError: If the batch has no index, or a priority is negative or not finite.
         """
         index = data.get(_INDEX, None)
         if index is None:
-            raise InvalidArgumentError(
-                f"the batch has no {_INDEX!r}; expected one that sample() returned, with its index"
-            )
+            raise InvalidArgumentError(f"the batch has no {_INDEX!r}; expected a batch from sample(), with its index")
         for number, member in enumerate(self._members):
-            mine = index[_SOURCE] == number
+            selected = index[_SOURCE] == number
             priority = data.get(getattr(member, "priority_key", "td_error"), None)
-            if priority is not None and mine.any():
-                priority = priority.reshape(*mine.shape, -1)[mine]
-                with member._gate:  # noqa: SLF001 - a member is a buffer too
-                    member.sampler.update_priority(index[_INDEX][mine], priority, storage=member.storage)
+            if priority is not None and selected.any():
+                priority = priority.reshape(*selected.shape, -1)[selected]
+                with member._lock:  # noqa: SLF001 - a member is a buffer too
+                    member.sampler.update_priority(index[_INDEX][selected], priority, storage=member.storage)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a buffer by its number, an ensemble of some by a slice or numbers, or what is in them by a tuple."""
+        """Return a buffer (integer), an ensemble (slice or several numbers), or data of the buffers (tuple)."""
         if isinstance(index, tuple):
             numbers, rest = self._numbers(index[0]), index[1] if len(index) == 2 else index[1:]
             if isinstance(numbers, int):
@@ -331,13 +347,13 @@ class ReplayBufferEnsemble(ReplayBuffer):
             parts = [self._members[number][rest] for number in numbers]
             if any(is_tensor_collection(part) and part.get(NEXT_FINAL_KNOWN, None) is not None for part in parts):
                 masked = [self._members[number].storage.masked for number in numbers]
-                parts = [part if known else with_mask(part) for part, known in zip(parts, masked, strict=True)]
+                parts = [part if has_mask else with_mask(part) for part, has_mask in zip(parts, masked, strict=True)]
             keys = BatchKeys(tuple(map(fields_of, parts)), self.missing)
             keys.check([self._names[number] for number in numbers])
             return self._stacked(parts, numbers, keys)
         if isinstance(index, str):
             raise InvalidArgumentError(
-                f"rb[{index!r}] names no buffer", hint=f"ask for the field of some: rb[:, {index!r}]"
+                f"rb[{index!r}] does not select a buffer", hint=f"select the buffers, too: rb[:, {index!r}]"
             )
         numbers = self._numbers(index)
         if isinstance(numbers, int):
@@ -354,64 +370,68 @@ class ReplayBufferEnsemble(ReplayBuffer):
         )
 
     def _numbers(self, index: Any) -> int | list[int]:
-        """Read which buffers are meant: one, or several."""
+        """Return the selected buffers: one number, or several."""
         numbers = range(len(self._members))
         if index is Ellipsis or isinstance(index, slice):
             return list(numbers[slice(None) if index is Ellipsis else index])
         if isinstance(index, int):
             return numbers[index]
-        chosen: list[int] = torch.arange(len(self._members))[torch.as_tensor(index)].reshape(-1).tolist()
-        return chosen
+        selected: list[int] = torch.arange(len(self._members))[torch.as_tensor(index)].reshape(-1).tolist()
+        return selected
 
     def __setitem__(self, index: Any, data: Any) -> None:
-        """Write into one of the buffers: ``rb[0, 10:20] = data``."""
+        """Write data into one of the buffers: ``rb[0, 10:20] = data``."""
         if not (isinstance(index, tuple) and len(index) == 2 and isinstance(index[0], int)):
             raise InvalidArgumentError(
-                f"rb[{index!r}] = ... names no single buffer", hint="write to one of them: rb[i, index]"
+                f"rb[{index!r}] = ... does not select a single buffer", hint="write to one buffer: rb[i, index] = ..."
             )
         self._members[index[0]][index[1]] = data
 
 
 def _expect_flat(rbs: Sequence[ReplayBuffer]) -> None:
-    given: Sequence[Any] = rbs
-    strange = [repr(one) for one in given if not isinstance(one, ReplayBuffer)]
-    if strange:
-        raise InvalidArgumentError(f"{', '.join(strange)}: no replay buffer", hint="give each storage a ReplayBuffer")
+    arguments: Sequence[Any] = rbs
+    invalid = [repr(argument) for argument in arguments if not isinstance(argument, ReplayBuffer)]
+    if invalid:
+        raise InvalidArgumentError(
+            f"{', '.join(invalid)}: expected instances of ReplayBuffer", hint="wrap each storage in a ReplayBuffer"
+        )
     nested = [number for number, rb in enumerate(rbs) if isinstance(rb, ReplayBufferEnsemble)]
     if nested:
         raise InvalidArgumentError(
-            f"buffers {nested} are ensembles themselves; their batches have parts already",
-            hint="give their buffers: ReplayBufferEnsemble(*(inner[i] for i in range(len(inner))), ...)",
+            f"buffers {nested} are ensembles themselves; expected buffers with flat batches",
+            hint="pass their buffers: ReplayBufferEnsemble(*(inner[i] for i in range(len(inner))), ...)",
         )
 
 
 def _expect_alone(**parts: Any) -> None:
     given = [name for name, part in parts.items() if part is not None]
     if given:
-        raise InvalidArgumentError(f"buffers were given, and {', '.join(given)} too: they exclude each other")
+        raise InvalidArgumentError(
+            f"buffers and {', '.join(given)} are mutually exclusive: pass either buffers or components"
+        )
 
 
-def _refused(part: Any) -> InvalidArgumentError:
+def _fixed_component_error(part: Any) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{type(part).__name__} cannot become a part of an ensemble: it has those that its buffers had",
-        hint="make an ensemble of the changed buffers; `rb.sampler.p` changes their chances",
+        f"{type(part).__name__} cannot become a component of an ensemble: it uses the components of its buffers",
+        hint="create a new ensemble of the changed buffers, or assign `rb.sampler.p` to change the probabilities",
     )
 
 
-def _of_parts(
+def _from_components(
     storages: StorageEnsemble | None,
     samplers: SamplerEnsemble | None,
     writers: WriterEnsemble | None,
     collate_fns: Sequence[Callable[[Any], Any] | None] | None,
 ) -> tuple[tuple[ReplayBuffer, ...], StorageEnsemble, SamplerEnsemble, WriterEnsemble]:
     if storages is None or samplers is None or writers is None:
-        raise InvalidArgumentError("an ensemble needs buffers, or storages, samplers and writers")
+        raise InvalidArgumentError("an ensemble needs buffers, or all of storages, samplers and writers")
     counts = {"storages": len(storages), "samplers": len(samplers), "writers": len(writers)}
     if collate_fns is not None:
         counts["collate_fns"] = len(collate_fns)
     if len(set(counts.values())) > 1:
         raise InvalidArgumentError(
-            f"there are {', '.join(f'{count} {name}' for name, count in counts.items())}; expected as many"
+            f"there are {', '.join(f'{count} {name}' for name, count in counts.items())}; expected equal numbers"
         )
     members = tuple(
         ReplayBuffer(storage=storage, sampler=sampler, writer=writer, collate_fn=collate_fn)
@@ -428,30 +448,34 @@ def _of_parts(
 
 @contextmanager
 def _unchanged(transforms: Sequence[Any]) -> Iterator[None]:
-    """Let transforms see steps without learning from them, and without taking numbers from torch's generator."""
-    states = [(one, copy.deepcopy(one.state_dict())) for one in transforms if isinstance(one, Stateful)]
+    """Run transforms without a change of their state, and without drawing from torch's global generator."""
+    states = [
+        (transform, copy.deepcopy(transform.state_dict()))
+        for transform in transforms
+        if isinstance(transform, Stateful)
+    ]
     with torch.random.fork_rng(devices=[]):
         try:
             yield
         finally:
-            for one, state in states:
+            for transform, state in states:
                 if state:
-                    one.load_state_dict(state)
+                    transform.load_state_dict(state)
 
 
 def _multiple(steps: int, sampler: Any) -> int:
-    """Return the least number of steps, at least these, that a sampler gives in one batch."""
+    """Return the smallest batch size of a sampler that is at least `steps`."""
     unit = sampler.unit if isinstance(sampler, Sampler) else 1
     return math.ceil(steps / unit) * unit
 
 
 def at(info: Mapping[Any, Any], place: int) -> dict[Any, Tensor]:
-    """Return what was reported of one part of a batch."""
+    """Return the info of one part of a batch."""
     return {key: value[place] for key, value in info.items() if value[place] is not None}
 
 
 def _source_of(index: TensorDictBase, batch: TensorDictBase) -> TensorDict:
-    """Return which buffer and which of its rows each step is from, [n, B / n]."""
+    """Return the buffer and the row of each step, [n, B / n]."""
     rows = index[_INDEX]
     numbers = index[_SOURCE].reshape(-1, *[1] * (rows.ndim - 1)).expand(rows.shape).clone()
     return TensorDict({_SOURCE: numbers, _INDEX: rows}, batch_size=batch.batch_size[: rows.ndim])

@@ -1,4 +1,4 @@
-"""The fields of a buffer by their keys: ``rb["observation"]``, ``rb["next", "reward"] = ...``."""
+"""Access to the fields of a buffer by key: ``rb["observation"]``, ``rb["next", "reward"] = ...``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from datasets_rl.ted.keys import Key, dotted
 __all__ = ["field_of", "key_of", "write_field"]
 
 _ROOT = "_data"
-"""In TorchRL's older buffers the data lay below this key; it still names the root."""
+"""Root key of the data in older TorchRL buffers; it is accepted as a name of the root."""
 
 
 def key_of(index: Any) -> Key | None:
-    """Return the key that an index is, () for the root; None if it is none."""
+    """Return the key that an index names, () for the root; None if the index is not a key."""
     key = (index,) if isinstance(index, str) else index
     if not (isinstance(key, tuple) and key and all(isinstance(name, str) for name in key)):
         return None
@@ -27,58 +27,58 @@ def key_of(index: Any) -> Key | None:
 
 
 def field_of(data: Any, key: Key) -> Any:
-    """Return what stands at a key in a TensorDict, a tensorclass, or a tree of dicts.
+    """Return the field at a key of a TensorDict, a tensorclass, or a tree of dicts.
 
     Raises:
         UnknownKeyError: If there is no such key.
     """
-    known: list[str] = []
+    names: list[str] = []
     for name in key:
-        known = sorted(map(str, data.keys())) if hasattr(data, "keys") else []
-        if name not in known:
-            raise UnknownKeyError(dotted(key), known)
+        names = sorted(map(str, data.keys())) if hasattr(data, "keys") else []
+        if name not in names:
+            raise UnknownKeyError(dotted(key), names)
         data = data.get(name)
     return data
 
 
 def write_field(column: Any, value: Any, key: Key, parts: Iterable[slice]) -> None:
-    """Write over a field: a tensor, or all those in a TensorDict.
+    """Overwrite a field: a tensor, or all tensors of a TensorDict.
 
     Args:
         column: The field of all slots.
-        value: What to write; it expands to the shape of the field.
-        key: Where the field stands.
-        parts: The slots to write, part by part.
+        value: The new values; they are expanded to the shape of the field.
+        key: Key of the field, for messages.
+        parts: Slices of the slots, which are written one after the other.
 
     Raises:
-        InvalidArgumentError: If the value does not fit; all faults at once, and nothing has been written then.
+        InvalidArgumentError: If the value does not fit. The message lists all problems, and nothing is written.
     """
-    faults: list[str] = []
-    pairs = _pairs(column, value, key, faults)
-    if faults:
-        raise InvalidArgumentError(f"the field cannot be replaced: {'; '.join(faults)}")
+    problems: list[str] = []
+    pairs = _pairs(column, value, key, problems)
+    if problems:
+        raise InvalidArgumentError(f"the field cannot be replaced: {'; '.join(problems)}")
     with torch.no_grad():
         for part in parts:
             for old, new in pairs:
                 old[part].copy_(new[part])
 
 
-def _pairs(column: Any, value: Any, key: Key, faults: list[str]) -> list[tuple[Tensor, Tensor]]:
-    """Return what is to be copied where."""
+def _pairs(column: Any, value: Any, key: Key, problems: list[str]) -> list[tuple[Tensor, Tensor]]:
+    """Return pairs of target and source tensors; append problems to `problems`."""
     if is_non_tensor(column):
-        faults.append(f"{dotted(key)!r} holds objects that are no tensors; write whole steps")
+        problems.append(f"{dotted(key)!r} holds non-tensor data; write whole steps instead")
         return []
     if isinstance(column, TensorDictBase):
         if not is_tensor_collection(value) or set(value.keys()) != set(column.keys()):
-            faults.append(f"{dotted(key)!r} holds {', '.join(column.keys())}; expected a TensorDict of these")
+            problems.append(f"{dotted(key)!r} holds {', '.join(column.keys())}; expected a TensorDict of these")
             return []
         names = [*column.keys()]
-        return [pair for name in names for pair in _pairs(column.get(name), value.get(name), (*key, name), faults)]
+        return [pair for name in names for pair in _pairs(column.get(name), value.get(name), (*key, name), problems)]
     new = torch.as_tensor(value)
     if not torch.can_cast(new.dtype, column.dtype):
-        faults.append(f"{dotted(key)!r} is {column.dtype}, and the value {new.dtype}")
+        problems.append(f"the value of {dotted(key)!r} is {new.dtype}; expected {column.dtype}")
     try:
         return [(column, new.expand(column.shape))]
     except RuntimeError:
-        faults.append(f"{dotted(key)!r} has shape {list(column.shape)}, and the value {list(new.shape)}")
+        problems.append(f"the value of {dotted(key)!r} has shape {list(new.shape)}; expected {list(column.shape)}")
         return []

@@ -1,4 +1,4 @@
-"""Which keys the batches of several buffers have: decided by what the buffers hold, never by what was drawn."""
+"""The keys of batches from several buffers: determined by the contents of the buffers, never by the sample."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from datasets_rl.ted.keys import Key, as_key, dotted
 __all__ = ["BatchKeys", "Field", "KeyOfMembers", "Missing", "fields_of"]
 
 Missing = Literal["refuse", "drop", "zero"]
-_NAMED = 6
-"""How many keys the first line of an error names."""
+_MAX_NAMED_KEYS = 6
+"""Maximum number of keys named in the first line of an error message."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,17 @@ class Field:
     """One field of the batches of a buffer."""
 
     dtype: torch.dtype | None
-    """None for text and other objects that are not tensors."""
+    """None for text and other non-tensor objects."""
     shape: tuple[int, ...]
-    """The axes of one step, without the batch."""
+    """Shape of one step, without the batch axes."""
     text: bool = False
-    """Whether the steps hold text."""
+    """Whether the values are text."""
     device: torch.device | None = None
-    """Of objects: they only combine with others of the same device, which need not be that of the batch."""
+    """Device of non-tensor objects: they only stack with objects on the same device, which may differ from the batch."""
 
     @property
     def kind(self) -> str:
-        """The dtype and the shape, as in "float32 [17]"."""
+        """Dtype and shape, as in "float32 [17]"."""
         name = str(self.dtype).removeprefix("torch.") if self.dtype is not None else "text" if self.text else "object"
         return f"{name} {list(self.shape)}"
 
@@ -52,23 +52,23 @@ class KeyOfMembers:
     """One key of a mixture."""
 
     key: str
-    """With dots."""
+    """The dotted key."""
     kinds: tuple[str | None, ...]
-    """Its dtype and shape in each member, as in "float32 [17]"; None where the member does not have it."""
+    """Dtype and shape in each member, as in "float32 [17]"; None if the member lacks the key."""
 
     @property
     def alike(self) -> bool:
-        """Whether it is the same in all members that have it."""
+        """Whether the dtype and shape are the same in all members that have the key."""
         return len({kind for kind in self.kinds if kind is not None}) == 1
 
     @property
     def everywhere(self) -> bool:
-        """Whether all members have it."""
+        """Whether all members have the key."""
         return None not in self.kinds
 
 
 def fields_of(batch: Any) -> Mapping[Key, Field] | None:
-    """Return the fields of a batch by their keys; None if it is not a TensorDict."""
+    """Return the fields of a batch by key; None if the batch is not a TensorDict."""
     if not isinstance(batch, TensorDictBase):
         return None
     return {key: _field(batch.get(key), batch.ndim) for key in _keys(batch)}
@@ -83,9 +83,9 @@ def _field(leaf: Any, axes: int) -> Field:
     return Field(None, tuple(leaf.shape[axes:]), isinstance(example, str), leaf.device)
 
 
-def _some(keys: Sequence[str]) -> str:
-    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
-    return ", ".join(keys[:_NAMED]) + more
+def _shortened(keys: Sequence[str]) -> str:
+    rest = f" and {len(keys) - _MAX_NAMED_KEYS} more" if len(keys) > _MAX_NAMED_KEYS else ""
+    return ", ".join(keys[:_MAX_NAMED_KEYS]) + rest
 
 
 def _keys(batch: TensorDictBase) -> set[Key]:
@@ -95,7 +95,7 @@ def _keys(batch: TensorDictBase) -> set[Key]:
 
 @dataclass(frozen=True)
 class BatchKeys:
-    """The keys of every batch of several buffers.
+    """The keys of every batch from several buffers.
 
     buffer 0   observation  action            refuse   an error that names them
     buffer 1   observation          reward    drop     observation
@@ -103,13 +103,13 @@ class BatchKeys:
     """
 
     members: tuple[Mapping[Key, Field] | None, ...]
-    """The fields of each buffer; None where they are not known yet, because the buffer is empty."""
+    """The fields of each buffer; None for an empty buffer, whose fields are unknown."""
     missing: Missing
-    """What happens to keys that only some of the buffers have."""
+    """How to treat keys that only some of the buffers have."""
 
     @cached_property
     def table(self) -> tuple[KeyOfMembers, ...]:
-        """Every key, and what it is in each of the buffers whose fields are known."""
+        """Every key, with its dtype and shape in each buffer whose fields are known."""
         known = [member for member in self.members if member is not None]
         every = sorted({key for member in known for key in member})
         return tuple(
@@ -119,8 +119,8 @@ class BatchKeys:
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether all of the buffers whose fields are known have the same keys."""
-        return all(one.everywhere for one in self.table)
+        """Whether all buffers whose fields are known have the same keys."""
+        return all(row.everywhere for row in self.table)
 
     @cached_property
     def _fields(self) -> Mapping[Key, Field]:
@@ -132,34 +132,38 @@ class BatchKeys:
         return {key: field for key, field in every.items() if all(key in member for member in known)}
 
     def check(self, names: Sequence[str]) -> None:
-        """Raise if batches cannot be made of these buffers.
+        """Check that batches of these buffers can be combined.
 
         Args:
-            names: The names of all the buffers.
+            names: The names of all buffers.
 
         Raises:
-            InvalidArgumentError: If a key has another dtype or shape in another buffer, if only some have it and `missing` is
-                "refuse", or if it cannot be filled; with a table of all such keys.
+            InvalidArgumentError: If the dtype or shape of a key differs between buffers, if only some buffers have a
+                key and `missing` is "refuse", or if a missing key cannot be filled. The message contains a table of all
+                such keys.
         """
-        kept = {dotted(key) for key in self._fields}
-        lacking = [one for one in self.table if not one.everywhere] if self.missing == "refuse" else []
-        unlike = [one for one in self.table if one in lacking or (one.key in kept and not one.alike)]
-        if unlike:
-            known = [name for name, member in zip(names, self.members, strict=True) if member is not None]
-            rows = [("key", *known), *((one.key, *(kind or "-" for kind in one.kinds)) for one in unlike)]
-            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-            lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-            some, other = [one.key for one in unlike if one.alike], [one.key for one in unlike if not one.alike]
-            why = [f"only some have {_some(some)}"] if some else []
-            why += [f"the dtype or the shape differs in {_some(other)}"] if other else []
+        batch_keys = {dotted(key) for key in self._fields}
+        lacking = [row for row in self.table if not row.everywhere] if self.missing == "refuse" else []
+        conflicts = [row for row in self.table if row in lacking or (row.key in batch_keys and not row.alike)]
+        if conflicts:
+            known_names = [name for name, member in zip(names, self.members, strict=True) if member is not None]
+            cells = [("key", *known_names), *((row.key, *(kind or "-" for kind in row.kinds)) for row in conflicts)]
+            widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+            lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+            partial_keys, unequal_keys = (
+                [row.key for row in conflicts if row.alike],
+                [row.key for row in conflicts if not row.alike],
+            )
+            reasons = [f"only some have {_shortened(partial_keys)}"] if partial_keys else []
+            reasons += [f"the dtype or the shape differs in {_shortened(unequal_keys)}"] if unequal_keys else []
             raise InvalidArgumentError(
-                f"the members do not fit together: {'; '.join(why)}"
+                f"the members do not fit together: {'; '.join(reasons)}"
                 + "".join(f"\n  {line.rstrip()}" for line in lines),
                 hint="give members transforms that make them alike"
                 + (", or missing='drop' or 'zero' for keys that some lack" if lacking else ""),
             )
         if self.missing == "zero":
-            partial = {one.key for one in self.table if not one.everywhere}
+            partial = {row.key for row in self.table if not row.everywhere}
             objects = sorted(dotted(key) for key, field in self._fields.items() if field.kind.startswith("object"))
             if objects := [key for key in objects if key in partial]:
                 raise InvalidArgumentError(
@@ -168,34 +172,34 @@ class BatchKeys:
                 )
 
     def fit(self, part: Any, name: str) -> Any:
-        """Return the part of a batch that one buffer gave with the keys of the batch.
+        """Return the part of one buffer with the keys of the batch.
 
         Args:
-            part: What the buffer gave.
-            name: The name of the buffer, for the error.
+            part: The part of the batch from this buffer.
+            name: Name of the buffer, for messages.
 
         Raises:
-            InvalidArgumentError: If a key is missing that must be there, or "refuse" meets a key that was not there when the
-                keys were decided.
+            InvalidArgumentError: If a required key is missing, or `missing` is "refuse" and the part has a key that was
+                absent when the keys were determined.
         """
         if self.uniform or not isinstance(part, TensorDictBase):
             return part
-        have, fields = _keys(part), self._fields
-        lacking, more = fields.keys() - have, have - fields.keys()
-        if (lacking and self.missing != "zero") or (more and self.missing == "refuse"):
-            changes = [f"no {', '.join(sorted(map(dotted, lacking)))}"] if lacking else []
-            changes += [f"also {', '.join(sorted(map(dotted, more)))}"] if more else []
+        part_keys, fields = _keys(part), self._fields
+        missing_keys, extra_keys = fields.keys() - part_keys, part_keys - fields.keys()
+        if (missing_keys and self.missing != "zero") or (extra_keys and self.missing == "refuse"):
+            changes = [f"no {', '.join(sorted(map(dotted, missing_keys)))}"] if missing_keys else []
+            changes += [f"also {', '.join(sorted(map(dotted, extra_keys)))}"] if extra_keys else []
             raise InvalidArgumentError(
-                f"{name} gave {' and '.join(changes)}; its first steps had other keys",
-                hint="let its transforms return the same keys for every batch",
+                f"{name} returned {' and '.join(changes)}, unlike its first steps; expected the same keys in every batch",
+                hint="let the transforms of this buffer return the same keys for every batch",
             )
-        if more:
-            part = part.select(*have & fields.keys())
-        elif lacking:
+        if extra_keys:
+            part = part.select(*part_keys & fields.keys())
+        elif missing_keys:
             part = part.copy()
-        for key in sorted(lacking):
+        for key in sorted(missing_keys):
             field = fields[key]
             part.set(key, field.zeros(part))
             if field.dtype is None and field.device is None:
-                part.get(key).clear_device_()  # `set` gave it that of the batch
+                part.get(key).clear_device_()  # `set` assigned the device of the batch
         return part

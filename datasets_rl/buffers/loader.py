@@ -17,17 +17,18 @@ __all__ = ["SampledBatches"]
 
 
 class SampledBatches(IterableDataset[Any]):
-    """The batches that a buffer's sampler chooses, read by the workers of a `DataLoader`.
+    """The batches that a buffer's sampler chooses, loaded by the workers of a `DataLoader`.
 
         >>> loader = SampledBatches(rb, batches=1000).loader(num_workers=4, pin_memory=True)
 
-    Every worker chooses the same batches and reads only its share of them, so that an epoch of a sampler without
-    replacement is one epoch over all workers, and no batch comes twice. A `DataLoader` over the buffer itself reads its
-    steps one after the other, or shuffled, as of any other dataset.
+    Every worker samples the same batches and loads only its share of them. An epoch of a sampler without replacement is
+    therefore one epoch over all workers, and no batch is repeated. A `DataLoader` directly over the buffer loads single
+    steps, in order or shuffled, as for any other dataset.
 
     Args:
         buffer: The buffer, with a batch size.
-        batches: Batches of an epoch; by default until the sampler has run out, which most never do.
+        batches: Number of batches in an epoch; by default, an epoch lasts until the sampler runs out, which most
+            samplers never do.
 
     Raises:
         InvalidArgumentError: If the buffer has no batch size.
@@ -35,23 +36,27 @@ class SampledBatches(IterableDataset[Any]):
 
     def __init__(self, buffer: ReplayBuffer, batches: int | None = None) -> None:
         if buffer.batch_size is None:
-            raise InvalidArgumentError("the buffer has no batch size", hint="give batch_size to its constructor")
+            raise InvalidArgumentError("the buffer has no batch size", hint="pass batch_size to its constructor")
         self.buffer = buffer
         self.batches = batches
         self._epoch = 0
 
     def loader(self, **options: Any) -> DataLoader[Any]:
-        """Return a `DataLoader` over these batches, with its options (workers, pinning) except batch size and collating."""
-        return DataLoader(self, batch_size=None, collate_fn=_as_it_is, **options)
+        """Return a `DataLoader` over these batches.
+
+        Args:
+            options: Options of the `DataLoader` (workers, pinning), except batch size and collate function.
+        """
+        return DataLoader(self, batch_size=None, collate_fn=_identity, **options)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield this worker's batches, in order."""
+        """Yield the batches of this worker, in order."""
         worker = get_worker_info()
         if worker is None:
             yield from islice(self.buffer, self.batches)
             return
         buffer, sampler = copy(self.buffer), deepcopy(self.buffer.sampler)
-        # All workers start with one sampler and one seed, in every epoch: the last one may have ended anywhere.
+        # All workers start every epoch with the same sampler state and seed: their last epochs may have ended anywhere.
         sampler.generator = Generator().manual_seed(worker.seed - worker.id + self._epoch)
         self._epoch += 1
         buffer.set_sampler(sampler)
@@ -59,12 +64,12 @@ class SampledBatches(IterableDataset[Any]):
         for number in count() if self.batches is None else range(self.batches):
             if sampler.ran_out:
                 return
-            drawn = buffer._draw(None, ahead=True)  # noqa: SLF001 - the loader is a part of the buffer in another process
+            drawn = buffer._draw(None, ahead=True)  # noqa: SLF001 - the loader runs the buffer in another process
             if number % worker.num_workers == worker.id:
                 yield buffer._make(drawn)[0]
             else:
                 buffer._forget(drawn)  # noqa: SLF001 - the same
 
 
-def _as_it_is(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch

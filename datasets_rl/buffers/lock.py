@@ -1,8 +1,8 @@
-"""Who may touch a buffer now: one at a time, over threads, and over processes once it is shared."""
+"""The lock of a buffer: one user at a time, across threads and, once the buffer is shared, across processes."""
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal` without its enumerations, which double the cost of a gate
+import _signal  # type: ignore[import-not-found]  # `signal` without its enumerations, which double the cost of the lock
 import os
 import signal
 import threading
@@ -27,34 +27,35 @@ _SIGINT = int(signal.SIGINT)
 
 
 class _DeferredInterrupt:
-    """Ctrl-C while the main thread is inside: it comes when the gate has been left, so that no step is half written.
+    """SIGINT handler while the main thread holds the lock: it defers Ctrl-C until the lock is released.
 
-    A second one comes at once: whoever waits for something that never ends gets out.
+    No step is therefore half written. A second Ctrl-C is delivered immediately, so that a thread that waits forever can
+    be interrupted.
     """
 
     def __init__(self, before: Callable[[int, FrameType | None], Any]) -> None:
         self.before = before
         self.depth = 1
-        self._came = 0
+        self._count = 0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self._came += 1
-        if self._came > 1:
+        self._count += 1
+        if self._count > 1:
             self.before(number, frame)
 
-    def let_go(self) -> None:
+    def restore(self) -> None:
         _signal.signal(_SIGINT, self.before)
-        if self._came == 1:
+        if self._count == 1:
             self.before(_SIGINT, None)
 
 
 class BufferLock:
     """The lock of a buffer.
 
-    Inside ``with gate`` there is one thread, and one process if the buffer is shared. What was drawn inside may be read
-    outside of it by another thread, between `begin_read` and `end_read`; a writer first waits for these with
-    `wait_for_reads`, so that no row changes between its choice and its reading. The gate may be entered again by who is
-    inside. Ctrl-C is held back until it has been left.
+    Inside ``with lock`` there is one thread, and one process if the buffer is shared. Rows sampled inside may be read
+    outside by another thread, between `begin_read` and `end_read`; a writer first waits for these reads with
+    `wait_for_reads`, so that no row changes between its sampling and its reading. The lock is reentrant. Ctrl-C is
+    deferred until it is released.
 
         caller    | draw, begin_read |                    | wait ....... write |
         thread                         read ... end_read
@@ -63,10 +64,10 @@ class BufferLock:
     def __init__(self) -> None:
         self._path: Path | None = None
         self._scratch: ScratchFolder | None = None
-        """Where the lock file lies, if it is not that of the storage."""
+        """Folder of the lock file, if the storage has none."""
         self._storage: Storage | None = None
         self.name = uuid.uuid4().hex
-        """The same in all processes."""
+        """Identifier that is the same in all processes."""
         self._start()
 
     def _start(self, *, forked: bool = False) -> None:
@@ -74,26 +75,26 @@ class BufferLock:
         self._inside = threading.Condition(threading.RLock())
         self._depth = 0
         self._reads = 0
-        self._held_back: _DeferredInterrupt | None = None
-        """Only the main thread sets it."""
+        self._deferred: _DeferredInterrupt | None = None
+        """Set by the main thread only."""
         self._file = ProcessLock.at(self._path) if self._path is not None else None
-        _gates.add(self)
+        _all_locks.add(self)
 
     @property
     def shared(self) -> bool:
-        """Whether processes exclude each other too."""
+        """Whether the lock also excludes other processes."""
         return self._path is not None
 
     def share(self, storage: Storage | None = None) -> None:
-        """Exclude other processes too: those that inherit the gate by fork, or get it in a pickle.
+        """Also exclude other processes that inherit the lock by fork or receive it in a pickle.
 
         Args:
-            storage: What the gate protects: its lock file is used if it has one, and who enters first finds the write
-                that a process has left unfinished (see `Storage.recover`).
+            storage: The storage that the lock protects. Its lock file is used if it has one, and each process that
+                acquires the lock recovers the write that a dead process left unfinished (see `Storage.recover`).
         """
         if storage is not None:
             self._storage = storage
-        path = self._lock_path() or self._path or self._make_file()
+        path = self._lock_path() or self._path or self._create_file()
         if path != self._path:
             with self._inside:
                 before, self._path, self._file = self._file, path, ProcessLock.at(path)
@@ -108,7 +109,7 @@ class BufferLock:
             path.touch()
         return path
 
-    def _make_file(self) -> Path:
+    def _create_file(self) -> Path:
         self._scratch = ScratchFolder()
         path = self._scratch.path / "buffer.lock"
         path.touch()
@@ -116,15 +117,15 @@ class BufferLock:
 
     def __enter__(self) -> None:
         if self._forked:
-            # The threads with which the parent computes do not exist here, and torch waits for them for ever as soon as
-            # something is large enough to be split (from 32,768 elements).
+            # The parent's compute threads do not exist here, and torch would wait for them forever once an operation is
+            # large enough to be split (32,768 elements or more).
             torch.set_num_threads(1)
             self._forked = False
-        self._hold_back()
+        self._defer_interrupt()
         try:
             self._inside.acquire()
         except BaseException:
-            self._let_go()
+            self._restore_interrupt()
             raise
         self._depth += 1
         if self._file is not None and self._depth == 1:
@@ -133,7 +134,7 @@ class BufferLock:
             except BaseException:
                 self._depth -= 1
                 self._inside.release()
-                self._let_go()
+                self._restore_interrupt()
                 raise
             if self._storage is not None:
                 try:
@@ -147,41 +148,41 @@ class BufferLock:
         if self._file is not None and not self._depth:
             self._file.release()
         self._inside.release()
-        self._let_go()
+        self._restore_interrupt()
 
-    def _hold_back(self) -> None:
+    def _defer_interrupt(self) -> None:
         if threading.get_ident() != threading.main_thread().ident:
-            return  # Ctrl-C comes to the main thread only
-        if self._held_back is not None:
-            self._held_back.depth += 1
+            return  # only the main thread receives Ctrl-C
+        if self._deferred is not None:
+            self._deferred.depth += 1
             return
         before = _signal.getsignal(_SIGINT)
         if callable(before):
-            held_back = _DeferredInterrupt(before)
-            _signal.signal(_SIGINT, held_back)  # one that comes before raises here, and nothing is held back
-            self._held_back = held_back
+            deferred = _DeferredInterrupt(before)
+            _signal.signal(_SIGINT, deferred)  # an earlier Ctrl-C raises here, and nothing is deferred
+            self._deferred = deferred
 
-    def _let_go(self) -> None:
-        held_back = self._held_back
-        if held_back is None or threading.get_ident() != threading.main_thread().ident:
+    def _restore_interrupt(self) -> None:
+        deferred = self._deferred
+        if deferred is None or threading.get_ident() != threading.main_thread().ident:
             return
-        held_back.depth -= 1
-        if not held_back.depth:
-            self._held_back = None
-            held_back.let_go()
+        deferred.depth -= 1
+        if not deferred.depth:
+            self._deferred = None
+            deferred.restore()
 
     def begin_read(self) -> None:
-        """Announce a reading that ends outside; called inside."""
+        """Announce a read that ends outside the lock; called while the lock is held."""
         self._reads += 1
 
     def end_read(self) -> None:
-        """Say that a reading has ended; called outside."""
+        """End an announced read; called outside the lock."""
         with self._inside:
             self._reads -= 1
             self._inside.notify_all()
 
     def wait_for_reads(self) -> None:
-        """Wait until every announced reading has ended; called inside, by who is going to write."""
+        """Wait until all announced reads have ended; called by a writer while it holds the lock."""
         while self._reads:
             self._inside.wait()
 
@@ -190,69 +191,69 @@ class BufferLock:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # A copy of a storage may have a file of its own.
+        # A copy of a storage may have another lock file.
         self._path = self._lock_path() or self._path
         self._start()
 
 
 class BufferLocks:
-    """The gates of several buffers, entered together; in the same order everywhere, so that nobody waits in a ring.
+    """The locks of several buffers, acquired together, always in the same order, so that they cannot deadlock.
 
     Args:
-        gates: The gates; one may be there several times.
+        locks: The locks; duplicates are allowed.
     """
 
-    def __init__(self, gates: Iterable[BufferLock]) -> None:
-        # A copy of a gate has its name.
-        self._gates = sorted(set(gates), key=lambda gate: (gate.name, id(gate)))
+    def __init__(self, locks: Iterable[BufferLock]) -> None:
+        # A copy of a lock has the same name, so the id breaks ties.
+        self._locks = sorted(set(locks), key=lambda lock: (lock.name, id(lock)))
 
     @property
     def shared(self) -> bool:
-        """Whether processes exclude each other too."""
-        return any(gate.shared for gate in self._gates)
+        """Whether the locks also exclude other processes."""
+        return any(lock.shared for lock in self._locks)
 
     def share(self, storage: Storage | None = None) -> None:
-        """Exclude other processes too; each gate knows the storage that it protects."""
+        """Also exclude other processes; each lock has its own storage."""
         del storage
-        for gate in self._gates:
-            gate.share()
+        for lock in self._locks:
+            lock.share()
 
     def __enter__(self) -> None:
         entered = ExitStack()
         with entered:
-            for gate in self._gates:
-                entered.enter_context(gate)
+            for lock in self._locks:
+                entered.enter_context(lock)
             entered.pop_all()
 
     def __exit__(self, *failure: object) -> None:
-        for gate in reversed(self._gates):
-            gate.__exit__(*failure)
+        for lock in reversed(self._locks):
+            lock.__exit__(*failure)
 
     def begin_read(self) -> None:
-        """Announce a reading that ends outside; called inside."""
-        for gate in self._gates:
-            gate.begin_read()
+        """Announce a read that ends outside the locks; called while the locks are held."""
+        for lock in self._locks:
+            lock.begin_read()
 
     def end_read(self) -> None:
-        """Say that a reading has ended; called outside."""
-        for gate in self._gates:
-            gate.end_read()
+        """End an announced read; called outside the locks."""
+        for lock in self._locks:
+            lock.end_read()
 
     def wait_for_reads(self) -> None:
-        """Wait until every announced reading has ended; called inside, by who is going to write."""
-        for gate in self._gates:
-            gate.wait_for_reads()
+        """Wait until all announced reads have ended; called by a writer while it holds the locks."""
+        for lock in self._locks:
+            lock.wait_for_reads()
 
 
-_gates: weakref.WeakSet[BufferLock] = weakref.WeakSet()
+_all_locks: weakref.WeakSet[BufferLock] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """Free every gate in a forked process: the threads of its parent that were inside do not exist here."""
-    for gate in list(_gates):
-        if gate._held_back is not None:  # noqa: SLF001 - of this file
-            _signal.signal(_SIGINT, gate._held_back.before)  # noqa: SLF001 - of this file
-        gate._start(forked=True)  # noqa: SLF001 - of this file
+    """Reset every lock in a forked process: the parent's threads that held locks do not exist here."""
+    for lock in list(_all_locks):
+        if lock._deferred is not None:  # noqa: SLF001 - same module
+            _signal.signal(_SIGINT, lock._deferred.before)  # noqa: SLF001 - same module
+        lock._start(forked=True)  # noqa: SLF001 - same module
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork

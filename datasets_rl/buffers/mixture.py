@@ -1,4 +1,4 @@
-"""Several replay buffers mixed in one flat batch, in given shares."""
+"""A replay buffer that mixes several buffers in one flat batch, in given shares."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ _INDEX = "index"
 
 
 class Mixture(ReplayBufferEnsemble):
-    """Several replay buffers whose batches are drawn, and transformed, each in its own way, and joined in one, [B].
+    """Several replay buffers whose batches are sampled and transformed separately and then concatenated, [B].
 
         >>> rb = Mixture(medium, expert, p=[0.7, 0.3], batch_size=256)
         >>> batch = rb.sample()                    # [256]: 179 or 180 steps of medium, then those of expert
-        >>> batch["index", "buffer_ids"]           # which buffer each step is from
+        >>> batch["index", "buffer_ids"]           # the buffer of each step
         >>> rb.names[0], rb.sampler.shares
 
-    It is an ensemble whose batches are flat and whose shares hold in every batch, see `MixtureSampler`. What the
-    buffers give is compared key by key here, before the first batch.
+    A mixture is an ensemble with flat batches and shares that hold in every batch, see `MixtureSampler`. The
+    constructor compares the keys of the buffers, before the first batch.
 
     Args:
         *rbs: The buffers.
-        p: Their shares, in any scale; all the same by default.
-        exact: False draws the buffer of each step by chance.
-        final_p: Shares that those of the batches move to, in a straight line from `p`.
-        anneal: Batches until they are there.
-        unit: Steps that the buffers' samplers give in one piece: the length of slices.
-        names: Those of the buffers, for messages; by default their numbers.
-        missing: What happens to keys that only some buffers have, in every batch alike: "refuse", "drop" or "zero", see
+        p: Shares of the buffers, not necessarily normalized; equal by default.
+        exact: If False, the buffer of each step is drawn at random.
+        final_p: Final shares; the shares change linearly from `p` to these.
+        anneal: Number of batches until the final shares are reached.
+        unit: Number of steps that the samplers of the buffers return together: the length of slices.
+        names: Names of the buffers, for messages; by default their numbers.
+        missing: How to treat keys that only some buffers have, in every batch alike: "refuse", "drop" or "zero", see
             `ReplayBufferEnsemble`.
-        **kwargs: Those of `ReplayBuffer` that are left.
+        **kwargs: Other arguments of `ReplayBuffer`.
 
     Raises:
-        InvalidArgumentError: If arguments exclude each other, or the buffers do not fit together; with a table of all keys that
-            are not the same.
+        InvalidArgumentError: If arguments are mutually exclusive, or the buffers are incompatible; the message contains
+            a table of all differing keys.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Mixture(ReplayBufferEnsemble):
 
     @property
     def keys_of_members(self) -> tuple[KeyOfMembers, ...]:
-        """What each key is in each of the buffers that are not empty."""
+        """The dtype and shape of each key in each buffer that is not empty."""
         return self._keys.table
 
     @property
@@ -89,8 +89,8 @@ class Mixture(ReplayBufferEnsemble):
         return self._unit
 
     @property
-    def _free(self) -> bool:
-        return False  # a function of the user's gets the parts with the same keys
+    def _passes_parts_unchanged(self) -> bool:
+        return False  # a collate_fn also receives parts with the same keys
 
     @property
     def sampler(self) -> MixtureSampler:
@@ -98,18 +98,18 @@ class Mixture(ReplayBufferEnsemble):
         sampler: MixtureSampler = self._sampler  # type: ignore[assignment]  # the constructor takes no other
         return sampler
 
-    def _taken(self, drawn: Drawn) -> Any:
-        numbers, counts = _runs(drawn.index)
+    def _gathered(self, drawn: Drawn) -> Any:
+        numbers, counts = _counts_per_buffer(drawn.index)
         rows = drawn.index[_INDEX].split(counts)
-        return super()._taken(Drawn(drawn.storage, {"buffer_ids": numbers, _INDEX: rows}, drawn.info))
+        return super()._gathered(Drawn(drawn.storage, {"buffer_ids": numbers, _INDEX: rows}, drawn.info))
 
     def _finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
         index = info.pop(_INDEX)
-        _, counts = _runs(index)
-        told = {key: value if isinstance(value, list) else value.split(counts) for key, value in info.items()}
+        _, counts = _counts_per_buffer(index)
+        infos = {key: value if isinstance(value, list) else value.split(counts) for key, value in info.items()}
         info[_INDEX] = index
         parts = [
-            self._keys.fit(self._finished_part(number, part, at(told, place), steps), self.names[number])
+            self._keys.fit(self._finished_part(number, part, at(infos, place), steps), self.names[number])
             for place, ((number, part), steps) in enumerate(zip(data, counts, strict=True))
         ]
         batch: Any = self._collate_fn(parts) if self._collate_fn is not None and collate else torch.cat(parts)
@@ -118,8 +118,8 @@ class Mixture(ReplayBufferEnsemble):
         return pinned(batch) if self._pin_memory else batch
 
 
-def _runs(index: TensorDictBase) -> tuple[list[int], list[int]]:
-    """Return which buffers give steps, and how many: those of each lie together, in the order of the buffers."""
+def _counts_per_buffer(index: TensorDictBase) -> tuple[list[int], list[int]]:
+    """Return the numbers of the buffers in the batch, and how many steps each contributes, in buffer order."""
     counts = np.bincount(index.get("buffer_ids").numpy())
     numbers = counts.nonzero()[0]
     return numbers.tolist(), counts[numbers].tolist()

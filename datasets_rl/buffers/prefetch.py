@@ -1,4 +1,4 @@
-"""Batches made ahead of time by threads."""
+"""Batches prefetched by threads."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Batch = TypeVar("Batch")
 
 
 class Prefetch(Generic[Draw, Batch]):
-    """Keep batches under way.
+    """Prefetches batches in threads.
 
-    What a batch consists of is drawn in the caller's thread, in order, so that the random sequence is that of a
-    buffer without prefetching; only reading and transforming happen in the threads.
+    The caller's thread samples the batches, in order, so that the random sequence is that of a buffer without
+    prefetching; the threads only read and transform.
 
     Args:
-        depth: Batches under way, and threads.
-        draw: Chooses the next batch.
-        make: Reads and transforms what was chosen; runs in a thread.
-        drop: Called with what was chosen and will not be made.
-        gate: Held while batches are drawn, not while they are waited for.
+        depth: Number of batches in progress, and of threads.
+        draw: Samples the next batch.
+        make: Reads and transforms a sampled batch; runs in a thread.
+        drop: Called with a sampled batch that will not be read.
+        lock: Held while batches are sampled, but not while the caller waits for them.
     """
 
     def __init__(
@@ -37,55 +37,55 @@ class Prefetch(Generic[Draw, Batch]):
         draw: Callable[[], Draw],
         make: Callable[[Draw], Batch],
         drop: Callable[[Draw], None],
-        gate: AbstractContextManager[None],
+        lock: AbstractContextManager[None],
     ) -> None:
         if depth < 1:
-            raise InvalidArgumentError(f"prefetch is {depth}; expected at least 1, or None for none")
+            raise InvalidArgumentError(f"prefetch is {depth}; expected an integer >= 1, or None for no prefetching")
         self.depth = depth
         self._draw = draw
         self._make = make
         self._drop = drop
-        self._gate = gate
+        self._lock = lock
         self._process = os.getpid()
         self._threads: ThreadPoolExecutor | None = None
-        self._under_way: deque[tuple[Draw, Future[Batch]]] = deque()
+        self._in_progress: deque[tuple[Draw, Future[Batch]]] = deque()
 
     def next(self) -> tuple[Draw, Batch]:
-        """Return the oldest batch under way with what was drawn for it, and start new ones behind it."""
-        with self._gate:
+        """Return the oldest batch in progress with its sample, and start new ones after it."""
+        with self._lock:
             self._leave_parent()
-            while len(self._under_way) <= self.depth:
+            while len(self._in_progress) <= self.depth:
                 self.start(self._draw())
-            drawn, batch = self._under_way.popleft()
+            drawn, batch = self._in_progress.popleft()
         return drawn, batch.result()
 
     def _leave_parent(self) -> None:
-        """Forget, in a forked process, what is under way in its parent: threads do not come along."""
+        """Discard, in a forked process, the batches in progress of the parent, whose threads do not exist here."""
         if self._process != os.getpid():
             self._threads, self._process = None, os.getpid()
-            self._under_way.clear()
+            self._in_progress.clear()
 
     def start(self, drawn: Draw) -> None:
-        """Have a batch made of what was drawn, behind those under way."""
+        """Read and transform a sampled batch in a thread, after those in progress."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.depth, thread_name_prefix="rlds-prefetch")
-        self._under_way.append((drawn, self._threads.submit(self._make, drawn)))
+        self._in_progress.append((drawn, self._threads.submit(self._make, drawn)))
 
     @property
     def drawn(self) -> list[Draw]:
-        """What the batches under way were made of, the oldest first."""
-        return [drawn for drawn, _ in self._under_way]
+        """The samples of the batches in progress, the oldest first."""
+        return [drawn for drawn, _ in self._in_progress]
 
     def drain(self) -> None:
-        """Forget the batches under way: what they were drawn from has changed."""
+        """Discard the batches in progress: the data they were sampled from has changed."""
         self._leave_parent()
-        while self._under_way:
-            drawn, batch = self._under_way.popleft()
+        while self._in_progress:
+            drawn, batch = self._in_progress.popleft()
             if batch.cancel():
                 self._drop(drawn)
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self.drain()
         if self._threads is not None:
             self._threads.shutdown(wait=True)

@@ -1,4 +1,4 @@
-"""Replay buffers that choose by priority: a shorthand for a buffer with a `PrioritizedSampler`."""
+"""Prioritized replay buffers: a shorthand for a buffer with a `PrioritizedSampler`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEFAULT_SIZE = 1_000
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
-    """A replay buffer in which steps of high priority come more often (Schaul et al., 2015, arXiv 1511.05952).
+    """Replay buffer that samples steps in proportion to their priorities (Schaul et al., 2015, arXiv 1511.05952).
 
         >>> rb = PrioritizedReplayBuffer(alpha=0.7, beta=0.9, storage=LazyTensorStorage(100_000), batch_size=256)
         >>> index = rb.extend(data)
@@ -27,12 +27,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         >>> rb.update_priority(info["index"], td_error.abs())
 
     Args:
-        alpha: How much priorities matter: 0 is uniform.
-        beta: How far importance weights make up for it: 1 is fully.
-        eps: Added to every priority, so that none is zero.
-        dtype: Of the weights.
-        storage: Holds the steps; a `ListStorage` of 1,000 by default. It must have a `max_size`.
-        **kwargs: Those of `ReplayBuffer`, without `sampler`.
+        alpha: Exponent of the priorities; 0 gives uniform sampling.
+        beta: Exponent of the importance weights; 1 corrects the bias fully.
+        eps: Constant added to every priority, so that no priority is 0.
+        dtype: Dtype of the weights.
+        storage: Storage of the steps, with a `max_size`; by default a `ListStorage` of 1,000.
+        **kwargs: Other arguments of `ReplayBuffer`, except `sampler`.
+
+    Raises:
+        InvalidArgumentError: If an argument is out of range, or a sampler is given.
     """
 
     def __init__(
@@ -45,11 +48,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         storage: Storage | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**_by_priority(kwargs, storage, alpha=alpha, beta=beta, eps=eps, dtype=dtype))
+        super().__init__(**_with_sampler(kwargs, storage, alpha=alpha, beta=beta, eps=eps, dtype=dtype))
 
 
 class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
-    """A replay buffer of TensorDicts in which steps of high priority come more often, see `PrioritizedReplayBuffer`.
+    """Replay buffer of TensorDicts that samples in proportion to priorities, see `PrioritizedReplayBuffer`.
 
         >>> rb = TensorDictPrioritizedReplayBuffer(alpha=0.7, beta=0.9, storage=LazyTensorStorage(100_000), batch_size=256)
         >>> rb.extend(data)
@@ -58,14 +61,17 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         >>> rb.update_tensordict_priority(batch)
 
     Args:
-        alpha: How much priorities matter: 0 is uniform.
-        beta: How far importance weights make up for it: 1 is fully.
-        priority_key: Where the priorities of a batch, and of what is written, are found.
-        eps: Added to every priority, so that none is zero.
-        dtype: Of the weights.
-        storage: Holds the steps; a `ListStorage` of 1,000 by default. It must have a `max_size`.
-        reduction: What becomes of several priorities of one step: "max", "min", "mean" or "median".
-        **kwargs: Those of `ReplayBuffer`, without `sampler`.
+        alpha: Exponent of the priorities; 0 gives uniform sampling.
+        beta: Exponent of the importance weights; 1 corrects the bias fully.
+        priority_key: Key of the priorities in batches and in written data.
+        eps: Constant added to every priority, so that no priority is 0.
+        dtype: Dtype of the weights.
+        storage: Storage of the steps, with a `max_size`; by default a `ListStorage` of 1,000.
+        reduction: Reduction of several priorities of one step to one: "max", "min", "mean" or "median".
+        **kwargs: Other arguments of `ReplayBuffer`, except `sampler`.
+
+    Raises:
+        InvalidArgumentError: If an argument is out of range, or a sampler is given.
     """
 
     def __init__(
@@ -80,14 +86,14 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         reduction: str = "max",
         **kwargs: Any,
     ) -> None:
-        parts = _by_priority(kwargs, storage, alpha=alpha, beta=beta, eps=eps, dtype=dtype, reduction=reduction)
+        parts = _with_sampler(kwargs, storage, alpha=alpha, beta=beta, eps=eps, dtype=dtype, reduction=reduction)
         super().__init__(priority_key=priority_key, **parts)
 
 
-def _by_priority(kwargs: dict[str, Any], storage: Storage | None, **priorities: Any) -> dict[str, Any]:
+def _with_sampler(kwargs: dict[str, Any], storage: Storage | None, **priorities: Any) -> dict[str, Any]:
     if "sampler" in kwargs:
         raise InvalidArgumentError(
-            "sampler was given to a prioritised buffer, which makes its own", hint="use ReplayBuffer(sampler=...)"
+            "sampler was passed to a prioritized buffer, which creates its own", hint="use ReplayBuffer(sampler=...)"
         )
     storage = storage if storage is not None else ListStorage(_DEFAULT_SIZE)
     return kwargs | {"storage": storage, "sampler": PrioritizedSampler(storage.max_size, **priorities)}

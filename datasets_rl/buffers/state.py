@@ -1,4 +1,4 @@
-"""The state of a buffer: that of its parts, and the batches that were chosen ahead of time."""
+"""The state of a buffer: the states of its components, and the batches that were sampled ahead of time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import Tensor
 from datasets_rl.checkpoint import Stateful
 from datasets_rl.storages.base import Storage
 
-__all__ = ["form_faults", "misfits_of", "read_batch", "saved_batch", "saved_batch_faults", "turned"]
+__all__ = ["form_problems", "misfits_of", "read_batch", "saved_batch", "saved_batch_problems", "turned"]
 
 _INDEX = "index"
 
 
-def form_faults(names: list[str], state: Any) -> list[str]:
-    """Say what is wrong with the state of a buffer as a document, before the parts look at theirs."""
+def form_problems(names: list[str], state: Any) -> list[str]:
+    """Return what is wrong with the document of a buffer's state, before the components check their states."""
     if not isinstance(state, dict):
         return [f"it is a {type(state).__name__}; expected the state of a replay buffer"]
     missing = [
@@ -29,30 +29,30 @@ def form_faults(names: list[str], state: Any) -> list[str]:
 
 
 def misfits_of(part: Stateful, saved: Mapping[str, Any]) -> list[str]:
-    """Say why a part cannot take over what was saved of one, all reasons at once."""
-    kind, state = saved.get("kind"), saved["state"]
+    """Return all reasons why a component cannot restore a saved component."""
+    saved_class, state = saved.get("kind"), saved["state"]
     reasons = part.misfits(state)
-    if state and kind != type(part).__name__ and not isinstance(part, Storage):
-        return [f"a {kind} was saved, and there is a {type(part).__name__} here", *reasons]
+    if state and saved_class != type(part).__name__ and not isinstance(part, Storage):
+        return [f"the saved component is a {saved_class}; expected a {type(part).__name__}", *reasons]
     return reasons
 
 
 def turned(parts: Mapping[str, Stateful], state: dict[str, Any], max_size: int) -> dict[str, Any]:
-    """Put a ring that has wrapped into chronological order if it comes into one of another size.
+    """Rotate a full ring into chronological order if it is restored into a ring of another capacity.
 
     Args:
-        parts: The parts that will take the state over.
-        state: Their states by the same names; that of the storage fits.
-        max_size: Steps that fit.
+        parts: The components that restore the state.
+        state: Their states by the same names; the storage accepts its state.
+        max_size: Maximum number of steps of the storage.
 
     Returns:
-        The state itself if there is nothing to turn; else one in which nothing was chosen ahead of time.
+        The state itself if no rotation is needed; else a state without batches sampled ahead of time.
     """
     ring = state["storage"]["state"]
     slots, written = ring.get("slots"), ring.get("written")
     if slots is None or written is None or written < slots:
         return state
-    # An empty storage does not know its lanes yet.
+    # The environment axes of an empty storage are unknown, so the saved ones are used.
     if slots == max_size // math.prod(ring.get("lanes", ())):
         return state
     result = {**state, "ahead": []}
@@ -62,36 +62,36 @@ def turned(parts: Mapping[str, Stateful], state: dict[str, Any], max_size: int) 
 
 
 def saved_batch(index: Any, info: dict[Any, Any], *, last: bool) -> dict[str, Any]:
-    """Return a batch that was chosen ahead of time as a part of a state.
+    """Return a batch that was sampled ahead of time as an entry of a state.
 
-    What a sampler says stands in a list: its keys may be tuples, which a state has no room for.
+    The info is a list of pairs: its keys may be tuples, which a state does not support as keys.
     """
-    said = [[list(key) if isinstance(key, tuple) else key, value] for key, value in info.items() if key != _INDEX]
-    return {"index": dict(index.items()) if is_tensor_collection(index) else index, "info": said, "last": last}
+    info_items = [[list(key) if isinstance(key, tuple) else key, value] for key, value in info.items() if key != _INDEX]
+    return {"index": dict(index.items()) if is_tensor_collection(index) else index, "info": info_items, "last": last}
 
 
 def read_batch(saved: Mapping[str, Any]) -> tuple[Any, dict[Any, Any], bool]:
-    """Undo `saved_batch`."""
+    """Invert `saved_batch`."""
     index = saved["index"]
     if isinstance(index, dict):
         index = TensorDict(index, [len(index["buffer_ids"])])
     return index, {tuple(key) if isinstance(key, list) else key: value for key, value in saved["info"]}, saved["last"]
 
 
-def saved_batch_faults(ahead: Any, steps: int) -> list[str]:
-    """Say what is wrong with the batches that were chosen ahead of time from so many steps."""
+def saved_batch_problems(ahead: Any, steps: int) -> list[str]:
+    """Return what is wrong with the batches that were sampled ahead of time from `steps` steps."""
     if not isinstance(ahead, list):
-        return ["what was chosen ahead of time is no list"]
-    faults = []
+        return [f"ahead is a {type(ahead).__name__}; expected a list of batches"]
+    problems = []
     for number, saved in enumerate(ahead):
         try:
             index, info, _ = read_batch(saved)
             rows = index.get(_INDEX) if is_tensor_collection(index) else index
-            right = isinstance(saved["last"], bool) and all(isinstance(value, Tensor) for value in info.values())
+            is_valid = isinstance(saved["last"], bool) and all(isinstance(value, Tensor) for value in info.values())
             if isinstance(rows, Tensor):
-                right &= rows.dtype == torch.int64 and bool(((rows >= 0) & (rows < steps)).all())
-            if not right:
-                faults.append(f"batch {number} that was chosen ahead of time is none of {steps:,} steps")
+                is_valid &= rows.dtype == torch.int64 and bool(((rows >= 0) & (rows < steps)).all())
+            if not is_valid:
+                problems.append(f"batch {number} of ahead is not a batch of the {steps:,} steps")
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
-            faults.append(f"batch {number} that was chosen ahead of time is none")
-    return faults
+            problems.append(f"batch {number} of ahead is not a batch")
+    return problems

@@ -20,23 +20,22 @@ __all__ = ["TensorDictReplayBuffer"]
 _INDEX = "index"
 
 
-class _Said(dict[Any, Any]):
-    """What is said of a choice, and what of the data gave way to it in the batch."""
+class _Info(dict[Any, Any]):
+    """The info of a sample, and the entries of the data that it replaced in the batch."""
 
-    own: Mapping[Any, Any] = {}
+    replaced: Mapping[Any, Any] = {}
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
-    """A replay buffer whose batches are TensorDicts.
+    """Replay buffer whose batches are TensorDicts.
 
-    What the sampler says of its choice, and the index of every step, stand in the batch: ``batch["index"]`` is int64
-    [B], or [B, ndim] with a storage of several axes. The index is not stored: one that comes with what is written, as
-    in a batch that was sampled before, is left out. The priorities of what is written are taken from `priority_key`,
-    where it has them.
+    Batches contain the info of the sampler and the index of every step: ``batch["index"]`` is int64 [B], or [B, ndim]
+    for a storage with several leading axes. The index is not stored: an index in written data, such as a batch that was
+    sampled before, is removed. If written data has priorities at `priority_key`, they are used.
 
     Args:
-        priority_key: Where a prioritised sampler finds the priorities of a batch, and of what is written.
-        **kwargs: Those of `ReplayBuffer`.
+        priority_key: Key of the priorities in batches and in written data, for a prioritized sampler.
+        **kwargs: Arguments of `ReplayBuffer`.
     """
 
     def __init__(self, *, priority_key: str = "td_error", **kwargs: Any) -> None:
@@ -46,8 +45,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def _default_writer(self) -> Writer:
         return TensorDictRoundRobinWriter()
 
-    def _accepted(self, data: Any, *, one: bool) -> Any:
-        return [*map(_without_index, data)] if isinstance(data, list) and not one else _without_index(data)
+    def _accepted(self, data: Any, *, single: bool) -> Any:
+        return [*map(_without_index, data)] if isinstance(data, list) and not single else _without_index(data)
 
     def _priority_of(self, data: Any, axes: int) -> Tensor | None:
         if isinstance(data, list):
@@ -61,14 +60,15 @@ class TensorDictReplayBuffer(ReplayBuffer):
         return priority
 
     def update_tensordict_priority(self, data: Any) -> None:
-        """Take over the priorities of a batch that was sampled.
+        """Update the priorities of the steps of a sampled batch.
 
         Args:
-            data: A TensorDict with ``"index"``, and with the priorities at `priority_key`: one for each step, or
-                several, which the sampler reduces to one. Without priorities, nothing happens.
+            data: A TensorDict with ``"index"``, and with priorities at `priority_key`: one per step, or several, which
+                the sampler reduces to one. Without priorities, nothing happens.
 
         Raises:
-            InvalidArgumentError: If there is no index, or a priority is no finite number from 0; nothing has changed then.
+            InvalidArgumentError: If the batch has no index, or a priority is negative or not finite; nothing has
+                changed.
         """
         priority = data.get(self.priority_key, None)
         if priority is None:
@@ -76,42 +76,42 @@ class TensorDictReplayBuffer(ReplayBuffer):
         index = data.get(_INDEX, None)
         if index is None:
             raise InvalidArgumentError(
-                f"the batch has no {_INDEX!r}; expected one that sample() returned, with its index",
-                hint="what extend() returned goes into update_priority(index, priority)",
+                f"the batch has no {_INDEX!r}; expected a batch from sample(), with its index",
+                hint="for an index from extend(), call update_priority(index, priority)",
             )
-        with self._gate:
+        with self._lock:
             rows = self._storage.ravel(index if self._storage.ndim == 1 else index.reshape(-1, self._storage.ndim))
-            # An element that is a whole trajectory has its index at each step: its priorities are reduced to one.
+            # If an element is a whole trajectory, each of its steps has its index: the priorities are reduced to one.
             while rows.ndim > 1 and bool((rows == rows[..., :1]).all()):
                 rows = rows[..., 0]
             priority = priority.reshape(rows.numel(), -1)
             self._sampler.update_priority(rows.reshape(-1), priority, storage=self._storage)
 
     def sample(self, batch_size: int | None = None, return_info: bool = False, include_info: bool | None = None) -> Any:
-        """Draw a batch.
+        """Sample a batch.
 
         Args:
-            batch_size: Steps wanted, B; by default that of the constructor.
-            return_info: Return what the sampler says of its choice as well.
-            include_info: False leaves the index, and what else the sampler says, out of the batch: where slices mark
-                their ends, the flags are those of the data, without what transforms made of them.
+            batch_size: Number of steps, B; by default that of the constructor.
+            return_info: Whether to return the info of the sampler, too.
+            include_info: If False, the batch contains neither the index nor the other info of the sampler. Flags at the
+                ends of slices are then those of the data, before transforms.
 
         Returns:
             The batch, or the batch and a dict of info.
 
         Raises:
-            InvalidArgumentError: If no batch size is given anywhere, or the buffer is empty.
+            InvalidArgumentError: If no batch size is given, or the buffer is empty.
         """
         batch, info = super().sample(batch_size, return_info=True)
         if include_info is False:
-            batch = batch.exclude(*(key for key in info if key not in info.own))
-            for key, value in info.own.items():
+            batch = batch.exclude(*(key for key in info if key not in info.replaced))
+            for key, value in info.replaced.items():
                 if batch.get(key, None) is not None:
                     batch.set(key, value)
         return (batch, info) if return_info else batch
 
     def _make(self, drawn: Drawn) -> tuple[Any, dict[Any, Any]]:
-        drawn.info = _Said(drawn.info)
+        drawn.info = _Info(drawn.info)
         return super()._make(drawn)
 
     def _finish(self, data: Any, info: dict[Any, Any], *, collate: bool = True) -> Any:
@@ -119,56 +119,56 @@ class TensorDictReplayBuffer(ReplayBuffer):
             return super()._finish(data, info, collate=collate)
         if collate and self._collate_fn is not None:
             data = self._collate_fn(data)
-        noted = _fitting(info, data)
-        own = _note(data, noted)
-        if isinstance(info, _Said):
-            info.own = own
+        entries = _as_entries(info, data)
+        replaced = _set_entries(data, entries)
+        if isinstance(info, _Info):
+            info.replaced = replaced
         data = super()._finish(data, {}, collate=False)
         if self._transforms:
-            # Transforms see what is known of the choice; one that selects keys does not take the index away.
-            kept = data.keys(include_nested=True)
-            _note(data, _fitting({key: value for key, value in noted.items() if key not in kept}, data))
+            # Transforms see the info; if one of them selects keys, the index and the other info are added again.
+            keys = data.keys(include_nested=True)
+            _set_entries(data, _as_entries({key: value for key, value in entries.items() if key not in keys}, data))
         return data
 
 
 def _without_index(data: Any) -> Any:
     if not is_tensor_collection(data):
         raise InvalidArgumentError(
-            f"a {type(data).__name__} was to be written; a TensorDictReplayBuffer has TensorDicts only",
-            hint="use ReplayBuffer for other data",
+            f"cannot write a {type(data).__name__}: a TensorDictReplayBuffer stores TensorDicts only",
+            hint="use a ReplayBuffer for other data",
         )
     return data.exclude(_INDEX) if _INDEX in data.keys() else data  # noqa: SIM118 - a TensorDict iterates over its steps
 
 
-def _fitting(info: dict[Any, Any], data: Any) -> dict[Any, Tensor]:
-    """Return what is said of each element of a batch as entries of it; other things that are said are left out."""
+def _as_entries(info: dict[Any, Any], data: Any) -> dict[Any, Tensor]:
+    """Return the info that has one value per element of a batch, as entries of the batch; other info is left out."""
     shape, device = data.shape, data.device
-    noted: dict[Any, Tensor] = {}
-    for key, said in info.items():
-        value = torch.stack(said, -1) if isinstance(said, tuple) else said
+    entries: dict[Any, Tensor] = {}
+    for key, item in info.items():
+        value = torch.stack(item, -1) if isinstance(item, tuple) else item
         if value.ndim < len(shape):
-            # What is known of an element holds for each of its steps, where elements are whole trajectories.
+            # If elements are whole trajectories, the info of an element applies to each of its steps.
             value = expand_as_right(value, data).contiguous()
         if value.shape[: len(shape)] == shape:
-            noted[key] = value if device is None or device == value.device else value.to(device, non_blocking=True)
-    return noted
+            entries[key] = value if device is None or device == value.device else value.to(device, non_blocking=True)
+    return entries
 
 
-def _note(data: Any, noted: dict[Any, Tensor]) -> dict[Any, Any]:
-    """Put entries into a batch, and return those that they replaced."""
+def _set_entries(data: Any, new_entries: dict[Any, Tensor]) -> dict[Any, Any]:
+    """Set entries of a batch, and return the entries that they replaced."""
     replaced: dict[Any, Any] = {}
-    for key, value in noted.items():
+    for key, value in new_entries.items():
         *path, name = (key,) if isinstance(key, str) else key
         node = data
         for part in path:
             node = node.get(part, None)
         if type(node) is TensorDict and not node.is_locked:
-            entries = node._tensordict  # noqa: SLF001 - the checks of `set` cost more than the choice itself
+            entries = node._tensordict  # noqa: SLF001 - the checks of `set` cost more than the sampling itself
             if name in entries:
                 replaced[key] = entries[name]
             entries[name] = value
         else:
-            if (before := data.get(key, None)) is not None:
-                replaced[key] = before
+            if (old_value := data.get(key, None)) is not None:
+                replaced[key] = old_value
             data.set(key, value)
     return replaced

@@ -1,4 +1,4 @@
-"""Which steps come next, a sampler a file."""
+"""Samplers: they choose the steps of a batch. One module per sampler."""
 
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.ensemble import SamplerEnsemble

@@ -1,4 +1,4 @@
-"""What a sampler is: it says which steps come next."""
+"""Base class of samplers, which choose the steps of a batch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from torch import Generator, Tensor
+from typing_extensions import override
 
 from datasets_rl.checkpoint import Stateful
 
@@ -16,105 +17,105 @@ __all__ = ["Sampler"]
 
 
 class Sampler(Stateful, ABC):
-    """Which steps of a storage come next.
+    """Base class of samplers. A sampler chooses the steps of a batch from a storage.
 
-    A sampler that draws from a state of its own (a permutation, a priority tree) is told of every write and saves that
-    state; one without state needs only `sample`. The buffer calls it inside its lock, one thread at a time.
+    A sampler with state (a permutation, a priority tree) is notified of every write and saves that state; a stateless
+    sampler implements only `sample`. The buffer calls the sampler while it holds its lock, from one thread at a time.
     """
 
     generator: Generator | None = None
-    """Where the randomness comes from; torch's global generator if there is none."""
+    """Random generator; None for torch's global generator."""
 
     ran_out: bool = False
-    """Whether an epoch has ended with the last batch; a sampler that never ends one leaves it."""
+    """Whether the last batch ended an epoch; always False for a sampler without epochs."""
 
     unit: int = 1
-    """Steps that come together: the size of a batch is a multiple of it."""
+    """Number of steps sampled together: the batch size is a multiple of it."""
 
     @abstractmethod
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        """Choose a batch.
+        """Sample a batch.
 
         Args:
-            storage: Holds the steps.
-            batch_size: Steps wanted, B.
+            storage: The storage to sample from.
+            batch_size: Number of steps, B.
 
         Returns:
-            The rows of the batch, int64 [B] (see `Storage`: with several lanes they are numbered through), and what
-            else is known of the choice, by the key that it gets in the batch.
+            The rows of the batch, int64 [B] (see `Storage` for the numbering of rows with several environments), and
+            additional info about the sample, by its key in the batch.
 
         Raises:
-            InvalidArgumentError: If the storage holds nothing to choose from.
+            InvalidArgumentError: If the storage has no steps to sample.
         """
 
     def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
-        """Return the info that `sample` would return for some rows, without choosing any and without a change of state.
+        """Return the info that `sample` would return for some rows, without sampling and without a change of state.
 
-        Several buffers that are sampled as one ask for it before the first batch, because it decides which keys batches
-        have. Whatever else a sampler returns does not get into their batches.
+        Buffers that are sampled as one call this before the first batch, because it determines the keys of the batches.
+        Any other info that `sample` returns is left out of their batches.
 
         Args:
-            storage: Holds the steps.
+            storage: The storage that contains the rows.
             rows: Rows of one trajectory, int64 [B].
         """
         del storage, rows
         return {}
 
     def attach(self, storage: Storage) -> None:
-        """Be told from which storage it will sample.
+        """Prepare to sample from a storage.
 
         Raises:
-            InvalidArgumentError: If it cannot.
+            InvalidArgumentError: If the sampler cannot sample from this storage.
         """
 
     def add(self, index: Tensor) -> None:
-        """Be told that the rows of one slot were written, int64 [lanes]."""
+        """Process a write to the rows of one slot, int64 [envs]."""
         self.extend(index)
 
     def extend(self, index: Tensor) -> None:
-        """Be told that rows were written, int64 [n]."""
+        """Process a write to these rows, int64 [n]."""
 
     def update_priority(self, index: Tensor, priority: Tensor | float, *, storage: Storage | None = None) -> None:
-        """Be told how much rows matter; samplers that do not care leave it.
+        """Update the priorities of rows; samplers without priorities ignore the call.
 
         Args:
             index: Rows, int64 [n].
-            priority: One for each row, [n], or one for all.
-            storage: Holds the rows.
+            priority: One priority per row, [n], or one for all rows.
+            storage: The storage that contains the rows.
 
         Raises:
-            InvalidArgumentError: If a priority is no finite number from 0, or the shapes differ; nothing has changed then.
+            InvalidArgumentError: If a priority is negative or not finite, or the shapes differ; nothing has changed.
         """
 
     def expect_priority(self, priority: Tensor) -> None:
-        """Be asked, before rows are written, whether their priorities [n, ...] could be taken over.
+        """Check priorities [n, ...] before their rows are written.
 
         Raises:
-            InvalidArgumentError: If not.
+            InvalidArgumentError: If the sampler cannot accept them.
         """
 
     def empty(self) -> None:
-        """Be told that the storage was emptied."""
+        """Forget all rows, after the storage was emptied."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the sampler's own generator, if it has one; a sampler with more adds to it."""
+        """Return the state of the sampler's own generator, if it has one; subclasses add their state."""
         return {} if self.generator is None else {"generator": self.generator.get_state()}
 
+    @override
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        """Say whether a generator can take over the state."""
         state = state_dict.get("generator")
-        wanted = Generator().get_state()
+        expected = Generator().get_state()
         if "generator" not in state_dict:
             return []
-        if isinstance(state, Tensor) and state.dtype == wanted.dtype and state.shape == wanted.shape:
+        if isinstance(state, Tensor) and state.dtype == expected.dtype and state.shape == expected.shape:
             return []
-        return [f"generator is not the state of a generator, {wanted.dtype} {list(wanted.shape)}"]
+        return [f"generator is not the state of a torch.Generator; expected {expected.dtype} {list(expected.shape)}"]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the state of the generator; a sampler with more calls this first, which refuses what does not fit.
+        """Restore the state of the generator; subclasses call this method first, because it rejects an invalid state.
 
         Raises:
-            InvalidArgumentError: If it does not fit; nothing has changed then.
+            InvalidArgumentError: If the state does not fit; nothing has changed.
         """
         super().load_state_dict(state_dict)
         if "generator" in state_dict:

@@ -1,4 +1,4 @@
-"""The samplers of several buffers."""
+"""The samplers of several buffers, combined into one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tensordict import TensorDict
 from torch import Generator, Tensor
+from typing_extensions import override
 
 from datasets_rl.checkpoint import part_misfits
 from datasets_rl.errors import InvalidArgumentError
@@ -18,27 +19,27 @@ from datasets_rl.samplers.slices import MASK_KEY, SLICE_ID
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
 
-__all__ = ["UNSAID", "SamplerEnsemble"]
+__all__ = ["DEFAULT_INFO", "SamplerEnsemble"]
 
-UNSAID: dict[Any, Any] = {PRIORITY_WEIGHT: 1, MASK_KEY: True, SLICE_ID: -1}
-"""What holds of steps whose sampler does not say it: they came as often as others, are none twice, and in no slice."""
+DEFAULT_INFO: dict[Any, Any] = {PRIORITY_WEIGHT: 1, MASK_KEY: True, SLICE_ID: -1}
+"""Info of steps whose sampler does not return it: weight 1, not a repetition, and not part of a slice."""
 
 
 class SamplerEnsemble(Sampler):
-    """Draw buffers, then as many steps from each of them, by its own sampler.
+    """Draw buffers at random, then the same number of steps from each of them with its own sampler.
 
-    A batch of B steps has n parts of B / n steps; a buffer may be drawn for several of them.
+    A batch of B steps consists of n parts of B / n steps; one buffer may be drawn for several parts.
 
     Args:
-        samplers: Those of the buffers, in their order; at least one.
-        p: The chances of the buffers, in any scale; all the same by default.
-        sample_from_all: Whether every buffer gives one part; excludes `p`.
-        num_buffer_sampled: Parts of a batch, n; by default as many as there are buffers. Without effect if
-            `sample_from_all`.
-        generator: Where the randomness comes from, also that of the samplers; by default each one's own.
+        samplers: The samplers of the buffers, in buffer order; at least one.
+        p: Probabilities of the buffers, not necessarily normalized; uniform by default.
+        sample_from_all: Whether every buffer contributes one part; mutually exclusive with `p`.
+        num_buffer_sampled: Number of parts in a batch, n; by default the number of buffers. Ignored if
+            `sample_from_all` is True.
+        generator: Random generator of the ensemble and of its samplers; by default each sampler keeps its own.
 
     Raises:
-        InvalidArgumentError: If arguments exclude each other or are outside their range.
+        InvalidArgumentError: If arguments are mutually exclusive or out of range.
     """
 
     def __init__(
@@ -50,13 +51,17 @@ class SamplerEnsemble(Sampler):
         generator: Generator | None = None,
     ) -> None:
         if not samplers:
-            raise InvalidArgumentError("there is no sampler; expected at least one")
-        faults = [f"{one!r} has no method sample; expected samplers" for one in samplers if not hasattr(one, "sample")]
+            raise InvalidArgumentError("no samplers were given; expected at least one")
+        problems = [
+            f"{sampler!r} has no method sample; expected samplers"
+            for sampler in samplers
+            if not hasattr(sampler, "sample")
+        ]
         parts: Any = num_buffer_sampled
         if parts is not None and (not isinstance(parts, int) or parts < 1):
-            faults.append(f"num_buffer_sampled is {num_buffer_sampled!r}; expected at least 1")
-        if faults:
-            raise InvalidArgumentError("; ".join(faults))
+            problems.append(f"num_buffer_sampled is {num_buffer_sampled!r}; expected at least 1")
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
         self.samplers = samplers
         self.sample_from_all = sample_from_all
         self.num_buffer_sampled = len(samplers) if sample_from_all or not num_buffer_sampled else num_buffer_sampled
@@ -67,33 +72,33 @@ class SamplerEnsemble(Sampler):
 
     @property
     def p(self) -> Tensor | None:
-        """The chances of the buffers, float64, together 1; None where they are all the same."""
+        """Probabilities of the buffers, float64, with sum 1; None for uniform."""
         return self._p
 
     @p.setter
     def p(self, value: Sequence[float] | Tensor | None) -> None:
-        self._p = None if value is None else self._chances(value)
+        self._p = None if value is None else self._probabilities(value)
 
-    def _chances(self, value: Sequence[float] | Tensor) -> Tensor:
+    def _probabilities(self, value: Sequence[float] | Tensor) -> Tensor:
         if self.sample_from_all:
             raise InvalidArgumentError(
-                "p was given, and sample_from_all takes every buffer once: they exclude each other"
+                "p and sample_from_all are mutually exclusive: sample_from_all uses every buffer once"
             )
         try:
             p = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InvalidArgumentError(f"p is {value!r}; expected a number for each sampler") from error
+            raise InvalidArgumentError(f"p is {value!r}; expected one number per sampler") from error
         if p.shape != (len(self.samplers),):
             raise InvalidArgumentError(
-                f"p has shape {list(p.shape)}; expected [{len(self.samplers)}], one for each sampler"
+                f"p has shape {list(p.shape)}; expected [{len(self.samplers)}], one number per sampler"
             )
         if not (p.isfinite().all() and (p >= 0).all() and p.sum() > 0):
-            raise InvalidArgumentError(f"p is {p.tolist()}; expected finite numbers from 0, not all of them 0")
+            raise InvalidArgumentError(f"p is {p.tolist()}; expected finite numbers >= 0, at least one of them above 0")
         return p / p.sum()
 
     @property
     def generator(self) -> Generator | None:
-        """Where the randomness of the ensemble comes from; setting it sets those of the samplers."""
+        """Random generator of the ensemble; setting it also sets the generators of the samplers."""
         return self._generator
 
     @generator.setter
@@ -103,38 +108,39 @@ class SamplerEnsemble(Sampler):
             sampler.generator = generator
 
     def attach(self, storage: Storage) -> None:
-        """Be told from which `StorageEnsemble` it will sample; each sampler is told of its storage.
+        """Prepare to sample from a `StorageEnsemble`; each sampler is attached to its storage.
 
         Raises:
-            InvalidArgumentError: If there are not as many storages as samplers, or a sampler cannot sample from its own.
+            InvalidArgumentError: If the numbers of storages and samplers differ, or a sampler cannot sample from its
+                storage.
         """
-        for sampler, one in zip(self.samplers, self._members(storage), strict=True):
-            sampler.attach(one)
+        for sampler, member in zip(self.samplers, self._members(storage), strict=True):
+            sampler.attach(member)
 
     def _members(self, storage: Storage) -> Sequence[Storage]:
         storages: Sequence[Storage] = getattr(storage, "storages", ())
         if len(storages) != len(self.samplers):
             raise InvalidArgumentError(
-                f"{len(self.samplers)} samplers were to draw from {len(storages) or 'no'} storages; expected as many"
+                f"the ensemble has {len(self.samplers)} samplers for {len(storages) or 'no'} storages; expected one each"
             )
         return storages
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Any]]:
-        """Draw the parts of a batch.
+        """Sample the parts of a batch.
 
         Args:
-            storage: A `StorageEnsemble` of as many storages as there are samplers.
-            batch_size: Steps wanted, B.
+            storage: A `StorageEnsemble` with one storage per sampler.
+            batch_size: Number of steps, B.
 
         Returns:
-            A TensorDict [n] that says of every part which buffer it is from, ``"buffer_ids"`` int64 [n], and which
-            rows, ``"index"`` int64 [n, B / n]; and ``"buffer_ids"`` with all else that the samplers say, [n, B / n,
-            ...]. If a part's sampler says nothing of weights, slices or repetitions, its weights are 1, its
-            ``"slice_id"`` -1 and its mask True. Anything else that only some say, as marks in the data, comes as a list
-            with None where it is not said. The numbers of slices are made unique over all buffers.
+            A TensorDict [n] with, for each part, the number of its buffer, ``"buffer_ids"`` int64 [n], and its rows,
+            ``"index"`` int64 [n, B / n]; and ``"buffer_ids"`` with the info of the samplers, [n, B / n, ...]. If the
+            sampler of a part returns no weights, slices or mask, its weights are 1, its ``"slice_id"`` -1 and its mask
+            True. Any other info that only some samplers return is a list, with None for the other parts. Slice numbers
+            are made unique over all buffers.
 
         Raises:
-            InvalidArgumentError: If n does not divide the batch size, or a buffer that was drawn has nothing to sample.
+            InvalidArgumentError: If n does not divide the batch size, or a drawn buffer has no steps to sample.
         """
         storages = self._members(storage)
         count = self.num_buffer_sampled
@@ -153,7 +159,7 @@ class SamplerEnsemble(Sampler):
             if SLICE_ID in info:
                 info[SLICE_ID] = info[SLICE_ID] * len(self.samplers) + number
         keys = dict.fromkeys(key for info in infos for key in info)
-        return TensorDict(index, [count]), {**{key: _together(key, infos) for key in keys}, "buffer_ids": numbers}
+        return TensorDict(index, [count]), {**{key: _stacked_info(key, infos) for key in keys}, "buffer_ids": numbers}
 
     def _draw(self, count: int) -> Tensor:
         if self.sample_from_all:
@@ -163,29 +169,29 @@ class SamplerEnsemble(Sampler):
         return torch.multinomial(self._p, count, replacement=True, generator=self._generator)
 
     def _part(self, sampler: Sampler, storage: Storage, size: int) -> tuple[Tensor, dict[Any, Any]]:
-        """Draw `size` steps; where an epoch ends before, the next one gives the rest."""
+        """Sample `size` steps of one buffer; if an epoch ends within the part, the next epoch provides the rest."""
         rows, info = sampler.sample(storage, size)
         self.ran_out |= sampler.ran_out
         while len(rows) < size:
             if not sampler.ran_out:
                 raise InvalidArgumentError(
-                    f"{sampler!r} gave {len(rows)} steps of {size}; the parts of a batch are stacked, so all have the same",
-                    hint="fill short trajectories up (pad_output=True), or leave them out (strict_length=True)",
+                    f"{sampler!r} returned {len(rows)} of {size} steps; all parts of a batch need the same number of steps",
+                    hint="pad short trajectories (pad_output=True), or leave them out (strict_length=True)",
                 )
-            more, said = sampler.sample(storage, size - len(rows))
+            next_rows, next_info = sampler.sample(storage, size - len(rows))
             self.ran_out |= sampler.ran_out
-            rows, info = torch.cat([rows, more]), {key: torch.cat([info[key], said[key]]) for key in info}
+            rows, info = torch.cat([rows, next_rows]), {key: torch.cat([info[key], next_info[key]]) for key in info}
         return rows, info
 
+    @override
     def empty(self) -> None:
-        """Be told that the storages were emptied."""
         for sampler in self.samplers:
             sampler.empty()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the chances of the buffers and the states of the samplers.
+        """Return the probabilities of the buffers and the states of the samplers.
 
-        A generator that they share is in that of the ensemble alone.
+        A generator that the samplers share is saved once, with the ensemble.
         """
         states = [sampler.state_dict() for sampler in self.samplers]
         for sampler, state in zip(self.samplers, states, strict=True):
@@ -193,30 +199,30 @@ class SamplerEnsemble(Sampler):
                 state.pop("generator", None)
         return {**super().state_dict(), "p": self._p, "samplers": states}
 
+    @override
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        """Say why a state cannot be taken over: chances that are none, any of the samplers' reasons, or too few."""
         reasons = super().misfits(state_dict)
         p = state_dict.get("p")
         try:
             if p is not None:
-                self._chances(p)
+                self._probabilities(p)
         except (InvalidArgumentError, TypeError, ValueError, RuntimeError) as error:
             reasons.append(f"p: {error}")
         return reasons + part_misfits("sampler", self.samplers, state_dict.get("samplers"))
 
+    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the chances of the buffers and the states of the samplers."""
         super().load_state_dict(state_dict)
         p = state_dict.get("p")
-        # Their sum is 1 already: to scale them again would round them again.
+        # The sum is 1 already; normalizing again would round the values again.
         self._p = None if p is None else torch.as_tensor(p, dtype=torch.float64).clone()
         for sampler, state in zip(self.samplers, state_dict["samplers"], strict=True):
             if "generator" in state and sampler.generator is self._generator:
-                sampler.generator = None  # it had one of its own, and makes one
+                sampler.generator = None  # the saved sampler had its own generator, and restores it
             sampler.load_state_dict(state)
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Return one sampler by its number, an ensemble of some by a slice."""
+        """Return one sampler for an integer, or an ensemble of several for a slice."""
         if not isinstance(index, slice):
             return self.samplers[index]
         return SamplerEnsemble(
@@ -234,12 +240,12 @@ class SamplerEnsemble(Sampler):
         return f"SamplerEnsemble({', '.join(map(repr, self.samplers))})"
 
 
-def _together(key: Any, infos: list[dict[Any, Any]]) -> Tensor | list[Tensor | None]:
-    """Return what the parts say under a key, stacked, or as a list if some say nothing."""
-    said: list[Tensor | None] = [info.get(key) for info in infos]
-    there = [value for value in said if value is not None]
-    if len(there) == len(said):
-        return torch.stack(there)
-    if key not in UNSAID:
-        return said
-    return torch.stack([torch.full_like(there[0], UNSAID[key]) if value is None else value for value in said])
+def _stacked_info(key: Any, infos: list[dict[Any, Any]]) -> Tensor | list[Tensor | None]:
+    """Return the info of the parts under a key, stacked, or as a list if some parts lack it."""
+    values: list[Tensor | None] = [info.get(key) for info in infos]
+    present = [value for value in values if value is not None]
+    if len(present) == len(values):
+        return torch.stack(present)
+    if key not in DEFAULT_INFO:
+        return values
+    return torch.stack([torch.full_like(present[0], DEFAULT_INFO[key]) if value is None else value for value in values])

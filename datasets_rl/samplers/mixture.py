@@ -1,4 +1,4 @@
-"""The samplers of a mixture: how many steps of a batch each buffer gives."""
+"""The samplers of a mixture: they set the number of steps that each buffer contributes to a batch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Generator, Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
-from datasets_rl.samplers.ensemble import UNSAID, SamplerEnsemble
+from datasets_rl.samplers.ensemble import DEFAULT_INFO, SamplerEnsemble
 from datasets_rl.samplers.slices import SLICE_ID
 
 if TYPE_CHECKING:
@@ -23,29 +24,29 @@ __all__ = ["MixtureSampler"]
 
 
 class MixtureSampler(SamplerEnsemble):
-    """Draw from every buffer as many steps as its share of the batch, by its own sampler; batches are flat, [B].
+    """Sample from every buffer in proportion to its share of the batch, with its own sampler; batches are flat, [B].
 
-    With shares p and n = B / unit slots, buffer i gets floor(p_i n) slots of every batch, and some buffers one more:
-    those that have fallen furthest behind. What they are behind by is carried on:
+    With shares p and n = B / unit slots, buffer i gets floor(p_i n) slots of every batch. The remaining slots go to the
+    buffers with the largest deficit (expected slots minus given slots), and the deficits carry over to the next batch:
 
-        p = 0.7, 0.3, B = 4     batch   0     1     2     3     4
-        wanted of buffer 0              2.8   2.8   2.8   2.8   2.8
-        given                           3     3     2     3     3
-        behind by                      -0.2  -0.4   0.4   0.2   0.0
+        p = 0.7, 0.3, B = 4         batch   0     1     2     3     4
+        expected for buffer 0               2.8   2.8   2.8   2.8   2.8
+        given                               3     3     2     3     3
+        deficit                            -0.2  -0.4   0.4   0.2   0.0
 
-    So a batch is off by less than one slot, and many batches together by no more than a few.
+    The error of one batch is therefore below one slot, and the error of many batches together is at most a few slots.
 
     Args:
-        samplers: Those of the buffers, in their order; at least one.
-        p: The shares of the buffers, in any scale; all the same by default.
-        exact: False draws the buffer of each slot by chance.
-        final_p: Shares that those of the batches move to, in a straight line from `p`.
-        anneal: Batches until they are there.
-        unit: Steps of a slot: what the samplers give in one piece, as the length of slices.
-        generator: Where the randomness comes from, also that of the samplers; by default each one's own.
+        samplers: The samplers of the buffers, in buffer order; at least one.
+        p: Shares of the buffers, not necessarily normalized; equal by default.
+        exact: If False, the buffer of each slot is drawn at random.
+        final_p: Final shares; the shares change linearly from `p` to these.
+        anneal: Number of batches until the final shares are reached.
+        unit: Number of steps in a slot: the steps that the samplers return together, such as the length of slices.
+        generator: Random generator of the ensemble and of its samplers; by default each sampler keeps its own.
 
     Raises:
-        InvalidArgumentError: If arguments exclude each other or are outside their range.
+        InvalidArgumentError: If arguments are mutually exclusive or out of range.
     """
 
     def __init__(
@@ -59,47 +60,47 @@ class MixtureSampler(SamplerEnsemble):
         generator: Generator | None = None,
     ) -> None:
         super().__init__(*samplers, p=[1.0] * len(samplers) if p is None else p, generator=generator)
-        faults = []
+        problems = []
         if unit < 1:
-            faults.append(f"unit is {unit}; expected at least 1")
+            problems.append(f"unit is {unit}; expected at least 1")
         if (final_p is None) != (anneal == 0) or anneal < 0:
-            faults.append(f"anneal is {anneal} and final_p is {final_p}; expected both, or neither")
-        if faults:
-            raise InvalidArgumentError("; ".join(faults))
+            problems.append(f"anneal is {anneal} and final_p is {final_p}; expected both, with anneal >= 1, or neither")
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
         self.exact = exact
         self.anneal = anneal
         self.unit = unit
-        self.final_p = None if final_p is None else self._chances(final_p)
+        self.final_p = None if final_p is None else self._probabilities(final_p)
         self._batches = 0
-        self._behind = torch.zeros(len(samplers), dtype=torch.float64)
+        self._deficits = torch.zeros(len(samplers), dtype=torch.float64)
 
     @property
     def shares(self) -> Tensor:
-        """The shares of the next batch, float64, together 1."""
+        """Shares of the next batch, float64, with sum 1."""
         start = torch.ones(len(self), dtype=torch.float64) / len(self) if self.p is None else self.p
         if self.final_p is None:
             return start
         return torch.lerp(start, self.final_p, min(self._batches / self.anneal, 1.0))
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Any]]:
-        """Draw a batch, the steps of the first buffer first.
+        """Sample a batch; its steps are in buffer order.
 
         Args:
-            storage: A `StorageEnsemble` of as many storages as there are samplers.
-            batch_size: Steps wanted, B.
+            storage: A `StorageEnsemble` with one storage per sampler.
+            batch_size: Number of steps, B.
 
         Returns:
-            A TensorDict [B] that says of every step which buffer it is from, ``"buffer_ids"`` int64 [B], and which of
-            its rows it is, ``"index"`` int64 [B]; and what the samplers say, see `SamplerEnsemble`. What only some say
-            comes as a list, by buffer that gives steps.
+            A TensorDict [B] with, for each step, the number of its buffer, ``"buffer_ids"`` int64 [B], and its row in
+            that buffer, ``"index"`` int64 [B]; and the info of the samplers, see `SamplerEnsemble`. Info that only some
+            samplers return is a list with one item per buffer that contributes steps.
 
         Raises:
-            InvalidArgumentError: If the batch size is no multiple of the unit, or a buffer has nothing to sample.
+            InvalidArgumentError: If the batch size is not a multiple of the unit, or a buffer has no steps to sample.
         """
         storages = self._members(storage)
         if batch_size % self.unit:
             raise InvalidArgumentError(
-                f"batch_size is {batch_size}; expected a multiple of {self.unit}, which come in one piece"
+                f"batch_size is {batch_size}; expected a multiple of {self.unit}, the number of steps in a slot"
             )
         counts = self._slots(batch_size // self.unit) * self.unit
         self._batches += 1
@@ -110,55 +111,55 @@ class MixtureSampler(SamplerEnsemble):
             if SLICE_ID in info:
                 info[SLICE_ID] = info[SLICE_ID] * len(self) + number
         rows = [rows for rows, _ in parts]
-        # Torch would start threads for it, whatever its size.
+        # numpy: torch would start threads for this, whatever its size.
         ids = torch.from_numpy(np.repeat(np.arange(len(self)), counts))
         infos = [info for _, info in parts]
-        said = {key: _joined(key, infos, rows) for key in dict.fromkeys(key for info in infos for key in info)}
-        return TensorDict({"index": torch.cat(rows), "buffer_ids": ids}, [batch_size]), said
+        merged = {key: _joined(key, infos, rows) for key in dict.fromkeys(key for info in infos for key in info)}
+        return TensorDict({"index": torch.cat(rows), "buffer_ids": ids}, [batch_size]), merged
 
     def _slots(self, slots: int) -> NDArray[np.int64]:
-        """Return how many slots each buffer gets."""
+        """Return the number of slots that each buffer gets."""
         shares = self.shares
         if not self.exact:
             drawn = torch.multinomial(shares, slots, replacement=True, generator=self.generator)
             return np.bincount(drawn.numpy(), minlength=len(self))
-        wanted = shares.numpy() * slots
-        given = np.floor(wanted)
-        stop = self._behind.numpy() + wanted - given
-        # One that gets a whole number of slots gets none on top: it would be off by one.
-        order = np.argsort(np.where(wanted == given, np.inf, -stop), kind="stable")
-        more = order[: slots - int(given.sum())]
-        given[more] += 1
-        stop[more] -= 1
-        self._behind = torch.from_numpy(stop)
-        slots_of_each: NDArray[np.int64] = given.astype(np.int64)
-        return slots_of_each
+        expected = shares.numpy() * slots
+        given = np.floor(expected)
+        deficits = self._deficits.numpy() + expected - given
+        # A buffer whose expected number is an integer gets no extra slot: its error would be one slot.
+        order = np.argsort(np.where(expected == given, np.inf, -deficits), kind="stable")
+        extra = order[: slots - int(given.sum())]
+        given[extra] += 1
+        deficits[extra] -= 1
+        self._deficits = torch.from_numpy(deficits)
+        counts: NDArray[np.int64] = given.astype(np.int64)
+        return counts
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the ensemble, how many batches there were, and how far each buffer is behind."""
-        return {**super().state_dict(), "batches": self._batches, "behind": self._behind}
+        """Return the state of the ensemble, the number of batches sampled, and the deficit of each buffer."""
+        return {**super().state_dict(), "batches": self._batches, "behind": self._deficits}
 
+    @override
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        """Say why a state cannot be taken over, all reasons at once."""
         reasons = super().misfits(state_dict)
-        batches, stop = state_dict.get("batches"), state_dict.get("behind")
+        batches, deficits = state_dict.get("batches"), state_dict.get("behind")
         if not isinstance(batches, int) or batches < 0:
-            reasons.append(f"batches is {batches!r}; expected a number from 0")
-        if not isinstance(stop, Tensor) or stop.shape != self._behind.shape or not stop.isfinite().all():
-            reasons.append(f"behind is no number for each of {len(self)} buffers")
+            reasons.append(f"batches is {batches!r}; expected an integer >= 0")
+        if not isinstance(deficits, Tensor) or deficits.shape != self._deficits.shape or not deficits.isfinite().all():
+            reasons.append(f"the deficits are not a tensor [{len(self)}] of finite numbers; expected one per buffer")
         return reasons
 
+    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state, and go on with the batch that would have come next."""
         super().load_state_dict(state_dict)
         self._batches = state_dict["batches"]
-        self._behind = state_dict["behind"].double().clone()
+        self._deficits = state_dict["behind"].double().clone()
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Return one sampler by its number, a mixture of some by a slice; that one begins anew."""
+        """Return one sampler for an integer, or a mixture of several for a slice, with the initial state."""
         if not isinstance(index, slice):
             return self.samplers[index]
-        p, final_p = (None if one is None else one[index] for one in (self.p, self.final_p))
+        p, final_p = (None if shares is None else shares[index] for shares in (self.p, self.final_p))
         return MixtureSampler(
             *self.samplers[index], p=p, exact=self.exact, final_p=final_p, anneal=self.anneal, unit=self.unit
         )
@@ -168,17 +169,17 @@ class MixtureSampler(SamplerEnsemble):
 
 
 def _joined(key: Any, infos: list[dict[Any, Any]], rows: list[Tensor]) -> Tensor | list[Tensor | None]:
-    """Return what the parts say under a key, one behind the other, or as a list if some say nothing."""
-    said: list[Tensor | None] = [info.get(key) for info in infos]
-    there = [value for value in said if value is not None]
-    if len(there) == len(said):
-        return torch.cat(there)
-    if key not in UNSAID:
-        return said
-    like = there[0]
+    """Return the info of the parts under a key, concatenated, or as a list if some parts lack it."""
+    values: list[Tensor | None] = [info.get(key) for info in infos]
+    present = [value for value in values if value is not None]
+    if len(present) == len(values):
+        return torch.cat(present)
+    if key not in DEFAULT_INFO:
+        return values
+    like = present[0]
     return torch.cat(
         [
-            like.new_full((len(some), *like.shape[1:]), UNSAID[key]) if value is None else value
-            for value, some in zip(said, rows, strict=True)
+            like.new_full((len(part_rows), *like.shape[1:]), DEFAULT_INFO[key]) if value is None else value
+            for value, part_rows in zip(values, rows, strict=True)
         ]
     )

@@ -1,4 +1,4 @@
-"""Slices of trajectories that start where priorities are high."""
+"""Sampler of trajectory slices whose first steps are drawn by priority."""
 
 from __future__ import annotations
 
@@ -20,49 +20,51 @@ if TYPE_CHECKING:
 
 __all__ = ["PrioritizedSliceSampler"]
 
-_TRIES = 4
+_MAX_ATTEMPTS = 4
 
 
 class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
     """Draw slices of consecutive steps, each within one trajectory, whose first steps are drawn by priority.
 
-    Of all steps at which a slice may start, one is drawn with a chance in proportion to its mass (see
-    `PrioritizedSampler`); the priorities of the other steps have no part in it. Every step of a slice has the weight of
-    its first one.
+    The first step of a slice is drawn from all steps at which a slice may start, with probability proportional to its
+    mass (see `PrioritizedSampler`); the priorities of the other steps are ignored. Every step of a slice has the weight
+    of the first step.
 
         priority      1 1 4 1 9 9 9      3 5 2 1
-        starts, T = 4 x x x x . . .      x . . .      chances 1 1 4 1 3 of 10, with alpha = 1
+        starts, T = 4 x x x x . . .      x . . .      probabilities 1 1 4 1 3 of 10, with alpha = 1
 
     Args:
-        max_capacity: Steps that the storage holds at most.
-        alpha: How much priorities count, see `PrioritizedSampler`, as for all up to `reduction`.
-        beta: How much of the bias the weights undo.
-        eps: Added to every priority.
-        dtype: Of the weights.
-        reduction: How several priorities of one step become one.
-        num_slices: Slices of a batch, see `SliceSampler`, as for all that follows.
-        slice_len: Steps of a slice.
-        end_key: The flag that ends a trajectory.
-        end_keys: Several such flags.
-        traj_key: The number of the trajectory.
-        ends: The end flags of all steps.
-        trajectories: The numbers of the trajectories of all steps.
-        cache_values: Without effect.
-        truncated_key: Where the ends of slices are marked.
-        init_key: Where the starts of slices are marked.
+        max_capacity: Maximum number of steps in the storage. This argument and the next ones, up to `reduction`, are
+            those of `PrioritizedSampler`.
+        alpha: Exponent of the priorities.
+        beta: Exponent of the importance weights.
+        eps: Constant added to every priority.
+        dtype: Dtype of the weights.
+        reduction: Reduction of several priorities of one step to one.
+        num_slices: Number of slices in a batch. This argument and the next ones, up to `compile`, are those of
+            `SliceSampler`.
+        slice_len: Number of steps in a slice.
+        end_key: Key of the flag that ends a trajectory.
+        end_keys: Several such keys.
+        traj_key: Key of the trajectory id.
+        ends: End flags of all steps.
+        trajectories: Trajectory ids of all steps.
+        cache_values: No effect.
+        truncated_key: Key that marks the last steps of slices.
+        init_key: Key that marks the first steps of slices.
         strict_length: Whether short trajectories are left out.
-        compile: Without effect.
-        span: Steps by which a slice may reach over the end of its trajectory. None may reach over the start: there is
-            no step there whose priority would count.
+        compile: No effect.
+        span: Number of steps by which a slice may extend past the end of its trajectory. It cannot extend before the
+            start: no step there has a priority.
         max_priority_within_buffer: See `PrioritizedSampler`.
-        generator: Where the randomness comes from.
+        generator: Random generator.
 
     Raises:
-        InvalidArgumentError: If arguments exclude each other or are outside their range.
+        InvalidArgumentError: If arguments are mutually exclusive or out of range.
     """
 
-    _admitted: tuple[Slices, NDArray[np.int64]] | None = None
-    """Every row at which a slice may start, for these slices."""
+    _start_rows: tuple[Slices, NDArray[np.int64]] | None = None
+    """The slices, and all rows at which one of them may start."""
 
     def __init__(
         self,
@@ -91,7 +93,8 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
     ) -> None:
         if isinstance(span, tuple) and span[0]:
             raise InvalidArgumentError(
-                f"span is {span}; no slice can start before its trajectory, where no step has a priority"
+                f"span is {span}; expected 0 before the start: no slice can start before its trajectory, "
+                "where no step has a priority"
             )
         SliceSampler.__init__(
             self,
@@ -122,15 +125,15 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         )
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[Any, Any]]:
-        """Draw the slices of a batch.
+        """Sample the slices of a batch.
 
         Raises:
-            InvalidArgumentError: As `SliceSampler` and `PrioritizedSampler` say, and if no step at which a slice may start has
-                mass.
+            InvalidArgumentError: As for `SliceSampler` and `PrioritizedSampler`, and if all possible first steps have
+                mass 0.
         """
         count, length = self._cut(batch_size)
         slices = self._slices(storage, length)
-        self._follow(storage)
+        self._synchronize(storage)
         rows = self._first_rows(slices, count)
         _, starts, lengths = slices.starting(rows)
         batch, info = self._batch(storage, slices, starts, lengths)
@@ -142,39 +145,39 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
     def _first_rows(self, slices: Slices, count: int) -> NDArray[np.int64]:
         """Draw the first row of each slice.
 
-        Rows at which no slice starts are drawn and thrown away: nearly all are starts, if slices are shorter than
-        trajectories. If not, or if the mass lies elsewhere, all starts are looked at.
+        Rows at which no slice may start are rejected: if slices are shorter than trajectories, few rows are. After
+        several attempts, the missing rows are drawn directly from all possible starts.
         """
-        found: list[NDArray[np.int64]] = []
+        accepted: list[NDArray[np.int64]] = []
         missing = count
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             rows, _ = self._tree.draw(self._points(2 * missing + 16))
-            found.append(rows[slices.starting(rows)[0]][:missing])
-            missing -= len(found[-1])
+            accepted.append(rows[slices.starting(rows)[0]][:missing])
+            missing -= len(accepted[-1])
             if not missing:
-                return np.concatenate(found)
-        if self._admitted is None or self._admitted[0] is not slices:
-            self._admitted = slices, np.flatnonzero(slices.starting(np.arange(self._held))[0])
-        starts = self._admitted[1]
+                return np.concatenate(accepted)
+        if self._start_rows is None or self._start_rows[0] is not slices:
+            self._start_rows = slices, np.flatnonzero(slices.starting(np.arange(self._held))[0])
+        starts = self._start_rows[1]
         starts = starts[self._tree.masses[starts] > 0]
         if not len(starts):
             raise InvalidArgumentError(
                 f"all steps at which a slice of {slices.length} steps may start have priority 0",
-                hint="update a priority, or give eps",
+                hint="update a priority, or pass eps > 0",
             )
         sums = self._tree.masses[starts].cumsum()
         chosen = sums.searchsorted(self._points(missing) * sums[-1], "right")
-        return np.concatenate([*found, starts[chosen.clip(max=len(starts) - 1)]])
+        return np.concatenate([*accepted, starts[chosen.clip(max=len(starts) - 1)]])
 
     def empty(self) -> None:
-        """Forget all priorities, and what is known of the storage."""
+        """Forget all priorities and trajectories."""
         SliceSampler.empty(self)
         PrioritizedSampler.empty(self)
-        self._admitted = None
+        self._start_rows = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_admitted": None}
+        return {**super().__getstate__(), "_start_rows": None}
 
     def __repr__(self) -> str:
-        said = SliceSampler.__repr__(self).removesuffix(")")
-        return f"{said}, alpha={self.alpha}, beta={self.beta}, eps={self.eps})"
+        arguments = SliceSampler.__repr__(self).removesuffix(")")
+        return f"{arguments}, alpha={self.alpha}, beta={self.beta}, eps={self.eps})"

@@ -1,4 +1,4 @@
-"""Uniform, with replacement."""
+"""Uniform sampler, with replacement."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["RandomSampler"]
 
 
 class RandomSampler(Sampler):
-    """Draw every step with equal chance, with replacement.
+    """Draw steps uniformly, with replacement.
 
     Args:
-        generator: Where the randomness comes from; by default torch's global generator, so that `torch.manual_seed`
-            alone reproduces a run.
+        generator: Random generator; by default torch's global generator, so that `torch.manual_seed` alone reproduces a
+            run.
         rank: With `world_size`: draw only from every `world_size`-th row, starting with this one, so that processes
             started by torchrun draw from disjoint rows.
-        world_size: How many processes there are.
+        world_size: Number of processes.
 
     Raises:
-        InvalidArgumentError: If only one of `rank` and `world_size` is given, or there is no such rank.
+        InvalidArgumentError: If only one of `rank` and `world_size` is given, or the rank is out of range.
     """
 
     def __init__(
@@ -38,21 +38,23 @@ class RandomSampler(Sampler):
         self._share = Share.of(rank, world_size)
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        """Draw `batch_size` steps, each of the storage's with the same chance."""
+        """Draw `batch_size` steps uniformly."""
         count = self._share.size(len(storage))
         if not count:
-            raise InvalidArgumentError("the storage holds no step to sample", hint="extend the buffer first")
+            raise InvalidArgumentError(
+                "the storage is empty: it has no steps to sample", hint="extend the buffer first"
+            )
         if storage.torn:
             return self._valid_rows(storage, count, batch_size), {}
         return self._share.rows(torch.randint(count, (batch_size,), generator=self.generator)), {}
 
     def _valid_rows(self, storage: Storage, count: int, batch_size: int) -> Tensor:
-        """Draw from the `count` rows of this share without the torn ones."""
+        """Draw from the `count` rows of this share, without the torn ones."""
         torn = self._share.numbers(storage.torn_rows())
         count -= len(torn)
         expect_valid(storage, count)
         numbers = torch.randint(count, (batch_size,), generator=self.generator)
-        # The number of valid rows before each torn one; how many of these are not above a number is what it skips.
+        # `before` counts the valid rows before each torn row; a drawn number skips every torn row that is not after it.
         before = torn - torch.arange(len(torn))
         return self._share.rows(numbers + torch.searchsorted(before, numbers, right=True))
 

@@ -1,4 +1,4 @@
-"""The rows that one of several processes samples from."""
+"""The share of the rows that one of several processes samples from."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__ = ["Share", "expect_valid"]
 
 
 def expect_valid(storage: Storage, count: int) -> None:
-    """Check that a number of valid rows is not 0.
+    """Check that a storage has valid rows.
 
     Raises:
-        InvalidArgumentError: If it is, and so all rows are torn.
+        InvalidArgumentError: If `count` is 0, so that all rows are torn.
     """
     if not count:
         raise InvalidArgumentError(
-            f"the storage holds no valid step to sample: {storage.torn:,} of {len(storage):,} steps are torn, because a "
+            f"the storage has no valid steps to sample: {storage.torn:,} of {len(storage):,} steps are torn, because a "
             "process died while it wrote them",
-            hint="extend the buffer: new steps take the place of the torn ones",
+            hint="extend the buffer: new steps replace the torn ones",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Every n-th row, so that the shares of all ranks are disjoint, cover everything and differ by one row at most.
+    """Every n-th row: the shares of all ranks are disjoint, cover all rows, and differ in size by at most one row.
 
     world_size 3    row   0 1 2 3 4 5 6 7
                     rank  0 1 2 0 1 2 0 1
@@ -42,22 +42,22 @@ class Share:
 
     @classmethod
     def of(cls, rank: int | None, world_size: int | None) -> Share:
-        """Read the arguments of a sampler.
+        """Parse the arguments of a sampler.
 
         Raises:
-            InvalidArgumentError: If only one is given, or there is no such rank.
+            InvalidArgumentError: If only one argument is given, or the rank is out of range.
         """
         if rank is None and world_size is None:
             return cls()
         if rank is None or world_size is None:
             raise InvalidArgumentError(f"rank is {rank} and world_size is {world_size}; expected both, or neither")
-        given: tuple[Any, Any] = (rank, world_size)
-        if not all(isinstance(one, int) for one in given) or not 0 <= rank < world_size:
+        arguments: tuple[Any, Any] = (rank, world_size)
+        if not all(isinstance(argument, int) for argument in arguments) or not 0 <= rank < world_size:
             raise InvalidArgumentError(f"rank is {rank!r}; expected at least 0 and below world_size {world_size!r}")
         return cls(rank, world_size)
 
     def __bool__(self) -> bool:
-        """Return whether there are other processes."""
+        """Return whether there are several processes."""
         return self.world_size > 1
 
     def size(self, held: int) -> int:
@@ -65,13 +65,13 @@ class Share:
         return len(range(self.rank, held, self.world_size))
 
     def rows(self, numbers: Tensor) -> Tensor:
-        """Return the rows of this share that have these numbers in it; the argument may be reused for them."""
+        """Convert numbers within this share to rows; the argument may be modified in place."""
         return numbers.mul_(self.world_size).add_(self.rank) if self else numbers
 
     def numbers(self, rows: Tensor) -> Tensor:
-        """Return the numbers in this share of those rows that are in it: what `rows` undoes."""
+        """Convert those rows that are in this share to numbers within it: the inverse of `rows`."""
         return rows[rows % self.world_size == self.rank] // self.world_size if self else rows
 
     def __str__(self) -> str:
-        """Say it as arguments; nothing if there is only one process."""
+        """Return the share as arguments; empty for a single process."""
         return f"rank={self.rank}, world_size={self.world_size}" if self else ""

@@ -1,4 +1,4 @@
-"""Slices of trajectories, with replacement: the core of all slice samplers."""
+"""Sampler of trajectory slices, with replacement: the base of all slice samplers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["MASK_KEY", "SLICE_ID", "SliceSampler", "size_faults"]
 
 SLICE_ID = "slice_id"
-"""The key of the numbers of slices in a batch."""
+"""The key of the slice numbers in a batch."""
 
 MASK_KEY = ("collector", "mask")
-"""The key under which repetitions are False in a batch."""
+"""The key of the mask in a batch: False for repeated steps."""
 
 AnyKey = str | tuple[Any, ...]
 Index = NDArray[np.int64]
@@ -34,31 +35,32 @@ Span = bool | int | tuple[bool | int, bool | int]
 
 
 @dataclass(eq=False)
-class _View:
-    """What is known of a storage until it is written to."""
+class _StorageIndex:
+    """Trajectories and slices of a storage, valid until the next write."""
 
     storage: Storage
     trajectories: Trajectories
-    mine: Trajectories
+    own: Trajectories
+    """The trajectories of this process's share."""
     slices: dict[int, Slices] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
-class _Frame:
-    """What is the same for all batches of slices of these lengths, B steps."""
+class _BatchLayout:
+    """Layout of a batch of B steps, determined by the lengths of its slices."""
 
     numbers: Tensor
-    """The number of its slice for each step, from 0, int64 [B]."""
+    """Number of the slice of each step, starting at 0, int64 [B]."""
     firsts: Tensor
-    """Where each slice starts in the batch, int64 [n]."""
+    """Position of the first step of each slice in the batch, int64 [n]."""
     ends: Tensor
     """True for the last step of each slice, bool [B, 1]."""
     mask: Tensor | None
-    """False for repetitions, bool [B]; None if nothing is filled up."""
+    """False for repeated steps, bool [B]; None without padding."""
 
     @classmethod
-    def of(cls, lengths: Index, pad: int | None) -> _Frame:
-        """Lay out slices of these lengths, filled up to `pad` steps if given."""
+    def of(cls, lengths: Index, pad: int | None) -> _BatchLayout:
+        """Create the layout of slices of these lengths, padded to `pad` steps if given."""
         sizes = lengths if pad is None else np.full_like(lengths, pad)
         firsts = np.cumsum(sizes) - sizes
         ends = np.zeros((int(sizes.sum()), 1), np.bool_)
@@ -71,61 +73,63 @@ class _Frame:
 class SliceSampler(Sampler):
     """Draw slices of consecutive steps, each within one trajectory, with replacement.
 
-    Every admissible start of every trajectory is equally likely. A batch of B steps holds its slices one after the
-    other: n slices of T steps, B = n T.
+    All possible starts of all trajectories are equally likely. A batch of B steps contains n slices of T steps one
+    after the other: B = n T.
 
         trajectory     |<---- 0 ---->|<- 1 ->|<-- 2 -->|
         step            0 1 2 3 4 5 6 0 1 2 3 0 1 2 3 4
         starts, T = 4   x x x x . . . x . . . x x . . .
 
-    What becomes of trajectories of fewer than T steps:
+    Trajectories of fewer than T steps are treated as follows:
 
-    | strict_length | pad_output | they are                                           | the batch       |
-    | ------------- | ---------- | -------------------------------------------------- | --------------- |
-    | True          | False      | never drawn; an error if there are no others       | B steps         |
-    | False         | False      | taken whole, one start each                        | B steps or less |
-    | False         | True       | filled up to T steps with their last step repeated | B steps         |
+    | strict_length | pad_output | short trajectories                                  | the batch       |
+    | ------------- | ---------- | --------------------------------------------------- | --------------- |
+    | True          | False      | never drawn; an error if there are no others        | B steps         |
+    | False         | False      | returned whole, with one possible start each        | B steps or less |
+    | False         | True       | padded to T steps, with their last step repeated    | B steps         |
 
-    The batch, or the info of a buffer that has no keys, gets
+    The sampler adds these keys to the batch, or to the info of a buffer whose data has no keys:
 
-    * ``"slice_id"``, int64 [B]: a number for each slice, never given twice;
-    * `truncated_key`, bool [B, 1]: True for the last step of every slice, because what follows is not in the batch;
-      ``"done"`` beside it, True there too; ``"terminated"`` beside it, as in the data, or False;
-    * `init_key`, if the data has it: True for the first step of every slice too;
-    * ``("collector", "mask")``, bool [B], with `pad_output`: False where a step is a repetition.
+    * ``"slice_id"``, int64 [B]: the number of the slice, unique over all batches;
+    * `truncated_key`, bool [B, 1]: True for the last step of every slice, because the batch does not contain the next
+      step; the sibling key ``"done"`` is also True there; the sibling key ``"terminated"`` is that of the data, or
+      False;
+    * `init_key`, if the data has it: also True for the first step of every slice;
+    * ``("collector", "mask")``, bool [B], with `pad_output`: False for repeated steps.
 
-    Where trajectories lie is kept by the storage (see `Storage.trajectories`), so that a batch costs no more in a large
-    storage than in a small one.
+    The storage maintains the trajectories (see `Storage.trajectories`), so that the cost of a batch does not depend on
+    the size of the storage.
 
     Args:
-        num_slices: Slices of a batch, n.
-        slice_len: Steps of a slice, T. Exactly one of the two is given, and the batch size is a multiple of it.
-        end_key: The flag that is True for the last step of a trajectory, by default ``("next", "done")``.
-        end_keys: Several such flags, any of which ends a trajectory.
-        traj_key: The number of the trajectory. By default ``("collector", "traj_ids")`` or ``"episode"``, where the
-            data has one of them and no end key is given.
-        step_key: The number of the step in its trajectory; counts only if `fragmented`.
-        fragmented: Whether a gap in the numbers of the steps parts a trajectory.
-        ends: The end flags of all steps, bool [N], instead of a key.
-        trajectories: The numbers of the trajectories of all steps, int64 [N], instead of a key.
-        cache_values: Without effect: the trajectories are always known.
-        truncated_key: Where the ends of slices are marked; None marks none.
-        init_key: Where the starts of slices are marked if the data has it; None leaves it as it is.
+        num_slices: Number of slices in a batch, n.
+        slice_len: Number of steps in a slice, T. Exactly one of `num_slices` and `slice_len` is given, and the batch
+            size is a multiple of it.
+        end_key: Key of the flag that is True for the last step of a trajectory, by default ``("next", "done")``.
+        end_keys: Several such keys; any of the flags ends a trajectory.
+        traj_key: Key of the trajectory id. By default ``("collector", "traj_ids")`` or ``"episode"``, if the data has
+            one of them and no end key is given.
+        step_key: Key of the step index within its trajectory; used only if `fragmented` is True.
+        fragmented: Whether a gap in the step indices splits a trajectory.
+        ends: End flags of all steps, bool [N], instead of a key.
+        trajectories: Trajectory ids of all steps, int64 [N], instead of a key.
+        cache_values: No effect: the trajectories are always cached.
+        truncated_key: Key that marks the last steps of slices; None adds no marks.
+        init_key: Key that marks the first steps of slices if the data has it; None leaves the key unchanged.
         strict_length: Whether trajectories of fewer than T steps are left out.
-        pad_output: Whether they are filled up.
-        compile: Without effect: there is nothing left to compile.
-        span: Steps by which a slice may reach over the start and the end of its trajectory, so that the steps there are
-            drawn as often as others; the slice is shorter by what would lie outside. True for up to T - 1; a tuple for
-            start and end.
-        use_gpu: Without effect: a choice costs microseconds on the CPU.
-        starts: "any", or "episode" for slices that start with the first step that is held of a trajectory.
-        generator: Where the randomness comes from; by default torch's global generator.
+        pad_output: Whether they are padded.
+        compile: No effect: there is nothing to compile.
+        span: Number of steps by which a slice may extend past the start and the end of its trajectory, so that the
+            steps there are drawn as often as others; the part outside is cut off, and the slice is shorter. True for up
+            to T - 1; a tuple for start and end.
+        use_gpu: No effect: sampling takes microseconds on the CPU.
+        starts: "any", or "episode" for slices that start at the first stored step of a trajectory.
+        generator: Random generator; by default torch's global generator.
         rank: With `world_size`: draw only from every `world_size`-th trajectory, starting with this one, so that
             processes started by torchrun draw from disjoint trajectories.
-        world_size: How many processes there are.
+        world_size: Number of processes.
 
     Raises:
-        InvalidArgumentError: If arguments exclude each other; all faults at once.
+        InvalidArgumentError: If arguments are mutually exclusive or out of range. The message lists all problems.
     """
 
     def __init__(
@@ -155,21 +159,23 @@ class SliceSampler(Sampler):
     ) -> None:
         del cache_values, compile, use_gpu
         keys = {"end_key": end_key, "end_keys": end_keys, "traj_key": traj_key}
-        faults = [
+        problems = [
             *size_faults(num_slices, slice_len),
-            *_sign_faults({"ends": ends, "trajectories": trajectories}, keys),
-            *_span_faults(span, slice_len),
+            *_marker_problems({"ends": ends, "trajectories": trajectories}, keys),
+            *_span_problems(span, slice_len),
         ]
         if pad_output and strict_length:
-            faults.append("pad_output fills up short trajectories, and strict_length leaves them out")
+            problems.append(
+                "pad_output and strict_length are mutually exclusive: one pads short trajectories, the other leaves them out"
+            )
         if fragmented and step_key is None:
-            faults.append("fragmented needs step_key")
+            problems.append("fragmented=True requires a step_key; expected the key of the step index")
         if starts not in {"any", "episode"}:
-            faults.append(f"starts is {starts!r}; expected 'any' or 'episode'")
+            problems.append(f"starts is {starts!r}; expected 'any' or 'episode'")
         if starts == "episode" and span not in {False, (False, False)}:
-            faults.append("starts='episode' allows one start, and span adds others")
-        if faults:
-            raise InvalidArgumentError("; ".join(faults))
+            problems.append("starts='episode' and span are mutually exclusive: span adds other starts")
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
         self.num_slices = num_slices
         self.slice_len = slice_len
         self.unit = slice_len or num_slices or 1
@@ -195,17 +201,17 @@ class SliceSampler(Sampler):
                 (*self.truncated_key[:-1], "done"),
                 (*self.truncated_key[:-1], "terminated"),
             )
-        self._view: _View | None = None
+        self._view: _StorageIndex | None = None
         self._columns: dict[Key, Tensor | None] = {}
-        self._whole: tuple[tuple[int, int], _Frame] | None = None
+        self._cached_layout: tuple[tuple[int, int], _BatchLayout] | None = None
         self._scanned: tuple[Any, Trajectories] | None = None
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[Any, Any]]:
-        """Draw the slices of a batch.
+        """Sample the slices of a batch.
 
         Raises:
-            InvalidArgumentError: If the batch size is no multiple of the length or the number of slices, no trajectory is long
-                enough, or nothing says where trajectories end.
+            InvalidArgumentError: If the batch size is not a multiple of the length or the number of slices, no
+                trajectory is long enough, or no key marks where trajectories end.
         """
         count, length = self._cut(batch_size)
         slices = self._slices(storage, length)
@@ -214,133 +220,133 @@ class SliceSampler(Sampler):
     def _choose(self, slices: Slices, count: int) -> Index:
         """Return the numbers of the slices of a batch, at most `count`.
 
-        The reference draws the trajectory first, so that a step of a short one comes more often.
+        TorchRL draws the trajectory first, so that the steps of short trajectories are drawn more often.
         """
         return torch.randint(slices.total, (count,), generator=self.generator).numpy()
 
     def _cut(self, batch_size: int) -> tuple[int, int]:
-        """Return how many slices there are in a batch, and their steps."""
-        part, name = (self.num_slices, "num_slices") if self.slice_len is None else (self.slice_len, "slice_len")
-        if part is None or batch_size % part:
-            raise InvalidArgumentError(f"batch_size is {batch_size}; expected a multiple of {name}, {part}")
-        return (part, batch_size // part) if self.slice_len is None else (batch_size // part, part)
+        """Return the number of slices in a batch, and the number of steps in a slice."""
+        divisor, name = (self.num_slices, "num_slices") if self.slice_len is None else (self.slice_len, "slice_len")
+        if divisor is None or batch_size % divisor:
+            raise InvalidArgumentError(f"batch_size is {batch_size}; expected a multiple of {name}, {divisor}")
+        return (divisor, batch_size // divisor) if self.slice_len is None else (batch_size // divisor, divisor)
 
     def _slices(self, storage: Storage, length: int) -> Slices:
         """Return all slices of this length that may be drawn.
 
         Raises:
-            InvalidArgumentError: If there is none.
+            InvalidArgumentError: If there are no such slices.
         """
-        view = self._look(storage)
+        view = self._storage_index(storage)
         slices = view.slices.get(length)
         if slices is None:
-            before, after = (length - 1 if one is True else int(one) for one in self.span)
+            before, after = (length - 1 if steps is True else int(steps) for steps in self.span)
             if max(before, after) >= length:
                 raise InvalidArgumentError(f"span is {self.span}; expected less than the {length} steps of a slice")
-            slices = view.mine.slices(
+            slices = view.own.slices(
                 length, short=not self.strict_length, before=before, after=after, at_start=self.starts == "episode"
             )
             slices.check_any_left()
             view.slices[length] = slices
         return slices
 
-    def _look(self, storage: Storage) -> _View:
+    def _storage_index(self, storage: Storage) -> _StorageIndex:
         trajectories = self._scan(storage) if self._ends is not None or self._ids is not None else None
         if trajectories is None:
             end_key = self.end_keys if self.end_key is None else self.end_key
             trajectories = storage.trajectories(end_key=end_key, traj_key=self.traj_key, step_key=self.step_key)
         if self._view is None or self._view.trajectories is not trajectories:
-            mine = (
+            own = (
                 trajectories
                 if self._share.world_size == 1
                 else trajectories.share(self._share.rank, self._share.world_size)
             )
-            if len(trajectories) and not len(mine):
+            if len(trajectories) and not len(own):
                 raise InvalidArgumentError(
-                    f"of {len(trajectories)} trajectories none is for rank {self._share.rank} of {self._share.world_size}",
-                    hint="start fewer processes, or let each of them draw from all",
+                    f"rank {self._share.rank} of {self._share.world_size} has no trajectory: there are only {len(trajectories)}",
+                    hint="start fewer processes, or let each process draw from all trajectories",
                 )
-            # A field that is not there stays so, and to be told costs more than to draw.
-            same = self._view is not None and self._view.storage is storage
-            self._columns = {key: column for key, column in self._columns.items() if same and column is None}
-            self._view = _View(storage, trajectories, mine)
+            # A missing field stays missing, and to look it up again costs more than to draw a batch.
+            same_storage = self._view is not None and self._view.storage is storage
+            self._columns = {key: column for key, column in self._columns.items() if same_storage and column is None}
+            self._view = _StorageIndex(storage, trajectories, own)
         return self._view
 
     def _scan(self, storage: Storage) -> Trajectories:
-        """Find the trajectories by what was given instead of keys."""
-        now = (storage, storage.written, storage.rewritten)
-        if self._scanned is None or self._scanned[0] != now:
-            given = self._ends if self._ids is None else self._ids
+        """Find the trajectories from the `ends` or `trajectories` tensor."""
+        version = (storage, storage.written, storage.rewritten)
+        if self._scanned is None or self._scanned[0] != version:
+            markers = self._ends if self._ids is None else self._ids
             name = "ends" if self._ids is None else "trajectories"
-            if given is None or given.numel() != len(storage):
+            if markers is None or markers.numel() != len(storage):
                 raise InvalidArgumentError(
-                    f"{name} has {0 if given is None else given.numel()} elements; the storage holds {len(storage)} steps"
+                    f"{name} has {0 if markers is None else markers.numel()} elements; the storage holds {len(storage)} steps"
                 )
             rows = storage.chronological_rows()
-            said = given.reshape(-1).cpu()[rows]
+            values = markers.reshape(-1).cpu()[rows]
             env = (rows % storage.envs).numpy()
-            signs = (
-                TrajectoryMarkers((env,), said.bool().numpy())
+            bounds = (
+                TrajectoryMarkers((env,), values.bool().numpy())
                 if self._ids is None
-                else TrajectoryMarkers((said.numpy(), env))
+                else TrajectoryMarkers((values.numpy(), env))
             )
             if storage.torn:
-                signs = signs.ending(storage.before_torn(rows).numpy())
-            self._scanned = now, Trajectories.scan(signs, rows.numpy())
+                bounds = bounds.ending(storage.before_torn(rows).numpy())
+            self._scanned = version, Trajectories.scan(bounds, rows.numpy())
         return self._scanned[1]
 
     def _batch(
         self, storage: Storage, slices: Slices, starts: Index, lengths: Index | None
     ) -> tuple[Tensor, dict[Any, Any]]:
-        """Return the rows of slices that start at these places, and what the batch says of them."""
+        """Return the rows of the slices that start at these places, and the info of the batch."""
         rows = torch.from_numpy(slices.rows(starts, lengths, pad=self.pad_output))
-        frame = self._frame(slices, len(starts), lengths)
-        info = self._info(storage, slices.trajectories, rows, frame)
+        layout = self._layout(slices, len(starts), lengths)
+        info = self._info(storage, slices.trajectories, rows, layout)
         self._drawn += len(starts)
         return rows, info
 
     def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
         """Return the info of one slice of these rows."""
-        frame = _Frame.of(np.array([len(rows)]), len(rows) if self.pad_output else None)
-        trajectories = self._look(storage).trajectories
-        return {**super().info_of(storage, rows), **self._info(storage, trajectories, rows, frame)}
+        layout = _BatchLayout.of(np.array([len(rows)]), len(rows) if self.pad_output else None)
+        trajectories = self._storage_index(storage).trajectories
+        return {**super().info_of(storage, rows), **self._info(storage, trajectories, rows, layout)}
 
-    def _info(self, storage: Storage, trajectories: Trajectories, rows: Tensor, frame: _Frame) -> dict[Any, Any]:
-        info: dict[Any, Any] = {SLICE_ID: frame.numbers + self._drawn}
-        if frame.mask is not None:
-            info[MASK_KEY] = frame.mask.clone()
+    def _info(self, storage: Storage, trajectories: Trajectories, rows: Tensor, layout: _BatchLayout) -> dict[Any, Any]:
+        info: dict[Any, Any] = {SLICE_ID: layout.numbers + self._drawn}
+        if layout.mask is not None:
+            info[MASK_KEY] = layout.mask.clone()
         if self._marks:
-            self._mark_ends(storage, trajectories, rows, frame, info)
-        if self.init_key is not None and (begun := self._read(storage, self.init_key, rows)) is not None:
-            begun[frame.firsts] = True
-            info[_name(self.init_key)] = begun
+            self._mark_ends(storage, trajectories, rows, layout, info)
+        if self.init_key is not None and (is_init := self._read(storage, self.init_key, rows)) is not None:
+            is_init[layout.firsts] = True
+            info[_name(self.init_key)] = is_init
         return info
 
-    def _frame(self, slices: Slices, count: int, lengths: Index | None) -> _Frame:
+    def _layout(self, slices: Slices, count: int, lengths: Index | None) -> _BatchLayout:
         if lengths is not None:
-            return _Frame.of(lengths, slices.length if self.pad_output else None)
-        if self._whole is None or self._whole[0] != (count, slices.length):
-            frame = _Frame.of(np.full(count, slices.length), slices.length if self.pad_output else None)
-            self._whole = (count, slices.length), frame
-        return self._whole[1]
+            return _BatchLayout.of(lengths, slices.length if self.pad_output else None)
+        if self._cached_layout is None or self._cached_layout[0] != (count, slices.length):
+            layout = _BatchLayout.of(np.full(count, slices.length), slices.length if self.pad_output else None)
+            self._cached_layout = (count, slices.length), layout
+        return self._cached_layout[1]
 
     def _mark_ends(
-        self, storage: Storage, trajectories: Trajectories, rows: Tensor, frame: _Frame, info: dict[Any, Any]
+        self, storage: Storage, trajectories: Trajectories, rows: Tensor, layout: _BatchLayout, info: dict[Any, Any]
     ) -> None:
         truncated, done, terminated = self._marks
-        info[_name(truncated)] = frame.ends.clone()
+        info[_name(truncated)] = layout.ends.clone()
         if done in trajectories.ended_by and not self.pad_output:
-            info[_name(done)] = frame.ends.clone()
+            info[_name(done)] = layout.ends.clone()
         else:
             flags = self._read(storage, done, rows)
-            ends = frame.ends if flags is None else frame.ends.view(-1, *[1] * (flags.ndim - 1))
+            ends = layout.ends if flags is None else layout.ends.view(-1, *[1] * (flags.ndim - 1))
             info[_name(done)] = ends.clone() if flags is None else flags.logical_or(ends)
-        # The reference repeats the flag of the data here; the batch has that already.
+        # TorchRL repeats the flag of the data here; the batch contains it already.
         if self._column(storage, terminated) is None:
-            info[_name(terminated)] = torch.zeros_like(frame.ends)
+            info[_name(terminated)] = torch.zeros_like(layout.ends)
 
     def _read(self, storage: Storage, key: Key, rows: Tensor) -> Tensor | None:
-        """Return one field of these rows on the CPU, in memory of its own; None if there is no such field."""
+        """Return a copy of one field of these rows on the CPU; None if there is no such field."""
         column = self._column(storage, key)
         return None if column is None else column.index_select(0, rows.to(column.device)).cpu()
 
@@ -349,36 +355,36 @@ class SliceSampler(Sampler):
         if key not in columns:
             try:
                 columns[key] = storage.column(key)
-            except InvalidArgumentError:  # no such field, or no fields at all
+            except InvalidArgumentError:  # no such field, or a storage without fields
                 columns[key] = None
         return columns[key]
 
     def empty(self) -> None:
-        """Forget what is known of the storage."""
+        """Forget the trajectories of the storage."""
         self._view = self._scanned = None
         self._columns = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many slices were drawn, for their numbers, and the state of the generator, if there is one."""
+        """Return the number of slices drawn, which determines the next slice number, and the generator state."""
         return {**super().state_dict(), "drawn": self._drawn}
 
+    @override
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        """Say what of a state is not that of a slice sampler."""
         drawn = state_dict.get("drawn")
-        fits = isinstance(drawn, int) and drawn >= 0
-        return super().misfits(state_dict) + ([] if fits else [f"drawn is {drawn!r}; expected a number of slices"])
+        is_valid = isinstance(drawn, int) and drawn >= 0
+        return super().misfits(state_dict) + ([] if is_valid else [f"drawn is {drawn!r}; expected an integer >= 0"])
 
+    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where a sampler was."""
         super().load_state_dict(state_dict)
         self._drawn = state_dict["drawn"]
 
     def __getstate__(self) -> dict[str, Any]:
-        # Views of the storage would travel as copies.
-        return {**super().__getstate__(), "_view": None, "_columns": {}, "_whole": None, "_scanned": None}
+        # Views of the storage would be pickled as copies.
+        return {**super().__getstate__(), "_view": None, "_columns": {}, "_cached_layout": None, "_scanned": None}
 
     def __repr__(self) -> str:
-        named = {
+        arguments = {
             "num_slices": self.num_slices,
             "slice_len": self.slice_len,
             "end_key": self.end_key,
@@ -387,9 +393,9 @@ class SliceSampler(Sampler):
             "step_key": self.step_key,
             "truncated_key": self.truncated_key,
         }
-        said = [f"{name}={value}" for name, value in named.items() if value is not None]
-        said += [f"strict_length={self.strict_length}", f"pad_output={self.pad_output}", str(self._share)]
-        return f"{type(self).__name__}({', '.join(filter(None, said))})"
+        texts = [f"{name}={value}" for name, value in arguments.items() if value is not None]
+        texts += [f"strict_length={self.strict_length}", f"pad_output={self.pad_output}", str(self._share)]
+        return f"{type(self).__name__}({', '.join(filter(None, texts))})"
 
 
 def _name(key: Key) -> str | Key:
@@ -397,41 +403,41 @@ def _name(key: Key) -> str | Key:
 
 
 def size_faults(num_slices: Any, slice_len: Any) -> list[str]:
-    """Say what is wrong with the numbers that slices are asked for by."""
+    """Return what is wrong with the `num_slices` and `slice_len` arguments of a slice sampler."""
     sizes = {"num_slices": num_slices, "slice_len": slice_len}
     given = {name: size for name, size in sizes.items() if size is not None}
-    faults = [
-        f"{name} is {size!r}; expected a whole number from 1"
+    problems = [
+        f"{name} is {size!r}; expected an integer >= 1"
         for name, size in given.items()
         if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1
     ]
     if len(given) != 1:
-        faults.append(f"num_slices is {num_slices} and slice_len is {slice_len}; expected exactly one of them")
-    return faults
+        problems.append(f"num_slices is {num_slices} and slice_len is {slice_len}; expected exactly one of them")
+    return problems
 
 
-def _sign_faults(tensors: dict[str, Any], keys: dict[str, Any]) -> list[str]:
+def _marker_problems(tensors: dict[str, Any], keys: dict[str, Any]) -> list[str]:
     given = [name for name, value in tensors.items() if value is not None]
     named = [name for name, value in keys.items() if value is not None]
-    faults = [
+    problems = [
         f"{name} is {value!r}; expected a tensor [N]"
         for name, value in tensors.items()
         if value is not None and not isinstance(value, Tensor)
     ]
     if len(given) > 1:
-        faults.append("ends and trajectories exclude each other")
+        problems.append("ends and trajectories are mutually exclusive")
     if given and named:
-        faults.append(f"{' and '.join(given)} stands instead of keys, so it excludes {' and '.join(named)}")
+        problems.append(f"{' and '.join(given)} and {' and '.join(named)} are mutually exclusive: pass tensors or keys")
     if "end_key" in named and "end_keys" in named:
-        faults.append("end_key and end_keys exclude each other")
-    return faults
+        problems.append("end_key and end_keys are mutually exclusive")
+    return problems
 
 
-def _span_faults(span: Any, slice_len: int | None) -> list[str]:
+def _span_problems(span: Any, slice_len: int | None) -> list[str]:
     sides = span if isinstance(span, tuple) else (span, span)
-    if len(sides) != 2 or not all(isinstance(one, (bool, int)) and one >= 0 for one in sides):
-        return [f"span is {span!r}; expected True, False, a number of steps from 0, or two of these"]
-    longest = max((one for one in sides if not isinstance(one, bool)), default=0)
+    if len(sides) != 2 or not all(isinstance(steps, (bool, int)) and steps >= 0 for steps in sides):
+        return [f"span is {span!r}; expected True, False, an integer >= 0, or a tuple of two of these"]
+    longest = max((steps for steps in sides if not isinstance(steps, bool)), default=0)
     if longest and isinstance(slice_len, int) and longest >= slice_len:
         return [f"span is {span!r}; expected less than slice_len, {slice_len}"]
     return []

@@ -1,4 +1,4 @@
-"""Slices of trajectories, every trajectory once an epoch."""
+"""Sampler of trajectory slices that draws every trajectory once per epoch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.slices import AnyKey, SliceSampler
@@ -20,36 +21,38 @@ Index = NDArray[np.int64]
 
 
 class SliceSamplerWithoutReplacement(SliceSampler):
-    """Draw one slice of every trajectory, then begin again.
+    """Draw one slice of every trajectory per epoch, without replacement.
 
-    An epoch takes every trajectory that has a slice once, in random order, at a random start: all its admissible starts
-    are equally likely. The last batch of an epoch holds what is left. A write to the storage begins a new epoch.
+    An epoch draws every trajectory that has a slice once, in random order and at a random start: all its possible
+    starts are equally likely. The last batch of an epoch contains the remaining slices. A write to the storage starts a
+    new epoch.
 
         epoch      |<------ 0 ------>|<------ 1 ------>|
         batch       2 0 4 | 1 5 | 3   5 2 1 | ...           trajectories, num_slices=3
 
     Args:
-        num_slices: See `SliceSampler`, as for all that is not explained here.
-        slice_len: Steps of a slice.
-        drop_last: Whether a last batch of fewer slices is left out.
-        end_key: The flag that ends a trajectory.
-        end_keys: Several such flags.
-        traj_key: The number of the trajectory.
-        ends: The end flags of all steps.
-        trajectories: The numbers of the trajectories of all steps.
-        truncated_key: Where the ends of slices are marked.
-        init_key: Where the starts of slices are marked.
+        num_slices: Number of slices in a batch. See `SliceSampler` for this and all other arguments without a full
+            description here.
+        slice_len: Number of steps in a slice.
+        drop_last: Whether a last batch with fewer slices is dropped.
+        end_key: Key of the flag that ends a trajectory.
+        end_keys: Several such keys.
+        traj_key: Key of the trajectory id.
+        ends: End flags of all steps.
+        trajectories: Trajectory ids of all steps.
+        truncated_key: Key that marks the last steps of slices.
+        init_key: Key that marks the first steps of slices.
         strict_length: Whether short trajectories are left out.
-        pad_output: Whether they are filled up.
-        shuffle: Whether the trajectories come in random order, not from the first to the last.
-        compile: Without effect.
-        use_gpu: Without effect.
-        generator: Where the randomness comes from.
-        rank: Number of this process.
-        world_size: How many there are.
+        pad_output: Whether short trajectories are padded.
+        shuffle: Whether the trajectories are drawn in random order; if False, from the first to the last.
+        compile: No effect.
+        use_gpu: No effect.
+        generator: Random generator.
+        rank: Rank of this process.
+        world_size: Number of processes.
 
     Raises:
-        InvalidArgumentError: If arguments exclude each other; all faults at once.
+        InvalidArgumentError: If arguments are mutually exclusive or out of range. The message lists all problems.
     """
 
     def __init__(
@@ -94,76 +97,78 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         )
         self.drop_last = drop_last
         self.shuffle = shuffle
-        self._left: Index = np.empty(0, np.int64)
-        self._epoch_of: Slices | list[int] | None = None  # an outline, where the epoch was restored
+        self._remaining: Index = np.empty(0, np.int64)
+        self._epoch_of: Slices | list[int] | None = None  # an outline, if the epoch was restored
 
-    def _begin(self, slices: Slices) -> None:
-        """Begin an epoch, unless the one that runs is of the same slices."""
-        of = self._epoch_of
-        same = of is slices if of is None or isinstance(of, Slices) else of == _outline(slices)
+    def _begin_epoch(self, slices: Slices) -> None:
+        """Start a new epoch, unless the current one has slices left and is over the same slices."""
+        current = self._epoch_of
+        is_same = current is slices if current is None or isinstance(current, Slices) else current == _outline(slices)
         self._epoch_of = slices
-        if same and len(self._left):
+        if is_same and len(self._remaining):
             return
-        self._left = np.flatnonzero(slices.counts)
+        self._remaining = np.flatnonzero(slices.counts)
         if self.shuffle:
-            self._left = self._left[torch.randperm(len(self._left), generator=self.generator).numpy()]
+            self._remaining = self._remaining[torch.randperm(len(self._remaining), generator=self.generator).numpy()]
 
     def _choose(self, slices: Slices, count: int) -> Index:
-        self._begin(slices)
-        if self.drop_last and len(self._left) < count:
+        self._begin_epoch(slices)
+        if self.drop_last and len(self._remaining) < count:
             raise InvalidArgumentError(
-                f"{count} slices are wanted, and there are {len(self._left)} trajectories to take them from; "
-                "with drop_last no batch is left",
-                hint="ask for smaller batches, or give drop_last=False",
+                f"a batch needs {count} slices, but there are {len(self._remaining)} trajectories: "
+                "drop_last drops every batch",
+                hint="use a smaller batch size, or drop_last=False",
             )
-        taken, self._left = self._left[:count], self._left[count:]
-        self.ran_out = len(self._left) < (count if self.drop_last else 1)
+        drawn, self._remaining = self._remaining[:count], self._remaining[count:]
+        self.ran_out = len(self._remaining) < (count if self.drop_last else 1)
         if self.ran_out:
-            self._left = self._left[:0]
-        counts = slices.counts[taken]
-        offsets = (torch.rand(len(taken), dtype=torch.float64, generator=self.generator).numpy() * counts).astype(
+            self._remaining = self._remaining[:0]
+        counts = slices.counts[drawn]
+        offsets = (torch.rand(len(drawn), dtype=torch.float64, generator=self.generator).numpy() * counts).astype(
             np.int64
         )
-        return slices.ends[taken] - counts + offsets
+        return slices.ends[drawn] - counts + offsets
 
     def empty(self) -> None:
-        """Forget the epoch and what is known of the storage."""
+        """Forget the epoch and the trajectories of the storage."""
         super().empty()
-        self._left, self._epoch_of = self._left[:0], None
+        self._remaining, self._epoch_of = self._remaining[:0], None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is left of the epoch as well."""
-        of = self._epoch_of
-        outline = _outline(of) if isinstance(of, Slices) else of
-        return {**super().state_dict(), "left": torch.from_numpy(self._left), "of": outline}
+        """Return the state of the slice sampler and the remaining trajectories of the epoch."""
+        slices = self._epoch_of
+        outline = _outline(slices) if isinstance(slices, Slices) else slices
+        return {**super().state_dict(), "left": torch.from_numpy(self._remaining), "of": outline}
 
+    @override
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        """Say what of a state is not that of such a sampler."""
-        left, of = state_dict.get("left"), state_dict.get("of")
+        remaining, outline = state_dict.get("left"), state_dict.get("of")
         reasons = super().misfits(state_dict)
-        if not isinstance(left, Tensor) or left.dtype != torch.int64 or left.ndim != 1:
-            reasons.append("left is not the numbers of the trajectories that are left of the epoch, int64 [n]")
+        if not isinstance(remaining, Tensor) or remaining.dtype != torch.int64 or remaining.ndim != 1:
+            reasons.append(
+                "left is not an int64 tensor [n]; expected the numbers of the epoch's remaining trajectories"
+            )
         elif "of" not in state_dict:
-            reasons.append("of is missing; expected the slices that left is of, or None")
-        elif of is not None and not _covers(of, left):
-            reasons.append(f"left names trajectories that are not among those it is of, {of}")
+            reasons.append("of is missing; expected the outline of the slices of the epoch, or None")
+        elif outline is not None and not _covers(outline, remaining):
+            reasons.append(f"left has trajectory numbers outside the slices of the epoch, {outline}")
         return reasons
 
+    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where a sampler was, within its epoch."""
         super().load_state_dict(state_dict)
-        self._left, self._epoch_of = state_dict["left"].numpy().copy(), state_dict["of"]
+        self._remaining, self._epoch_of = state_dict["left"].numpy().copy(), state_dict["of"]
 
     def __getstate__(self) -> dict[str, Any]:
-        of = self._epoch_of
-        return {**super().__getstate__(), "_epoch_of": _outline(of) if isinstance(of, Slices) else of}
+        slices = self._epoch_of
+        return {**super().__getstate__(), "_epoch_of": _outline(slices) if isinstance(slices, Slices) else slices}
 
 
 def _outline(slices: Slices) -> list[int]:
-    """Return by what slices are known again after a restart: trajectories, slices in all, steps of each."""
+    """Return values that identify slices after a restart: numbers of trajectories, slices, and steps per slice."""
     return [len(slices.counts), slices.total, slices.length]
 
 
-def _covers(of: Any, left: Tensor) -> bool:
-    whole = isinstance(of, list) and len(of) == 3 and all(isinstance(one, int) for one in of)
-    return whole and (not len(left) or 0 <= int(left.min()) <= int(left.max()) < of[0])
+def _covers(outline: Any, remaining: Tensor) -> bool:
+    is_outline = isinstance(outline, list) and len(outline) == 3 and all(isinstance(value, int) for value in outline)
+    return is_outline and (not len(remaining) or 0 <= int(remaining.min()) <= int(remaining.max()) < outline[0])

@@ -1,4 +1,4 @@
-"""Priorities, and rows drawn by them: the tree under prioritised samplers."""
+"""Sum tree of the priorities of rows, from which prioritized samplers draw."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
 _DENSE = 2
-"""A level with fewer nodes than that for each row that is written is computed as a whole."""
+"""A level with fewer nodes per written row is recomputed as a whole."""
 
 
 class SumTree:
-    """The mass of each row, where mass = (priority + eps) ** alpha, and of all rows together.
+    """The mass of each row, where mass = (priority + eps) ** alpha, and the sum of all masses.
 
     A binary tree over blocks of 8 rows, in one array: node 1 is the root, and the children of node i are 2i and 2i + 1.
-    An inner node is always computed from its two children, never corrected by a difference, so that no error adds up.
-    The three levels inside a block are added up when they are asked for: its masses lie in one or two cache lines, and
-    writes take half the time.
+    An inner node is always the sum of its two children, never updated by a difference, so that rounding errors do not
+    accumulate. The three levels inside a block are not stored but summed on demand: the masses of a block fill one or
+    two cache lines, and writes take half the time.
 
                    1                  capacity 26, blocks 4
               2         3             rows     0-7  8-15  16-23  24-31
             4   5     6   7           node      4     5      6      7
 
     Args:
-        capacity: Rows that fit.
-        ranked: Whether the largest priority is wanted; knowing it makes writes half as slow again.
+        capacity: Number of rows.
+        ranked: Whether to track the largest priority, which makes writes 1.5 times as slow.
     """
 
     def __init__(self, capacity: int, *, ranked: bool = False) -> None:
         blocks = 1 << ((capacity - 1) // 8).bit_length()
-        # Zeros come from the system unwritten: what a large capacity does not use takes no memory.
+        # The system allocates pages of zeros at their first write: unused capacity takes no memory.
         self._sums, self._highs = np.zeros((2, 2 * blocks))
         self._masses, self._priorities = np.zeros((2, 8 * blocks))
         self._low = np.array([np.inf, 0.0])
@@ -44,21 +44,21 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """The sum of all masses."""
+        """Sum of all masses."""
         return float(self._sums[1])
 
     @property
     def lowest(self) -> float:
-        """The smallest mass that is not 0; infinite if all are."""
-        # A tree of minima would make writes half as slow again. Rows are looked through when the last one of the
-        # smallest mass got a larger one: of all rows that is the one drawn, and so updated, most seldom.
+        """The smallest mass that is not 0; infinity if all are 0."""
+        # A tree of minima would make writes 1.5 times as slow. All rows are scanned only after the last row of the
+        # smallest mass got a larger one, and that row is the one drawn, and therefore updated, least often.
         if not self._low[1]:
-            _look_for_lowest(self._masses, self._low)
+            _find_lowest(self._masses, self._low)
         return float(self._low[0])
 
     @property
     def highest_priority(self) -> float:
-        """The largest priority; 0 if there is none, or the tree is not ranked."""
+        """The largest priority; 0 if the tree is empty or not ranked."""
         return float(self._highs[1])
 
     @property
@@ -73,32 +73,32 @@ class SumTree:
 
     @staticmethod
     def takes(rows: Rows, priorities: Floats, count: int, largest: float) -> bool:
-        """Return whether all rows are from 0 to below `count`, and all priorities from 0 to `largest`; NaN is not."""
+        """Return whether all rows are in [0, count) and all priorities in [0, largest]; False for NaN."""
         return _within(rows, priorities, count, largest)
 
     def write(self, rows: Rows, priorities: Floats, eps: float, alpha: float) -> float:
-        """Give rows their priorities.
+        """Set the priorities of rows.
 
         Args:
-            rows: Inside the capacity, [n]. The last wins where one comes twice.
-            priorities: Finite and not negative, [n], or [1] for all.
-            eps: Added to each.
+            rows: Rows below the capacity, [n]. If a row occurs twice, the last priority is used.
+            priorities: Finite, nonnegative numbers, [n], or [1] for all rows.
+            eps: Constant added to each priority.
             alpha: Exponent.
 
         Returns:
             The largest of the priorities.
         """
-        # Here and not in the loop, because numpy has a fast power on many machines.
+        # Outside the compiled loop: the power function of numpy is fast on many machines.
         masses = np.power(priorities + eps, alpha)
         return _write(
             self._sums, self._masses, self._highs, self._priorities, self._low, rows, priorities, masses, self._ranked
         )
 
     def draw(self, points: Floats) -> tuple[Rows, Floats]:
-        """Draw a row for each of the points, with a chance in proportion to its mass; never one of mass 0.
+        """Draw a row for each point, with probability proportional to its mass; a row of mass 0 is never drawn.
 
         Args:
-            points: From [0, 1), [B]; they are overwritten.
+            points: Numbers in [0, 1), [B]; they are overwritten.
 
         Returns:
             The rows and their masses, [B] each.
@@ -110,16 +110,16 @@ class SumTree:
 
 @compiled("boolean(int64[::1], float64[::1], int64, float64)")
 def _within(rows: Rows, priorities: Floats, count: int, largest: float) -> bool:
-    wrong = 0
+    invalid = 0
     for row in rows:
-        wrong += row < 0 or row >= count
+        invalid += row < 0 or row >= count
     for priority in priorities:
-        wrong += not 0 <= priority <= largest
-    return wrong == 0
+        invalid += not 0 <= priority <= largest
+    return invalid == 0
 
 
 @compiled("void(float64[::1], float64[::1])")
-def _look_for_lowest(masses: Floats, low: Floats) -> None:
+def _find_lowest(masses: Floats, low: Floats) -> None:
     lowest, count = np.inf, 0
     for mass in masses:
         lowest = min(lowest, mass if mass > 0 else np.inf)
@@ -143,14 +143,14 @@ def _write(
     new_masses: Floats,
     ranked: bool,
 ) -> float:
-    blocks, count, one = len(sums) // 2, len(rows), len(new_priorities) == 1
+    blocks, count, single = len(sums) // 2, len(rows), len(new_priorities) == 1
     first, last = 2 * blocks, 1
     highest = 0.0
     lowest, lowest_count = low
     for i in range(count):
-        row, at = rows[i], 0 if one else i
-        mass, priority = new_masses[at], new_priorities[at]
-        # Without a row of the lowest mass all others are above it: one that is not above is the lowest.
+        row, index = rows[i], 0 if single else i
+        mass, priority = new_masses[index], new_priorities[index]
+        # If no row has the lowest mass any more, all masses are above it, so a mass that is not above is the new lowest.
         if masses[row] == lowest:
             lowest_count -= 1
         if 0 < mass < lowest:
@@ -163,9 +163,9 @@ def _write(
         node = blocks + (row >> 3)
         first, last = min(first, node), max(last, node)
     low[0], low[1] = lowest, lowest_count
-    whole = last - first < count
-    for i in range(last - first + 1 if whole else count):
-        node = first + i if whole else blocks + (rows[i] >> 3)
+    whole_level = last - first < count
+    for i in range(last - first + 1 if whole_level else count):
+        node = first + i if whole_level else blocks + (rows[i] >> 3)
         m = 8 * (node - blocks)
         sums[node] = (masses[m] + masses[m + 1] + (masses[m + 2] + masses[m + 3])) + (
             masses[m + 4] + masses[m + 5] + (masses[m + 6] + masses[m + 7])
@@ -177,10 +177,10 @@ def _write(
         depth += 1
         first >>= 1
         last >>= 1
-        # Near the root, and for rows that lie together, a level has few nodes for each row.
-        whole = last - first < _DENSE * count
-        for i in range(last - first + 1 if whole else count):
-            node = first + i if whole else (8 * blocks + rows[i]) >> depth
+        # Near the root, and for neighboring rows, a level has few nodes per row.
+        whole_level = last - first < _DENSE * count
+        for i in range(last - first + 1 if whole_level else count):
+            node = first + i if whole_level else (8 * blocks + rows[i]) >> depth
             sums[node] = sums[2 * node] + sums[2 * node + 1]
             if ranked:
                 highs[node] = max(highs[2 * node], highs[2 * node + 1])
@@ -193,9 +193,9 @@ def _draw(sums: Floats, masses: Floats, points: Floats, rows: Rows, drawn: Float
     for i in range(count):
         points[i] *= sums[1]
         rows[i] = 1
-    # All points go down one level before any goes down the next, so that their reads do not wait for each other. With a
-    # million rows this is 15 times faster than point by point, and at least twice as fast as with nodes of 4 to 32
-    # children, whose choice is less simple.
+    # All points descend one level before any descends the next, so that their reads do not wait for each other. With a
+    # million rows, this is 15 times faster than one point at a time, and at least twice as fast as nodes with 4 to 32
+    # children, whose comparison is more complex.
     size = 1
     while size < blocks:
         for i in range(count):
@@ -219,7 +219,7 @@ def _draw(sums: Floats, masses: Floats, points: Floats, rows: Rows, drawn: Float
     for i in range(count):
         row = rows[i]
         row = row + 1 if points[i] >= masses[row] else row
-        # A point that rounding has put behind the last mass belongs to that mass.
+        # Rounding may put a point past the last mass: the point then selects that mass.
         while masses[row] == 0:
             row -= 1
         drawn[i] = masses[row]

@@ -1,4 +1,4 @@
-"""Uniform, every step once in an epoch."""
+"""Uniform sampler that draws every step once per epoch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Generator, Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
@@ -18,23 +19,25 @@ __all__ = ["SamplerWithoutReplacement"]
 
 
 class SamplerWithoutReplacement(Sampler):
-    """Draw every step once before any comes again.
+    """Draw every step once per epoch, without replacement.
 
-    The last batch of an epoch is short where the batch size does not divide the steps; `ran_out` says that it was the
-    last. Steps that come to a growing storage join the epoch that is under way. Steps that replace others in a full one
-    take their place: they come in this epoch if those had not come yet, else in the next.
+    If the batch size does not divide the number of steps, the last batch of an epoch is short; `ran_out` is True after
+    the last batch. Steps added to a growing storage join the current epoch. Steps that replace others in a full storage
+    inherit their positions in the epoch: they are drawn in this epoch if the replaced steps had not been drawn yet,
+    else in the next one.
 
     Args:
-        drop_last: Whether a last batch that would be short is left out.
-        shuffle: Whether the order is random. If not, it is that of the storage, in a full ring from the oldest.
-        generator: Where the randomness comes from; by default torch's global generator, so that `torch.manual_seed`
-            alone reproduces a run.
+        drop_last: Whether a short last batch is dropped.
+        shuffle: Whether the order is random. If False, it is the order of the storage; in a full ring, from the oldest
+            step.
+        generator: Random generator; by default torch's global generator, so that `torch.manual_seed` alone reproduces a
+            run.
         rank: With `world_size`: draw only every `world_size`-th row, starting with this one, so that processes started
-            by torchrun draw disjoint rows. The shares differ by one row where they cannot be equal.
-        world_size: How many processes there are.
+            by torchrun draw disjoint rows. The shares differ by at most one row.
+        world_size: Number of processes.
 
     Raises:
-        InvalidArgumentError: If only one of `rank` and `world_size` is given, or there is no such rank.
+        InvalidArgumentError: If only one of `rank` and `world_size` is given, or the rank is out of range.
     """
 
     def __init__(
@@ -53,159 +56,164 @@ class SamplerWithoutReplacement(Sampler):
         self.empty()
 
     def empty(self) -> None:
-        """Start anew."""
-        self._deck = torch.empty(0, dtype=torch.int64)
-        self._at = self._stop = 0
+        """Forget all rows; the next batch starts a new epoch."""
+        self._epoch_rows = torch.empty(0, dtype=torch.int64)
+        self._position = self._stop = 0
         self._held = 0
         self._rewritten = -1
-        self._lanes = 1
+        self._envs = 1
         self.ran_out = False
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        """Draw up to `batch_size` steps that have not come in this epoch.
+        """Draw up to `batch_size` steps that have not been drawn in this epoch.
 
         Raises:
-            InvalidArgumentError: If the storage holds no step, or with `drop_last` less than a batch.
+            InvalidArgumentError: If the storage has no steps, or with `drop_last` fewer steps than a batch.
         """
         held = len(storage)
-        if held != self._held or self._stop - self._at < batch_size:
+        if held != self._held or self._stop - self._position < batch_size:
             self._prepare(storage, held, batch_size)
         if storage.torn and storage.rewritten != self._rewritten:
             self._leave_out_torn(storage, batch_size)
-        rows = self._deck[self._at : min(self._at + batch_size, self._stop)].clone()
-        self._at += len(rows)
-        self.ran_out = self._stop - self._at < (batch_size if self.drop_last else 1)
+        rows = self._epoch_rows[self._position : min(self._position + batch_size, self._stop)].clone()
+        self._position += len(rows)
+        self.ran_out = self._stop - self._position < (batch_size if self.drop_last else 1)
         if self.ran_out:
-            self._at = self._stop
+            self._position = self._stop
         return rows, {}
 
     def _prepare(self, storage: Storage, held: int, batch_size: int) -> None:
-        """Take in what was written, and begin an epoch if one is over."""
+        """Add the rows written since the last batch, and start a new epoch if the current one has ended."""
         count = self._share.size(held)
         if not count:
-            raise InvalidArgumentError("the storage holds no step to sample", hint="extend the buffer first")
+            raise InvalidArgumentError(
+                "the storage is empty: it has no steps to sample", hint="extend the buffer first"
+            )
         if self.drop_last and count < batch_size:
             raise InvalidArgumentError(
-                f"the batch size is {batch_size}, and there are {count} steps to sample: every batch would be dropped",
-                hint="take a smaller batch, or drop_last=False",
+                f"the batch size is {batch_size}, but there are {count} steps to sample: drop_last drops every batch",
+                hint="use a smaller batch size, or drop_last=False",
             )
-        if self._stop - self._at < (batch_size if self.drop_last else 1) or held < self._held:
-            self._begin(storage, count)
+        if self._stop - self._position < (batch_size if self.drop_last else 1) or held < self._held:
+            self._begin_epoch(storage, count)
         elif held > self._held:
             self._join(self._rows(self._held, held))
-        self._held, self._lanes = held, storage.envs
+        self._held, self._envs = held, storage.envs
 
     def _leave_out_torn(self, storage: Storage, batch_size: int) -> None:
-        """Take the torn rows out of the epoch; once written again, they come in the next one."""
-        if not self._keep(storage, batch_size):
-            self._begin(storage, self._share.size(len(storage)))
-            expect_valid(storage, self._keep(storage, batch_size))
+        """Remove the torn rows from the epoch; after they are rewritten, the next epoch draws them."""
+        if not self._keep_valid(storage, batch_size):
+            self._begin_epoch(storage, self._share.size(len(storage)))
+            expect_valid(storage, self._keep_valid(storage, batch_size))
         self._rewritten = storage.rewritten
 
-    def _keep(self, storage: Storage, batch_size: int) -> int:
-        """Keep the valid rows of the epoch, and return how many there are; 0 if they are too few for a batch."""
-        left = self._left()
-        valid = left[~torch.isin(left, storage.torn_rows())]
-        self._stop = self._at + len(valid)
-        self._left().copy_(valid)
+    def _keep_valid(self, storage: Storage, batch_size: int) -> int:
+        """Keep the valid rows of the epoch, and return their number; 0 if there are too few for a batch."""
+        remaining = self._remaining()
+        valid = remaining[~torch.isin(remaining, storage.torn_rows())]
+        self._stop = self._position + len(valid)
+        self._remaining().copy_(valid)
         return len(valid) if len(valid) >= batch_size or not self.drop_last else 0
 
-    def _left(self) -> Tensor:
-        return self._deck[self._at : self._stop]
+    def _remaining(self) -> Tensor:
+        return self._epoch_rows[self._position : self._stop]
 
     def _join(self, rows: Tensor) -> None:
         stop = self._stop + len(rows)
-        if stop > len(self._deck):
-            # Room for as many again: a storage that grows step by step has its rows copied seldom.
-            self._deck = torch.cat([self._left(), rows, torch.empty_like(self._deck)])
-            self._at, self._stop = 0, stop - self._at
+        if stop > len(self._epoch_rows):
+            # Space for as many rows again, so that a storage that grows step by step rarely copies its rows.
+            self._epoch_rows = torch.cat([self._remaining(), rows, torch.empty_like(self._epoch_rows)])
+            self._position, self._stop = 0, stop - self._position
         else:
-            self._deck[self._stop : stop] = rows
+            self._epoch_rows[self._stop : stop] = rows
             self._stop = stop
         if self.shuffle:
-            self._mix(len(rows))
+            self._shuffle_in(len(rows))
 
-    def _mix(self, count: int) -> None:
-        """Bring the last rows to random places, so that every order of all that are left is equally likely.
+    def _shuffle_in(self, count: int) -> None:
+        """Move the last rows to random places, so that all orders of the remaining rows are equally likely.
 
-        What lay there takes their places; the rest stays, because it is in random order already.
+        The rows at these places move to the end; the other rows stay, because they are in random order already.
 
-            left   d b c a | e f        places 1 and 5        left   d f c a b e
+            remaining   d b c a | e f        places 1 and 5        remaining   d f c a b e
         """
-        left = self._left()
-        start = len(left) - count
+        remaining = self._remaining()
+        start = len(remaining) - count
         if start < 4 * count:
-            left.copy_(left[torch.randperm(len(left), generator=self.generator)])
+            remaining.copy_(remaining[torch.randperm(len(remaining), generator=self.generator)])
             return
         places = torch.empty(0, dtype=torch.int64)
         while len(places) < count:
-            more = torch.randint(len(left), (count - len(places),), generator=self.generator)
-            places = torch.unique(torch.cat([places, more]))
-        fresh = left[start:][torch.randperm(count, generator=self.generator)]
+            candidates = torch.randint(len(remaining), (count - len(places),), generator=self.generator)
+            places = torch.unique(torch.cat([places, candidates]))
+        new_rows = remaining[start:][torch.randperm(count, generator=self.generator)]
         free = torch.ones(count, dtype=torch.bool)
         free[places[places >= start] - start] = False
-        left[start:][free] = left[places[places < start]]
-        left[places] = fresh
+        remaining[start:][free] = remaining[places[places < start]]
+        remaining[places] = new_rows
 
-    def _begin(self, storage: Storage, count: int) -> None:
-        if len(self._deck) < count:
-            self._deck = torch.empty(count, dtype=torch.int64)
-        self._at, self._stop = 0, count
+    def _begin_epoch(self, storage: Storage, count: int) -> None:
+        if len(self._epoch_rows) < count:
+            self._epoch_rows = torch.empty(count, dtype=torch.int64)
+        self._position, self._stop = 0, count
         self._rewritten = -1
         if self.shuffle:
-            # Into the memory of the last epoch: new pages would take most of the time.
-            self._share.rows(torch.randperm(count, generator=self.generator, out=self._left()))
+            # Reuses the memory of the last epoch: new pages would take most of the time.
+            self._share.rows(torch.randperm(count, generator=self.generator, out=self._remaining()))
         else:
             oldest = storage.written % storage.slots * storage.envs
-            self._left().copy_(self._rows(0, len(storage)).roll(-self._share.size(oldest)))
+            self._remaining().copy_(self._rows(0, len(storage)).roll(-self._share.size(oldest)))
 
     def _rows(self, start: int, stop: int) -> Tensor:
         return self._share.rows(torch.arange(self._share.size(start), self._share.size(stop)))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is left of the epoch, and which rows join it when the state is taken over."""
+        """Return the remaining rows of the epoch, and the rows that join it when the state is restored."""
         return {
             **super().state_dict(),
-            "left": self._left().clone(),
-            "joining": self._deck[:0].clone(),
+            "left": self._remaining().clone(),
+            "joining": self._epoch_rows[:0].clone(),
             "held": self._held,
-            "lanes": self._lanes,
+            "lanes": self._envs,
             "ran_out": self.ran_out,
         }
 
+    @override
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        """Say whether what is left are rows."""
         reasons = super().misfits(state_dict)
         for name in ("held", "lanes", "ran_out"):
             if not isinstance(state_dict.get(name), int):
-                reasons.append(f"{name} is {state_dict.get(name)!r}")
+                expected = "a boolean" if name == "ran_out" else "an integer"
+                reasons.append(f"{name} is {state_dict.get(name)!r}; expected {expected}")
         for name in ("left", "joining"):
             rows = state_dict.get(name)
             if not isinstance(rows, Tensor) or rows.dtype != torch.int64 or rows.ndim != 1:
-                reasons.append(f"{name} is not rows, int64 [n]")
+                reasons.append(f"{name} is not an int64 tensor [n] of rows")
             elif not reasons and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < state_dict["held"]:
-                reasons.append(f"{name} has rows from {rows.min()} to {rows.max()}; {state_dict['held']} were held")
+                reasons.append(
+                    f"{name} has rows from {rows.min()} to {rows.max()}; expected 0 to {state_dict['held'] - 1}"
+                )
         return reasons
 
+    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with an epoch."""
         super().load_state_dict(state_dict)
-        self._deck = state_dict["left"].clone()
-        self._at, self._stop = 0, len(self._deck)
+        self._epoch_rows = state_dict["left"].clone()
+        self._position, self._stop = 0, len(self._epoch_rows)
         self._rewritten = -1
-        self._held, self._lanes = state_dict["held"], state_dict["lanes"]
+        self._held, self._envs = state_dict["held"], state_dict["lanes"]
         self.ran_out = state_dict["ran_out"]
         if len(state_dict["joining"]):
             self._join(state_dict["joining"])
 
+    @override
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
-        """Follow the rows that are left to their new places."""
         if self.misfits(state_dict):
-            return state_dict  # to be refused as it is
-        envs, left, held = state_dict["lanes"], state_dict["left"], slots * state_dict["lanes"]
-        # Between two epochs nothing is left to join.
-        since = self._rows(state_dict["held"], held) if len(left) else left
-        moved = {"left": left, "joining": torch.cat([state_dict["joining"], since])}
+            return state_dict  # unchanged: load_state_dict rejects it
+        envs, remaining, held = state_dict["lanes"], state_dict["left"], slots * state_dict["lanes"]
+        # Between two epochs, new rows have no epoch to join.
+        new_rows = self._rows(state_dict["held"], held) if len(remaining) else remaining
+        moved = {"left": remaining, "joining": torch.cat([state_dict["joining"], new_rows])}
         return {**state_dict, **{name: (rows - shift * envs) % held for name, rows in moved.items()}, "held": held}
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A dataset whose fields have further names; nothing is copied."""
+"""A view of a dataset in which some fields have a second name; no data are copied."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from tensordict import TensorDict
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.episodic import EpisodicStorage
@@ -18,43 +19,43 @@ __all__ = ["AliasedStorage"]
 
 
 class AliasedStorage(EpisodicStorage):
-    """The steps of a dataset, some of whose fields are there under a second name too, as the same tensors.
+    """The steps of a dataset, with some fields also available under a second name, as the same tensors.
 
     Args:
         steps: The dataset.
-        names: For each second name the field that it stands for; those whose field is not there are not there either.
+        names: Maps each second name to the key of the field; an alias of a missing field is ignored.
     """
 
     def __init__(self, steps: DatasetStorage | SubsetStorage | AliasedStorage, names: Mapping[Key, Key]) -> None:
         super().__init__(len(steps))
         self.steps = steps
         self.masked = steps.masked
-        known = set(steps.keys())
-        self.names = {name: key for name, key in names.items() if key in known}
+        keys = set(steps.keys())
+        self.names = {name: key for name, key in names.items() if key in keys}
 
     @property
+    @override
     def episodes(self) -> EpisodeTable:
-        """Where each episode lies."""
         return self.steps.episodes
 
     @property
+    @override
     def held(self) -> int:
-        """Elements of this storage: all are there from the start."""
         return len(self.steps)
 
+    @override
     def get(self, index: Any) -> TensorDict:
-        """Return the transitions at an index."""
         data = self.steps.get(index)
         for name, key in self.names.items():
             data[name] = data[key]
         return data
 
+    @override
     def column(self, key: Key) -> Tensor:
-        """Return one field of all rows, [N, ...]."""
         return self.steps.column(self.names.get(key, key))
 
+    @override
     def pick(self, key: Key, rows: Tensor) -> Tensor:
-        """Return one field of some rows, [B, ...]."""
         return self.steps.pick(self.names.get(key, key), rows)
 
     def keys(self) -> list[Key]:

@@ -1,4 +1,4 @@
-"""What a storage is: a container of steps that is read and written by index."""
+"""Base class of storages: containers of steps that are read and written by index."""
 
 from __future__ import annotations
 
@@ -23,79 +23,82 @@ __all__ = ["Storage", "device_of"]
 
 
 class Storage(Stateful, ABC):
-    """Where the steps of a replay buffer are held.
+    """Container for the steps of a replay buffer.
 
-    Steps lie in slots. With one axis (`ndim` 1) a slot is one step; with more, the first axis is time and a slot holds
-    one step of each of the `envs` (environments) that the further axes count. A row is the number of a step when all
-    axes are flattened: row = slot * lanes + lane.
+    Steps are stored in slots. With one leading axis (`ndim` 1), a slot holds one step. With more, the first axis is
+    time and a slot holds one step of each parallel environment (`envs`) counted by the other leading axes. A row is the
+    index of a step after the leading axes are flattened: row = slot * envs + env.
 
-        ndim 2, max_size 6, lanes 2      slot 0   (0, 0) (0, 1)      rows  0 1
+        ndim 2, max_size 6, envs 2       slot 0   (0, 0) (0, 1)      rows  0 1
                                          slot 1   (1, 0) (1, 1)            2 3
                                          slot 2   (2, 0) (2, 1)            4 5
 
     Args:
-        max_size: Steps that fit, at least 1.
-        ndim: Leading axes of the data that count positions.
+        max_size: Maximum number of steps, at least 1.
+        ndim: Number of leading axes of the data that index steps.
+
+    Raises:
+        InvalidArgumentError: If an argument is not an integer >= 1.
     """
 
     masked: bool = False
-    """Whether batches carry ``("next", "final_known")``, because some final observation of a dataset is unknown."""
+    """Whether batches carry ``("next", "final_known")`` because a final observation of the dataset is unknown."""
 
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:
         sizes: dict[str, Any] = {"max_size": max_size, "ndim": ndim}
-        faults = [
-            f"{name} is {size!r}; expected a whole number from 1"
+        problems = [
+            f"{name} is {size!r}; expected an integer >= 1"
             for name, size in sizes.items()
             if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1
         ]
-        if not faults and max_size >= 2**63:
-            faults.append(f"max_size is {max_size}; expected less than 2**63")
-        if faults:
-            raise InvalidArgumentError("; ".join(faults))
+        if not problems and max_size >= 2**63:
+            problems.append(f"max_size is {max_size}; expected an integer below 2**63")
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
         self.max_size = int(max_size)
         self.ndim = int(ndim)
         self._indices: dict[tuple[EndKey | None, Key | None, Key | None], TrajectoryIndex] = {}
         self._counts: list[int] | memoryview[int] = [0, 0, 0, 0]
-        """Slots held, written, rewritten and torn; memory of a `Ledger` where processes share it."""
+        """Counts of slots held, written, rewritten and torn; memory of a `Ledger` if processes share the storage."""
 
     @property
     def checkpointer(self) -> None:
-        """None: `dumps` has one format, and TorchRL's checkpointers do not apply."""
+        """None: `dumps` has a single format, so TorchRL's checkpointers do not apply."""
 
     @checkpointer.setter
     def checkpointer(self, checkpointer: Any) -> None:
         if checkpointer is not None:
             raise InvalidArgumentError(
                 f"checkpointer is {type(checkpointer).__name__}; expected None: dumps writes .npy files and JSON",
-                hint="leave it out, or export what rb[:] returns",
+                hint="omit the argument, or export the data that rb[:] returns",
             )
 
     @property
     def envs(self) -> int:
-        """Steps of one slot: 1, or the product of the sizes of the axes after the first; 1 while nothing is known."""
+        """Steps per slot: 1, or the product of the leading axis sizes after the first; 1 before the first write."""
         return 1
 
     @property
     def slots(self) -> int:
-        """Slots that fit."""
+        """Capacity of the storage in slots."""
         return self.max_size // self.envs
 
     @property
     def held(self) -> int:
-        """Slots that are held now."""
+        """Number of slots that currently hold data."""
         return self._counts[0]
 
     @property
     def written(self) -> int:
-        """Slots written in the order of the ring since the storage was empty.
+        """Number of slots written in ring order since the storage was last empty.
 
-        The next one in that order is slot ``written % slots``: it is free, or the oldest.
+        The write index is ``written % slots``: that slot is free or holds the oldest data.
         """
         return self._counts[1]
 
     @property
     def rewritten(self) -> int:
-        """Changes that were not in the order of the ring: what was known of the rows must be read again."""
+        """Number of changes made out of ring order; information cached about the rows is stale after each of them."""
         return self._counts[2]
 
     def _counted(self) -> tuple[int, int, int]:
@@ -108,10 +111,10 @@ class Storage(Stateful, ABC):
 
     @property
     def torn(self) -> int:
-        """Steps held whose writer died in the middle of writing them.
+        """Number of stored steps whose writer process died while it wrote them.
 
-        They hold zeros, no sampler draws them, and the next write to their slots makes them valid again. Only a storage
-        that processes share can have any.
+        They hold zeros, samplers skip them, and the next write to their slots makes them valid again. Only a storage
+        that processes share can have torn steps.
         """
         torn = self._counts[3]
         return torn * self.envs if torn else 0
@@ -121,32 +124,32 @@ class Storage(Stateful, ABC):
         return torch.empty(0, dtype=torch.int64)
 
     def before_torn(self, rows: Tensor) -> Tensor:
-        """Return which of these rows, [n], are followed by a torn one, bool [n]: a trajectory goes no further there."""
+        """Return which of these rows [n] are followed by a torn row, bool [n]; a trajectory ends there."""
         slots, torn = rows // self.envs, self.torn_rows() // self.envs
-        # After the newest slot comes the one that is written next, also where the ring holds its oldest steps there.
+        # The slot after the newest one is the write index: even if it is torn, no trajectory continues into it.
         return torch.isin((slots + 1) % self.slots, torn) & (slots != (self.written - 1) % self.slots)
 
     def recover(self) -> None:
-        """Find the write that a process began and did not end; the caller excludes all other readers and writers.
+        """Roll back or complete a write that another process left unfinished; the caller holds the buffer's lock.
 
-        The slots of that write become torn, and the storage counts the others as before it.
+        The slots of a write that is rolled back become torn; the counts are those before that write.
         """
 
     def rewriting(self) -> Iterator[slice]:
-        """Yield all slots held, part by part, for a change in place; the iterator marks a part while it is out.
+        """Yield slices that cover all slots held, for a change in place; each slice is marked while it is in use.
 
-        A process that dies leaves one part torn, and the parts before it changed.
+        If the process dies, one slice is torn and the slices before it have been changed.
         """
         yield slice(0, self.held)
         self.changed()
 
     @property
     def lock_path(self) -> Path | None:
-        """The lock file of all buffers over this storage, in all processes; None if each buffer makes its own."""
+        """Lock file shared by all buffers over this storage in all processes; None if each buffer creates its own."""
         return None
 
     def __len__(self) -> int:
-        """Return the number of steps held, including torn ones."""
+        """Return the number of steps stored, including torn ones."""
         return self.held * self.envs
 
     @abstractmethod
@@ -154,11 +157,11 @@ class Storage(Stateful, ABC):
         """Return the data at an index along the leading axes.
 
         Raises:
-            IndexError: If the index reaches outside the data.
+            IndexError: If the index is out of range.
         """
 
     def take(self, rows: Tensor) -> Any:
-        """Return the steps of these rows, int64 [B], as one batch [B] in memory of its own."""
+        """Return the steps of these rows, int64 [B], as one batch [B] that does not share memory with the storage."""
         return self.get(rows if self.ndim == 1 else self.unravel(rows))
 
     @abstractmethod
@@ -166,65 +169,69 @@ class Storage(Stateful, ABC):
         """Write data into slots.
 
         Args:
-            cursor: A whole number for the data of one slot; a slice, range or index tensor [n] for that of n slots,
+            cursor: An integer for the data of one slot; a slice, range or index tensor [n] for the data of n slots,
                 stacked along the first axis.
-            data: What to write.
+            data: The data to write.
 
         Raises:
-            InvalidArgumentError: If the data does not fit what is stored; all faults at once, and nothing has been written.
+            InvalidArgumentError: If the data does not match the stored structure. The message lists all problems, and
+                nothing is written.
         """
 
     def replace(self, index: Any, data: Any) -> None:
-        """Write data over steps that are held; which slot is the next one stays as it is.
+        """Overwrite stored steps without moving the write index.
 
         Raises:
-            InvalidArgumentError: If the data does not fit what is stored; nothing has been written then.
-            IndexError: If a slot is not held.
+            InvalidArgumentError: If the data does not match the stored structure; nothing is written.
+            IndexError: If a slot does not hold data yet.
         """
         held, written, rewritten = self._counted()
         self.set(index, data)
-        reached = self._counts[0]
+        held_after = self._counts[0]
         self._count(held, written, rewritten + 1)
-        if reached != held:
-            raise IndexError(f"{index!r} reaches outside the {held:,} slots held")
+        if held_after != held:
+            raise IndexError(f"index {index!r} is out of range; the storage holds {held:,} slots")
 
     def size_of(self, data: Any) -> int:
-        """Return how many slots `data` fills, given as for `set` with several slots."""
+        """Return the number of slots that `data` fills, where `data` is as for `set` with several slots."""
         return len(data)
 
     def unravel(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return rows, [...], as one index for each of the leading axes."""
+        """Return one index per leading axis for these rows [...]."""
         return (rows,)
 
     def ravel(self, index: Any) -> Tensor:
-        """Return as rows, int64 [...], what `unravel` returned, or the same stacked along the last axis."""
+        """Return rows, int64 [...], for the result of `unravel`, or for that result stacked along the last axis."""
         if isinstance(index, tuple):
             index = index[0]
         return torch.as_tensor(index, dtype=torch.int64)
 
     def column(self, key: Key) -> Tensor:
-        """Return one field of all steps held, [rows, ...]; a view where it lies as such.
+        """Return one field of all stored steps, [rows, ...]; a view where the memory layout allows it.
 
         Raises:
             UnknownKeyError: If there is no such key.
         """
         raise InvalidArgumentError(
-            f"{type(self).__name__} holds no fields, so there is no {key!r}",
-            hint="hold TensorDicts in a LazyTensorStorage; or tell a slice sampler its `ends` or `trajectories`",
+            f"{type(self).__name__} holds no fields, so it has no key {key!r}",
+            hint="store TensorDicts in a LazyTensorStorage, or pass `ends` or `trajectories` to the slice sampler",
         )
 
     def pick(self, key: Key, rows: Tensor) -> Tensor:
-        """Return one field of some rows, [B, ...], without making the rest of it.
+        """Return one field of some rows, [B, ...], without computing the field for the other rows.
 
         Raises:
             UnknownKeyError: If there is no such key.
         """
         column = self.column(key)
-        # Several times as fast as indexing, also where the column is part of packed rows.
+        # Several times as fast as indexing, even for a column of packed rows.
         return column.index_select(0, rows.to(column.device))
 
     def chronological_rows(self) -> Tensor:
-        """Return all rows that are not torn, from the oldest to the newest, int64 [N]; rows of one slot are of one time."""
+        """Return all rows that are not torn, from the oldest to the newest, int64 [N].
+
+        The rows of one slot belong to the same time step.
+        """
         slots = torch.arange(self.held)
         if self.held == self.slots:
             slots = (slots + self.written) % self.slots
@@ -234,21 +241,21 @@ class Storage(Stateful, ABC):
     def trajectories(
         self, *, end_key: EndKey | None = None, traj_key: Key | None = None, step_key: Key | None = None
     ) -> Trajectories:
-        """Return which rows follow each other in time; kept up to date with the writes, never scanned again.
+        """Return which rows follow each other in time; updated incrementally with each write, never by a full scan.
 
-        By default rows belong together by ``("collector", "traj_ids")`` or ``("episode",)``, where the data has one of
-        them, and end where ``("next", "done")`` is True, where it has that.
+        By default, rows are grouped by ``("collector", "traj_ids")`` or ``("episode",)``, if the data has one of them,
+        and a trajectory ends where ``("next", "done")`` is True, if the data has it.
 
         Args:
-            end_key: The flag that is True for the last step of a trajectory; if only this is given, nothing else
-                counts. Several keys: any of their flags.
-            traj_key: The number of the trajectory. Rows of one lane with the same number belong together, even if
-                others lie between them, up to a True end flag.
-            step_key: The number of the step in its trajectory: a gap parts it. Steps of a storage that is written to
-                must come in order; those of a read-only one may lie in any order.
+            end_key: Flag that is True on the last step of a trajectory. If only this key is given, no other key is
+                used. With several keys, any of their flags ends a trajectory.
+            traj_key: Key of the trajectory id. Rows of one environment with the same id form one trajectory, even if
+                other rows are between them, until an end flag is True.
+            step_key: Key of the step index within its trajectory; a gap starts a new trajectory. A writable storage
+                needs the steps in order; a read-only storage accepts any order.
 
         Raises:
-            InvalidArgumentError: If nothing says where trajectories end.
+            InvalidArgumentError: If no key of the data marks where trajectories end.
             UnknownKeyError: If there is no such key.
         """
         keys = (end_key, traj_key, step_key)
@@ -257,11 +264,17 @@ class Storage(Stateful, ABC):
         return self._indices[keys].current(self)
 
     def changed(self) -> None:
-        """Be told that data were changed in place, through a view: what was known of the rows is read again."""
+        """Invalidate everything cached about the rows, after data were changed in place through a view."""
         self._counts[2] += 1
 
     def share(self) -> None:
-        """Let processes that get this storage from now on read and write the same memory."""
+        """Move the data to shared memory.
+
+        Processes that receive the storage after this call read and write the same steps.
+
+        Raises:
+            InvalidArgumentError: If this storage cannot be shared.
+        """
         raise InvalidArgumentError(f"{type(self).__name__} cannot be shared between processes")
 
     @property
@@ -271,7 +284,7 @@ class Storage(Stateful, ABC):
 
     @property
     def read_only(self) -> bool:
-        """Whether nothing can change the data."""
+        """Whether the data can never change."""
         return False
 
     def __getitem__(self, index: Any) -> Any:
@@ -284,18 +297,22 @@ class Storage(Stateful, ABC):
         return (self.get(index) for index in range(self.held))
 
     def attach(self, buffer: Any) -> None:
-        """Be told which buffer reads from this storage; several may."""
+        """Register a buffer that reads from this storage; several buffers may register."""
 
     def empty(self) -> None:
-        """Forget all steps."""
-        raise InvalidArgumentError(f"{type(self).__name__} cannot be emptied")
+        """Remove all steps.
+
+        Raises:
+            InvalidArgumentError: If the storage is read-only.
+        """
+        raise InvalidArgumentError(f"{type(self).__name__} cannot be emptied: it is read-only")
 
 
 def device_of(device: torch.device | str | int) -> torch.device:
-    """Read the argument of a storage.
+    """Parse the `device` argument of a storage.
 
     Raises:
-        InvalidArgumentError: If it names no device.
+        InvalidArgumentError: If the argument does not name a device.
     """
     try:
         return torch.device(device)

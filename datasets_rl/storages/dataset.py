@@ -1,4 +1,4 @@
-"""A storage over a dataset on disk: read-only, one gather a batch."""
+"""Read-only storage over a dataset on disk; a batch takes one gather."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
 from datasets_rl.format.images import ImageColumn
@@ -31,18 +32,18 @@ _WORD = 8
 class DatasetStorage(EpisodicStorage):
     """The steps of a stored dataset.
 
-    Every read gives fresh memory that the caller may write to; the files are never changed. Columns (`column`) are
-    views of a private, copy-on-write mapping of the files.
+    Every read returns new memory that the caller may modify; the files never change. `column` returns views of a
+    private, copy-on-write mapping of the files.
 
-    Batches of a dataset that lacks the final observation of some episode carry ``("next", "final_known")``, bool [*B, 1]:
-    False exactly on the last transition of such an episode, whose next observation reads as zeros.
+    If the final observation of some episode is missing from the dataset, batches carry ``("next", "final_known")``,
+    bool [*B, 1]. It is False exactly on the last transition of such an episode, whose next observation reads as zeros.
 
     Args:
         stored: The opened dataset.
-        truncated_as_done: Whether ``("next", "done")`` is True at time-outs too; if not, it is ``("next",
+        truncated_as_done: Whether ``("next", "done")`` is also True at time-outs. If False, it equals ``("next",
             "terminated")``.
-        masked: Whether batches carry the mask although every final observation is known, as the shards of one stream
-            do, of which others may need it.
+        masked: Whether batches carry the mask even if every final observation is known. The shards of one stream need
+            this, because other shards may need the mask.
     """
 
     def __init__(self, stored: StoredDataset, *, truncated_as_done: bool = True, masked: bool = False) -> None:
@@ -56,32 +57,32 @@ class DatasetStorage(EpisodicStorage):
         stored = self.stored
         schema = stored.schema
         self._views = RowViews(spots_of(schema), schema.window_bytes)
-        # Files that do not fit into the memory are read row by row; others come in faster with what lies around.
+        # Files larger than the memory are read row by row; smaller ones load faster with read-ahead.
         scattered = stored.manifest.bytes > memory_bytes() / 2
         self._windows = _windows(stored, scattered=scattered)
-        self._wide = {one.key: (one, _items(stored.items(one.key), scattered=scattered)) for one in schema.wide}
+        self._wide = {field.key: (field, _items(stored.items(field.key), scattered=scattered)) for field in schema.wide}
         self._finals: dict[Key, _Items] | None = None
         self._final_known = torch.from_numpy(stored.episodes["final_known"][:, None].copy()) if self.masked else None
 
     @property
+    @override
     def episodes(self) -> EpisodeTable:
-        """Where each episode lies."""
         return self.stored.episodes
 
     @property
+    @override
     def held(self) -> int:
-        """Elements of this storage: all are there from the start."""
         return len(self.stored)
 
     def get(self, index: Any) -> TensorDict:
         """Return the transitions at an index, as strict TED.
 
         Args:
-            index: A whole number gives one transition, batch size []; a slice, range, list, mask or index tensor
-                gives a batch in its shape.
+            index: An integer selects one transition, batch size []; a slice, range, list, mask or index tensor selects
+                a batch of the shape of the index.
 
         Raises:
-            IndexError: If the index reaches outside [-N, N).
+            IndexError: If the index is outside [-N, N).
         """
         rows = as_rows(index, len(self))
         if rows.ndim == 1:
@@ -100,7 +101,7 @@ class DatasetStorage(EpisodicStorage):
         for field, items in self._wide.values():
             if not field.shared:
                 leaves[field.key] = items.index_select(0, rows)
-            elif field.encoded:  # what stands in both is decoded once
+            elif field.encoded:  # one call, so that an image in both is decoded once
                 both = items.index_select(0, torch.cat([rows, self._following(rows)]))
                 leaves[field.key], leaves[(NEXT, *field.key)] = both[:count], both[count:]
             else:
@@ -110,7 +111,7 @@ class DatasetStorage(EpisodicStorage):
             leaves[NEXT_FINAL_KNOWN] = torch.ones((count, 1), dtype=torch.bool)
         done = leaves[NEXT_DONE]
         if done.any():
-            self._put_finals(leaves, done)
+            self._fill_final_states(leaves, done)
         if not self.truncated_as_done:
             leaves[NEXT_DONE] = leaves[NEXT_TERMINATED].clone()
         return nest(leaves, torch.Size((count,)))
@@ -118,44 +119,46 @@ class DatasetStorage(EpisodicStorage):
     def _following(self, rows: Tensor) -> Tensor:
         return (rows + 1).clamp_(max=len(self) - 1)
 
-    def _put_finals(self, leaves: dict[Key, Tensor], done: Tensor) -> None:
-        # The row below the last row of an episode belongs to the next episode.
-        at = done.view(-1).nonzero().squeeze(1)
-        episodes = leaves[EPISODE].index_select(0, at)
-        for key, final in self._known_finals().items():
-            leaves[(NEXT, *key)].index_copy_(0, at, final.index_select(0, episodes))
+    def _fill_final_states(self, leaves: dict[Key, Tensor], done: Tensor) -> None:
+        # The row after the last row of an episode belongs to the next episode.
+        last = done.view(-1).nonzero().squeeze(1)
+        episodes = leaves[EPISODE].index_select(0, last)
+        for key, final in self._final_states().items():
+            leaves[(NEXT, *key)].index_copy_(0, last, final.index_select(0, episodes))
         if self._final_known is not None:
-            leaves[NEXT_FINAL_KNOWN].index_copy_(0, at, self._final_known.index_select(0, episodes))
+            leaves[NEXT_FINAL_KNOWN].index_copy_(0, last, self._final_known.index_select(0, episodes))
 
-    def _known_finals(self) -> dict[Key, _Items]:
+    def _final_states(self) -> dict[Key, _Items]:
         if self._finals is None:
             stored = self.stored
-            self._finals = {one.key: _items(stored.final_states(one.key)) for one in stored.schema if one.shared}
+            self._finals = {
+                field.key: _items(stored.final_states(field.key)) for field in stored.schema if field.shared
+            }
         return self._finals
 
     def pick(self, key: Key, rows: Tensor) -> Tensor:
-        """Return one field of some rows, [B, ...]; what stands under "next" is made for them alone."""
+        """Return one field of some rows, [B, ...]; fields under "next" are computed for these rows only."""
         if key in self._wide:
             return self._wide[key][1].index_select(0, rows)
         if key == NEXT_FINAL_KNOWN and self.masked:
             return torch.from_numpy(self.episodes.next_known(wrapped(rows, len(self)).numpy())).unsqueeze(1)
-        under = key[1:]
-        if key[0] != NEXT or not self._is_carried(under):
+        root_key = key[1:]
+        if key[0] != NEXT or not self._is_shared(root_key):
             return super().pick(key, rows)
-        values = self.pick(under, self._following(rows))
+        values = self.pick(root_key, self._following(rows))
         numbers = self.episodes.episode_of(rows.numpy())
         last = np.flatnonzero(self.episodes.stops[numbers] - 1 == rows.numpy())
         if len(last):
-            final_states = self._known_finals()[under].index_select(0, torch.from_numpy(numbers[last]))
+            final_states = self._final_states()[root_key].index_select(0, torch.from_numpy(numbers[last]))
             values.index_copy_(0, torch.from_numpy(last), final_states)
         return values
 
-    def _is_carried(self, key: Key) -> bool:
+    def _is_shared(self, key: Key) -> bool:
         schema = self.stored.schema
         return key in schema and schema[key].shared
 
     def column(self, key: Key) -> Tensor:
-        """Return one field of all rows, [N, ...]: a view where the file holds it as such, else a copy.
+        """Return one field of all rows, [N, ...]: a view if the file stores the values as returned, else a copy.
 
         Raises:
             UnknownKeyError: If there is no such key.
@@ -173,51 +176,55 @@ class DatasetStorage(EpisodicStorage):
         return torch.from_numpy(stored.column(key))
 
     def keys(self) -> list[Key]:
-        """Return every key of a batch."""
+        """Return the keys of a batch."""
         keys = self.stored.keys()
         return [*keys, NEXT_FINAL_KNOWN] if self.masked and NEXT_FINAL_KNOWN not in keys else keys
 
     def set(self, cursor: Any, data: Any) -> None:
-        """Refuse: a stored dataset is not written to."""
+        """Raise: a stored dataset is read-only.
+
+        Raises:
+            InvalidArgumentError: Always.
+        """
         raise InvalidArgumentError(
-            f"{self.stored.manifest.id} is read-only; {type(data).__name__} was to be written at {cursor!r}",
-            hint="write to a ReplayBuffer of your own, or make a changed copy of the dataset",
+            f"{self.stored.manifest.id} is read-only; cannot write {type(data).__name__} at {cursor!r}",
+            hint="write to a separate ReplayBuffer, or create a modified copy of the dataset",
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made = partial(DatasetStorage, truncated_as_done=self.truncated_as_done, masked=self.masked)
-        return made, (self.stored,)
+        factory = partial(DatasetStorage, truncated_as_done=self.truncated_as_done, masked=self.masked)
+        return factory, (self.stored,)
 
     def __repr__(self) -> str:
         return f"DatasetStorage({self.stored!r})"
 
 
 def _windows(stored: StoredDataset, *, scattered: bool) -> Tensor:
-    """Return the windows of all rows, words [N, W], overlapping; rows.npy ends with a record of zeros for the last.
+    """Return the windows of all rows, words [N, W], overlapping; rows.npy ends with a record of zeros for the last row.
 
-    Words of 8 bytes, not bytes: torch counts elements when it decides whether a gather is worth several threads.
+    Words are 8 bytes: torch counts elements, not bytes, when it decides whether to gather with several threads.
     """
     schema = stored.schema
     count, path = len(stored.rows), stored.folder / ROWS_FILE
-    # The same array with the record behind it: numpy maps only what the header announces.
+    # Mapped again, with the trailing record of zeros: numpy maps only the array that the header describes.
     offset = int(stored.rows.offset)  # type: ignore[attr-defined]  # it is a memmap
     flat = stored.open_file(ROWS_FILE, lambda path: np.memmap(path, np.uint8, mode="r", offset=offset))
     if flat.size < (count + 1) * schema.record_bytes:
-        raise IntegrityError(str(path), ["there is no record of zeros behind the last row"])
+        raise IntegrityError(str(path), ["the record of zeros after the last row is missing"])
     words = _read_only(flat[: (count + 1) * schema.record_bytes].view(np.int64), scattered=scattered)
     return words.as_strided((count, schema.window_bytes // _WORD), (schema.record_bytes // _WORD, 1))
 
 
 class _Decoded:
-    """Encoded pictures, gathered from as from a tensor."""
+    """Encoded images with the gather method of a tensor: `index_select` decodes the selected images."""
 
     def __init__(self, images: ImageColumn) -> None:
-        self._pictures = images
+        self._images = images
 
     def index_select(self, dim: int, rows: Tensor) -> Tensor:
-        """Return the pictures of these rows, uint8 [B, rows, columns, channels]."""
+        """Return the images of these rows, uint8 [B, height, width, channels]."""
         del dim
-        return torch.from_numpy(self._pictures.take(rows.numpy()))
+        return torch.from_numpy(self._images.take(rows.numpy()))
 
 
 _Items: TypeAlias = "Tensor | _Decoded"
@@ -228,7 +235,7 @@ def _items(items: Items, *, scattered: bool = False) -> _Items:
 
 
 def _read_only(array: NDArray[Any], *, scattered: bool = False) -> Tensor:
-    """Share the memory of a read-only array with a tensor that is only gathered from, and never given away."""
+    """Return a tensor that shares the memory of a read-only array; callers only gather from it and never return it."""
     if scattered:
         expect_random_reads(array)
     with warnings.catch_warnings():
@@ -237,9 +244,12 @@ def _read_only(array: NDArray[Any], *, scattered: bool = False) -> Tensor:
 
 
 def as_rows(index: Any, count: int) -> Tensor:
-    """Read an index of `count` rows as whole numbers, int64, in the shape that the result is to have.
+    """Convert an index of `count` rows to integers, int64, in the shape of the result.
 
-    Numbers may still be negative, or out of range: the gather tells.
+    Numbers may be negative or out of range: the gather checks them.
+
+    Raises:
+        IndexError: If the index is not made of integers, a slice or a mask.
     """
     if isinstance(index, Tensor):
         return index if index.dtype == torch.int64 and index.is_cpu else _numbers(index.cpu(), count)
@@ -248,12 +258,12 @@ def as_rows(index: Any, count: int) -> Tensor:
     if index is Ellipsis or index is None:
         index = slice(None)
     if isinstance(index, (slice, range)):
-        span = range(count)[index] if isinstance(index, slice) else index
-        return torch.arange(len(span)) * span.step + span.start
-    # A copy: torch takes neither read-only arrays nor negative strides. An empty list is an index of nothing.
+        rows = range(count)[index] if isinstance(index, slice) else index
+        return torch.arange(len(rows)) * rows.step + rows.start
+    # A copy: torch accepts neither read-only arrays nor negative strides. An empty list selects nothing.
     array = np.array(index, order="C")
     if array.dtype.kind not in "biu" and array.size:
-        raise IndexError(f"{index!r} is no index; expected whole numbers, a slice or a mask")
+        raise IndexError(f"{index!r} is not an index; expected integers, a slice or a mask")
     return _numbers(torch.from_numpy(array if array.size else array.astype(np.int64)), count)
 
 
@@ -263,17 +273,17 @@ def _numbers(rows: Tensor, count: int) -> Tensor:
             raise IndexError(f"the mask has shape {list(rows.shape)}; expected [{count}]")
         return rows.nonzero().squeeze(1)
     if rows.is_floating_point() or rows.is_complex():
-        raise IndexError(f"an index of {rows.dtype} was given; expected whole numbers, a slice or a mask")
+        raise IndexError(f"the index has dtype {rows.dtype}; expected integers, a slice or a mask")
     return rows.to(torch.int64)
 
 
 def wrapped(rows: Tensor, count: int) -> Tensor:
-    """Count negative rows from the end.
+    """Resolve negative rows, which count from the end.
 
     Raises:
         IndexError: If a row is outside [-count, count).
     """
     outside = rows[(rows < -count) | (rows >= count)]
     if len(outside):
-        raise IndexError(f"row {int(outside[0])} is outside the {count:,} rows")
+        raise IndexError(f"row {int(outside[0])} is out of range; there are {count:,} rows")
     return torch.where(rows < 0, rows + count, rows)

@@ -1,4 +1,4 @@
-"""The storages of several buffers."""
+"""The storages of several buffers, read as one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from tensordict import is_tensor_collection
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.checkpoint import part_misfits, refuse
 from datasets_rl.errors import InvalidArgumentError
@@ -18,28 +19,30 @@ __all__ = ["StorageEnsemble", "with_mask"]
 
 
 class StorageEnsemble(Storage):
-    """The storages of the buffers of an ensemble, read by the number of the storage and the index in it.
+    """The storages of the buffers of an ensemble, read by storage number and index.
 
-    If one of them carries the mask ``("next", "final_known")``, the data of all carry it, whichever are drawn: it is
-    True throughout where a storage does not know the key.
+    If one storage carries the mask ``("next", "final_known")``, all returned data carry it, so that the keys of a batch
+    do not depend on which storages are drawn. For a storage without the mask, it is True everywhere.
 
     Args:
-        storages: At least one.
-        transforms: For each storage what is applied to its data; None for nothing.
+        storages: At least one storage.
+        transforms: One callable per storage, applied to its data; None for no transform.
 
     Raises:
-        InvalidArgumentError: If there is no storage, or another number of transforms.
+        InvalidArgumentError: If no storage is given, or the number of transforms differs.
     """
 
     def __init__(self, *storages: Storage, transforms: Sequence[Callable[[Any], Any] | None] | None = None) -> None:
         if transforms is not None and len(transforms) != len(storages):
-            raise InvalidArgumentError(f"{len(transforms)} transforms were given for {len(storages)} storages")
+            raise InvalidArgumentError(
+                f"{len(transforms)} transforms were given for {len(storages)} storages; expected one per storage"
+            )
         if not storages:
-            raise InvalidArgumentError("there is no storage; expected at least one")
-        given: tuple[Any, ...] = storages
-        strange = [repr(one) for one in given if not isinstance(one, Storage)]
-        if strange:
-            raise InvalidArgumentError(f"{', '.join(strange)}: no storage; expected instances of Storage")
+            raise InvalidArgumentError("no storages were given; expected at least one")
+        arguments: tuple[Any, ...] = storages
+        invalid = [repr(argument) for argument in arguments if not isinstance(argument, Storage)]
+        if invalid:
+            raise InvalidArgumentError(f"{', '.join(invalid)}: expected instances of Storage")
         super().__init__(sum(storage.max_size for storage in storages))
         self.storages = storages
         self.masked = any(storage.masked for storage in storages)
@@ -47,31 +50,31 @@ class StorageEnsemble(Storage):
 
     @property
     def held(self) -> int:
-        """Steps that all storages hold."""
+        """Number of steps in all storages."""
         return sum(len(storage) for storage in self.storages)
 
     @property
     def written(self) -> int:
-        """Slots that were written in all storages."""
+        """Number of slots written in all storages."""
         return sum(storage.written for storage in self.storages)
 
     @property
+    @override
     def torn(self) -> int:
-        """Steps of all storages whose writer died in the middle of writing them."""
         return sum(storage.torn for storage in self.storages)
 
     @property
+    @override
     def read_only(self) -> bool:
-        """Whether nothing can change the data of any storage."""
         return all(storage.read_only for storage in self.storages)
 
     @property
+    @override
     def shared(self) -> bool:
-        """Whether other processes may read and write the same memory of every storage."""
         return all(storage.shared for storage in self.storages)
 
+    @override
     def share(self) -> None:
-        """Share every storage."""
         for storage in self.storages:
             storage.share()
 
@@ -79,14 +82,14 @@ class StorageEnsemble(Storage):
         """Return data of several storages.
 
         Args:
-            index: The numbers of the storages [K], and for each an index into it, as a tuple of the two or as a
-                mapping (TensorDict) with "buffer_ids" and "index".
+            index: The storage numbers [K] and one index per storage, as a tuple of the two or as a mapping (TensorDict)
+                with "buffer_ids" and "index".
 
         Returns:
-            For each of the K the number of the storage, and its data.
+            K pairs of a storage number and the data of that storage.
 
         Raises:
-            IndexError: If there is no such storage, or an index reaches outside its data.
+            IndexError: If there is no such storage, or an index is out of range.
         """
         numbers, rows = index if isinstance(index, tuple) else (index.get("buffer_ids"), index.get("index"))
         return [(int(number), self._read(int(number), row)) for number, row in zip(numbers, rows, strict=True)]
@@ -100,33 +103,37 @@ class StorageEnsemble(Storage):
         return data if transform is None else transform(data)
 
     def set(self, cursor: Any, data: Any) -> None:
-        """Refuse: it is not said to which storage the data belongs."""
+        """Raise: the storage to write to is ambiguous.
+
+        Raises:
+            InvalidArgumentError: Always.
+        """
         raise InvalidArgumentError(
-            f"{type(data).__name__} was to be written at {cursor!r} of an ensemble; it does not know where it belongs",
-            hint="write to one of its storages: ensemble[i]",
+            f"cannot write {type(data).__name__} at {cursor!r} of an ensemble: the storage to write to is ambiguous",
+            hint="write to one of the storages: ensemble[i]",
         )
 
+    @override
     def empty(self) -> None:
-        """Empty every storage."""
         for storage in self.storages:
             storage.empty()
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of the storages."""
         return {"storages": [storage.state_dict() for storage in self.storages]}
 
+    @override
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        """Say why a state cannot be taken over: any of the storages' reasons, or another number of them."""
         return part_misfits("storage", self.storages, state_dict.get("storages"))
 
+    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the states of the storages."""
         refuse(self.misfits(state_dict))
         for storage, state in zip(self.storages, state_dict["storages"], strict=True):
             storage.load_state_dict(state)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one storage by its number, an ensemble of some by a slice, else what `get` returns."""
+        """Return one storage for an integer, an ensemble of several for a slice, or else the result of `get`."""
         if isinstance(index, slice):
             return StorageEnsemble(*self.storages[index], transforms=self.transforms[index])
         return self.storages[index] if isinstance(index, int) else self.get(index)
@@ -140,7 +147,7 @@ class StorageEnsemble(Storage):
 
 
 def with_mask(data: Any) -> Any:
-    """Return data whose next states are all known, with the mask that says so; unchanged if it has one already."""
+    """Return data whose next states are all known, with the mask added as True; unchanged if the mask exists."""
     if is_tensor_collection(data) and data.get(NEXT_FINAL_KNOWN, None) is None:
         data = data.copy()
         data.set(NEXT_FINAL_KNOWN, torch.ones((*data.batch_size, 1), dtype=torch.bool, device=data.device))

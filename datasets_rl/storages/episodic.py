@@ -1,9 +1,11 @@
-"""What storages over a dataset have in common: they are read-only, and a table says where episodes lie."""
+"""Base class of read-only storages over a dataset, whose episode table gives the bounds of each episode."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
+
+from typing_extensions import override
 
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.index import EndKey
@@ -15,26 +17,26 @@ __all__ = ["EpisodicStorage"]
 
 
 class EpisodicStorage(Storage, ABC):
-    """Steps of episodes that lie back to back and never change."""
+    """Steps of episodes that are stored back to back and never change."""
 
     @property
     @abstractmethod
     def episodes(self) -> EpisodeTable:
-        """Where each episode lies."""
+        """Start, length and metadata of each episode."""
 
     @property
+    @override
     def read_only(self) -> bool:
-        """Whether nothing can change the data: always."""
         return True
 
     def trajectories(
         self, *, end_key: EndKey | None = None, traj_key: Key | None = None, step_key: Key | None = None
     ) -> Trajectories:
-        """Return which rows follow each other in time: for the keys of TED what the table says, at once."""
+        """Return which rows follow each other in time; for the keys of TED, from the episode table without a scan."""
         if {end_key, traj_key, step_key} <= {None, NEXT_DONE, EPISODE}:
-            return self._episodes_in_time
+            return self._episode_trajectories
         return super().trajectories(end_key=end_key, traj_key=traj_key, step_key=step_key)
 
     @cached_property
-    def _episodes_in_time(self) -> Trajectories:
+    def _episode_trajectories(self) -> Trajectories:
         return Trajectories.of(self.episodes)

@@ -1,4 +1,4 @@
-"""A dataset without the transitions whose next observation is unknown; nothing is copied."""
+"""A view of a dataset without the transitions whose next observation is unknown; no data are copied."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from datasets_rl.ted.keys import NEXT_TERMINATED
 __all__ = ["FinalUnknown", "check_final_unknown", "select_final_known"]
 
 FinalUnknown = Literal["keep", "drop", "drop_truncated"]
-"""What becomes of transitions whose next observation is unknown."""
+"""How to treat transitions whose next observation is unknown."""
 
 
 def check_final_unknown(final_unknown: str | None) -> None:
-    """Check the argument of a dataset.
+    """Check the `final_unknown` argument of a dataset.
 
     Raises:
         InvalidArgumentError: If it is not one of `FinalUnknown`.
@@ -33,20 +33,20 @@ def check_final_unknown(final_unknown: str | None) -> None:
 def select_final_known(
     steps: DatasetStorage | SubsetStorage | AliasedStorage, final_unknown: FinalUnknown | None
 ) -> DatasetStorage | SubsetStorage | AliasedStorage:
-    """Return the steps, or a view of them without transitions whose next observation is unknown.
+    """Return the steps, or a view of them without the transitions whose next observation is unknown.
 
-        episode        0  1  2  3   f unknown          0  1  2   truncated; the observation after it is that of row 3
+        episode        0  1  2  3   f unknown          0  1  2   truncated; the next observation is that of row 3
 
-    An episode that loses its last transition ends one step earlier, truncated, with the true observation after it; an
-    episode of one such transition goes.
+    An episode that loses its last transition ends one step earlier, truncated, with the true next observation. An
+    episode that has only that transition is dropped.
 
     Args:
         steps: The steps of a dataset.
-        final_unknown: "keep", or None, returns the steps unchanged; "drop" leaves all such transitions out;
-            "drop_truncated" keeps those that are terminated: a target needs no next observation there.
+        final_unknown: "keep", or None, returns the steps unchanged; "drop" removes all such transitions;
+            "drop_truncated" keeps the terminated ones, because their target does not use the next observation.
 
     Raises:
-        InvalidArgumentError: If no step is left.
+        InvalidArgumentError: If no step remains.
     """
     if final_unknown in {None, "keep"} or not steps.masked:
         return steps
@@ -61,8 +61,8 @@ def select_final_known(
     rows = np.delete(rows, unknown)
     if not len(rows):
         raise InvalidArgumentError(
-            f"final_unknown is {final_unknown!r}, which leaves none of the {len(steps):,} steps: every episode has one "
-            "step, and the observation after it is unknown",
-            hint="open it with final_unknown='keep'",
+            f"final_unknown is {final_unknown!r}, which removes all {len(steps):,} steps: every episode has one step, "
+            "and its next observation is unknown",
+            hint="open the dataset with final_unknown='keep'",
         )
     return SubsetStorage(whole, rows, steps.fields if isinstance(steps, SubsetStorage) else None)

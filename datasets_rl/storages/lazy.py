@@ -1,4 +1,4 @@
-"""A storage that makes its memory when the first data comes: packed rows, in RAM or on a device."""
+"""A storage that allocates its memory at the first write: packed rows, in RAM or on a device."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.schema import WIDE_BYTES
@@ -25,33 +26,33 @@ _WORD = 8
 
 
 class LazyTensorStorage(TensorStorage):
-    """Steps in memory that is made when the first data comes.
+    """Steps in memory that is allocated when the first data are written.
 
-    All narrow leaves of a step lie in one record, so that a batch is one gather and views; a leaf of 4,096 bytes and
-    more has records of its own. Whole numbers and slices give views, which can be written to; other indices give
-    memory of its own.
+    All narrow leaves of a step are stored in one record, so that a batch takes one gather and views of the result; a
+    leaf of 4,096 bytes or more has its own records. Integers and slices give views, which the caller can write to;
+    other indices give copies.
 
-        slot    | observation | action | reward | flags | pad |      table 0, int64 [slots, *lanes, W]
+        slot    | observation | action | reward | flags | pad |      table 0, int64 [slots, *envs, W]
                 | image ..................................... |      table 1
 
     Args:
-        max_size: Steps that fit.
-        device: Where the steps lie; "auto" for the device of the first data.
-        ndim: Leading axes of the data that count positions.
-        compilable: Taken because the reference has it; nothing here stands in the way of a compiler or a process.
-        consolidated: Taken because the reference has it: the records lie in one piece anyway.
-        shared_init: Refused: `LazyMemmapStorage` does that.
-        cleanup_memmap: Belongs to `shared_init`.
+        max_size: Maximum number of steps.
+        device: Device of the memory; "auto" for the device of the first data.
+        ndim: Number of leading axes of the data that index steps.
+        compilable: Accepted for compatibility with TorchRL; has no effect.
+        consolidated: Accepted for compatibility with TorchRL; the records are contiguous in any case.
+        shared_init: Not supported: use `LazyMemmapStorage`.
+        cleanup_memmap: Accepted together with `shared_init`; has no effect.
 
     Raises:
-        InvalidArgumentError: If `shared_init` is asked for, a size is below 1, or there is no such device; when the first data
-            comes, if the steps do not fit in the memory.
+        InvalidArgumentError: If `shared_init` is True, a size is below 1, or there is no such device; at the first
+            write, if the steps do not fit in memory.
     """
 
     _layout = "rows"
     _views: Sequence[RowViews] = ()
     _objects: Mapping[int, Objects] = MappingProxyType({})
-    """The columns of leaves that are no tensors."""
+    """The columns of non-tensor leaves, by leaf number."""
 
     def __init__(
         self,
@@ -67,36 +68,36 @@ class LazyTensorStorage(TensorStorage):
         del compilable, consolidated, cleanup_memmap
         if shared_init:
             raise InvalidArgumentError(
-                "a LazyTensorStorage cannot be started by several processes",
-                hint="use a LazyMemmapStorage: the first data may come from any process that has it",
+                "a LazyTensorStorage cannot be initialized by several processes",
+                hint="use a LazyMemmapStorage: any process that has it may write the first data",
             )
         Storage.__init__(self, max_size, ndim=ndim)
         self.device = None if device == "auto" else device_of(device)
 
-    def _make(self, structure: Structure, lane_shape: tuple[int, ...], leaves: Sequence[Any]) -> None:
+    def _initialize(self, structure: Structure, env_shape: tuple[int, ...], leaves: Sequence[Any]) -> None:
         if self.device is None:
             self.device = leaves[0].device
-        self._allocate(structure, lane_shape)
+        self._allocate(structure, env_shape)
 
-    def _allocate(self, structure: Structure, lane_shape: tuple[int, ...]) -> None:
-        shape = (self._slots_for(lane_shape), *lane_shape)
-        self._use(structure, lane_shape, [self._zeros((*shape, words)) for words, _ in layout(structure)])
+    def _allocate(self, structure: Structure, env_shape: tuple[int, ...]) -> None:
+        shape = (self._slots_for(env_shape), *env_shape)
+        self._use(structure, env_shape, [self._zeros((*shape, words)) for words, _ in layout(structure)])
 
     def _zeros(self, shape: tuple[int, ...]) -> Tensor:
         if self.device is None or self.device.type == "cpu":
             try:
-                return torch.from_numpy(np.zeros(shape, np.int64))  # pages of zeros cost nothing until they are written
+                return torch.from_numpy(np.zeros(shape, np.int64))  # the system allocates a page at its first write
             except (MemoryError, OverflowError, ValueError) as error:
                 raise InvalidArgumentError(
-                    f"{self.max_size:,} steps need {math.prod(shape) * _WORD:,} bytes, more than this machine gives",
-                    hint="choose a smaller max_size, or a LazyMemmapStorage on a disk that has the room",
+                    f"{self.max_size:,} steps need {math.prod(shape) * _WORD:,} bytes of memory, which is not available",
+                    hint="choose a smaller max_size, or a LazyMemmapStorage on a disk with enough space",
                 ) from error
         return torch.zeros(shape, dtype=torch.int64, device=self.device)
 
-    def _use(self, structure: Structure, lane_shape: tuple[int, ...], tables: Sequence[Tensor]) -> None:
-        self._structure, self._lane_shape, self._tables = structure, lane_shape, tables
+    def _use(self, structure: Structure, env_shape: tuple[int, ...], tables: Sequence[Tensor]) -> None:
+        self._structure, self._env_shape, self._tables = structure, env_shape, tables
         self._views = [views for _, views in layout(structure)]
-        slots = (self._slots_for(lane_shape), *lane_shape)
+        slots = (self._slots_for(env_shape), *env_shape)
         self._objects = {
             number: np.empty(slots, object) for number, leaf in enumerate(structure.leaves) if leaf.dtype is None
         }
@@ -105,7 +106,7 @@ class LazyTensorStorage(TensorStorage):
             self._columns[number] = column
 
     def _unpacked(self, parts: Sequence[Tensor]) -> list[Any]:
-        leaves: list[Any] = [None] * len(self._known().leaves)
+        leaves: list[Any] = [None] * len(self._initialized_structure().leaves)
         for views, part in zip(self._views, parts, strict=True):
             views(part, leaves)
         return leaves
@@ -132,7 +133,7 @@ class LazyTensorStorage(TensorStorage):
         return as_non_tensor(column.reshape(-1)) if isinstance(column, np.ndarray) else super()._flat(column)
 
     def _delivered(self, part: Tensor) -> Tensor:
-        """Bring a part of a table to where batches go."""
+        """Move rows gathered from a table to the device of the batches."""
         return part
 
     def _copy(self, slots: int | slice, leaves: Sequence[Any]) -> None:
@@ -143,14 +144,14 @@ class LazyTensorStorage(TensorStorage):
                 column[slots].copy_(leaf)
 
     def _scatter(self, slots: Tensor, leaves: Sequence[Any]) -> None:
-        fresh = [table.new_zeros((len(slots), *table.shape[1:])) for table in self._tables]
-        for number, (column, leaf) in enumerate(zip(self._unpacked(fresh), leaves, strict=True)):
+        new_rows = [table.new_zeros((len(slots), *table.shape[1:])) for table in self._tables]
+        for number, (column, leaf) in enumerate(zip(self._unpacked(new_rows), leaves, strict=True)):
             if number in self._objects:
                 write_objects(self._objects[number], slots.numpy(), leaf)
             else:
                 column.copy_(leaf)
-        for table, part in zip(self._tables, fresh, strict=True):
-            table.index_copy_(0, slots.to(table.device), part)
+        for table, rows in zip(self._tables, new_rows, strict=True):
+            table.index_copy_(0, slots.to(table.device), rows)
 
     def _saved(self) -> Sequence[Tensor]:
         return self._tables
@@ -158,12 +159,8 @@ class LazyTensorStorage(TensorStorage):
     def _table_shapes(self, structure: Structure) -> list[tuple[torch.dtype | None, tuple[int, ...]]]:
         return [(torch.int64, (words,)) for words, _ in layout(structure)]
 
+    @override
     def share(self) -> None:
-        """Let processes that get this storage from now on read and write the same memory.
-
-        Raises:
-            InvalidArgumentError: If there is no memory yet, or objects that are no tensors.
-        """
         self._expect_tensors("be shared between processes")
         super().share()
 
@@ -171,15 +168,15 @@ class LazyTensorStorage(TensorStorage):
         names = [repr(leaf.path) for leaf in self._structure.leaves if leaf.dtype is None] if self._structure else []
         if names:
             raise InvalidArgumentError(
-                f"data that is no tensor cannot {verb}: {', '.join(names)}",
-                hint="leave it out, or encode it as a tensor",
+                f"non-tensor data cannot {verb}: {', '.join(names)}",
+                hint="drop these keys, or encode the values as tensors",
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what one element is and all steps held; the tensors are views of this storage's memory.
+        """Return the structure of a step and all stored steps; the tensors are views of this storage's memory.
 
         Raises:
-            InvalidArgumentError: If there are objects that are no tensors.
+            InvalidArgumentError: If a leaf is not a tensor.
         """
         self._expect_tensors("be saved")
         return super().state_dict()
@@ -190,26 +187,26 @@ class LazyTensorStorage(TensorStorage):
         self._allocate(Structure.from_json(state["structure"]), tuple(state["lanes"]))
 
     def _pickled(self, state: dict[str, Any]) -> dict[str, Any]:
-        made = {"_views", "_columns", "_ledger", "_shared_words"}
-        state = {name: value for name, value in state.items() if name not in made}
+        derived = {"_views", "_columns", "_ledger", "_shared_words"}
+        state = {name: value for name, value in state.items() if name not in derived}
         if not self.shared:
-            # The pickler of torch.multiprocessing would share the tables, and leave the counts behind.
+            # The pickler of torch.multiprocessing would share the tables, but not the counts.
             state["_tables"] = [table.clone() for table in self._tables]
         return state
 
-    def _remake(self) -> None:
+    def _restore_views(self) -> None:
         if self._structure is not None:
             objects = self._objects
-            self._use(self._structure, self._lane_shape, self._tables)
+            self._use(self._structure, self._env_shape, self._tables)
             for number, column in objects.items():
                 self._objects[number][...] = column
 
 
 def layout(structure: Structure) -> list[tuple[int, RowViews]]:
-    """Give every leaf its place: the words of one row, and the views of it, for each table.
+    """Return, for each table, the number of words in a row and the views of its leaves.
 
-    The narrow leaves share the first table, sorted by item size so that all are aligned, and then by name so that two
-    storages of the same leaves agree; each wide one has its own.
+    The narrow leaves share the first table. They are sorted by item size, so that all are aligned, and then by name, so
+    that two storages of the same leaves have the same layout. Each wide leaf has its own table.
     """
     narrow: list[RowSlot] = []
     wide: list[tuple[int, RowViews]] = []
@@ -222,8 +219,8 @@ def layout(structure: Structure) -> list[tuple[int, RowViews]]:
             narrow.append(RowSlot(number, offset, dtype, shape))
             offset += size
         else:
-            step = max(dtype.itemsize, _WORD)
-            taken = max(-(-size // step) * step, step)
-            wide.append((taken // _WORD, RowViews([RowSlot(number, 0, dtype, shape)], taken)))
+            unit = max(dtype.itemsize, _WORD)
+            row_bytes = max(-(-size // unit) * unit, unit)
+            wide.append((row_bytes // _WORD, RowViews([RowSlot(number, 0, dtype, shape)], row_bytes)))
     words = max(-(-offset // _WORD), 1)
     return [(words, RowViews(narrow, words * _WORD)), *wide] if narrow or not wide else wide

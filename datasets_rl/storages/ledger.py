@@ -1,17 +1,18 @@
-"""The counts of a shared storage, and the record of the write that is under way.
+"""The counts of a shared storage, and the record of a write in progress.
 
-A process may be killed between any two instructions of a write. So a writer first records which slots it is going to
-write, and only then touches them; the process that takes the lock of the buffer next finds the record.
+A process may be killed between any two instructions of a write. A writer therefore first records which slots it is
+about to write, and only then changes them; the next process that acquires the lock of the buffer finds the record.
 
     words, int64      held | written | rewritten | torn | phase | held, written, rewritten after the commit
-    marks, uint8      one for each slot: 0 valid, 1 torn, 2 in writing
+    marks, uint8      one per slot: 0 valid, 1 torn, 2 being written
 
     phase     idle ------------> writing ------------------> committing -----------------> idle
-    does           marks := 2            data, next counts               counts, marks := 0
-    killed                       roll back: marks 2 -> 1     roll forward: the same again
+    action         marks := 2            data, next counts               counts, marks := 0
+    killed                       roll back: marks 2 -> 1     roll forward: repeat the commit
 
-Phase, marks and counts are in memory that outlives the process, and the death of a process loses no store that it has
-made. The order in which a power cut saves mapped pages is not known: after one, a scratch folder has to be made anew.
+Phase, marks and counts are in memory that outlives the process, and the death of a process loses none of its completed
+stores. The order in which mapped pages reach the disk before a power cut is undefined: create a new scratch folder
+after one.
 """
 
 from __future__ import annotations
@@ -32,31 +33,31 @@ _VALID, _TORN_MARK, _OPEN = range(3)
 
 
 class Ledger:
-    """The counts and marks of a storage, over memory that processes share.
+    """The counts and marks of a storage, in memory that processes share.
 
     Args:
-        words: The memory, int64 [`words_of` (slots)]; zeros are the ledger of an empty storage.
-        slots: Slots of the storage.
+        words: The memory, int64 [`words_of` (slots)]; all zeros is the ledger of an empty storage.
+        slots: Number of slots of the storage.
     """
 
     WORDS = 8
     """Words before the marks."""
 
     def __init__(self, words: NDArray[np.int64], slots: int) -> None:
-        # An element of a memoryview takes half as long as one of an array, and of a mapped one a tenth.
+        # A memoryview accesses an element in half the time of an array, and in a tenth of that of a mapped array.
         self.words = words.view(np.ndarray)
         self.head: memoryview[int] = self.words.data[: self.WORDS]
         self._marks = self.words[self.WORDS :].view(np.uint8)[:slots]
-        self._runs = self._marks.data
+        self._marks_view = self._marks.data
 
     @classmethod
     def words_of(cls, slots: int) -> int:
-        """Return how many words the ledger of a storage of so many slots has."""
+        """Return the number of words in the ledger of a storage with `slots` slots."""
         return cls.WORDS + -(-slots // 8)
 
     @classmethod
     def of(cls, slots: int) -> Ledger:
-        """Return the ledger of an empty storage, in memory of this process."""
+        """Return the ledger of an empty storage, in private memory."""
         return cls(np.zeros(cls.words_of(slots), np.int64), slots)
 
     @property
@@ -69,26 +70,26 @@ class Ledger:
         return np.flatnonzero(self._marks[: self.head[_HELD]] == _TORN_MARK)
 
     def begin(self, where: Sequence[slice | Slots]) -> None:
-        """Record that these slots are going to be written as a whole."""
+        """Record that these slots are about to be overwritten."""
         self.head[_PHASE] = _WRITING
         self._mark(where, _OPEN)
 
     def begin_change(self, part: slice) -> list[Slots]:
-        """Record that a part of what is in these slots is going to be changed; torn ones stay torn.
+        """Record that part of the data in these slots is about to change; torn slots stay torn.
 
         Returns:
-            The slots to `commit`.
+            The slots to pass to `commit`.
         """
         valid = part.start + np.flatnonzero(self._marks[part] == _VALID)
         self.begin([valid])
         return [valid]
 
     def commit(self, counts: tuple[int, int, int], where: Sequence[slice | Slots]) -> None:
-        """Record that the slots of `begin` are written.
+        """Record that the slots passed to `begin` have been written.
 
         Args:
-            counts: The slots held, written and rewritten after the write.
-            where: What `begin` got.
+            counts: The counts of slots held, written and rewritten after the write.
+            where: The argument of `begin`.
         """
         head = self.head
         head[_NEXT], head[_NEXT + 1], head[_NEXT + 2] = counts
@@ -100,19 +101,19 @@ class Ledger:
         head[_PHASE] = _IDLE
 
     def _mark(self, where: Sequence[slice | Slots], mark: int) -> None:
-        for some in where:
-            if isinstance(some, slice):
-                self._runs[some] = bytes((mark,)) * (some.stop - some.start)
+        for slots in where:
+            if isinstance(slots, slice):
+                self._marks_view[slots] = bytes((mark,)) * (slots.stop - slots.start)
             else:
-                self._marks[some] = mark
+                self._marks[slots] = mark
 
     def recover(self, clear: Callable[[Slots], None]) -> None:
-        """End the write that a process left: all of it if that process had got as far as the commit, else none.
+        """Finish the write that a dead process left: roll it forward if its commit had begun, else roll it back.
 
-        A process that dies in here leaves the same to the next one.
+        If this process dies during the recovery, the next process can repeat it.
 
         Args:
-            clear: Called with the slots, int64 [n], that have been written to and are held.
+            clear: Called with the held slots, int64 [n], that the write had changed.
         """
         head = self.head
         opened = np.flatnonzero(self._marks == _OPEN)
@@ -129,11 +130,11 @@ class Ledger:
         head[_PHASE] = _IDLE
 
     def reset(self, held: int, written: int) -> None:
-        """Record that what is held was replaced as a whole; no slot is torn any more."""
+        """Record that all stored data were replaced; no slot is torn after this call."""
         self.commit((held, written, self.head[_REWRITTEN] + 1), [slice(0, len(self._marks))])
 
     def tear(self, slots: Slots) -> None:
-        """Mark slots as torn that were so where their data comes from."""
+        """Mark slots as torn that are torn in the state they are restored from."""
         self._marks[slots] = _TORN_MARK
         self._count_torn()
 

@@ -1,4 +1,4 @@
-"""A storage of any objects."""
+"""A storage of arbitrary objects."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from tensordict import MemoryMappedTensor, NonTensorData, TensorDict, TensorDictBase, is_tensor_collection
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.checkpoint import check_start_method, refuse
 from datasets_rl.errors import InvalidArgumentError
@@ -19,15 +20,15 @@ __all__ = ["ListStorage"]
 
 
 class ListStorage(Storage):
-    """Any objects, in a list.
+    """Arbitrary objects in a list.
 
-    Several elements are given as a list, tuple, range, array, tensor, TensorDict or anything else with a length that
-    can be walked through; not as a dict.
+    Several elements are passed as a list, tuple, range, array, tensor, TensorDict or any other sized iterable, but not
+    as a dict.
 
     Args:
-        max_size: Elements that fit; any number if None.
-        compilable: Taken because the reference has it.
-        device: Where tensors and TensorDicts are moved when they are written; nowhere if None.
+        max_size: Maximum number of elements; unlimited if None.
+        compilable: Accepted for compatibility with TorchRL; has no effect.
+        device: Device that tensors and TensorDicts are moved to when they are written; None leaves them where they are.
     """
 
     def __init__(
@@ -43,20 +44,20 @@ class ListStorage(Storage):
         self._items: list[Any] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        check_start_method(self, "the elements", "hold tensors or TensorDicts in a LazyMemmapStorage")
+        check_start_method(self, "the elements", "store tensors or TensorDicts in a LazyMemmapStorage")
         return self.__dict__.copy()
 
     def get(self, index: Any) -> Any:
-        """Return the object at a whole number, or a list of them.
+        """Return the object at an integer index, or a list of objects.
 
         Raises:
-            IndexError: If the index reaches outside the elements held.
+            IndexError: If the index is out of range.
         """
         where = positions(index, (len(self._items),))
         if isinstance(where, Tensor):
-            return _chosen(self._items, where.tolist())
+            return _selected(self._items, where.tolist())
         if len(where) != 1:
-            raise IndexError(f"{index!r} adds an axis, and a list has one")
+            raise IndexError(f"index {index!r} adds an axis; a ListStorage has one axis")
         return self._items[where[0]]
 
     def take(self, rows: Tensor) -> list[Any]:
@@ -67,18 +68,20 @@ class ListStorage(Storage):
         """Write objects into slots.
 
         Args:
-            cursor: A whole number for one object; a slice, range, list or index tensor [n] for n.
-            data: One object, or n.
+            cursor: An integer for one object; a slice, range, list or index tensor [n] for n objects.
+            data: One object, or n objects.
 
         Raises:
-            InvalidArgumentError: If the number of objects differs.
-            IndexError: If a slot is out of range, or slots before it would be left unwritten.
+            InvalidArgumentError: If the number of objects differs from the number of slots.
+            IndexError: If a slot is out of range, or the write would leave a gap of unwritten slots.
         """
-        one = names_one(cursor)
-        items = [data] if one else self._several(data)
+        single = names_one(cursor)
+        items = [data] if single else self._several(data)
         goal = target(cursor, len(items), held=self.held, slots=self.slots)
         numbers = (
-            [(goal.first + at) % self.slots for at in range(goal.count)] if isinstance(goal, Segment) else goal.tolist()
+            [(goal.first + offset) % self.slots for offset in range(goal.count)]
+            if isinstance(goal, Segment)
+            else goal.tolist()
         )
         for number, item in zip(numbers, map(self._moved, items), strict=True):
             self._items[number : number + 1] = [item]
@@ -87,13 +90,13 @@ class ListStorage(Storage):
     def _several(self, data: Any) -> Sequence[Any]:
         if isinstance(data, (str, bytes, dict)) or not hasattr(data, "__iter__"):
             raise InvalidArgumentError(
-                f"{type(data).__name__} is not several elements; expected a list, tuple, array, tensor or TensorDict",
-                hint="a ListStorage takes elements one by one, and no pytree of several",
+                f"{type(data).__name__} does not hold several elements; expected a list, tuple, array, tensor or TensorDict",
+                hint="pass a list of elements; a ListStorage does not split pytrees",
             )
         return list(data)
 
+    @override
     def size_of(self, data: Any) -> int:
-        """Return how many slots `data` fills."""
         return len(self._several(data))
 
     def _moved(self, item: Any) -> Any:
@@ -104,20 +107,20 @@ class ListStorage(Storage):
         """Return all elements: tensors, TensorDicts, JSON values, and dicts, lists and tuples of these.
 
         Raises:
-            InvalidArgumentError: If an element is anything else.
+            InvalidArgumentError: If an element has another type.
         """
         items = [_encoded(item, f"element {number}") for number, item in enumerate(self._items)]
         return {"items": items, "slots": self.slots, "held": self.held, "written": self.written}
 
+    @override
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        """Say why a state cannot be taken over, all reasons at once; empty if it can."""
         items = state_dict.get("items")
         counts: list[Any] = [state_dict.get(name) for name in ("held", "slots", "written")]
         if not isinstance(items, list) or any(type(count) is not int for count in counts):
-            return ["it is no state of a list: expected `items`, and how many are `held` and were `written`"]
+            return ["it is not the state of a list: expected `items` and the counts `held`, `slots` and `written`"]
         held, slots, written = counts
         if held != len(items) or (written != held and not 0 < held == slots < written):
-            return [f"it has {len(items):,} items, and says that {held} of {slots} are held and {written} were written"]
+            return [f"it has {len(items):,} items, but the counts are held {held}, slots {slots}, written {written}"]
         if len(items) > self.slots:
             return [f"it holds {len(items):,} elements; {self.slots:,} fit"]
         try:
@@ -127,7 +130,7 @@ class ListStorage(Storage):
         return []
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state; of a full list that comes into a larger one, the oldest element becomes the first."""
+        """Restore a state; a full list that is restored into a larger one starts with its oldest element."""
         refuse(self.misfits(state_dict))
         held, written = len(state_dict["items"]), state_dict["written"]
         if written > held and held != self.slots:
@@ -138,13 +141,13 @@ class ListStorage(Storage):
         self._count(held, written, self.rewritten)
 
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
-        """Turn a full list, so that the oldest element comes first."""
+        """Rotate a full list, so that the oldest element comes first."""
         del slots
         items = state_dict["items"]
         return {**state_dict, "items": items[shift:] + items[:shift], "written": len(items)}
 
+    @override
     def empty(self) -> None:
-        """Forget all elements."""
         self._items.clear()
         self._count(0, 0, self.rewritten + 1)
 
@@ -152,12 +155,12 @@ class ListStorage(Storage):
         return f"ListStorage({len(self._items):,} elements)"
 
 
-def _chosen(items: Sequence[Any], rows: Any) -> Any:
-    return [_chosen(items, row) for row in rows] if isinstance(rows, list) else items[rows]
+def _selected(items: Sequence[Any], rows: Any) -> Any:
+    return [_selected(items, row) for row in rows] if isinstance(rows, list) else items[rows]
 
 
 def _encoded(item: Any, place: str) -> Any:
-    """Return an element as a tree that a state may hold."""
+    """Convert an element to a tree that a state may contain."""
     if item is None or isinstance(item, (bool, int, float, str)) or type(item) is Tensor:
         return item
     if isinstance(item, MemoryMappedTensor):
@@ -178,7 +181,7 @@ def _encoded(item: Any, place: str) -> Any:
 
 
 def _decoded(entry: Any) -> Any:
-    """Undo `_encoded`; tensors are copied."""
+    """Invert `_encoded`; tensors are copied."""
     if isinstance(entry, Tensor):
         return entry.clone()
     if not isinstance(entry, dict):

@@ -16,12 +16,12 @@ _locks: WeakValueDictionary[Path, ProcessLock] = WeakValueDictionary()
 
 
 class ProcessLock:
-    """Held by one thread of one process at a time, and free again when that process dies. Reentrant.
+    """Reentrant lock that one thread of one process holds at a time; it is released when that process dies.
 
-    A process has one for each file, so that two buffers over one storage never wait for each other inside one thread.
+    A process has one lock per file, so that two buffers over one storage in the same thread cannot deadlock.
 
     Args:
-        path: A file that exists as long as any process may take the lock.
+        path: A file that exists as long as any process may acquire the lock.
 
     Raises:
         InvalidArgumentError: On a system without `fcntl`.
@@ -39,7 +39,7 @@ class ProcessLock:
         return _locks.get(path) or _locks.setdefault(path, cls(path))
 
     def acquire(self) -> None:
-        """Wait for the lock and take it."""
+        """Wait for the lock and acquire it."""
         self._thread.acquire()
         self._depth += 1
         if self._depth == 1:
@@ -51,7 +51,7 @@ class ProcessLock:
                 raise
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self._depth -= 1
         if not self._depth:
             self._file.release()
@@ -64,10 +64,10 @@ class ProcessLock:
         self.release()
 
     def _restart(self) -> None:
-        """Free the lock in a forked process: the thread of its parent that held it does not exist here."""
+        """Reset the lock in a forked process: the parent's thread that held it does not exist here."""
         self._thread = threading.RLock()
         self._depth = 0
-        # At once: the parent may drop its buffer, and the file with it, before the child first takes the lock.
+        # Reopened now: the parent may delete its buffer and the file before the child first acquires the lock.
         with suppress(OSError):
             self._file.open()
 

@@ -1,4 +1,4 @@
-"""A storage on disk, mapped into memory."""
+"""A storage in memory-mapped files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl import disk
 from datasets_rl.errors import InvalidArgumentError
@@ -25,41 +26,43 @@ from datasets_rl.storages.structure import Structure
 
 __all__ = ["LazyMemmapStorage"]
 
-_ABOUT = "storage.json"
+_DESCRIPTION = "storage.json"
 _COUNTS = "counts.bin"
 _LOCK = "buffer.lock"
 _FORMAT = 1
-_ELSEWHERE = "make room, choose another scratch_dir, or a smaller max_size"
+_SPACE_HINT = "free disk space, choose another scratch_dir, or a smaller max_size"
 
 
 class LazyMemmapStorage(LazyTensorStorage):
-    """Steps in files that are made when the first data comes, and are mapped into memory.
+    """Steps in memory-mapped files, which are created when the first data are written.
 
-    The folder holds `storage.json` (what one element is), `rows.0.bin` (the records of all narrow leaves), one further
-    file for each wide leaf, `counts.bin` (how many steps there are, and which are being written), and lock files. Every
-    process that has the storage, forked or spawned, reads and writes the same steps, from the first one on; so does one
-    that opens the folder with `existsok`. The steps that a killed process was writing are `torn`. After a power cut,
-    make the folder anew: the system does not say which of its pages have reached the disk.
+    The folder contains `storage.json` (the structure of a step), `rows.0.bin` (the records of all narrow leaves), one
+    more file per wide leaf, `counts.bin` (the number of steps, and which ones are being written), and lock files. Every
+    process that has the storage, forked or spawned, reads and writes the same steps from the first one; so does a
+    process that opens the folder with `existsok`. The steps that a killed process was writing are `torn`. After a power
+    cut, create a new folder: which pages have reached the disk is undefined.
 
     Args:
-        max_size: Steps that fit.
-        scratch_dir: The folder; by default a temporary one, which is removed with the storage.
-        device: Where batches go; "auto" for the device of the first data. The files are always mapped by the CPU.
-        ndim: Leading axes of the data that count positions.
-        existsok: Whether to go on with the steps of an earlier storage in the folder. If not, such a folder is refused.
-        compilable: Taken because the reference has it; nothing here stands in the way of a compiler or a process.
-        shared_init: Taken because the reference has it: the first data may always come from any process.
+        max_size: Maximum number of steps.
+        scratch_dir: The folder; by default a temporary folder, which is removed with the storage.
+        device: Device of the batches; "auto" for the device of the first data. The files are always mapped by the CPU.
+        ndim: Number of leading axes of the data that index steps.
+        existsok: Whether to continue with the steps of an earlier storage in the folder. If False, such a folder raises
+            an error.
+        compilable: Accepted for compatibility with TorchRL; has no effect.
+        shared_init: Accepted for compatibility with TorchRL: any process may always write the first data.
         auto_cleanup: Whether the folder is removed with the storage, at the latest when this process ends; by default
-            only a temporary one. If the process is killed, the next one that makes a temporary folder removes that of
-            this storage; a folder that was named stays then.
+            only a temporary folder is removed. If the process is killed, the next process that creates a temporary
+            folder removes the one of this storage; a folder passed as `scratch_dir` stays.
 
     Raises:
-        InvalidArgumentError: If there is an earlier storage in the folder that is not to be used, or does not fit.
-        DiskFullError: When the first data comes, if the steps do not fit on the disk.
+        InvalidArgumentError: If the folder contains an earlier storage and `existsok` is False, or that storage does
+            not match.
+        DiskFullError: At the first write, if the steps do not fit on the disk.
     """
 
-    _form: Structure | None = None
-    """What one element was in the process that sent this storage: it has the classes, which the folder only names."""
+    _sender_structure: Structure | None = None
+    """Structure in the process that sent this storage: it has the classes that the folder only names."""
 
     def __init__(
         self,
@@ -87,23 +90,24 @@ class LazyMemmapStorage(LazyTensorStorage):
             self.scratch_dir = Path(scratch_dir).absolute()
             self._scratch = ScratchFolder.of(self.scratch_dir)
             self.scratch_dir.mkdir(parents=True, exist_ok=True)
-        there = [name for name in (_ABOUT, _COUNTS, "rows.0.bin") if (self.scratch_dir / name).exists()]
-        if there and not existsok:
+        existing = [name for name in (_DESCRIPTION, _COUNTS, "rows.0.bin") if (self.scratch_dir / name).exists()]
+        if existing and not existsok:
             raise InvalidArgumentError(
-                f"{self.scratch_dir} holds the files of an earlier storage: {', '.join(there)}",
-                hint="give an empty folder, delete these files, or go on with their steps with existsok=True",
+                f"{self.scratch_dir} contains the files of an earlier storage: {', '.join(existing)}",
+                hint="choose an empty folder, delete these files, or continue with their steps with existsok=True",
             )
         if auto_cleanup and scratch_dir is not None:
             weakref.finalize(self, _remove, self.scratch_dir, os.getpid())
         self._map_counts()
-        if self._recorded().unfinished:
+        if self._ensure_ledger().unfinished:
             self.lock_path.touch()
             with ProcessLock.at(self.lock_path):
                 self.recover()
         held, written, _ = self._counted()
         if (written != held and not 0 <= held == self.slots < written) or not 0 <= held <= self.slots:
             raise InvalidArgumentError(
-                f"{self.scratch_dir / _COUNTS} says that {held} of {self.slots} slots are held and {written} were written"
+                f"{self.scratch_dir / _COUNTS} has inconsistent counts: held {held}, slots {self.slots}, written {written}",
+                hint="delete the folder, or restore it from a backup",
             )
 
     def _map_counts(self) -> None:
@@ -115,110 +119,113 @@ class LazyMemmapStorage(LazyTensorStorage):
         with path.open("ab") as stream:
             if stream.tell() < words * 8:
                 stream.truncate(words * 8)
-        self._record_in(Ledger(np.memmap(path, np.int64, mode="r+", shape=(words,)), slots))
+        self._use_ledger(Ledger(np.memmap(path, np.int64, mode="r+", shape=(words,)), slots))
 
     @property
     def initialized(self) -> bool:
-        """Whether it is known what one element is, to this process or to another one with the same folder."""
+        """Whether the structure of a step is known to this process or to another process with the same folder."""
         if self._structure is None:
             self._adopt()
         return self._structure is not None
 
     @property
+    @override
     def held(self) -> int:
-        """Slots that are held now."""
         return super().held if self.initialized else 0
 
     @property
+    @override
     def shared(self) -> bool:
-        """Whether other processes may read and write the same memory: always."""
         return True
 
     def share(self) -> None:
-        """Do nothing: the files are shared by all processes that have the storage."""
+        """Do nothing: the files are always shared by all processes that have the storage."""
 
     @property
+    @override
     def lock_path(self) -> Path:
-        """The lock file of all buffers over these files, in all processes."""
         return self.scratch_dir / _LOCK
 
+    @override
     def recover(self) -> None:
-        """Find the write that a process began and did not end; the caller excludes all other readers and writers."""
         if self._ledger is not None and self._ledger.unfinished and self.initialized:
             super().recover()
 
     def _adopt(self) -> None:
-        """Map the files that an earlier storage, or another process, has made.
+        """Map the files that an earlier storage or another process has created.
 
         Raises:
-            InvalidArgumentError: If they are damaged, or of a storage with other arguments.
+            InvalidArgumentError: If the files are damaged, or belong to a storage with other arguments.
         """
-        path = self.scratch_dir / _ABOUT
+        path = self.scratch_dir / _DESCRIPTION
         if not path.exists():
             return
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-            wrong = [
-                f"{name} is {shorten(about.get(name))}; expected {wanted}"
-                for name, wanted in (("format", _FORMAT), ("max_size", self.max_size), ("ndim", self.ndim))
-                if about.get(name) != wanted
+            description = json.loads(path.read_text(encoding="utf-8"))
+            problems = [
+                f"{name} is {shorten(description.get(name))}; expected {expected}"
+                for name, expected in (("format", _FORMAT), ("max_size", self.max_size), ("ndim", self.ndim))
+                if description.get(name) != expected
             ]
-            structure, lane_shape = Structure.from_json(about["structure"], self._form), tuple(about["lanes"])
+            structure = Structure.from_json(description["structure"], self._sender_structure)
+            env_shape = tuple(description["lanes"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"{path} describes no storage: {error}") from error
-        slots = self._slots_for(lane_shape)
-        if not wrong:
-            wrong = self._damage(structure, (slots, *lane_shape))
-        if wrong:
-            raise InvalidArgumentError(f"the storage in {self.scratch_dir} does not fit: {'; '.join(wrong)}")
+            raise InvalidArgumentError(f"{path} does not describe a storage: {error}") from error
+        slots = self._slots_for(env_shape)
+        if not problems:
+            problems = self._file_problems(structure, (slots, *env_shape))
+        if problems:
+            raise InvalidArgumentError(f"the storage in {self.scratch_dir} does not fit: {'; '.join(problems)}")
         if self.device is None:
             self.device = torch.device("cpu")
-        self._map(structure, lane_shape)
+        self._map(structure, env_shape)
 
-    def _damage(self, structure: Structure, shape: tuple[int, ...]) -> list[str]:
-        faults = []
+    def _file_problems(self, structure: Structure, shape: tuple[int, ...]) -> list[str]:
+        problems = []
         for path, size in self._files(structure, shape):
-            found = path.stat().st_size if path.exists() else None
-            if found != size * 8:
-                faults.append(
-                    f"{path.name} {'is missing' if found is None else f'has {found}'}; expected {size * 8} bytes"
+            nbytes = path.stat().st_size if path.exists() else None
+            if nbytes != size * 8:
+                problems.append(
+                    f"{path.name} {'is missing' if nbytes is None else f'has {nbytes}'}; expected {size * 8} bytes"
                 )
-        return faults
+        return problems
 
     def _files(self, structure: Structure, shape: tuple[int, ...]) -> list[tuple[Path, int]]:
-        """Return the path and the words of each table."""
+        """Return the path and the number of words of each table."""
         words = [math.prod(shape) * words for words, _ in layout(structure)]
         return [(self.scratch_dir / f"rows.{number}.bin", size) for number, size in enumerate(words)]
 
-    def _allocate(self, structure: Structure, lane_shape: tuple[int, ...]) -> None:
+    def _allocate(self, structure: Structure, env_shape: tuple[int, ...]) -> None:
         objects = [repr(leaf.path) for leaf in structure.leaves if leaf.dtype is None]
         if objects:
             raise InvalidArgumentError(
-                f"data that is no tensor cannot lie in a mapped file: {', '.join(objects)}",
-                hint="leave it out, or use a LazyTensorStorage",
+                f"non-tensor data cannot be stored in a memory-mapped file: {', '.join(objects)}",
+                hint="drop these keys, or use a LazyTensorStorage",
             )
         with disk.lock(self.scratch_dir / "storage.lock", str(self.scratch_dir)):
             if self.initialized:  # another process was first
-                faults = self._known().misfits(structure)
-                if faults or lane_shape != self._lane_shape:
-                    raise InvalidArgumentError(f"another process has stored other data meanwhile: {'; '.join(faults)}")
+                problems = self._initialized_structure().misfits(structure)
+                if problems or env_shape != self._env_shape:
+                    raise InvalidArgumentError(
+                        f"another process has written data of another structure first: {'; '.join(problems)}"
+                    )
                 return
-            self._map(structure, lane_shape)
-            about = {
+            self._map(structure, env_shape)
+            description = {
                 "format": _FORMAT,
                 "max_size": self.max_size,
                 "ndim": self.ndim,
-                "lanes": list(lane_shape),
+                "lanes": list(env_shape),
                 "structure": structure.to_json(),
             }
-            disk.write_json(self.scratch_dir / _ABOUT, about)
+            disk.write_json(self.scratch_dir / _DESCRIPTION, description)
 
-    def _map(self, structure: Structure, lane_shape: tuple[int, ...]) -> None:
-        shape = (self._slots_for(lane_shape), *lane_shape)
+    def _map(self, structure: Structure, env_shape: tuple[int, ...]) -> None:
+        shape = (self._slots_for(env_shape), *env_shape)
         files = self._files(structure, shape)
         missing = sum(size * 8 for path, size in files if not path.exists())
-        disk.require_free(self.scratch_dir, missing, f"{self.max_size:,} steps", hint=_ELSEWHERE)
-        self._use(structure, lane_shape, [_mapped(path, size, shape) for path, size in files])
+        disk.require_free(self.scratch_dir, missing, f"{self.max_size:,} steps", hint=_SPACE_HINT)
+        self._use(structure, env_shape, [_mapped(path, size, shape) for path, size in files])
         self._map_ledger(self.slots)
 
     def _selected(self, flat: Tensor, steps: int) -> list[Tensor]:
@@ -228,15 +235,15 @@ class LazyMemmapStorage(LazyTensorStorage):
         return part.to(self.device, non_blocking=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        made = {"_tables", "_views", "_objects", "_columns", "_counts", "_ledger", "_structure"}
-        state = {name: value for name, value in self.__dict__.items() if name not in made}
-        return {**state, "_form": self._structure or self._form, "_indices": {}}
+        derived = {"_tables", "_views", "_objects", "_columns", "_counts", "_ledger", "_structure"}
+        state = {name: value for name, value in self.__dict__.items() if name not in derived}
+        return {**state, "_sender_structure": self._structure or self._sender_structure, "_indices": {}}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LazyMemmapStorage:
-        """Copy the steps too, into a temporary folder: a pickle is for processes that share them, a copy is not."""
+        """Copy the steps too, into a temporary folder: unlike a pickle, a copy does not share the steps."""
         device = "auto" if self.device is None else self.device
         copy = memo[id(self)] = type(self)(self.max_size, device=device, ndim=self.ndim)
-        copy._form = self._structure or self._form  # noqa: SLF001 - of this class
+        copy._sender_structure = self._structure or self._sender_structure  # noqa: SLF001 - of this class
         copy.load_state_dict(self.state_dict())
         return copy
 
@@ -247,11 +254,11 @@ class LazyMemmapStorage(LazyTensorStorage):
 
 def _mapped(path: Path, words: int, shape: tuple[int, ...]) -> Tensor:
     with path.open("ab") as stream:
-        stream.truncate(words * 8)  # sparse: blocks are taken when they are written
+        stream.truncate(words * 8)  # sparse: the file system allocates a block at its first write
     return torch.from_file(str(path), shared=True, size=words, dtype=torch.int64).view(*shape, -1)
 
 
 def _remove(folder: Path, owner: int) -> None:
-    """Remove a folder; a forked process that ends leaves it to the one that made it."""
+    """Remove a folder; a forked process that ends leaves it to its parent."""
     if os.getpid() == owner:
         disk.remove_tree(folder)

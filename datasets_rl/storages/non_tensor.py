@@ -1,4 +1,4 @@
-"""Leaves that are no tensors: objects, which a TensorDict wraps as non-tensor data."""
+"""Non-tensor leaves: objects that a TensorDict wraps as non-tensor data."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tensordict import NonTensorData, NonTensorStack
 __all__ = ["Objects", "as_non_tensor", "write_objects"]
 
 Objects = NDArray[np.object_]
-"""One wrapped object for each step, [slots, *lanes]."""
+"""One wrapped object per step, [slots, *envs]."""
 
 
 def as_non_tensor(items: Any) -> Any:
-    """Wrap an array of wrapped objects as one value, of the shape of the array."""
+    """Combine an array of wrapped objects into one non-tensor value of the shape of the array."""
     if not isinstance(items, np.ndarray):
         return items
     if not items.size:
@@ -27,7 +27,7 @@ def write_objects(column: Objects, slots: Any, value: Any) -> None:
     """Write non-tensor data [*axes], where `axes` are those of ``column[slots]``."""
     rows = np.arange(column.size).reshape(column.shape)[slots]
     flat = column.reshape(-1)
-    # One by one: numpy would take a list for an array of items.
+    # One at a time: numpy would convert a list to an array of items.
     for row, item in zip(np.ravel(rows).tolist(), _items(value, np.ndim(rows)), strict=True):
         flat[row] = item
 

@@ -1,12 +1,12 @@
 """Packed rows -> TensorDict without a copy: the torch side of `rows.py`.
 
-A batch is gathered as B windows of bytes (see `rows.py`), and every leaf is a strided view into them:
+A batch is gathered as B windows of bytes (see `rows.py`), and every leaf is a strided view of the windows:
 
     windows [B, W]    | s_i | a_i r_i flags_i | s_i+1 |
     leaves              observation [B, 17]     next.observation [B, 17]     action [B, 6]  ...
 
-One `split_with_sizes` for each dtype makes all views of that dtype: a call for every leaf would cost more than the
-gather of a small batch.
+One `split_with_sizes` per dtype creates all views of that dtype: one call per leaf would cost more than the gather of a
+small batch.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ __all__ = ["RowSlot", "RowViews", "nest", "spots_of", "torch_dtype"]
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    """Return the torch dtype that holds the same values in the same bytes."""
+    """Return the torch dtype that represents the same values in the same bytes."""
     return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 @dataclass(frozen=True, slots=True)
 class RowSlot:
-    """Where one leaf lies in a window, and how it is read."""
+    """Position and dtype of one leaf in a window."""
 
     name: Any
-    """What the view is filed under: a key, or a number in a list."""
+    """Name of the view in the result: a key of a dict, or an index into a list."""
     offset: int
     """Bytes from the start of the window, a multiple of the item size."""
     dtype: torch.dtype
     shape: tuple[int, ...]
-    """Axes of one step."""
+    """Shape of one step."""
     memory_dtype: torch.dtype | None = None
-    """The dtype in memory where it differs."""
+    """The dtype of the result; None if it equals `dtype`."""
 
 
 def spots_of(schema: Schema) -> list[RowSlot]:
-    """Return where the narrow fields of a stored dataset lie, and the next of every carried one."""
+    """Return the positions of the narrow fields of a stored dataset, and of the next value of every shared field."""
     spots = [_spot(field, field.key, field.offset) for field in schema.narrow]
     return spots + [
         _spot(field, (NEXT, *field.key), schema.record_bytes + field.offset) for field in schema.narrow if field.shared
@@ -66,19 +66,19 @@ class _Group:
 
     dtype: torch.dtype
     sizes: tuple[int, ...]
-    """Elements of each piece, gaps between leaves included; they add up to the window."""
+    """Number of elements of each piece, including the gaps between leaves; the sum is the window."""
     leaves: tuple[tuple[int, Any, tuple[int, ...] | None, torch.dtype | None], ...]
-    """Number of the piece, name, shape of one step where it has not one axis, dtype in memory where it differs."""
+    """Index of the piece, name, shape of a step (None for one axis), memory dtype (None if unchanged)."""
     scalars: tuple[tuple[int, Any, torch.dtype | None], ...]
-    """Element, name, dtype in memory where it differs, of leaves that are one number a step."""
+    """Element, name and memory dtype (None if unchanged) of leaves with one number per step."""
 
 
 class RowViews:
     """Views of all leaves of a window, compiled once.
 
     Args:
-        spots: Where the leaves lie.
-        window_bytes: Bytes of one window.
+        spots: The positions of the leaves.
+        window_bytes: Size of one window in bytes.
     """
 
     def __init__(self, spots: Sequence[RowSlot], window_bytes: int) -> None:
@@ -88,11 +88,11 @@ class RowViews:
         )
 
     def __call__(self, windows: Tensor, leaves: Any) -> None:
-        """Add a view for every leaf.
+        """Add a view of every leaf to `leaves`.
 
         Args:
             windows: [..., W], contiguous along the last axis, of any dtype.
-            leaves: Takes the views, [..., *shape], by name: a dict or a list.
+            leaves: A dict or list that receives the views, [..., *shape], by name.
         """
         for group in self._groups:
             items = windows if windows.dtype is group.dtype else windows.view(group.dtype)
@@ -102,32 +102,32 @@ class RowViews:
                 if shape is not None:
                     piece = piece.view(*piece.shape[:-1], *shape)
                 leaves[name] = piece if memory_dtype is None else piece.to(memory_dtype)
-            for at, name, memory_dtype in group.scalars:
-                piece = items.select(-1, at)
+            for element, name, memory_dtype in group.scalars:
+                piece = items.select(-1, element)
                 leaves[name] = piece if memory_dtype is None else piece.to(memory_dtype)
 
 
 def _group(dtype: torch.dtype, spots: Sequence[RowSlot], window_bytes: int) -> _Group:
     sizes: list[int] = []
     leaves: list[tuple[int, Any, tuple[int, ...] | None, torch.dtype | None]] = []
-    at = 0
+    end = 0
     for spot in sorted((spot for spot in spots if spot.shape), key=lambda spot: spot.offset):
-        gap = spot.offset // dtype.itemsize - at
+        gap = spot.offset // dtype.itemsize - end
         if gap:
             sizes.append(gap)
         leaves.append((len(sizes), spot.name, None if len(spot.shape) == 1 else spot.shape, spot.memory_dtype))
         sizes.append(math.prod(spot.shape))
-        at = spot.offset // dtype.itemsize + sizes[-1]
-    rest = window_bytes // dtype.itemsize - at
+        end = spot.offset // dtype.itemsize + sizes[-1]
+    rest = window_bytes // dtype.itemsize - end
     scalars = tuple((spot.offset // dtype.itemsize, spot.name, spot.memory_dtype) for spot in spots if not spot.shape)
     return _Group(dtype, tuple(sizes + [rest] * bool(rest)), tuple(leaves), scalars)
 
 
 def nest(leaves: dict[Key, Tensor], batch_size: torch.Size) -> TensorDict:
-    """Make a nested TensorDict of leaves that all have the batch size in front.
+    """Build a nested TensorDict from leaves whose leading axes are the batch size.
 
-    The checks of the public constructor cost as much as ten gathers of a small batch; the leaves come from one split
-    and need none.
+    The checks of the public constructor cost as much as ten gathers of a small batch; the leaves are the result of one
+    split and do not need them.
     """
     return _build(nested(leaves), batch_size)
 

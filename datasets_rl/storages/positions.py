@@ -1,4 +1,4 @@
-"""Where an index reads, and where a cursor writes."""
+"""Parsing of read indices and of write positions."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ __all__ = ["Segment", "names_one", "outcome", "positions", "target"]
 
 
 def positions(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...] | Tensor:
-    """Read an index of the leading axes.
+    """Parse an index of the leading axes.
 
     Args:
-        index: Whole numbers, slices, None, Ellipsis, lists, masks, index tensors, or a tuple of them.
+        index: Integers, slices, None, Ellipsis, lists, masks, index tensors, or a tuple of them.
         shape: Sizes of the axes.
 
     Returns:
-        A tuple that makes a view when a tensor of at least these axes is indexed with it; or the rows to gather, int64,
-        in the shape of the batch. With one axis they may be negative, or out of range: the gather tells.
+        A tuple that creates a view when a tensor with at least these axes is indexed with it; or the rows to gather,
+        int64, in the shape of the batch. With one axis, the rows may be negative or out of range: the gather checks
+        them.
 
     Raises:
-        IndexError: If it is no index, or one of more axes, or reaches outside where that is known.
+        IndexError: If the index is invalid, has more axes than the storage, or is out of range where that is checked
+            here.
     """
     if type(index) is Tensor and len(shape) == 1:
         return as_rows(index, shape[0])
     parts = index if isinstance(index, tuple) else (index,)
-    taken = sum(map(_axes, parts))
-    if taken > len(shape):
-        raise IndexError(f"the index {index!r} is for {taken} axes; the storage has {len(shape)}")
+    axes = sum(map(_axes, parts))
+    if axes > len(shape):
+        raise IndexError(f"the index {index!r} is for {axes} axes; the storage has {len(shape)}")
     if all(map(_makes_view, parts)):
-        return _explicit(parts, len(shape) - taken)
+        return _explicit(parts, len(shape) - axes)
     if len(shape) == 1 and len(parts) == 1:
         return as_rows(parts[0], shape[0])
     grid = np.arange(math.prod(shape)).reshape(shape)
@@ -47,7 +49,7 @@ def positions(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...] | Tensor:
 
 def _makes_view(part: Any) -> bool:
     if isinstance(part, slice):
-        return part.step is None or part.step > 0  # torch has no views that go backwards
+        return part.step is None or part.step > 0  # torch has no views with a negative step
     return part is None or part is Ellipsis or _is_number(part)
 
 
@@ -63,9 +65,9 @@ def _axes(part: Any) -> int:
 
 
 def _explicit(parts: tuple[Any, ...], free: int) -> tuple[Any, ...]:
-    """Write Ellipsis as the slices it stands for, so that it never reaches into the leaves."""
-    at = next((number for number, part in enumerate(parts) if part is Ellipsis), len(parts))
-    return (*parts[:at], *[slice(None)] * free, *parts[at + 1 :])
+    """Replace Ellipsis by slices, so that it never extends into the axes of the leaves."""
+    ellipsis = next((number for number, part in enumerate(parts) if part is Ellipsis), len(parts))
+    return (*parts[:ellipsis], *[slice(None)] * free, *parts[ellipsis + 1 :])
 
 
 def _plain(part: Any) -> Any:
@@ -79,13 +81,13 @@ def _plain(part: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Slots that follow each other, through the end of the ring if need be."""
+    """Consecutive slots, which may wrap around the end of the ring."""
 
     first: int
     count: int
 
     def pieces(self, slots: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the pieces that lie in one: first slot, first element of the data, count; the last `slots` only."""
+        """Yield the contiguous pieces of the last `slots` slots: first slot, first element of the data, count."""
         begin = max(self.count - slots, 0)
         while begin < self.count:
             first = (self.first + begin) % slots
@@ -94,7 +96,7 @@ class Segment:
             begin += count
 
     def where(self, slots: int) -> list[slice]:
-        """Return the slots themselves."""
+        """Return the slots as slices."""
         if self.first + self.count <= slots:
             return [slice(self.first, self.first + self.count)]
         return [slice(first, first + count) for first, _, count in self.pieces(slots)]
@@ -106,18 +108,18 @@ def names_one(cursor: Any) -> bool:
 
 
 def target(cursor: Any, count: int, *, held: int, slots: int) -> Segment | Tensor:
-    """Read which slots are to be written.
+    """Return the slots to write.
 
     Args:
-        cursor: A whole number, slice, range, list, mask or index tensor [n]; below 0 it counts from the end of what is
-            held.
-        count: Slots that the data fills.
-        held: Slots that are held.
-        slots: Slots that there are.
+        cursor: An integer, slice, range, list, mask or index tensor [n]; a negative value counts from the end of the
+            slots held.
+        count: Number of slots that the data fills.
+        held: Number of slots held.
+        slots: Capacity of the storage in slots.
 
     Raises:
         InvalidArgumentError: If the data fills another number of slots.
-        IndexError: If a slot is out of range, or slots before it would be left unwritten.
+        IndexError: If a slot is out of range, or the write would leave a gap of unwritten slots.
     """
     if isinstance(cursor, slice):
         stop = held if cursor.stop is None else cursor.stop
@@ -127,20 +129,22 @@ def target(cursor: Any, count: int, *, held: int, slots: int) -> Segment | Tenso
         cursor = range(number, number + 1) if number >= 0 else range(number + held, number + held + 1)
     numbers: Any = cursor if isinstance(cursor, range) else as_rows(cursor, held).reshape(-1).numpy()
     if len(numbers) != count:
-        raise InvalidArgumentError(f"{len(numbers)} slots are named for data of {count}")
+        raise InvalidArgumentError(
+            f"the index names {len(numbers)} slots, and the data fills {count}; expected the same number"
+        )
     if isinstance(numbers, range) and (numbers.step == 1 or count < 2):
-        low, high, run = numbers.start, numbers.start + count - 1, True
+        low, high, consecutive = numbers.start, numbers.start + count - 1, True
     else:
         numbers = np.asarray(numbers, np.int64)
         if numbers.min(initial=0) < 0:
             numbers = np.where(numbers < 0, numbers + held, numbers)
         low, high = int(numbers.min(initial=slots)), int(numbers.max(initial=-1))
-        run = bool(((np.diff(numbers) - 1) % slots == 0).all())
+        consecutive = bool(((np.diff(numbers) - 1) % slots == 0).all())
     if count and (low < 0 or high >= slots):
-        raise IndexError(f"slot {low if low < 0 else high} is outside the {slots:,} slots")
-    if not run:
-        fresh = np.unique(numbers[numbers >= held])
-        if not np.array_equal(fresh, np.arange(held, held + len(fresh))):
+        raise IndexError(f"slot {low if low < 0 else high} is out of range; the storage has {slots:,} slots")
+    if not consecutive:
+        new_slots = np.unique(numbers[numbers >= held])
+        if not np.array_equal(new_slots, np.arange(held, held + len(new_slots))):
             raise IndexError(_gap(high, held))
         return torch.from_numpy(numbers)
     first = int(numbers[0]) if count else held % slots
@@ -150,16 +154,16 @@ def target(cursor: Any, count: int, *, held: int, slots: int) -> Segment | Tenso
 
 
 def _gap(slot: int, held: int) -> str:
-    return f"slot {slot} is beyond the {held:,} that are held; the next free one is {held}"
+    return f"slot {slot} would leave a gap: {held:,} slots are held, and the next free slot is {held}"
 
 
 def outcome(counts: tuple[int, int, int], goal: Segment | Tensor, slots: int) -> tuple[int, int, int]:
     """Return the counts of a storage after a write.
 
     Args:
-        counts: The slots held, written and rewritten before it.
-        goal: The slots that it writes.
-        slots: Slots that there are.
+        counts: The counts of slots held, written and rewritten before the write.
+        goal: The slots to write.
+        slots: Capacity of the storage in slots.
     """
     held, written, rewritten = counts
     if isinstance(goal, Segment) and goal.first == written % slots:

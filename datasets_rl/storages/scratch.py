@@ -1,11 +1,11 @@
-"""Temporary folders that go with the process that made them, also if it is killed.
+"""Temporary folders that are removed with the process that created them, even if that process is killed.
 
     <temporary folder>/datasets_rl_scratch_.../owner.lock     locked by every process that uses the folder
 
-A process holds a shared lock on `owner.lock` as long as it may use the folder. The kernel frees it when the process dies,
-however it dies. A process that gets the exclusive lock therefore knows that no other one uses the folder: process ids,
-which the system gives again and which mean nothing in another container, play no part. A forked process inherits the
-lock, and one that gets the folder in a pickle takes it itself.
+A process holds a shared lock on `owner.lock` for as long as it may use the folder. The kernel releases the lock when
+the process dies for any reason. A process that acquires the exclusive lock therefore knows that no other process uses
+the folder. Process ids would not work: the system reuses them, and they differ between containers. A forked process
+inherits the lock, and a process that receives the folder in a pickle acquires its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from datasets_rl.disk import remove_tree
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]  # tested for where it is used
+    fcntl = None  # type: ignore[assignment]  # callers test for None
 
 __all__ = ["ScratchFolder", "sweep_scratch"]
 
@@ -30,10 +30,10 @@ _OWNER = "owner.lock"
 
 
 class ScratchFolder:
-    """A temporary folder that is removed with this object, at the latest when its process ends, or by a later sweep.
+    """A temporary folder that is removed with this object, when its process ends, or by a later sweep.
 
-    A pickle of it, and a forked copy, use the folder too; only the one that made it removes it. The first folder that a
-    process makes sweeps away those of dead processes, see `sweep_scratch`.
+    Pickled and forked copies use the same folder; only the creator removes it. The first folder that a process creates
+    triggers a sweep of the folders of dead processes, see `sweep_scratch`.
 
     Attributes:
         path: The folder.
@@ -49,7 +49,7 @@ class ScratchFolder:
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
             try:
                 handle = _lock(self.path / _OWNER)
-            except FileNotFoundError:  # a sweep took the folder before it was locked
+            except FileNotFoundError:  # a sweep removed the folder before it was locked
                 continue
             break
         weakref.finalize(self, os.close, handle)
@@ -57,66 +57,67 @@ class ScratchFolder:
 
     @classmethod
     def of(cls, path: Path) -> ScratchFolder | None:
-        """Use a folder that another process has made; None if it is not a scratch folder, which no sweep removes."""
-        made = cls.__new__(cls)
+        """Use a folder that another process has created; None if it is not a scratch folder, which no sweep removes."""
+        scratch = cls.__new__(cls)
         try:
-            made.__setstate__({"path": path})
+            scratch.__setstate__({"path": path})
         except FileNotFoundError:
             return None
-        return made
+        return scratch
 
     def __getstate__(self) -> dict[str, Path]:
         return {"path": self.path}
 
     def __setstate__(self, state: dict[str, Path]) -> None:
         self.path = state["path"]
-        weakref.finalize(self, os.close, _lock(self.path / _OWNER, make=False))
+        weakref.finalize(self, os.close, _lock(self.path / _OWNER, create=False))
 
 
-def _lock(path: Path, *, make: bool = True) -> int:
-    """Take the lock of those who use a folder, and return its handle.
+def _lock(path: Path, *, create: bool = True) -> int:
+    """Acquire the shared lock of the users of a folder, and return its file descriptor.
 
     Raises:
-        FileNotFoundError: If the folder is gone.
+        FileNotFoundError: If the folder no longer exists.
     """
-    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0), 0o600)
+    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
     if fcntl is not None:
         fcntl.flock(handle, fcntl.LOCK_SH)
-    if not os.fstat(handle).st_nlink:  # a sweep had the lock, and has removed the folder
+    if not os.fstat(handle).st_nlink:  # a sweep held the lock and removed the folder
         os.close(handle)
         raise FileNotFoundError(path)
     return handle
 
 
 def sweep_scratch(folder: Path | str | None = None) -> int:
-    """Remove the scratch folders of processes that are dead.
+    """Remove the scratch folders of dead processes.
 
-    Folders that a living process uses stay, and so do those that a user has named or asked to keep: they have no owner.
+    Folders in use by a living process stay. Folders that a user has named or asked to keep also stay: they have no lock
+    file.
 
     Args:
-        folder: Where scratch folders lie; the system's temporary folder by default.
+        folder: The parent folder of the scratch folders; by default the system's temporary folder.
 
     Returns:
-        The bytes freed on the disk.
+        The number of bytes freed on the disk.
     """
-    if fcntl is None:  # without locks, nothing tells a living owner from a dead one
+    if fcntl is None:  # without locks, a living owner cannot be distinguished from a dead one
         return 0
     with os.scandir(tempfile.gettempdir() if folder is None else folder) as entries:
-        found = [Path(entry.path) for entry in entries if entry.name.startswith(_PREFIX) and _is_mine(entry)]
-    return sum(map(_sweep, found))
+        folders = [Path(entry.path) for entry in entries if entry.name.startswith(_PREFIX) and _is_mine(entry)]
+    return sum(map(_sweep, folders))
 
 
 def _is_mine(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.getuid()
-    except OSError:  # it has just gone
+    except OSError:  # removed in the meantime
         return False
 
 
 def _sweep(folder: Path) -> int:
-    """Remove a scratch folder if no process uses it, and return the bytes freed."""
+    """Remove a scratch folder if no process uses it, and return the number of bytes freed."""
     with suppress(OSError):
-        # The process that made it died at once; one that is still making it makes another.
+        # Empty: its creator died before it locked the folder, or retries with a new folder if it is still alive.
         folder.rmdir()
         return 0
     try:
@@ -127,7 +128,7 @@ def _sweep(folder: Path) -> int:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         freed = sum(path.lstat().st_blocks * 512 for path in folder.iterdir())
         remove_tree(folder)
-    except OSError:  # it is used
+    except OSError:  # in use
         return 0
     finally:
         os.close(handle)
@@ -135,6 +136,6 @@ def _sweep(folder: Path) -> int:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    """Remove a scratch folder; a forked process that ends leaves it to the one that made it."""
+    """Remove a scratch folder; a forked process that ends leaves it to its parent."""
     if os.getpid() == owner:
         remove_tree(folder)

@@ -1,6 +1,6 @@
-"""What one element of a storage is: a tensor, a TensorDict, a tensorclass, or a pytree of these.
+"""The structure of one element of a storage: a tensor, a TensorDict, a tensorclass, or a pytree of these.
 
-The structure is learnt from the first data. It takes later data apart into leaves, and builds data from leaves:
+The structure is inferred from the first data. It flattens later data into leaves, and builds data from leaves:
 
     {"a": Tensor [n, 3], "b": (Tensor [n], TensorDict {"c": [n, 2]})}   <->   [n, 3], [n], [n, 2]
 """
@@ -29,24 +29,24 @@ __all__ = ["Leaf", "Structure", "leading", "stacked"]
 
 Path = tuple[Any, ...]
 Lead = Sequence[int | None]
-"""Sizes of the axes that count positions; None where any size will do."""
+"""Sizes of the leading axes that index elements; None where any size is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """What one step of one leaf is."""
+    """Path, dtype and shape of one leaf of an element."""
 
     path: Path
-    """Names and numbers that lead to it; empty if the element is a single tensor."""
+    """Keys and indices from the root to the leaf; empty if the element is a single tensor."""
     dtype: torch.dtype | None
-    """None for an object that is no tensor."""
+    """None for a non-tensor object."""
     shape: tuple[int, ...]
-    """Axes of one step, without the leading ones that count positions."""
+    """Shape of one element, without the leading axes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FieldPlace:
-    """Where a leaf stands."""
+    """Position of a leaf in the structure."""
 
     of_tensor: bool
 
@@ -62,13 +62,13 @@ class _FieldPlace:
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """A TensorDict, or a tensorclass around one."""
+    """A TensorDict or a tensorclass."""
 
     nodes: Mapping[str, _Node]
     batch: tuple[int, ...]
-    """Axes of the batch size after the leading ones."""
+    """Sizes of the batch axes after the leading axes."""
     names: tuple[str | None, ...] | None
-    """Of the leading axes, then of these."""
+    """Names of the leading axes, then of the `batch` axes."""
     kind: type | None
     """The tensorclass; None for a TensorDict."""
 
@@ -80,7 +80,7 @@ class _Fields:
             node.flatten(items[name], leaves)
 
     def build(self, leaves: Iterator[Any], batch: torch.Size, device: torch.device | None) -> Any:
-        built = TensorDict._new_unsafe(  # noqa: SLF001 - the leaves come from one split and need no check
+        built = TensorDict._new_unsafe(  # noqa: SLF001 - the leaves are the result of one split and need no check
             source={name: node.build(leaves, batch, device) for name, node in self.nodes.items()},
             batch_size=torch.Size((*batch, *self.batch)) if self.batch else batch,
             device=device,
@@ -90,9 +90,9 @@ class _Fields:
 
     def _names(self, leading: int) -> list[Any]:
         names = self.names or ()
-        outer = names[: len(names) - len(self.batch)]
-        # An index of another shape makes axes that have no name.
-        return [*(outer if len(outer) == leading else [None] * leading), *names[len(outer) :]]
+        leading_names = names[: len(names) - len(self.batch)]
+        # An index with another number of axes creates axes without names.
+        return [*(leading_names if len(leading_names) == leading else [None] * leading), *names[len(leading_names) :]]
 
 
 _Node = _FieldPlace | _Fields
@@ -102,9 +102,9 @@ class Structure:
     """The structure of one element.
 
     Args:
-        leaves: Every leaf, in order.
-        nodes: The tensors and TensorDicts that the element is made of.
-        spec: The pytree around them; None if the element is itself one tensor or TensorDict.
+        leaves: All leaves, in order.
+        nodes: The tensors and TensorDicts in the element.
+        spec: The pytree around them; None if the element itself is one tensor or TensorDict.
     """
 
     def __init__(self, leaves: Sequence[Leaf], nodes: Sequence[_Node], spec: pytree.TreeSpec | None) -> None:
@@ -114,35 +114,36 @@ class Structure:
 
     @classmethod
     def of(cls, data: Any, leading: int) -> Structure:
-        """Learn the structure from data.
+        """Infer the structure from data.
 
         Args:
             data: One element, or several.
-            leading: How many leading axes of the data count positions.
+            leading: Number of leading axes of the data that index elements.
 
         Raises:
-            InvalidArgumentError: If there is nothing to hold, a leaf is no tensor, or one has fewer axes; all faults at once.
+            InvalidArgumentError: If the data contains no tensor, a leaf is not a tensor, or a leaf has too few axes.
+                The message lists all problems.
         """
-        faults: list[str] = []
-        structure = cls._described(data, leading, faults)
+        problems: list[str] = []
+        structure = cls._described(data, leading, problems)
         if not structure.leaves:
-            faults.append(f"{type(data).__name__} without any tensor")
-        if faults:
+            problems.append(f"{type(data).__name__} contains no tensor")
+        if problems:
             raise InvalidArgumentError(
-                f"the data cannot be held: {'; '.join(faults)}",
-                hint="extend takes several elements, add takes one; a ListStorage holds any object",
+                f"the data cannot be stored: {'; '.join(problems)}",
+                hint="pass several elements to extend, or one to add; a ListStorage accepts any object",
             )
         return structure
 
     @classmethod
-    def _described(cls, data: Any, leading: int, faults: list[str]) -> Structure:
+    def _described(cls, data: Any, leading: int, problems: list[str]) -> Structure:
         leaves: list[Leaf] = []
-        found, spec = _parts(data)
-        nodes = [_node(part, path, leading, leaves, faults) for path, part in found]
+        parts, spec = _parts(data)
+        nodes = [_node(part, path, leading, leaves, problems) for path, part in parts]
         return cls(leaves, nodes, spec)
 
     def flatten(self, data: Any, lead: Lead) -> tuple[tuple[int, ...], list[Any]]:
-        """Take data apart.
+        """Flatten data into leaves.
 
         Args:
             data: One element or several.
@@ -152,11 +153,11 @@ class Structure:
             The sizes of the leading axes, and the leaves in order, each [*lead, *shape].
 
         Raises:
-            InvalidArgumentError: If the data does not fit; all faults at once.
+            InvalidArgumentError: If the data does not match the structure. The message lists all problems.
         """
         leaves: list[Any] = []
         try:
-            parts = [data] if self._spec is None else self._spec.flatten_up_to(data)  # keys may come in another order
+            parts = [data] if self._spec is None else self._spec.flatten_up_to(data)  # accepts keys in any order
             for node, part in zip(self._nodes, parts, strict=True):
                 node.flatten(part, leaves)
             sizes = tuple(parts[0].shape[: len(lead)])
@@ -164,7 +165,7 @@ class Structure:
             raise self._misfit(data, lead) from None
         if (
             len(sizes) != len(lead)
-            or any(want not in {None, size} for want, size in zip(lead, sizes, strict=True))
+            or any(expected not in {None, size} for expected, size in zip(lead, sizes, strict=True))
             or not all(
                 value.shape == (*sizes, *leaf.shape)
                 and (leaf.dtype is None or (value.dtype is leaf.dtype and value.layout is torch.strided))
@@ -175,40 +176,41 @@ class Structure:
         return sizes, leaves
 
     def build(self, leaves: Sequence[Any], batch: torch.Size, device: torch.device | None) -> Any:
-        """Put leaves, each [*batch, *shape], together; the device is that of TensorDicts."""
-        following = iter(leaves)
-        parts = [node.build(following, batch, device) for node in self._nodes]
+        """Build data from leaves, each [*batch, *shape]; `device` is the device of the TensorDicts."""
+        remaining = iter(leaves)
+        parts = [node.build(remaining, batch, device) for node in self._nodes]
         return parts[0] if self._spec is None else pytree.tree_unflatten(parts, self._spec)
 
     @property
     def by_name(self) -> list[int]:
-        """The numbers of the leaves in an order that does not depend on that of the first data's keys."""
+        """Indices of the leaves, sorted by path: an order that does not depend on the keys of the first data."""
         return sorted(range(len(self.leaves)), key=lambda number: repr(self.leaves[number].path))
 
     def under(self, key: Path) -> dict[Path, int]:
-        """Return the numbers of the leaves whose path starts with a key, by the rest of their path."""
+        """Return the indices of the leaves whose path starts with a key, by the rest of their path."""
         depth = len(key)
         return {leaf.path[depth:]: number for number, leaf in enumerate(self.leaves) if leaf.path[:depth] == key}
 
     def _misfit(self, data: Any, lead: Lead) -> InvalidArgumentError:
-        faults: list[str] = []
-        given = self._described(data, 0, faults)
-        sizes = _sizes(data, lead, faults)
-        faults += _differences(self.leaves, given.leaves, sizes)
-        if not faults:
-            faults.append(f"it is {_kind(data, given._spec)}; expected {self}")  # noqa: SLF001 - of this class
+        problems: list[str] = []
+        actual = self._described(data, 0, problems)
+        sizes = _sizes(data, lead, problems)
+        problems += _differences(self.leaves, actual.leaves, sizes)
+        if not problems:
+            problems.append(f"the data is {_kind(data, actual._spec)}; expected {self}")  # noqa: SLF001 - same class
         return InvalidArgumentError(
-            f"the data does not fit what is stored: {'; '.join(faults)}", hint=_hint(self.leaves, given.leaves, lead)
+            f"the data does not match the stored structure: {'; '.join(problems)}",
+            hint=_hint(self.leaves, actual.leaves, lead),
         )
 
     def misfits(self, other: Structure) -> list[str]:
-        """Say how another structure differs; containers may be of another kind."""
+        """Return the differences of another structure from this one; the types of the containers are not compared."""
         return _differences(self.leaves, other.leaves, ())
 
     def to_json(self) -> dict[str, Any]:
-        """Describe the structure.
+        """Describe the structure as JSON.
 
-        Classes are named for the reader only: they are never imported from a description.
+        The description names classes for information only; they are never imported from it.
         """
         leaves = iter(self.leaves)
         nodes = [_node_json(node, leaves) for node in self._nodes]
@@ -217,17 +219,17 @@ class Structure:
 
     @classmethod
     def from_json(cls, entry: Any, like: Structure | None = None) -> Structure:
-        """Read a description, trusting nothing in it.
+        """Parse an untrusted description.
 
-        A tensorclass comes back as the TensorDict in it, and a pytree of other containers than dicts, lists and tuples
-        does not come back, unless `like` has the classes.
+        A tensorclass is restored as the TensorDict in it. A pytree with containers other than dicts, lists and tuples
+        cannot be restored, unless `like` has the classes.
 
         Args:
-            entry: What `to_json` returned.
-            like: A structure that is described in the same words is returned itself.
+            entry: The result of `to_json`.
+            like: A structure that is returned if its description equals `entry`.
 
         Raises:
-            InvalidArgumentError: If it describes no structure.
+            InvalidArgumentError: If the entry does not describe a structure.
         """
         if like is not None and entry == like.to_json():
             return like
@@ -245,15 +247,15 @@ class Structure:
             nodes = [_node_from_json(node, path, leaves) for node, path in zip(entries, paths, strict=True)]
             return cls(leaves, nodes, spec)
         except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-            raise InvalidArgumentError(f"{shorten(entry)} describes no structure of data: {error}") from error
+            raise InvalidArgumentError(f"{shorten(entry)} does not describe a structure: {error}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Torch warns when it unpickles a spec; a tree of numbers says the same.
+        # Torch warns when it unpickles a spec; a tree of integers is equivalent.
         tree = None if self._spec is None else pytree.tree_unflatten(range(len(self._nodes)), self._spec)
         return _rebuilt, (self.leaves, self._nodes, tree)
 
     def __repr__(self) -> str:
-        return ", ".join(f"{_shown(leaf.path)}: {_what(leaf)}" for leaf in self.leaves)
+        return ", ".join(f"{_shown(leaf.path)}: {_leaf_text(leaf)}" for leaf in self.leaves)
 
 
 def _rebuilt(leaves: Sequence[Leaf], nodes: Sequence[_Node], tree: Any) -> Structure:
@@ -261,25 +263,25 @@ def _rebuilt(leaves: Sequence[Leaf], nodes: Sequence[_Node], tree: Any) -> Struc
 
 
 def leading(data: Any, axes: int) -> tuple[int, tuple[int, ...]]:
-    """Return how many elements there are, and the sizes of the leading axes after the first.
+    """Return the number of elements, and the sizes of the leading axes after the first.
 
     Args:
-        data: Several elements; a list has one in each item.
-        axes: Leading axes that count positions.
+        data: Several elements; each item of a list is one element.
+        axes: Number of leading axes that index elements.
 
     Raises:
-        InvalidArgumentError: If there is nothing, or there are fewer axes.
+        InvalidArgumentError: If the data is empty or has fewer axes.
     """
     is_list = type(data) is list
     if is_list and not data:
         return 0, (1,) * (axes - 1)
-    found, _ = _parts(data[0] if is_list else data)
-    shape = tuple(getattr(found[0][1], "shape", ())) if found else ()
+    parts, _ = _parts(data[0] if is_list else data)
+    shape = tuple(getattr(parts[0][1], "shape", ())) if parts else ()
     shape = (len(data), *shape) if is_list else shape
-    if len(shape) < axes or not found:
+    if len(shape) < axes or not parts:
         raise InvalidArgumentError(
-            f"{type(data).__name__} of leading shape {list(shape)} is not several elements; expected {axes} leading axes",
-            hint="extend takes several elements, add takes one",
+            f"{type(data).__name__} has leading shape {list(shape)}; expected several elements, with {axes} leading axes",
+            hint="pass several elements to extend, or one to add",
         )
     return shape[0], shape[1:axes]
 
@@ -288,10 +290,10 @@ def stacked(elements: Sequence[Any]) -> Any:
     """Stack elements along a new first axis.
 
     Raises:
-        InvalidArgumentError: If they differ in structure or shape.
+        InvalidArgumentError: If the list is empty, or the elements differ in structure or shape.
     """
     if not elements:
-        raise InvalidArgumentError("there is nothing to stack: the list is empty")
+        raise InvalidArgumentError("cannot stack an empty list")
     try:
         if _is_node(elements[0]):
             return torch.stack(list(elements))
@@ -299,7 +301,7 @@ def stacked(elements: Sequence[Any]) -> Any:
     except (RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise InvalidArgumentError(
             f"the {len(elements)} elements of the list cannot be stacked: {error}",
-            hint="a list holds elements of one structure; give several elements at once as a tuple, dict or TensorDict",
+            hint="pass elements of one structure, or one batch as a tuple, dict or TensorDict",
         ) from error
 
 
@@ -314,90 +316,90 @@ def _is_object(data: Any) -> bool:
 def _parts(data: Any) -> tuple[list[tuple[Path, Any]], pytree.TreeSpec | None]:
     if _is_node(data):
         return [((), data)], None
-    found, spec = pytree.tree_flatten_with_path(data, is_leaf=_is_node)
-    return [(tuple(map(_step, path)), part) for path, part in found], spec
+    items, spec = pytree.tree_flatten_with_path(data, is_leaf=_is_node)
+    return [(tuple(map(_step, path)), part) for path, part in items], spec
 
 
 def _step(entry: Any) -> Any:
-    """Return the name or number in one entry of torch's key paths."""
+    """Return the key or index in one entry of torch's key paths."""
     return next(getattr(entry, name) for name in ("key", "idx", "name") if hasattr(entry, name))
 
 
 def _contents(data: Any) -> Any:
-    """Return what is in a TensorDict or tensorclass, by name."""
-    fields = data if isinstance(data, TensorDictBase) else data._tensordict  # noqa: SLF001 - no public way copies nothing
+    """Return the fields of a TensorDict or tensorclass by name."""
+    fields = data if isinstance(data, TensorDictBase) else data._tensordict  # noqa: SLF001 - every public way copies
     return dict(fields.items())
 
 
-def _node(data: Any, path: Path, leading: int, leaves: list[Leaf], faults: list[str]) -> _Node:
+def _node(data: Any, path: Path, leading: int, leaves: list[Leaf], problems: list[str]) -> _Node:
     if not _is_object(data) and not _is_node(data):
-        faults.append(f"{_shown(path)} is {_article(type(data).__name__)}; expected a tensor")
+        problems.append(f"{_shown(path)} is {_article(type(data).__name__)}; expected a tensor")
         return _FieldPlace(of_tensor=True)
     shape = tuple(data.shape)
     if len(shape) < leading:
-        faults.append(f"{_shown(path)} has shape {list(shape)}; expected at least {leading} axes")
+        problems.append(f"{_shown(path)} has shape {list(shape)}; expected at least {leading} axes")
     if isinstance(data, Tensor) and data.layout is not torch.strided:
-        faults.append(f"{_shown(path)} has layout {data.layout}; expected a dense tensor")
+        problems.append(f"{_shown(path)} has layout {data.layout}; expected a dense tensor")
     if isinstance(data, Tensor) and data.is_meta:
-        faults.append(f"{_shown(path)} is on the meta device, without values; expected a tensor that has them")
+        problems.append(f"{_shown(path)} is on the meta device; expected a tensor with values")
     if _is_object(data) or isinstance(data, Tensor):
         dtype = data.dtype if isinstance(data, Tensor) else None
         leaves.append(Leaf(path, dtype, shape[leading:]))
         return _FieldPlace(of_tensor=dtype is not None)
     contents = _contents(data)
-    names = data.names if data._has_names() else None  # noqa: SLF001 - `names` makes a list of None
+    names = data.names if data._has_names() else None  # noqa: SLF001 - `names` returns a list of None
     return _Fields(
-        {name: _node(value, (*path, name), leading, leaves, faults) for name, value in contents.items()},
+        {name: _node(value, (*path, name), leading, leaves, problems) for name, value in contents.items()},
         shape[leading:],
         None if names is None else tuple(names),
         None if isinstance(data, TensorDictBase) else type(data),
     )
 
 
-def _sizes(data: Any, lead: Lead, faults: list[str]) -> tuple[int | str, ...]:
-    """Return the leading sizes that every leaf must have, as far as they are known."""
-    found, _ = _parts(data)
-    shape = tuple(getattr(found[0][1], "shape", ())) if found else ()
-    wanted = ["n" if size is None else size for size in lead]
-    for path, part in found:
+def _sizes(data: Any, lead: Lead, problems: list[str]) -> tuple[int | str, ...]:
+    """Return the leading sizes required of every leaf; "n" where any size is accepted."""
+    parts, _ = _parts(data)
+    shape = tuple(getattr(parts[0][1], "shape", ())) if parts else ()
+    expected = ["n" if size is None else size for size in lead]
+    for path, part in parts:
         batch = tuple(getattr(part, "shape", ()))
         if isinstance(part, Tensor) or len(batch) >= len(lead):
             continue
-        faults.append(f"{_shown(path)} has batch size {list(batch)}; expected [{', '.join(map(str, wanted))}]")
+        problems.append(f"{_shown(path)} has batch size {list(batch)}; expected [{', '.join(map(str, expected))}]")
     return tuple(
-        shape[axis] if size == "n" and axis < len(shape) and found and is_tensor_collection(found[0][1]) else size
-        for axis, size in enumerate(wanted)
+        shape[axis] if size == "n" and axis < len(shape) and parts and is_tensor_collection(parts[0][1]) else size
+        for axis, size in enumerate(expected)
     )
 
 
-def _differences(wanted: Sequence[Leaf], given: Sequence[Leaf], lead: Sequence[int | str]) -> list[str]:
-    there = {leaf.path: leaf for leaf in given}
-    faults: list[str] = []
+def _differences(expected: Sequence[Leaf], given: Sequence[Leaf], lead: Sequence[int | str]) -> list[str]:
+    actual = {leaf.path: leaf for leaf in given}
+    problems: list[str] = []
     first: int | str | None = None
-    for leaf in wanted:
-        other = there.pop(leaf.path, None)
+    for leaf in expected:
+        other = actual.pop(leaf.path, None)
         if other is None:
-            faults.append(f"{_shown(leaf.path)} is missing")
+            problems.append(f"{_shown(leaf.path)} is missing")
             continue
         if other.dtype != leaf.dtype:
-            faults.append(f"{_shown(leaf.path)} is {_dtype(other.dtype)}; expected {_dtype(leaf.dtype)}")
+            problems.append(f"{_shown(leaf.path)} is {_dtype(other.dtype)}; expected {_dtype(leaf.dtype)}")
         if first is None and lead and lead[0] == "n" and len(other.shape) == len(lead) + len(leaf.shape):
             first = other.shape[0]
         sizes = (lead[0] if first is None else first, *lead[1:]) if lead else ()
         if other.shape != (*sizes, *leaf.shape):
             shape = ", ".join(map(str, (*sizes, *leaf.shape)))
-            faults.append(f"{_shown(leaf.path)} has shape {list(other.shape)}; expected [{shape}]")
-    faults += [f"{_shown(path)} is not stored" for path in there]
-    return faults
+            problems.append(f"{_shown(leaf.path)} has shape {list(other.shape)}; expected [{shape}]")
+    problems += [f"{_shown(path)} is not stored" for path in actual]
+    return problems
 
 
-def _hint(wanted: Sequence[Leaf], given: Sequence[Leaf], lead: Lead) -> str:
-    axes = {leaf.path: len(leaf.shape) + len(lead) for leaf in wanted}
-    off = {len(leaf.shape) - axes[leaf.path] for leaf in given if leaf.path in axes}
-    if off == {-1}:
-        return "this looks like one element: give it to add, or give several to extend"
-    if off == {1}:
-        return "this looks like several elements: give them to extend"
+def _hint(expected: Sequence[Leaf], given: Sequence[Leaf], lead: Lead) -> str:
+    axes = {leaf.path: len(leaf.shape) + len(lead) for leaf in expected}
+    extra_axes = {len(leaf.shape) - axes[leaf.path] for leaf in given if leaf.path in axes}
+    if extra_axes == {-1}:
+        return "this looks like one element: pass it to add, or pass several to extend"
+    if extra_axes == {1}:
+        return "this looks like several elements: pass them to extend"
     return ""
 
 
@@ -417,19 +419,19 @@ def _node_from_json(entry: Any, path: Path, leaves: list[Leaf]) -> _Node:
     if "fields" in entry:
         names = entry["names"]
         if names is not None and not all(name is None or isinstance(name, str) for name in names):
-            raise ValueError(f"{shorten(names)} are no names")
+            raise ValueError(f"{shorten(names)} is not a list of names")
         nodes = {str(name): _node_from_json(child, (*path, name), leaves) for name, child in entry["fields"].items()}
         return _Fields(nodes, _axes(entry["batch"]), None if names is None else tuple(names), None)
     dtype = None if entry["dtype"] is None else getattr(torch, entry["dtype"], None)
     if entry["dtype"] is not None and not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{shorten(entry['dtype'])} is no dtype")
+        raise ValueError(f"{shorten(entry['dtype'])} is not a dtype")
     leaves.append(Leaf(path, dtype, _axes(entry["shape"])))
     return _FieldPlace(of_tensor=dtype is not None)
 
 
 def _axes(sizes: Any) -> tuple[int, ...]:
     if not all(isinstance(size, int) and size >= 0 for size in sizes):
-        raise ValueError(f"{shorten(sizes)} is no shape")
+        raise ValueError(f"{shorten(sizes)} is not a shape")
     return tuple(sizes)
 
 
@@ -452,7 +454,7 @@ def _tree_from_json(entry: Any) -> Any:
     if kind in {"list", "tuple"}:
         parts = [_tree_from_json(value) for value in items]
         return parts if kind == "list" else tuple(parts)
-    raise ValueError(f"it is {_article(shorten(items))}, which is not imported from a description")
+    raise ValueError(f"the class {shorten(items)} is not imported from a description")
 
 
 def _shown(path: Path) -> str:
@@ -462,10 +464,10 @@ def _shown(path: Path) -> str:
 
 
 def _dtype(dtype: torch.dtype | None) -> str:
-    return "no tensor" if dtype is None else str(dtype).removeprefix("torch.")
+    return "not a tensor" if dtype is None else str(dtype).removeprefix("torch.")
 
 
-def _what(leaf: Leaf) -> str:
+def _leaf_text(leaf: Leaf) -> str:
     return "object" if leaf.dtype is None else f"{_dtype(leaf.dtype)}{list(leaf.shape)}"
 
 
@@ -474,4 +476,4 @@ def _article(name: str) -> str:
 
 
 def _kind(data: Any, spec: pytree.TreeSpec | None) -> str:
-    return _article(type(data).__name__) + (f" of another form: {spec}" if spec is not None else "")
+    return _article(type(data).__name__) + (f" of another structure: {spec}" if spec is not None else "")

@@ -1,4 +1,4 @@
-"""Some rows and fields of a dataset, as a dataset of their own; nothing is copied."""
+"""Some rows and fields of a dataset as a dataset; no data are copied."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.storages.dataset import DatasetStorage, as_rows, wrapped
@@ -22,22 +23,24 @@ __all__ = ["SubsetStorage"]
 
 
 class SubsetStorage(EpisodicStorage):
-    """The rows of a dataset that are named, in their order.
+    """Selected rows of a dataset, in their order.
 
-    Where the next row is left out and belongs to the same episode, the episode ends there, truncated, with the true
-    observation after it; the rows that follow are another episode. ``episode`` is the number of each in `episodes`. In
-    the shapes, M is the number of rows named.
+    If the next row of an episode is not selected, the episode ends there, truncated, with the true next observation;
+    the selected rows after it are another episode. ``episode`` is the index in `episodes`. In the shapes, M is the
+    number of selected rows.
 
-        dataset    0  1  2  3 |  4  5  6  7     row 3 and row 7 end episodes
-        named      0  1  2       4     6  7     rows 2 and 4 end them here too
+        dataset    0  1  2  3 |  4  5  6  7     rows 3 and 7 end episodes
+        selected   0  1  2       4     6  7     rows 2 and 4 also end episodes here
         episode    0  0  0       1     2  2
 
     Args:
-        dataset: All rows.
-        rows: Rows of the dataset, int64 [M], ascending, at least one.
-        fields: The keys that are shown, and the dtype that each is read as (None for its own); all keys by default.
-            ``("next", "final_known")`` is always among them if one of the selected rows has an unknown next state, and
-            never otherwise.
+        dataset: The dataset.
+        rows: Rows of the dataset, int64 [M], strictly ascending, at least one.
+        fields: Keys of the visible fields, each with the dtype to convert it to (None to keep its own); all keys by
+            default. ``("next", "final_known")`` is included exactly if a selected row has an unknown next state.
+
+    Raises:
+        InvalidArgumentError: If the rows are empty or not strictly ascending.
     """
 
     def __init__(
@@ -47,7 +50,9 @@ class SubsetStorage(EpisodicStorage):
         fields: Mapping[Key, torch.dtype | None] | None = None,
     ) -> None:
         if not len(rows) or (np.diff(rows) <= 0).any():
-            raise InvalidArgumentError(f"{len(rows)} rows were named; expected at least one, ascending, none twice")
+            raise InvalidArgumentError(
+                f"the {len(rows)} rows are empty or not strictly ascending; expected at least one, each above the previous"
+            )
         super().__init__(len(rows))
         self.dataset = dataset
         self._rows = torch.from_numpy(np.ascontiguousarray(rows, np.int64))
@@ -60,71 +65,71 @@ class SubsetStorage(EpisodicStorage):
         self.masked = not self._episodes["final_known"].all()
         if self.masked:
             self.fields[NEXT_FINAL_KNOWN] = None
-        shown = {*self.fields, *([NEXT_FINAL_KNOWN] if dataset.masked else [])}
-        self._unchanged = shown == set(dataset.keys()) and not any(self.fields.values())
+        visible = {*self.fields, *([NEXT_FINAL_KNOWN] if dataset.masked else [])}
+        self._unchanged = visible == set(dataset.keys()) and not any(self.fields.values())
 
     @property
+    @override
     def episodes(self) -> EpisodeTable:
-        """Where each episode lies among the rows named."""
         return self._episodes
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """The rows of the dataset, int64 [M], ascending."""
+        """The selected rows of the dataset, int64 [M], ascending."""
         rows: NDArray[np.int64] = self._rows.numpy()
         return rows
 
     @property
+    @override
     def held(self) -> int:
-        """Elements of this storage: all are there from the start."""
         return self._rows.shape[0]
 
     def get(self, index: Any) -> TensorDict:
-        """Return the transitions at an index of [0, M), as strict TED."""
-        at = wrapped(as_rows(index, len(self)), len(self))
-        data = self.dataset.get(self._rows[at])
-        cut = self._cut[at].unsqueeze(-1)
+        """Return the transitions at an index into [0, M), as strict TED."""
+        positions = wrapped(as_rows(index, len(self)), len(self))
+        data = self.dataset.get(self._rows[positions])
+        cut = self._cut[positions].unsqueeze(-1)
         for key in self._cut_keys:
             data[key].logical_or_(cut)
-        data[EPISODE] = self._numbers.take(at)
+        data[EPISODE] = self._numbers.take(positions)
         if self._unchanged:
             if self.dataset.masked and not self.masked:
                 data[NEXT].del_("final_known")
             return data
-        leaves = {key: _read_as(data[key], dtype) for key, dtype in self.fields.items()}
+        leaves = {key: _converted(data[key], dtype) for key, dtype in self.fields.items()}
         return nest(leaves, data.batch_size)
 
     def column(self, key: Key) -> Tensor:
         """Return one field of all M rows, [M, ...], a copy."""
         if key not in self.fields:
-            raise UnknownKeyError(dotted(key), [dotted(one) for one in self.fields])
+            raise UnknownKeyError(dotted(key), [dotted(field) for field in self.fields])
         if key == EPISODE:
             return self._numbers.clone()
-        values = _read_as(self.dataset.column(key)[self._rows], self.fields[key])
+        values = _converted(self.dataset.column(key)[self._rows], self.fields[key])
         return values | self._cut.unsqueeze(-1) if key in self._cut_keys else values
 
+    @override
     def pick(self, key: Key, rows: Tensor) -> Tensor:
-        """Return one field of some rows, [B, ...]."""
         if key not in self.fields:
-            raise UnknownKeyError(dotted(key), [dotted(one) for one in self.fields])
+            raise UnknownKeyError(dotted(key), [dotted(field) for field in self.fields])
         if key == EPISODE:
             return self._numbers[rows]
-        values = _read_as(self.dataset.pick(key, self._rows[rows]), self.fields[key])
+        values = _converted(self.dataset.pick(key, self._rows[rows]), self.fields[key])
         return values | self._cut[rows].unsqueeze(-1) if key in self._cut_keys else values
 
     def keys(self) -> list[Key]:
-        """Return every key of a batch."""
+        """Return the keys of a batch."""
         return list(self.fields)
 
+    @override
     def set(self, cursor: Any, data: Any) -> None:
-        """Refuse: a stored dataset is not written to."""
         self.dataset.set(cursor, data)
 
     def __repr__(self) -> str:
         return f"SelectedRows({len(self):,} of {self.dataset!r})"
 
 
-def _read_as(values: Tensor, dtype: torch.dtype | None) -> Tensor:
+def _converted(values: Tensor, dtype: torch.dtype | None) -> Tensor:
     return values if dtype is None else values.to(dtype)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.aliased import AliasedStorage
@@ -22,10 +23,9 @@ __all__ = ["PaddedTrajectories"]
 
 
 class PaddedTrajectories(Storage):
-    """The episodes of a dataset as its elements: E of them, each padded with zeros to the longest, T steps.
+    """The E episodes of a dataset as elements, each padded with zeros to the length T of the longest.
 
-    `mask` is True where there is a step, and False where there is padding. Nothing is stored for the padding: it is
-    made for each batch.
+    `mask` is True for steps and False for padding. The padding is not stored; it is created for each batch.
 
         episode 0    s_0 s_1 s_2 s_3        mask  1 1 1 1
         episode 1    s_0 s_1  0   0               1 1 0 0
@@ -44,17 +44,17 @@ class PaddedTrajectories(Storage):
 
     @property
     def episodes(self) -> EpisodeTable:
-        """Where each episode lies among the steps."""
+        """Start, length and metadata of each episode, in steps."""
         return self.steps.episodes
 
     @property
+    @override
     def held(self) -> int:
-        """Elements of this storage: all are there from the start."""
         return len(self.episodes)
 
     @property
+    @override
     def read_only(self) -> bool:
-        """Whether nothing can change the data: always."""
         return True
 
     def get(self, index: Any) -> TensorDict:
@@ -62,7 +62,7 @@ class PaddedTrajectories(Storage):
         numbers = wrapped(as_rows(index, len(self)), len(self))
         offsets = torch.arange(self.longest)
         mask = offsets < self._lengths[numbers].unsqueeze(-1)
-        # Padding reads the episode's last row again, and is zeroed afterwards.
+        # The padding first repeats the last row of the episode, and is then set to zero.
         rows = self._starts[numbers].unsqueeze(-1) + torch.minimum(offsets, self._lengths[numbers].unsqueeze(-1) - 1)
         data = self.steps.get(rows)
         if not mask.all():
@@ -84,19 +84,23 @@ class PaddedTrajectories(Storage):
     def trajectories(
         self, *, end_key: EndKey | None = None, traj_key: Key | None = None, step_key: Key | None = None
     ) -> Trajectories:
-        """Refuse: the elements are whole trajectories already."""
+        """Raise: the elements are whole trajectories already.
+
+        Raises:
+            InvalidArgumentError: Always.
+        """
         del end_key, traj_key, step_key
         raise InvalidArgumentError(
-            "the elements of this storage are whole trajectories, so there are no slices of them",
+            "the elements of this storage are whole trajectories, so slices cannot be sampled from it",
             hint="sample slices from the steps: open the dataset without split_trajs",
         )
 
     def keys(self) -> list[Key]:
-        """Return every key of a batch."""
+        """Return the keys of a batch."""
         return [*self.steps.keys(), MASK]
 
+    @override
     def set(self, cursor: Any, data: Any) -> None:
-        """Refuse: a stored dataset is not written to."""
         self.steps.set(cursor, data)
 
     def __repr__(self) -> str:

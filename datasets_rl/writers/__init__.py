@@ -1,4 +1,4 @@
-"""Which slot a new step takes, a writer a file."""
+"""Writers: they choose the slots for new steps. One module per writer."""
 
 from datasets_rl.writers.base import Writer
 from datasets_rl.writers.ensemble import WriterEnsemble

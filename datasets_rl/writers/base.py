@@ -1,4 +1,4 @@
-"""What a writer is: it says which slot a new step takes."""
+"""Base class of writers, which choose the slots for new steps."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ __all__ = ["Writer"]
 
 
 class Writer(Stateful, ABC):
-    """Which slot of a storage a new step takes.
+    """Base class of writers. A writer chooses the slots of a storage for new steps.
 
-    The buffer calls a writer inside its lock, one thread and one process at a time.
+    The buffer calls a writer while it holds its lock, from one thread and one process at a time.
     """
 
     spec: TensorSpec | None = None
-    """What every step must be; without one, nothing is checked."""
+    """Spec that every step must match; None for no check."""
 
     _storage: Storage | None = None
 
     def check(self, data: Any) -> None:
-        """Be shown data before anything is done with it.
+        """Check data against the spec, before anything is written.
 
         Args:
-            data: A step, or several with further leading axes, or a list of steps.
+            data: A step, several steps with more leading axes, or a list of steps.
 
         Raises:
-            InvalidArgumentError: If it is not in the spec, with the path, the value and the bound; all faults at once.
+            InvalidArgumentError: If the data does not match the spec. The message lists all problems, each with the
+                path, the value and the bound.
         """
         if self.spec is None:
             return
@@ -44,20 +45,20 @@ class Writer(Stateful, ABC):
             return
         reasons = [reason for number, step in enumerate(data) for reason in self.spec.misfits(step, f"step {number}")]
         if reasons:
-            raise InvalidArgumentError(f"not in the spec: {'; '.join(reasons)}")
+            raise InvalidArgumentError(f"the data does not match the spec: {'; '.join(reasons)}")
 
     def register_storage(self, storage: Storage) -> None:
-        """Be told where to write."""
+        """Set the storage to write to."""
         self._storage = storage
 
     def _target(self) -> Storage:
         """Return the storage.
 
         Raises:
-            InvalidArgumentError: If there is none yet.
+            InvalidArgumentError: If no storage is set.
         """
         if self._storage is None:
-            raise InvalidArgumentError(f"{type(self).__name__} has no storage", hint="give it to a ReplayBuffer")
+            raise InvalidArgumentError(f"{type(self).__name__} has no storage", hint="pass it to a ReplayBuffer")
         return self._storage
 
     @abstractmethod
@@ -65,7 +66,7 @@ class Writer(Stateful, ABC):
         """Write the data of one slot.
 
         Returns:
-            The row it took; int64 [lanes] where a slot has several; None if it was not kept.
+            The row that was written; int64 [envs] if a slot has several rows; None if the data was not stored.
         """
 
     @abstractmethod
@@ -73,11 +74,11 @@ class Writer(Stateful, ABC):
         """Write the data of several slots.
 
         Returns:
-            The row that each step took, int64 [n * lanes]; -1 where it was not kept.
+            The row of each step, int64 [n * envs]; -1 for steps that were not stored.
         """
 
     def empty(self) -> None:
-        """Be told that the storage was emptied."""
+        """Reset the writer, after the storage was emptied."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.checkpoint import part_misfits
 from datasets_rl.errors import InvalidArgumentError
@@ -14,46 +15,54 @@ __all__ = ["WriterEnsemble"]
 
 
 class WriterEnsemble(Writer):
-    """The writers of the buffers of an ensemble. Each writes to its own; the ensemble writes nothing.
+    """The writers of the buffers of an ensemble; each writes to its own buffer. The ensemble rejects writes.
 
     Args:
-        writers: One for each buffer.
+        writers: One writer per buffer.
     """
 
     def __init__(self, *writers: Writer) -> None:
         self.writers = writers
 
     def add(self, data: Any) -> int:
-        """Refuse."""
-        raise _refused("add", data)
+        """Raise: the buffer to write to is ambiguous.
+
+        Raises:
+            InvalidArgumentError: Always.
+        """
+        raise _ambiguous_error("add", data)
 
     def extend(self, data: Any) -> Tensor:
-        """Refuse."""
-        raise _refused("extend", data)
+        """Raise: the buffer to write to is ambiguous.
 
+        Raises:
+            InvalidArgumentError: Always.
+        """
+        raise _ambiguous_error("extend", data)
+
+    @override
     def empty(self) -> None:
-        """Tell every writer that its storage was emptied."""
         for writer in self.writers:
             writer.empty()
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of the writers."""
         return {"writers": [writer.state_dict() for writer in self.writers]}
 
+    @override
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        """Say why a state cannot be taken over: any of the writers' reasons, or another number of them."""
         return part_misfits("writer", self.writers, state_dict.get("writers"))
 
+    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the states of the writers."""
         super().load_state_dict(state_dict)
         for writer, state in zip(self.writers, state_dict["writers"], strict=True):
             writer.load_state_dict(state)
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Return the writer of one buffer, or an ensemble of several."""
-        chosen = self.writers[index]
-        return chosen if isinstance(chosen, Writer) else WriterEnsemble(*chosen)
+        """Return the writer of one buffer for an integer, or an ensemble of several for a slice."""
+        writers = self.writers[index]
+        return writers if isinstance(writers, Writer) else WriterEnsemble(*writers)
 
     def __len__(self) -> int:
         """Return the number of writers."""
@@ -63,8 +72,8 @@ class WriterEnsemble(Writer):
         return f"{type(self).__name__}({', '.join(map(repr, self.writers))})"
 
 
-def _refused(verb: str, data: Any) -> InvalidArgumentError:
+def _ambiguous_error(verb: str, data: Any) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"cannot {verb} {type(data).__name__}: an ensemble does not know to which of its buffers it belongs",
-        hint=f"write to one of them: rb[i].{verb}(data)",
+        f"cannot {verb} {type(data).__name__} to an ensemble: the buffer to write to is ambiguous",
+        hint=f"write to one of its buffers: rb[i].{verb}(data)",
     )

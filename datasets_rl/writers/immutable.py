@@ -1,4 +1,4 @@
-"""A writer that writes nothing: for datasets."""
+"""Writer of read-only datasets, which rejects every write."""
 
 from __future__ import annotations
 
@@ -13,23 +13,35 @@ __all__ = ["ImmutableDatasetWriter"]
 
 
 class ImmutableDatasetWriter(Writer):
-    """Refuse every write: a dataset is what was published."""
+    """Reject every write, so that a dataset stays as published."""
 
     def add(self, data: Any) -> int:
-        """Refuse."""
-        raise _refused("add", data)
+        """Raise: a dataset is read-only.
+
+        Raises:
+            InvalidArgumentError: Always.
+        """
+        raise _read_only_error("add", data)
 
     def extend(self, data: Any) -> Tensor:
-        """Refuse."""
-        raise _refused("extend", data)
+        """Raise: a dataset is read-only.
+
+        Raises:
+            InvalidArgumentError: Always.
+        """
+        raise _read_only_error("extend", data)
 
     def empty(self) -> None:
-        """Refuse."""
-        raise InvalidArgumentError("a dataset cannot be emptied", hint="`delete()` removes it from the disk")
+        """Raise: a dataset is read-only.
+
+        Raises:
+            InvalidArgumentError: Always.
+        """
+        raise InvalidArgumentError("a dataset cannot be emptied", hint="use `delete()` to remove it from the disk")
 
 
-def _refused(verb: str, data: Any) -> InvalidArgumentError:
+def _read_only_error(verb: str, data: Any) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"cannot {verb} {type(data).__name__}: a dataset is read-only",
-        hint="write to a ReplayBuffer of your own",
+        hint="write to a separate ReplayBuffer",
     )

@@ -1,4 +1,4 @@
-"""A writer that keeps what ranks highest."""
+"""Writer that keeps the elements with the highest ranks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import is_tensor_collection, lazy_stack
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.checkpoint import check_start_method
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
@@ -27,31 +28,35 @@ _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "min": lambda values: values.amin(1),
     "max": lambda values: values.amax(1),
     "mean": lambda values: values.mean(1),
-    "median": lambda values: values.median(1).values,  # the lower one of two
+    "median": lambda values: values.median(1).values,  # of two middle values, the lower one
 }
 
 
 class TensorDictMaxValueWriter(Writer):
-    """Keep the elements of the highest rank.
+    """Keep the elements with the highest ranks.
 
-    An element is one slot: a transition, or a trajectory whose ranks are reduced to one. A full storage takes a new
-    element if it ranks higher than the lowest, whose slot it gets. Of equals the older stays.
+    An element fills one slot: a transition, or a trajectory whose ranks are reduced to one. A full storage accepts a
+    new element if its rank is above the lowest stored rank, and the new element replaces that one. Among equal ranks,
+    the older element stays.
 
-        ranks held   5  1  3      extend   2  9  1      ->      5  2  9      rows  1  2 -1
+        stored ranks 5  1  3      extend   2  9  1      ->      5  2  9      rows  1  2 -1
 
     Args:
-        rank_key: The field to rank by; ``("next", "reward")`` by default.
-        reduction: What makes one rank of several values: "sum", "min", "max", "mean" or "median".
-        spec: What every element must be; what is not in it is refused.
+        rank_key: Key of the field to rank by; ``("next", "reward")`` by default.
+        reduction: Reduction of several values to one rank: "sum", "min", "max", "mean" or "median".
+        spec: Spec that every element must match; other data raises an error.
+
+    Raises:
+        InvalidArgumentError: If the reduction is unknown.
     """
 
     _ranks: NDArray[np.float64]
-    """Of what each slot holds, [held]."""
+    """Rank of the element in each slot, [held]."""
     _ages: NDArray[np.int64]
-    """The number of its arrival, [held]."""
+    """Arrival number of the element in each slot, [held]."""
     _arrived: int
-    _seen: tuple[int, int] | None
-    """The storage's counts after the last write; None if the ranks are taken to be those of what it holds."""
+    _ranked_counts: tuple[int, int] | None
+    """The storage's counts after the last write; None if the ranks are assumed to match the stored elements."""
 
     def __init__(
         self, rank_key: str | Key | None = None, reduction: str = "sum", *, spec: TensorSpec | None = None
@@ -68,40 +73,40 @@ class TensorDictMaxValueWriter(Writer):
         return self.__dict__.copy()
 
     def register_storage(self, storage: Storage) -> None:
-        """Be told where to write.
+        """Set the storage to write to.
 
         Raises:
-            InvalidArgumentError: If a slot has lanes: steps of one time do not rank together.
+            InvalidArgumentError: If a slot has several environments: steps of one time are not ranked together.
         """
         if storage.ndim > 1:
             raise InvalidArgumentError(
-                f"{type(self).__name__} ranks slots, and one of this storage (ndim {storage.ndim}) holds several steps",
+                f"{type(self).__name__} ranks slots, but a slot of this storage (ndim {storage.ndim}) has several steps",
                 hint="store whole trajectories with ndim=1",
             )
         super().register_storage(storage)
-        self._seen = None
+        self._ranked_counts = None
 
     def add(self, data: Any) -> int | None:
-        """Write one element if it ranks high enough.
+        """Write one element if its rank is high enough.
 
         Returns:
-            The row it took, or None.
+            The row that was written, or None.
         """
         _expect_collection(data)
         row = int(self.extend(data.unsqueeze(0)))
         return row if row >= 0 else None
 
     def extend(self, data: Any) -> Tensor:
-        """Write those of several elements that rank high enough.
+        """Write the elements whose ranks are high enough.
 
         Args:
             data: TensorDict [n, ...], or a list of TensorDicts.
 
         Returns:
-            The row that each took, int64 [n]; -1 for those that were not kept.
+            The row of each element, int64 [n]; -1 for elements that were not stored.
 
         Raises:
-            InvalidArgumentError: If the data has no rank, or one is NaN; nothing has changed then.
+            InvalidArgumentError: If the data has no rank, or a rank is NaN; nothing has changed.
         """
         if isinstance(data, list) and data:
             for element in data:
@@ -110,26 +115,26 @@ class TensorDictMaxValueWriter(Writer):
         rows = torch.full((len(data),), -1)
         if not len(data):
             return rows
-        new = self._ranks_of(data)
+        new_ranks = self._ranks_of(data)
         storage = self._target()
-        self._look_again(storage)
+        self._refresh_ranks(storage)
         held, slots = len(self._ranks), storage.slots
-        ranks = np.concatenate([self._ranks, new])
-        ages = np.concatenate([self._ages, self._arrived + np.arange(len(new))])
+        ranks = np.concatenate([self._ranks, new_ranks])
+        ages = np.concatenate([self._ages, self._arrived + np.arange(len(new_ranks))])
         stays = _highest(ranks, ages, slots)
-        kept = np.flatnonzero(stays[held:])
-        free = np.arange(held, min(slots, held + len(kept)))
-        taken = np.concatenate([free, np.flatnonzero(~stays[:held])])
-        rows[kept] = torch.from_numpy(taken)
-        # Two writes: what fills free slots goes on in the order of the ring, what replaces others does not.
+        accepted = np.flatnonzero(stays[held:])
+        free = np.arange(held, min(slots, held + len(accepted)))
+        targets = np.concatenate([free, np.flatnonzero(~stays[:held])])
+        rows[accepted] = torch.from_numpy(targets)
+        # Two writes: elements that fill free slots are in ring order, elements that replace others are not.
         for part in (slice(0, len(free)), slice(len(free), None)):
-            if len(taken[part]):
-                storage.set(torch.from_numpy(taken[part]), data[torch.from_numpy(kept[part])])
+            if len(targets[part]):
+                storage.set(torch.from_numpy(targets[part]), data[torch.from_numpy(accepted[part])])
         self._ranks = np.resize(self._ranks, held + len(free))
         self._ages = np.resize(self._ages, held + len(free))
-        self._ranks[taken], self._ages[taken] = new[kept], ages[held:][kept]
-        self._arrived += len(new)
-        self._seen = (storage.written, storage.rewritten)
+        self._ranks[targets], self._ages[targets] = new_ranks[accepted], ages[held:][accepted]
+        self._arrived += len(new_ranks)
+        self._ranked_counts = (storage.written, storage.rewritten)
         return rows
 
     def empty(self) -> None:
@@ -137,18 +142,18 @@ class TensorDictMaxValueWriter(Writer):
         self._ranks = np.zeros(0)
         self._ages = np.zeros(0, np.int64)
         self._arrived = 0
-        self._seen = None
+        self._ranked_counts = None
 
-    def _look_again(self, storage: Storage) -> None:
-        """Read the ranks from the data if somebody else has changed it."""
-        seen = (storage.written, storage.rewritten)
-        if self._seen == seen or (self._seen is None and len(self._ranks) == storage.held):
+    def _refresh_ranks(self, storage: Storage) -> None:
+        """Read the ranks from the stored data again if the storage was changed without this writer."""
+        counts = (storage.written, storage.rewritten)
+        if self._ranked_counts == counts or (self._ranked_counts is None and len(self._ranks) == storage.held):
             return
         self.empty()
         if storage.held:
-            held = storage.get(slice(0, storage.held))
-            self._ranks = self._ranks_of(lazy_stack(held) if isinstance(held, list) else held)
-            self._ranks[storage.torn_rows().numpy()] = -np.inf  # the first to give way
+            stored = storage.get(slice(0, storage.held))
+            self._ranks = self._ranks_of(lazy_stack(stored) if isinstance(stored, list) else stored)
+            self._ranks[storage.torn_rows().numpy()] = -np.inf  # replaced first
             self._ages = np.arange(storage.held)
             self._arrived = storage.held
 
@@ -164,16 +169,16 @@ class TensorDictMaxValueWriter(Writer):
             )
         flat = values.detach().to("cpu", torch.float64).reshape(len(values), -1)
         ranks: NDArray[np.float64] = _REDUCTIONS[self.reduction](flat).numpy()
-        odd = np.flatnonzero(np.isnan(ranks))
-        if len(odd):
+        nan_elements = np.flatnonzero(np.isnan(ranks))
+        if len(nan_elements):
             raise InvalidArgumentError(
-                f"the rank {dotted(self.rank_key)!r} is NaN in {len(odd)} of {len(ranks)} elements, first in {odd[0]}",
-                hint="nothing was written; leave such elements out",
+                f"the rank {dotted(self.rank_key)!r} is NaN in {len(nan_elements)} of {len(ranks)} elements, first in {nan_elements[0]}",
+                hint="nothing was written; remove these elements",
             )
         return ranks
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rank and the age of what each slot holds."""
+        """Return the rank and the age of the element in each slot."""
         return {
             "rank_key": list(self.rank_key),
             "reduction": self.reduction,
@@ -182,36 +187,40 @@ class TensorDictMaxValueWriter(Writer):
             "arrived": self._arrived,
         }
 
+    @override
     def misfits(self, state_dict: dict[str, Any]) -> list[str]:
-        """Say why a state cannot be taken over: one ranks by something else, or holds more than fits."""
         own = self.state_dict()
         reasons = [f"the writer's state has no {name!r}" for name in own if name not in state_dict]
         if reasons:
             return reasons
         reasons += [
-            f"{name} was {state_dict[name]!r} and is {own[name]!r}"
+            f"{name} is {state_dict[name]!r}; expected {own[name]!r}"
             for name in ("rank_key", "reduction")
             if state_dict[name] != own[name]
         ]
         for name in ("ranks", "ages"):
-            got = state_dict[name]
-            if not isinstance(got, Tensor) or got.dtype != own[name].dtype or got.shape != (len(state_dict["ranks"]),):
-                reasons.append(f"{name} of the writer are not {own[name].dtype} [n]")
+            saved = state_dict[name]
+            if (
+                not isinstance(saved, Tensor)
+                or saved.dtype != own[name].dtype
+                or saved.shape != (len(state_dict["ranks"]),)
+            ):
+                reasons.append(f"{name} of the writer is not a {own[name].dtype} tensor [n]")
         slots = self._storage.slots if self._storage is not None else None
         if not reasons and slots is not None and len(state_dict["ranks"]) > slots:
-            reasons.append(f"there are {len(state_dict['ranks'])} ranks and {slots} slots")
+            reasons.append(f"it has {len(state_dict['ranks'])} ranks; expected at most {slots}, one per slot")
         return reasons
 
+    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state."""
         super().load_state_dict(state_dict)
         self._ranks = state_dict["ranks"].cpu().numpy().copy()
         self._ages = state_dict["ages"].cpu().numpy().copy()
         self._arrived = int(state_dict["arrived"])
-        self._seen = None
+        self._ranked_counts = None
 
+    @override
     def renumbered(self, state_dict: dict[str, Any], shift: int, slots: int) -> dict[str, Any]:
-        """Move ranks and ages to the slots that the elements come to."""
         del slots
         moved = {name: state_dict[name].roll(-shift) for name in ("ranks", "ages")}
         return {**state_dict, **moved}
@@ -223,12 +232,12 @@ class TensorDictMaxValueWriter(Writer):
 def _expect_collection(data: Any) -> None:
     if not is_tensor_collection(data):
         raise InvalidArgumentError(
-            f"expected a TensorDict or tensorclass, which has a field to rank by; got {type(data).__name__}"
+            f"the data is a {type(data).__name__}; expected a TensorDict or tensorclass with a field to rank by"
         )
 
 
 def _highest(ranks: NDArray[np.float64], ages: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
-    """Mark the `count` highest ranks; of equals the oldest."""
+    """Return a mask of the `count` highest ranks; among equal ranks, of the oldest elements."""
     surplus = len(ranks) - count
     if surplus <= 0:
         return np.ones(len(ranks), np.bool_)

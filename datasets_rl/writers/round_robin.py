@@ -1,4 +1,4 @@
-"""Writers that go round: the oldest slot is the next."""
+"""Ring-buffer writers: they write to the next free slot, then over the oldest."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["RoundRobinWriter", "TensorDictRoundRobinWriter"]
 class RoundRobinWriter(Writer):
     """Write to the next free slot, and then over the oldest.
 
-    The storage counts the slots written, and so says which is next: the writer has nothing to save or to share.
+    The storage counts the slots written, which determines the write index: the writer has no state to save or share.
 
         slots 4, written 6   | 4 | 5 | 2 | 3 |    extend of 3   | 8 | 5 | 6 | 7 |    rows 2 3 0
                                        ^ next                         ^ next
 
     Args:
-        compilable: Taken because the reference has it; without a state there is nothing to choose.
-        spec: What every step must be, such as the `specs` of a dataset; what is not in it is refused.
+        compilable: Accepted for compatibility with TorchRL; has no effect.
+        spec: Spec that every step must match, such as the `specs` of a dataset; other data raises an error.
     """
 
     def __init__(self, compilable: bool = False, *, spec: TensorSpec | None = None) -> None:
@@ -37,7 +37,7 @@ class RoundRobinWriter(Writer):
         """Write the data of one slot.
 
         Returns:
-            The row it took; int64 [lanes] where a slot has several.
+            The row that was written; int64 [envs] if a slot has several rows.
         """
         storage = self._target()
         slot = storage.written % storage.slots
@@ -48,12 +48,12 @@ class RoundRobinWriter(Writer):
         """Write the data of several slots.
 
         Args:
-            data: A tensor, TensorDict or pytree whose leaves share the leading axis; or a list, range or iterator of
-                what fills one slot each. Nothing at all is nothing to do.
+            data: A tensor, TensorDict or pytree whose leaves share the leading axis; or a list, range or iterator with
+                one item per slot. Empty data writes nothing.
 
         Returns:
-            The row that each took, int64 [n * lanes]; -1 for those that did not stay: of data for more slots than
-            there are, the last stay.
+            The row of each step, int64 [n * envs]; -1 for steps that were not stored: if the data fills more slots than
+            the capacity, only the last ones are stored.
         """
         storage = self._target()
         if isinstance(data, (range, Iterator)):
@@ -63,20 +63,20 @@ class RoundRobinWriter(Writer):
             return torch.zeros(0, dtype=torch.int64)
         slots = storage.slots
         start = storage.written % slots
-        taken = torch.arange(start, start + count) % slots
-        storage.set(taken if start + count > slots else range(start, start + count), data)
-        rows = self._rows(taken)
+        targets = torch.arange(start, start + count) % slots
+        storage.set(targets if start + count > slots else range(start, start + count), data)
+        rows = self._rows(targets)
         rows[: max(count - slots, 0) * storage.envs] = -1
         return rows
 
-    def _rows(self, taken: Tensor) -> Tensor:
+    def _rows(self, targets: Tensor) -> Tensor:
         envs = self._target().envs
-        return taken if envs == 1 else (taken[:, None] * envs + torch.arange(envs)).flatten()
+        return targets if envs == 1 else (targets[:, None] * envs + torch.arange(envs)).flatten()
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
-    """The same, for buffers of TensorDicts.
+    """Ring-buffer writer for buffers of TensorDicts.
 
-    TorchRL's stores the number of its slot with every step. Here the buffer sets it in the batch, where it is known
-    anyway: nothing is stored, and the caller's data is left alone.
+    TorchRL's writer stores the slot number with every step. Here the buffer adds it to each batch, where it is known:
+    nothing is stored, and the caller's data is not modified.
     """

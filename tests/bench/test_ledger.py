@@ -40,7 +40,7 @@ def filled(*, recorded):
     buffer = TensorDictReplayBuffer(storage=LazyMemmapStorage(SLOTS), batch_size=256)
     buffer.extend(steps(1))
     if not recorded:
-        buffer.storage._record_in(Unrecorded(buffer.storage._ledger.words, SLOTS))
+        buffer.storage._use_ledger(Unrecorded(buffer.storage._ledger.words, SLOTS))
     for _ in range(SLOTS // 1000):
         buffer.extend(steps(1000))
     return buffer

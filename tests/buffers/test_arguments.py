@@ -27,18 +27,18 @@ from datasets_rl.errors import InvalidArgumentError
 @pytest.mark.parametrize(
     ("made", "options", "says"),
     [
-        (ReplayBuffer, {"dim_extend": "time"}, "dim_extend is 'time'; expected an axis"),
-        (ReplayBuffer, {"dim_extend": 0.5, "collate_fn": 5}, "dim_extend is 0.5.*collate_fn 5 is no callable"),
+        (ReplayBuffer, {"dim_extend": "time"}, "dim_extend is 'time'; expected an integer >= 0"),
+        (ReplayBuffer, {"dim_extend": 0.5, "collate_fn": 5}, "dim_extend is 0.5.*collate_fn 5 is not callable"),
         (ReplayBuffer, {"generator": 5}, "generator is 5; expected a torch.Generator"),
         (LazyTensorStorage, {"max_size": 9, "device": "nope"}, "device is 'nope'; expected"),
         (ListStorage, {"device": 3.5}, "device is 3.5; expected"),
-        (LazyTensorStorage, {"max_size": 10**30}, "max_size is 1000.*less than"),
+        (LazyTensorStorage, {"max_size": 10**30}, "max_size is 1000.*expected an integer below"),
         (LazyMemmapStorage, {"max_size": 9, "scratch_dir": 5}, "scratch_dir is 5; expected a path"),
-        (PrioritizedSampler, {"max_capacity": "9", "alpha": 1, "beta": 1}, "max_capacity is '9'; expected a whole"),
+        (PrioritizedSampler, {"max_capacity": "9", "alpha": 1, "beta": 1}, "max_capacity is '9'; expected an integer"),
         (PrioritizedSampler, {"max_capacity": 10**30, "alpha": 1, "beta": 1}, "max_capacity is 1000"),
         (PrioritizedSampler, {"max_capacity": 9, "alpha": 1, "beta": 1, "dtype": 5}, "dtype is 5; expected"),
-        (SliceSampler, {"slice_len": "9"}, "^slice_len is '9'; expected a whole number from 1$"),
-        (SliceSampler, {"slice_len": 0}, "^slice_len is 0; expected a whole number from 1$"),
+        (SliceSampler, {"slice_len": "9"}, "^slice_len is '9'; expected an integer >= 1$"),
+        (SliceSampler, {"slice_len": 0}, "^slice_len is 0; expected an integer >= 1$"),
         (SliceSampler, {"slice_len": 2, "ends": [True]}, r"ends is \[True\]; expected a tensor"),
         (SliceSampler, {"slice_len": 2, "traj_key": 5}, "5 is not a key"),
         (SamplerWithoutReplacement, {"rank": "0", "world_size": 2}, "rank is '0'; expected"),
@@ -53,10 +53,10 @@ def test_what_is_no_such_argument_is_refused(made, options, says):
 @pytest.mark.parametrize(
     ("made", "parts", "options", "says"),
     [
-        (ReplayBufferEnsemble, [5], {}, "5: no replay buffer"),
-        (StorageEnsemble, [LazyTensorStorage(1), 5], {}, "5: no storage"),
+        (ReplayBufferEnsemble, [5], {}, "5: expected instances of ReplayBuffer"),
+        (StorageEnsemble, [LazyTensorStorage(1), 5], {}, "5: expected instances of Storage"),
         (SamplerEnsemble, [5], {"num_buffer_sampled": "1"}, "5 has no method sample.*num_buffer_sampled is '1'"),
-        (SamplerEnsemble, [RandomSampler()], {"p": "a"}, "p is 'a'; expected a number for each"),
+        (SamplerEnsemble, [RandomSampler()], {"p": "a"}, "p is 'a'; expected one number per sampler"),
     ],
     ids=["buffers", "storages", "samplers", "chances"],
 )

@@ -164,7 +164,7 @@ def test_several_gates_are_entered_in_one_order_wherever_they_are_unpickled():
     gates = [BufferLock() for _ in range(6)]
     copies = pickle.loads(pickle.dumps(gates[::-1]))
 
-    assert [gate.name for gate in BufferLocks(gates)._gates] == [gate.name for gate in BufferLocks(copies)._gates]
+    assert [gate.name for gate in BufferLocks(gates)._locks] == [gate.name for gate in BufferLocks(copies)._locks]
 
 
 def test_the_file_of_a_shared_gate_goes_with_it():

@@ -116,7 +116,7 @@ def test_writes_are_refused(buffer, verb):
         ({"batch_size": 0}, "batch_size is 0"),
         ({"batch_size": None, "prefetch": 2}, "prefetch"),
         ({"prefetch": -1}, "prefetch is -1"),
-        ({"transform": [None]}, "no callable"),
+        ({"transform": [None]}, "callable"),
     ],
 )
 def test_arguments_that_exclude_each_other_are_refused(storage, options, problem):
@@ -399,5 +399,5 @@ def test_what_is_put_into_the_transform_is_applied_from_then_on(buffer, prefetch
     assert len(made.transforms) == 1
     with pytest.raises(InvalidArgumentError, match="index is 3"):
         made.transform.insert(3, print)
-    with pytest.raises(InvalidArgumentError, match="no callable"):
+    with pytest.raises(InvalidArgumentError, match="callable"):
         made.transform.append(3)

@@ -124,8 +124,8 @@ def test_a_mixture_can_be_sampled(rlds, mine, tmp_path):
     [
         (("--weights", "1"), "1 numbers for 2"),
         (("--weights", "a,b"), "not a list of numbers"),
-        (("--weights", "1,2", "--temperature", "2"), "no weights beside it"),
-        (("--final-weights", "1,2"), "expected both, or neither"),
+        (("--weights", "1,2", "--temperature", "2"), "without weights"),
+        (("--final-weights", "1,2"), "expected both, with anneal >= 1, or neither"),
         (("--missing", "maybe"), "expected 'refuse'"),
         (("--slice-len", 11, "--batch-size", 12), "expected a multiple of 11"),
         (("--slice-len", 11, "--batch-size", 12), "has 10 steps"),

@@ -262,7 +262,7 @@ def test_slots_cannot_be_left_unwritten(variant, kind):
 
 def test_another_number_of_steps_than_slots_is_refused(variant, kind):
     storage = variant(kind)
-    with pytest.raises(InvalidArgumentError, match="2 slots are named for data of 3"):
+    with pytest.raises(InvalidArgumentError, match="names 2 slots, and the data fills 3"):
         storage.set(range(2), kind(np.arange(3)))
     assert storage.held == 0
 
@@ -541,9 +541,9 @@ def test_all_faults_of_data_are_told_at_once(variant):
 def test_one_element_for_extend_and_several_for_add_get_a_hint(variant):
     storage = variant(tensordicts)
     storage.set(range(5), tensordicts(np.arange(5)))
-    with pytest.raises(InvalidArgumentError, match="this looks like one element: give it to add"):
+    with pytest.raises(InvalidArgumentError, match="this looks like one element: pass it to add"):
         storage.set(range(3), tensordicts(1))
-    with pytest.raises(InvalidArgumentError, match="this looks like several elements: give them to extend"):
+    with pytest.raises(InvalidArgumentError, match="this looks like several elements: pass them to extend"):
         storage.set(0, tensordicts(np.arange(3)))
 
 
@@ -578,7 +578,7 @@ class TestListStorage:
 
     @pytest.mark.parametrize("data", ["text", {"a": 1}, 3], ids=repr)
     def test_what_is_no_sequence_is_refused(self, data):
-        with pytest.raises(InvalidArgumentError, match="is not several elements"):
+        with pytest.raises(InvalidArgumentError, match="does not hold several elements"):
             ListStorage().set(range(1), data)
 
     def test_outside_there_is_nothing(self):

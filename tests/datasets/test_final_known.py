@@ -220,7 +220,7 @@ def test_dropping_leaves_out_exactly_the_transitions_without_a_next_observation(
     stored = write_dataset(tmp_path_factory.mktemp("dropped") / "toy", trajectories(of))
     kept = kept_by_hand(of, which)
     if not kept:
-        with pytest.raises(InvalidArgumentError, match="leaves none"):
+        with pytest.raises(InvalidArgumentError, match="removes all"):
             open_dataset(stored.folder, final_unknown=which)
         return
     dataset, model = open_dataset(stored.folder, final_unknown=which), Model(trajectories(of))

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from datasets_rl import checkpoint
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError
 
-checkpoint._PIECE = 1 << 14
+checkpoint._PIECE_BYTES = 1 << 14
 checkpoint._THREADS = 1  # so that the events come in the same order in every child
 torch.set_num_threads(1)  # threads do not survive a fork
 

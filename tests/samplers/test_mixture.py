@@ -139,10 +139,10 @@ def test_a_state_that_is_none_is_refused(change):
     ("options", "said"),
     [
         ({"unit": 0}, "unit is 0"),
-        ({"anneal": 3}, "expected both, or neither"),
-        ({"final_p": [1, 2]}, "expected both, or neither"),
+        ({"anneal": 3}, "expected both, with anneal >= 1, or neither"),
+        ({"final_p": [1, 2]}, "expected both, with anneal >= 1, or neither"),
         ({"final_p": [1, 2, 3], "anneal": 3}, r"shape \[3\]"),
-        ({"p": [1, -1]}, "finite numbers from 0"),
+        ({"p": [1, -1]}, "finite numbers >= 0"),
     ],
     ids=str,
 )

@@ -370,7 +370,7 @@ class TestEpochs:
         assert [len(batch) for batch in ring(steps(), sampler=sampler, batch_size=2)] == [2, 2]
 
     def test_if_every_batch_were_left_out_it_says_so(self):
-        with pytest.raises(InvalidArgumentError, match="6 slices are wanted, and there are 5 trajectories"):
+        with pytest.raises(InvalidArgumentError, match="needs 6 slices, but there are 5 trajectories"):
             ring(steps(), sampler=SliceSamplerWithoutReplacement(num_slices=6, drop_last=True)).sample(6)
 
     def test_a_write_begins_a_new_epoch(self):
@@ -411,8 +411,8 @@ class TestEpochs:
         [
             ({"drawn": -1}, "drawn is -1"),
             ({"left": torch.zeros(2)}, "left is not"),
-            ({"left": torch.tensor([5]), "of": [5, 20, 1]}, "left names"),
-            ({"of": "all", "left": torch.tensor([0])}, "left names"),
+            ({"left": torch.tensor([5]), "of": [5, 20, 1]}, "left has trajectory numbers outside"),
+            ({"of": "all", "left": torch.tensor([0])}, "left has trajectory numbers outside"),
         ],
         ids=["count", "dtype", "range", "outline"],
     )
@@ -435,7 +435,7 @@ class TestShares:
         assert seen == [{0, 3}, {1, 4}, {2}]
 
     def test_a_rank_without_an_episode_is_told(self):
-        with pytest.raises(InvalidArgumentError, match="of 5 trajectories none is for rank 5 of 6"):
+        with pytest.raises(InvalidArgumentError, match="rank 5 of 6 has no trajectory: there are only 5"):
             ring(steps(), sampler=SliceSampler(slice_len=1, rank=5, world_size=6)).sample(1)
 
 
@@ -479,10 +479,13 @@ class TestRefusals:
             ({"slice_len": 3, "pad_output": True}, "pad_output"),
             (
                 {"slice_len": 3, "end_key": "a", "ends": torch.zeros(3)},
-                "ends stands instead of keys, so it excludes end_key",
+                "ends and end_key are mutually exclusive",
             ),
-            ({"slice_len": 3, "traj_key": "a", "trajectories": torch.zeros(3)}, "excludes traj_key"),
-            ({"slice_len": 3, "ends": torch.zeros(3), "trajectories": torch.zeros(3)}, "exclude each other"),
+            (
+                {"slice_len": 3, "traj_key": "a", "trajectories": torch.zeros(3)},
+                "trajectories and traj_key are mutually exclusive",
+            ),
+            ({"slice_len": 3, "ends": torch.zeros(3), "trajectories": torch.zeros(3)}, "mutually exclusive"),
             ({"slice_len": 3, "end_key": "a", "end_keys": ["b"]}, "end_key and end_keys"),
             ({"slice_len": 3, "span": 3}, "span is 3; expected less than slice_len, 3"),
             ({"slice_len": 3, "span": -1}, "span is -1"),
@@ -525,7 +528,7 @@ class TestRefusals:
             ring(steps(), sampler=SliceSampler(num_slices=2, span=2)).sample(4)
 
     def test_data_that_says_nothing_of_trajectories(self):
-        with pytest.raises(InvalidArgumentError, match="nothing says where a trajectory ends"):
+        with pytest.raises(InvalidArgumentError, match="the ends of trajectories are unknown"):
             ring(TensorDict({"t": torch.arange(3)}, [3]), sampler=SliceSampler(slice_len=1)).sample(1)
 
     @pytest.mark.parametrize("key", ["end_key", "traj_key"])
@@ -535,11 +538,11 @@ class TestRefusals:
             ring(steps(), sampler=SliceSampler(slice_len=1, **{key: "abent"})).sample(1)
 
     def test_a_number_of_several_values(self):
-        with pytest.raises(InvalidArgumentError, match="episode has 2 values a step"):
+        with pytest.raises(InvalidArgumentError, match="episode has 2 values per step"):
             ring(steps(episode=torch.zeros(20, 2)), sampler=SliceSampler(slice_len=1)).sample(1)
 
     def test_a_number_that_is_not_whole(self):
-        with pytest.raises(InvalidArgumentError, match="not whole"):
+        with pytest.raises(InvalidArgumentError, match="not integers"):
             ring(steps(episode=torch.full((20,), 0.5)), sampler=SliceSampler(slice_len=1)).sample(1)
 
 
@@ -572,5 +575,5 @@ def test_a_field_that_comes_with_other_data_is_noticed():
 def test_a_list_says_how_its_slices_can_be_found():
     buffer = ReplayBuffer(storage=ListStorage(3), sampler=SliceSampler(slice_len=1), batch_size=1)
     buffer.extend([1, 2, 3])
-    with pytest.raises(InvalidArgumentError, match=r"ListStorage holds no fields.*\n.*tell a slice sampler its `ends`"):
+    with pytest.raises(InvalidArgumentError, match=r"ListStorage holds no fields.*\n.*pass `ends` or `trajectories`"):
         buffer.sample()

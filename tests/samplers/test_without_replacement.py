@@ -50,7 +50,7 @@ def test_drop_last_gives_whole_batches_only(count, batch_size, shuffle):
     storage = filled(count)
     sampler = SamplerWithoutReplacement(drop_last=True, shuffle=shuffle)
     if batch_size > count:
-        with pytest.raises(InvalidArgumentError, match=f"batch size is {batch_size}, and there are {count} steps"):
+        with pytest.raises(InvalidArgumentError, match=f"batch size is {batch_size}, but there are {count} steps"):
             sampler.sample(storage, batch_size)
         return
 
@@ -242,9 +242,9 @@ class TestState:
     @pytest.mark.parametrize(
         ("state", "message"),
         [
-            ({}, "held is None.*lanes is None.*left is not rows.*joining is not rows"),
-            (state(held=4) | {"left": torch.tensor([0.5])}, "left is not rows"),
-            (state(left=[4], held=4), "left has rows from 4 to 4; 4 were held"),
+            ({}, "held is None.*lanes is None.*left is not an int64 tensor.*joining is not an int64 tensor"),
+            (state(held=4) | {"left": torch.tensor([0.5])}, "left is not an int64 tensor"),
+            (state(left=[4], held=4), "left has rows from 4 to 4; expected 0 to 3"),
             (state(left=[0], held=4, joining=[-1]), "joining has rows from -1 to -1"),
         ],
         ids=["nothing", "floats", "outside", "below"],

@@ -89,7 +89,7 @@ class TestRefused:
         ("data", "message"),
         [
             ({"a": torch.zeros(3), "b": 1.5}, "'b' is a float; expected a tensor"),
-            ({}, "dict without any tensor"),
+            ({}, "dict contains no tensor"),
             ("text", "the data is a str"),
             ({"a": torch.zeros(3), "b": torch.zeros(())}, r"'b' has shape \[\]; expected at least 1 axes"),
             ({"a": torch.zeros(3), "b": torch.zeros(2)}, r"'b' has shape \[2\]; expected \[3\]"),
@@ -113,7 +113,7 @@ class TestRefused:
     def test_elements_that_cannot_be_stacked(self):
         with pytest.raises(InvalidArgumentError, match="cannot be stacked"):
             stacked([torch.zeros(2), torch.zeros(3)])
-        with pytest.raises(InvalidArgumentError, match="nothing to stack"):
+        with pytest.raises(InvalidArgumentError, match="cannot stack an empty list"):
             stacked([])
 
 
@@ -144,12 +144,12 @@ class TestState:
             ({"layout": "leaves"}, "layout is 'leaves'"),
             ({"ndim": 2}, "ndim is 2; expected 1"),
             ({"held": -1}, "held is -1"),
-            ({"written": 2}, "2 slots were written and 3 are held"),
-            ({"tables": [[torch.zeros(3, 2)]]}, r"table 0 is not torch.int64 \[3, 1\]"),
+            ({"written": 2}, "held 3, slots 6, written 2"),
+            ({"tables": [[torch.zeros(3, 2)]]}, r"table 0 has another dtype or shape; expected torch.int64 \[3, 1\]"),
             ({"tables": []}, "it has 0 tables; expected 1"),
-            ({"structure": {"nodes": [{"dtype": "no_grad", "shape": []}], "tree": None}}, "'no_grad' is no dtype"),
-            ({"structure": {"nodes": 3}}, "describes no structure"),
-            ({"structure": None}, "3 slots are held, and not of what"),
+            ({"structure": {"nodes": [{"dtype": "no_grad", "shape": []}], "tree": None}}, "'no_grad' is not a dtype"),
+            ({"structure": {"nodes": 3}}, "does not describe a structure"),
+            ({"structure": None}, "held is 3, but the structure is missing"),
         ],
         ids=repr,
     )
@@ -237,13 +237,13 @@ class TestEnsemble:
         assert (len(ensemble), ensemble.held, ensemble.max_size) == (2, 6, 10)
 
     def test_it_is_not_written_to(self, ensemble):
-        with pytest.raises(InvalidArgumentError, match="does not know where it belongs"):
+        with pytest.raises(InvalidArgumentError, match="the storage to write to is ambiguous"):
             ensemble.set(0, torch.tensor(1))
 
     def test_its_state_comes_back(self, ensemble):
         again = StorageEnsemble(LazyTensorStorage(4), LazyTensorStorage(6))
         again.load_state_dict(ensemble.state_dict())
-        with pytest.raises(InvalidArgumentError, match="there were 2 storages and are 1"):
+        with pytest.raises(InvalidArgumentError, match="the state has 2 storages; expected 1"):
             again[:1].load_state_dict(ensemble.state_dict())
 
         assert again[1][:].tolist() == [10, 11, 12]

@@ -72,7 +72,7 @@ class TestFolder:
 
     def test_the_files_of_an_earlier_storage_are_refused(self, tmp_path):
         LazyMemmapStorage(100, scratch_dir=tmp_path).set(0, data(1))
-        with pytest.raises(InvalidArgumentError, match="holds the files of an earlier storage") as caught:
+        with pytest.raises(InvalidArgumentError, match="contains the files of an earlier storage") as caught:
             LazyMemmapStorage(100, scratch_dir=tmp_path)
 
         assert "existsok=True" in caught.value.hint
@@ -171,7 +171,7 @@ class TestFolder:
 
     def test_what_is_no_tensor_is_refused(self):
         storage = LazyMemmapStorage(10)
-        with pytest.raises(InvalidArgumentError, match=r"cannot lie in a mapped file: \('text',\)"):
+        with pytest.raises(InvalidArgumentError, match=r"cannot be stored in a memory-mapped file: \('text',\)"):
             storage.set(0, TensorDict({"a": torch.zeros(2), "text": NonTensorData("x")}))
         storage.set(0, data(1))
 
@@ -205,11 +205,11 @@ def test_another_process_reads_and_writes_the_same_steps(method):
 
 
 def test_memory_that_is_not_there_yet_cannot_be_shared():
-    with pytest.raises(InvalidArgumentError, match="each process would make its own") as caught:
+    with pytest.raises(InvalidArgumentError, match="each process would allocate its own") as caught:
         LazyTensorStorage(30).share()
 
     assert "LazyMemmapStorage" in caught.value.hint
-    with pytest.raises(InvalidArgumentError, match="cannot be started by several processes"):
+    with pytest.raises(InvalidArgumentError, match="cannot be initialized by several processes"):
         LazyTensorStorage(30, shared_init=True)
 
 

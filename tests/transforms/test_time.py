@@ -470,7 +470,7 @@ class TestWhereItCannotBe:
     def test_nothing_says_where_trajectories_end(self):
         rb = buffer(TensorDict({"observation": torch.zeros(3, 1)}, [3]), CatFrames(2, -1, ["observation"]))
 
-        with pytest.raises(InvalidArgumentError, match="nothing says where a trajectory ends"):
+        with pytest.raises(InvalidArgumentError, match="the ends of trajectories are unknown"):
             rb.sample()
 
     def test_a_list_may_be_indexed_through_other_transforms(self):

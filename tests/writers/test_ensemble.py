@@ -54,9 +54,9 @@ def test_states_that_do_not_fit_are_refused_and_none_is_taken_over(ensemble):
     state = ensemble.state_dict()
     other = WriterEnsemble(TensorDictMaxValueWriter("rank"), TensorDictMaxValueWriter("other"))
 
-    with pytest.raises(InvalidArgumentError, match=r"writer 0: .*; writer 1: rank_key was"):
+    with pytest.raises(InvalidArgumentError, match=r"writer 0: .*; writer 1: rank_key is"):
         other.load_state_dict(state)
-    with pytest.raises(InvalidArgumentError, match="there were 2 writers and are 1"):
+    with pytest.raises(InvalidArgumentError, match="the state has 2 writers; expected 1"):
         other[:1].load_state_dict(state)
     assert other[1].state_dict()["ranks"].tolist() == []
     for states in (None, 3, [3, 4]):

@@ -245,13 +245,13 @@ class TestState:
         before = {**state}
 
         other = writing_to(LazyTensorStorage(3), ("next", "reward"), "max")
-        with pytest.raises(InvalidArgumentError, match=r"rank_key was \['rank'\].*; reduction was 'sum' and is 'max'"):
+        with pytest.raises(InvalidArgumentError, match=r"rank_key is \['rank'\].*; reduction is 'sum'; expected 'max'"):
             other.load_state_dict(state)
-        with pytest.raises(InvalidArgumentError, match="there are 3 ranks and 2 slots"):
+        with pytest.raises(InvalidArgumentError, match="it has 3 ranks; expected at most 2"):
             writing_to(LazyTensorStorage(2)).load_state_dict(state)
         with pytest.raises(InvalidArgumentError, match=r"no 'ranks'; .* no 'arrived'"):
             writer.load_state_dict({"rank_key": ["rank"]})
-        with pytest.raises(InvalidArgumentError, match="ages of the writer are not"):
+        with pytest.raises(InvalidArgumentError, match="ages of the writer is not"):
             writer.load_state_dict({**state, "ages": torch.zeros(2, dtype=torch.int64)})
         assert writer.state_dict()["ranks"].tolist() == before["ranks"].tolist()
 
