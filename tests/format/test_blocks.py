@@ -199,7 +199,7 @@ def test_a_part_that_was_cut_is_refused(tmp_path):
     with (folder / "rows.npy").open("r+b") as file:
         file.truncate(300)
 
-    with pytest.raises(IntegrityError, match="it does not hold 9 rows"):
+    with pytest.raises(IntegrityError, match="it does not have 9 rows"):
         written(tmp_path / "whole", lambda to: to.append_partial(folder, commit), columns())
 
 

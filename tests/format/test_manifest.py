@@ -273,7 +273,7 @@ def test_a_manifest_that_is_no_file_is_refused(folder, kind):
     kept = path.rename(folder.parent / "elsewhere.json")
     {"link": lambda: path.symlink_to(kept), "folder": path.mkdir, "pipe": lambda: os.mkfifo(path)}[kind]()
 
-    with pytest.raises(ManifestError, match="not a file"):
+    with pytest.raises(ManifestError, match="not a regular file"):
         StoredDataset(folder)
 
 
@@ -314,5 +314,5 @@ def test_a_pipe_instead_of_a_file_is_refused(folder):
     document["files"].append({"path": "pipe.npy", "bytes": 0, "sha256": ""})
     put(folder, document)
 
-    with pytest.raises(IntegrityError, match=r"pipe\.npy is a link, or no file"):
+    with pytest.raises(IntegrityError, match=r"pipe\.npy is a link or not a regular file"):
         StoredDataset(folder)

@@ -88,8 +88,8 @@ def test_a_schema_survives_json():
         ([Field(("a",), F4, (), shared=True), Field(("next", "a"), F4, (), offset=4)], "shared one"),
         ([Field(("done",), BOOL, (1,))], "format uses"),
         ([Field(("final", "x"), F4, ())], "format uses"),
-        ([Field(("a",), F4, (), shared=True, memory_dtype=F8)], "read as"),
-        ([Field(("a",), F4, (600,), memory_dtype=F8, file="a.npy")], "read as"),
+        ([Field(("a",), F4, (), shared=True, memory_dtype=F8)], "memory_dtype"),
+        ([Field(("a",), F4, (600,), memory_dtype=F8, file="a.npy")], "memory_dtype"),
     ],
 )
 def test_fields_that_contradict_each_other_or_the_format_are_refused(fields, problem):
