@@ -171,7 +171,7 @@ def test_an_episode_table_that_does_not_add_up_is_refused(folder):
     table["length"] = [4, 2]
     table.flush()
 
-    with pytest.raises(IntegrityError, match="back to back"):
+    with pytest.raises(IntegrityError, match="expected contiguous episodes"):
         _ = StoredDataset(folder).episodes
     assert check_files(folder, lambda _: None)
 
