@@ -105,9 +105,9 @@ class DatasetWriter:
         self._batch, self._spare = _Batch(self.schema, capacity), _Batch(self.schema, capacity)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rlds-write")
         self._pending_write: Future[None] | None = None
-        self._moments = self._no_moments()
+        self._moments = self._empty_moments()
         # Moments since the last commit are merged at a commit, so a commit and `append_partial` sum in the same order.
-        self._new_moments = self._no_moments()
+        self._new_moments = self._empty_moments()
         self._steps = 0
         self._episode = 0
         self._open_steps = 0
@@ -124,13 +124,13 @@ class DatasetWriter:
         written = (self._steps, self._episode, commits[-1]["rows"]) if commits else None
         self._streams = _streams(folder, self.schema, steps, written)
 
-    def _no_moments(self) -> dict[Key, Moments]:
+    def _empty_moments(self) -> dict[Key, Moments]:
         return {field.key: Moments(field.shape) for field in self.schema if has_statistics(field)}
 
     def _merge_moments(self) -> None:
         for key, moments in self._moments.items():
             moments.merge(self._new_moments[key].state())
-        self._new_moments = self._no_moments()
+        self._new_moments = self._empty_moments()
 
     def _restore(self, commit: Commit) -> None:
         self._steps, self._open_steps, self._open_return = commit["steps"], commit["open_steps"], commit["open_return"]

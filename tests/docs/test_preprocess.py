@@ -1,4 +1,4 @@
-"""The tables of docs/preprocess.md are those of the command."""
+"""The tables of docs/preprocess.md agree with `rlds preprocess --list`."""
 
 from __future__ import annotations
 

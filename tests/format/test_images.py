@@ -53,7 +53,7 @@ def episode(number, steps, known):
 
 
 def cut(whole, *at):
-    """An episode in pieces."""
+    """Yield the pieces of an episode, split at these steps."""
     bounds = [0, *at, len(whole)]
     for start, stop in pairwise(bounds):
         last = stop == len(whole)
@@ -66,7 +66,7 @@ def cut(whole, *at):
 
 
 class Pieces(Trajectory):
-    """An episode that comes in two pieces where it has more than three steps."""
+    """An episode that is split into two pieces if it has more than three steps."""
 
     def pieces(self):
         whole = Episode(self.steps, self.states)

@@ -1,4 +1,4 @@
-"""Keys, the episode table, the one shift of an index, and the rules of TED."""
+"""Keys, the episode table, the shift between states and transitions, and the rules of TED."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_episodes_lie_back_to_back_from_row_0(starts, lengths):
 
 
 def test_lengths_whose_sum_wraps_around_are_refused():
-    """Four times 2 to the 62 is 0 in 64 bits, and five rows would seem to fit the file."""
+    """Four times 2 to the 62 overflows to 0 in 64 bits, so five rows would seem to fit the file."""
     with pytest.raises(InvalidArgumentError, match="expected contiguous episodes"):
         table_of(1 << 62, 1 << 62, 1 << 62, 1 << 62, 5)
 
@@ -122,7 +122,7 @@ def test_the_end_is_known_if_the_observation_is(states, known):
 
 @pytest.fixture
 def rules(tmp_path):
-    """Check the rules on a dataset, some of whose columns answer with other values."""
+    """Check the rules on a dataset with some column values replaced."""
     whole = [trajectory(4), trajectory(3, seed=1, known=False), trajectory(2, seed=2, terminated=True)]
     stored = write_dataset(tmp_path, whole)
 
@@ -194,7 +194,7 @@ def seams_of(folder, walk):
 
 
 def test_a_phase_of_long_steps_is_no_seam(tmp_path):
-    """A pendulum swings up within 30 steps and then stands nearly still for 170."""
+    """A pendulum swings up within 30 steps and then hardly moves for 170."""
     angle = np.concatenate([np.linspace(0, 3, 31), 3 + np.linspace(0, 1e-3, 170)])
     walk = np.stack([np.cos(angle), np.sin(angle), angle], axis=1)
     usual = np.median(np.linalg.norm(np.diff(walk, axis=0), axis=1))
@@ -218,7 +218,7 @@ def test_a_seam_at_the_border_of_an_episode_is_remarked(tmp_path, row):
 
 @pytest.mark.parametrize("percent", [10, 20, 50])
 def test_the_best_episodes_of_the_demo_have_no_false_seams(tmp_path, percent):
-    """Those that are upright hardly move, so the median step is tiny."""
+    """Upright pendulums hardly move, so the median step is tiny."""
     folder = library.download("demo/pendulum", root=tmp_path / "demo")
     preprocess(folder, Recipe.inline([f"keep_top_returns:{percent}", "normalise"]), dest=tmp_path / "best")
 
@@ -229,7 +229,7 @@ def test_the_best_episodes_of_the_demo_have_no_false_seams(tmp_path, percent):
 
 
 def test_observations_that_are_all_nan_are_judged_without_a_warning(tmp_path):
-    """numpy warns of a median of nothing; a warning would break `rlds verify --deep` under -W error."""
+    """numpy warns about the median of an empty array; a warning would break `rlds verify --deep` under -W error."""
     whole = trajectory(5)
     nothing = np.full((6, 3), np.nan, np.float32)
     stored = write_dataset(tmp_path, [Trajectory(whole.steps, {("observation",): nothing})])
