@@ -696,9 +696,9 @@ def _streams(
                     (field.file, field.ends_file, steps, rows),
                     (field.final_file, field.final_ends_file, None, ended),
                 )
-                for name, ends, expected, kept in pairs[: 1 + field.shared]:
+                for name, ends, expected, kept_rows in pairs[: 1 + field.shared]:
                     streams[name] = NpyStream(folder / name, field.dtype, written=image_bytes.get(name))
-                    streams[ends] = NpyStream(folder / ends, _END, expected=expected, written=kept)
+                    streams[ends] = NpyStream(folder / ends, _END, expected=expected, written=kept_rows)
                 continue
             streams[field.file] = NpyStream(folder / field.file, field.dtype, field.shape, steps, rows)
             if field.shared:

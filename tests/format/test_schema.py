@@ -15,7 +15,7 @@ F4, F8, I1, BOOL = (np.dtype(name) for name in ("f4", "f8", "i1", "?"))
 
 
 def test_shared_fields_come_first_and_then_the_largest_items():
-    """Shared fields start a record, so they follow the previous one without a gap; sizes descend, to align all fields."""
+    """Shared fields start a record, so they follow the previous one without a gap; sizes descend to align fields."""
     schema = Schema.layout(
         [
             Column(("flag",), BOOL, (1,)),
