@@ -48,7 +48,7 @@ class Problems:
     problems: list[str] = field(default_factory=list)
     """Violated rules: the dataset must not be used."""
     remarks: list[str] = field(default_factory=list)
-    """Observations that are allowed but notable."""
+    """Notable findings that violate no rule."""
 
 
 def check_rules(schema: Schema, table: EpisodeTable, column: Column) -> Problems:
