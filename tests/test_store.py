@@ -191,7 +191,7 @@ def test_an_opened_dataset_is_sent_to_other_processes_as_it_was_opened(folder):
     assert np.array_equal(sent.column(("next", "reward")), opened.column(("next", "reward")))
 
     store.prune(store.dataset_paths(ID))
-    with pytest.raises(IntegrityError, match="another version took its place"):
+    with pytest.raises(IntegrityError, match="another version replaced it"):
         pickle.loads(pickle.dumps(opened))
 
 

@@ -1,1 +1,1 @@
-"""The format on disk, which FORMAT.md describes: schema, manifest, writer, reader, integrity check."""
+"""Format on disk, as specified in FORMAT.md: schema, manifest, writer, reader, integrity check."""

@@ -1,4 +1,4 @@
-"""Pictures that lie encoded in a file: decoded as they are asked for, read as an array would be."""
+"""Encoded images in a file, decoded on access and indexed like an array."""
 
 from __future__ import annotations
 
@@ -19,55 +19,55 @@ __all__ = ["EncodedColumn", "ImageColumn"]
 
 
 class ImageColumn:
-    """N pictures of one shape, encoded back to back.
+    """Array of N images of one shape, stored as concatenated PNG or JPEG files.
 
-        data    | picture 0 | picture 1    | picture 2 |
-        ends                ^ ends[0]      ^ ends[1]   ^ ends[2]
+        data    | image 0 | image 1    | image 2 |
+        ends              ^ ends[0]    ^ ends[1] ^ ends[2]
 
-    One without bytes, a final state that is not known, reads as zeros.
+    An image without bytes, an unknown final state, reads as zeros.
 
     Args:
-        data: Their bytes, uint8 [B].
-        ends: Behind which byte each ends, int64 [N].
-        shape: Of one picture: rows, columns, channels.
+        data: Bytes of all images, uint8 [B].
+        ends: End offset of each image in `data`, int64 [N].
+        shape: Shape of one decoded image: rows, columns, channels.
         path: The file, for messages.
 
     Raises:
-        IntegrityError: If the ends do not go up from 0 to B.
+        IntegrityError: If the ends do not increase from 0 to B.
     """
 
     def __init__(self, data: NDArray[np.uint8], ends: NDArray[np.int64], shape: tuple[int, ...], path: Path) -> None:
         self._data = data
         self._starts = np.concatenate([np.zeros(1, np.int64), ends])
         if (np.diff(self._starts) < 0).any() or self._starts[-1] != len(data):
-            raise IntegrityError(str(path), [f"the ends of its {len(ends):,} pictures do not go up to {len(data):,}"])
+            raise IntegrityError(str(path), [f"the ends of its {len(ends):,} images do not increase to {len(data):,}"])
         self._path = path
         self.shape = (len(ends), *shape)
         self.dtype = np.dtype(np.uint8)
 
     def __len__(self) -> int:
-        """Return N."""
+        """Return the number of images, N."""
         return self.shape[0]
 
     def __getitem__(self, index: slice | NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-        """Return the pictures of a slice or of row numbers, [n, rows, columns, channels]."""
+        """Return the decoded images of a slice or of row numbers, uint8 [n, rows, columns, channels]."""
         return self.take(np.arange(len(self))[index])
 
     def take(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-        """Return the pictures of these rows, [n, rows, columns, channels]; each is decoded once.
+        """Return the decoded images of these rows, uint8 [n, rows, columns, channels]; each image is decoded once.
 
         Raises:
-            IntegrityError: If one does not decode.
+            IntegrityError: If an image cannot be decoded.
         """
-        wanted, places = np.unique(rows, return_inverse=True)
-        found = _decoded(self._encoded(wanted), self.shape[1:], self._path, wanted.tolist())
-        if len(wanted) == len(rows) and (places[1:] > places[:-1]).all():
-            return found
-        taken: NDArray[np.uint8] = found[places]
-        return taken
+        unique, positions = np.unique(rows, return_inverse=True)
+        images = _decoded(self._encoded(unique), self.shape[1:], self._path, unique.tolist())
+        if len(unique) == len(rows) and (positions[1:] > positions[:-1]).all():
+            return images
+        repeated: NDArray[np.uint8] = images[positions]
+        return repeated
 
     def undecoded(self, start: int, stop: int) -> EncodedColumn:
-        """Return the pictures of consecutive rows as they are."""
+        """Return the images of rows `start` to `stop` without decoding them."""
         return EncodedColumn(self._encoded(np.arange(start, stop)), self.shape[1:], self._path)
 
     def _encoded(self, rows: NDArray[np.integer[Any]]) -> list[memoryview]:
@@ -78,9 +78,10 @@ class ImageColumn:
 
 @dataclass(frozen=True, eq=False)
 class EncodedColumn(EncodedImages):
-    """Pictures of a dataset that nobody has looked at: bytes to who copies them, an array to who reads them as one."""
+    """Encoded images of consecutive rows that become an array, uint8 [n, rows, columns, channels], on first access."""
 
     shape_of_each: tuple[int, ...]
+    """Shape of one decoded image: rows, columns, channels."""
     path: Path
     """The file, for messages."""
 
@@ -88,48 +89,55 @@ class EncodedColumn(EncodedImages):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[n, rows, columns, channels]."""
+        """Shape of the decoded array, [n, rows, columns, channels]."""
         return (len(self), *self.shape_of_each)
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
+        """Number of axes of the decoded array."""
         return len(self.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Decode them, once.
+        """Return the decoded images; the first call decodes and caches them.
 
         Raises:
-            IntegrityError: If one does not decode.
+            IntegrityError: If an image cannot be decoded.
         """
         return np.array(self._pixels, dtype, copy=copy)
 
     @cached_property
     def _pixels(self) -> NDArray[np.uint8]:
-        found = _decoded(self.images, self.shape_of_each, self.path, range(len(self)))
-        found.flags.writeable = False
-        return found
+        pixels = _decoded(self.images, self.shape_of_each, self.path, range(len(self)))
+        pixels.flags.writeable = False
+        return pixels
 
 
 def _decoded(
     encoded: Sequence[bytes | bytearray | memoryview], shape: tuple[int, ...], path: Path, numbers: Sequence[int]
 ) -> NDArray[np.uint8]:
-    """Decode pictures of these numbers, [n, rows, columns, channels]; those without bytes are zeros."""
-    there = [place for place, one in enumerate(encoded) if len(one)]
-    found = np.empty((len(there), *shape), np.uint8)
-    wanted = [encoded[place] for place in there]
+    """Return decoded images, uint8 [n, rows, columns, channels]; those without bytes are zeros.
+
+    Args:
+        encoded: Bytes of each image, [n].
+        shape: Shape of one decoded image.
+        path: The file, for messages.
+        numbers: Row number of each image, [n], for messages.
+    """
+    positions = [position for position, image in enumerate(encoded) if len(image)]
+    pixels = np.empty((len(positions), *shape), np.uint8)
+    present = [encoded[position] for position in positions]
     try:
-        decode(wanted, found)
+        decode(present, pixels)
     except ConversionError as error:
         problems = []
-        for place, one in zip(there, wanted, strict=True):
+        for position, image in zip(positions, present, strict=True):
             try:
-                decode([one], found[:1])
-            except ConversionError as fault:
-                problems.append(fault.problems[0].replace("image 0", f"picture {numbers[place]:,}", 1))
+                decode([image], pixels[:1])
+            except ConversionError as problem:
+                problems.append(problem.problems[0].replace("image 0", f"image {numbers[position]:,}", 1))
         raise IntegrityError(str(path), problems) from error
-    if len(there) == len(encoded):
-        return found
-    full = np.zeros((len(encoded), *shape), np.uint8)
-    full[there] = found
-    return full
+    if len(positions) == len(encoded):
+        return pixels
+    padded = np.zeros((len(encoded), *shape), np.uint8)
+    padded[positions] = pixels
+    return padded

@@ -1,4 +1,4 @@
-"""Are the files of a dataset, its manifest included, still the ones that were written?"""
+"""Integrity checks of a stored dataset: digest of the manifest, files, and recomputed content."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def check_manifest(folder: Path) -> Problems:
     """Compare the manifest with the digest that it states.
 
     Returns:
-        The difference; or a remark that it states none, as manifests of earlier versions do.
+        A problem if the digests differ; a remark if the manifest states none, as manifests of early releases.
 
     Raises:
         NotADatasetError: If the folder has no manifest.
-        ManifestError: If the manifest cannot be trusted.
+        ManifestError: If the manifest is not valid.
     """
     findings = Problems()
     document = read_document(folder)
@@ -39,20 +39,21 @@ def check_manifest(folder: Path) -> Problems:
                 "changed after it was written"
             )
     elif unknown := sorted(document.keys() - KNOWN_KEYS):
-        # A manifest without a digest is of an earlier version, which wrote no key that is unknown today.
+        # Early releases wrote no digest, and no key that is unknown today.
         findings.problems.append(f"{MANIFEST_FILE} has no digest and the unknown keys {', '.join(unknown)}")
     else:
-        findings.remarks.append(
-            f"{MANIFEST_FILE} has no digest: it was written before manifests had digests, and nothing vouches for it"
-        )
+        findings.remarks.append(f"{MANIFEST_FILE} has no digest: an early release wrote it, and nothing vouches for it")
     return findings
 
 
 def check_content(stored: StoredDataset) -> Iterator[str]:
-    """Recompute what the manifest states and the dataset's own files determine, and yield what differs.
+    """Recompute the manifest's values that the dataset's files determine, and yield a problem for each difference.
 
-    Those are the statistics, the number of final observations that are unknown, the dtype and shape of the specs, and
-    which files there are. Opening has compared steps, episodes and schema with the headers of the files.
+    These are the statistics, the number of unknown final observations, the dtype and shape of the specs, and the list
+    of files. Opening already compared steps, episodes and schema with the headers of the files.
+
+    Args:
+        stored: The dataset.
     """
     manifest = stored.manifest
     unknown = int((~stored.episodes["final_known"]).sum())
@@ -60,21 +61,23 @@ def check_content(stored: StoredDataset) -> Iterator[str]:
         yield f"final_unknown is {manifest.final_unknown:,}; the episode table has {unknown:,} such episodes"
     fields = {field.name: field for field in stored.schema}
     for name in sorted(fields.keys() ^ manifest.specs.keys()):
-        yield f"specs.{name} is missing" if name in fields else f"specs.{name} is of no field of the schema"
+        yield f"specs.{name} is missing" if name in fields else f"specs.{name} is not a field of the schema"
     for name, field in fields.items():
         spec = manifest.specs.get(name, {})
         expected = {"dtype": (field.memory_dtype or field.dtype).name, "shape": list(field.shape)}
-        for what, value in expected.items():
-            if isinstance(spec, dict) and name in manifest.specs and spec.get(what) != value:
-                yield f"specs.{name}.{what} is {spec.get(what)!s:.60}; the field has {value}"
+        for attribute, value in expected.items():
+            if isinstance(spec, dict) and name in manifest.specs and spec.get(attribute) != value:
+                yield f"specs.{name}.{attribute} is {spec.get(attribute)!s:.60}; the field has {value}"
     yield from differences(manifest.statistics, stored.schema, stored.episodes, stored.column)
-    arrays = [one["file"] for one in manifest.metadata.values() if isinstance(one, dict) and "file" in one]
+    arrays = [value["file"] for value in manifest.metadata.values() if isinstance(value, dict) and "file" in value]
     texts = [field.texts_file for field in stored.schema if field.text]
     needed = {ROWS_FILE, EPISODES_FILE, *arrays, *texts, *(name for field in stored.schema for name in field.arrays)}
     needed |= {"final.npy"} if any(field.shared and not field.wide for field in stored.schema) else set()
     for path in sorted(needed ^ {entry.path for entry in manifest.files}):
         yield (
-            f"{path} is not among the files" if path in needed else f"{path} holds nothing that the manifest describes"
+            f"{path} is not among the files"
+            if path in needed
+            else f"{path} is listed, but no field or metadata of the manifest uses it"
         )
 
 
@@ -83,14 +86,14 @@ def check_files(folder: Path, report: Report) -> list[str]:
 
     Args:
         folder: The dataset.
-        report: Called with each number of further bytes.
+        report: Called with the number of bytes of each checked file.
 
     Returns:
-        Every difference; empty if there is none.
+        All problems; empty if the files are intact.
 
     Raises:
         NotADatasetError: If the folder has no manifest.
-        ManifestError: If the manifest cannot be trusted.
+        ManifestError: If the manifest is not valid.
     """
     folder = folder.resolve()
     manifest = Manifest.read(folder)
@@ -107,19 +110,19 @@ def check_files(folder: Path, report: Report) -> list[str]:
             problems.append(f"{entry.path} has sha256 {digest[:12]}...; expected {entry.sha256[:12]}...")
         report(size)
     listed = {entry.path for entry in manifest.files} | {MANIFEST_FILE}
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    problems += [f"{path} is not in the manifest" for path in sorted(found - listed)]
-    return problems or _header_faults(folder)
+    existing = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    problems += [f"{path} is not in the manifest" for path in sorted(existing - listed)]
+    return problems or _header_problems(folder)
 
 
-def _header_faults(folder: Path) -> list[str]:
+def _header_problems(folder: Path) -> list[str]:
     problems: list[str] = []
     try:
         stored = StoredDataset(folder)
     except IntegrityError as error:
         return list(error.problems)
-    wanted = {ROWS_FILE, *(name for field in stored.schema for name in field.arrays)}
-    for name in sorted(wanted):
+    arrays = {ROWS_FILE, *(name for field in stored.schema for name in field.arrays)}
+    for name in sorted(arrays):
         try:
             stored.map(name)
         except IntegrityError as error:

@@ -1,4 +1,4 @@
-"""One .npy file written block by block, hashed on the way."""
+"""Writing, reading and memory-mapping of .npy files: an append-only stream that hashes its bytes, and checked maps."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from datasets_rl.format.manifest import StoredFile
 __all__ = ["NpyStream", "begun_blocks", "copy_on_write", "expect_random_reads", "file_sha256", "map_npy", "open_npy"]
 
 _HASH_BYTES = 1 << 20
-# Linux's value; Python names it only since 3.11, and other systems have nothing to reserve.
+# Linux's value: Python defines the constant only since 3.11, and other systems do not reserve memory.
 _NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
-_MAX_HEADER = 1 << 20  # numpy's own limit is met with 300 fields
-# What numpy's parser was seen to raise on damaged headers.
+_MAX_HEADER = 1 << 20  # numpy's default limit is reached with about 300 fields
+# The exceptions that numpy's parser was observed to raise on damaged headers.
 _HEADER_ERRORS = (
     ValueError,
     OSError,
@@ -45,17 +45,17 @@ _HEADER_ERRORS = (
 
 
 class NpyStream:
-    """Append to an .npy file whose number of rows may not be known before the end.
+    """Append-only writer of an .npy file whose number of rows may be unknown until the end.
 
     Args:
-        path: The file, made anew.
-        dtype: Of one item; a structured dtype for records.
-        shape: Of one item.
-        expected: Rows that will come, where known: then the digest needs no second look at the file.
-        written: Rows that an earlier process wrote and that stay; None makes the file anew.
+        path: The file. It is created or overwritten, unless `written` is given.
+        dtype: Dtype of one row; a structured dtype for records.
+        shape: Shape of one row.
+        expected: Total number of rows, if known: the digest then needs no second pass over the file.
+        written: Number of rows that an earlier process wrote and that are kept; None creates the file.
 
     Raises:
-        IntegrityError: If the file does not hold the rows that stay.
+        IntegrityError: If the file does not have the rows to keep.
     """
 
     def __init__(
@@ -72,19 +72,19 @@ class NpyStream:
         self._expected = expected or 0
         self._rows = 0
         self._hash = hashlib.sha256()
-        self._seen = written is None and expected is not None
+        self._hash_on_write = written is None and expected is not None
         if written is None:
             self._stream: IO[bytes] = path.open("wb")
             self._write(self._header(self._expected))
         else:
-            self._go_on(written)
+            self._resume(written)
 
-    def _go_on(self, written: int) -> None:
-        """Cut what lies behind the rows that stay."""
+    def _resume(self, written: int) -> None:
+        """Truncate the file after the rows to keep, and position the stream there."""
         end = len(self._header(self._expected)) + written * self.item_bytes
-        there = self._path.stat().st_size if self._path.is_file() else 0
-        if there < end:
-            raise IntegrityError(str(self._path), [f"it has {there:,} bytes; {written:,} rows need {end:,}"])
+        size = self._path.stat().st_size if self._path.is_file() else 0
+        if size < end:
+            raise IntegrityError(str(self._path), [f"it has {size:,} bytes; {written:,} rows need {end:,}"])
         self._stream = self._path.open("r+b")
         self._stream.truncate(end)
         self._stream.seek(end)
@@ -92,7 +92,7 @@ class NpyStream:
 
     @property
     def rows(self) -> int:
-        """Rows so far."""
+        """Number of rows written so far."""
         return self._rows
 
     @property
@@ -101,7 +101,7 @@ class NpyStream:
         return self.dtype.itemsize * math.prod(self.shape)
 
     def flush(self, *, sync: bool) -> int:
-        """Give all rows so far to the system, wait for the disk if so wanted, and return how many bytes the file has."""
+        """Flush all rows to the operating system, with `sync` also to disk; return the size of the file in bytes."""
         with disk.disk_errors(self._path.parent):
             self._stream.flush()
             if sync:
@@ -109,13 +109,13 @@ class NpyStream:
         return self._stream.tell()
 
     def append(self, block: NDArray[Any]) -> None:
-        """Write further rows, [n, ...]."""
+        """Append rows, [n, ...]."""
         self._write(np.ascontiguousarray(block).reshape(-1).view(np.uint8))
         self._rows += len(block)
 
     def amend(self, row: int, item: NDArray[Any]) -> None:
-        """Write a row again that was written by this process, [1, ...]."""
-        self._seen = False
+        """Overwrite a row that this process wrote, with an item [1, ...]."""
+        self._hash_on_write = False
         with disk.disk_errors(self._path.parent):
             end = self._stream.tell()
             self._stream.seek(end - (self._rows - row) * item.nbytes)
@@ -123,22 +123,22 @@ class NpyStream:
             self._stream.seek(end)
 
     def close(self, *, trailing: int = 0) -> StoredFile:
-        """Write zeros after the last row, put the true number of rows into the header and return the file's entry."""
+        """Write `trailing` zero bytes and the final number of rows, close the file, and return its manifest entry."""
         self._write(bytes(trailing))
-        counted = self._rows == self._expected
-        hashed = counted and self._seen
+        header_is_final = self._rows == self._expected
+        digest_is_final = header_is_final and self._hash_on_write
         with disk.disk_errors(self._path.parent):
-            if not counted:
-                # numpy pads the header so that the leading axis can grow in place.
+            if not header_is_final:
+                # numpy pads the header, so a larger number of rows fits in place.
                 self._stream.seek(0)
                 self._stream.write(self._header(self._rows))
             self._stream.close()
-        digest = self._hash.hexdigest() if hashed else file_sha256(self._path)
+        digest = self._hash.hexdigest() if digest_is_final else file_sha256(self._path)
         return StoredFile(self._path.name, self._path.stat().st_size, digest)
 
     def discard(self) -> None:
-        """Close the file without finishing it."""
-        with suppress(OSError):  # what a full disk did not take is still there to be written, and is not wanted
+        """Close the file without completing it."""
+        with suppress(OSError):  # on a full disk, closing fails to write buffered rows, which are discarded anyway
             self._stream.close()
 
     def _write(self, data: Any) -> None:
@@ -147,53 +147,54 @@ class NpyStream:
 
     @contextmanager
     def _hashing(self, data: Any) -> Iterator[None]:
-        """Take up a block into the digest, a large one beside what is done meanwhile: to write it takes about as long."""
+        """Add data to the digest; hash large data in a thread while the caller writes it, which takes about as long."""
         thread = threading.Thread(target=self._hash.update, args=(data,), name="rlds-digest")
-        beside = self._seen and len(data) >= _HASH_BYTES
-        if beside:
+        in_thread = self._hash_on_write and len(data) >= _HASH_BYTES
+        if in_thread:
             thread.start()
-        elif self._seen:
+        elif self._hash_on_write:
             self._hash.update(data)
         try:
             yield
         finally:
-            if beside:
+            if in_thread:
                 thread.join()
 
     def _header(self, rows: int) -> bytes:
-        described = {
+        description = {
             "descr": npy.dtype_to_descr(self.dtype),
             "fortran_order": False,
             "shape": (rows, *self.shape),
         }
         stream = io.BytesIO()
         try:
-            npy.write_array_header_1_0(stream, described)
+            npy.write_array_header_1_0(stream, description)
         except ValueError:  # more than 65,535 characters of field names
             stream = io.BytesIO()
-            npy.write_array_header_2_0(stream, described)
+            npy.write_array_header_2_0(stream, description)
         return stream.getvalue()
 
 
 def begun_blocks(
     path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], rows: int, most: int
 ) -> Iterator[NDArray[Any]]:
-    """Yield the first rows of a file that an `NpyStream` has begun and not closed.
+    """Yield the first rows of a file that an `NpyStream` is writing or was interrupted in, in blocks.
 
-    Read and not mapped: of a mapped file, the system counts all that was seen as memory of the process.
+    The file is read and not mapped, because the operating system counts all visited pages of a mapped file as memory of
+    the process.
 
     Args:
         path: The file.
-        dtype: Of one item.
-        shape: Of one item.
-        rows: How many there are, as the stream said.
-        most: How many come at once.
+        dtype: Dtype of one row.
+        shape: Shape of one row.
+        rows: Number of rows to read, from `NpyStream.rows`.
+        most: Maximum number of rows per block.
 
     Yields:
-        [at most `most`, ...], which may be changed, and holds until the next one is asked for.
+        [at most `most`, ...]. The caller may modify the block; it is valid until the next one is requested.
 
     Raises:
-        IntegrityError: If the file does not hold so many.
+        IntegrityError: If the file has fewer rows.
     """
     block = np.empty((min(most, rows), *shape), dtype)
     try:
@@ -202,37 +203,37 @@ def begun_blocks(
                 read = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
                 read(stream, max_header_size=_MAX_HEADER)
             for start in range(0, rows, most):
-                part = block[: rows - start]
-                if stream.readinto(part.reshape(-1).view(np.uint8).data) < part.nbytes:
-                    raise EOFError(f"it ends within row {start + most:,} or before")
-                yield part
+                chunk = block[: rows - start]
+                if stream.readinto(chunk.reshape(-1).view(np.uint8).data) < chunk.nbytes:
+                    raise EOFError(f"it ends before row {start + len(chunk):,}")
+                yield chunk
     except _HEADER_ERRORS as error:
-        raise IntegrityError(str(path), [f"it does not hold {rows:,} rows: {error}"]) from error
+        raise IntegrityError(str(path), [f"it does not have {rows:,} rows: {error}"]) from error
 
 
 def open_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.memmap[Any, Any]:
-    """Map an .npy file that must hold an array of this dtype and shape.
+    """Memory-map an .npy file, read-only, and check its dtype and shape.
 
     Args:
         path: The file.
-        dtype: Of one item.
-        shape: Of the whole array.
+        dtype: Expected dtype of one row.
+        shape: Expected shape of the whole array.
 
     Raises:
-        IntegrityError: If the file holds something else, or cannot be mapped.
+        IntegrityError: If the file has another dtype or shape, or cannot be mapped.
     """
     array = map_npy(path)
     if array.dtype != dtype or array.shape != shape:
         raise IntegrityError(
-            str(path), [f"it holds {array.dtype} {list(array.shape)}; the manifest says {dtype} {list(shape)}"]
+            str(path), [f"it is {array.dtype} {list(array.shape)}; the manifest states {dtype} {list(shape)}"]
         )
     return array
 
 
 def copy_on_write(path: Path, mapped: np.memmap[Any, Any]) -> NDArray[Any]:
-    """Map the array of a file again so that writes change this process's view and never the file.
+    """Map the array of a file copy-on-write: writes change this process's memory and never the file.
 
-    numpy's own mode "c" lets the system reserve memory for a copy of the whole file, which it refuses for files that
+    numpy's mode "c" makes the operating system reserve memory for a copy of the whole file, which fails for files that
     are larger than the memory.
 
     Args:
@@ -240,7 +241,7 @@ def copy_on_write(path: Path, mapped: np.memmap[Any, Any]) -> NDArray[Any]:
         mapped: The same file, mapped read-only.
 
     Raises:
-        IntegrityError: If it cannot be mapped.
+        IntegrityError: If the file cannot be mapped.
     """
     with path.open("rb") as stream:
         try:
@@ -253,16 +254,16 @@ def copy_on_write(path: Path, mapped: np.memmap[Any, Any]) -> NDArray[Any]:
             raise IntegrityError(
                 str(path),
                 [f"it cannot be mapped for writing: {error}"],
-                hint="read it in parts: dataset.stored.column(key, start, stop)",
+                hint="read a range of rows at a time: dataset.stored.column(key, start, stop)",
             ) from error
     return np.ndarray(mapped.shape, mapped.dtype, pages, mapped.offset)
 
 
 def map_npy(path: Path) -> np.memmap[Any, Any]:
-    """Map an .npy file of any content, whatever its header says.
+    """Memory-map an .npy file, read-only, without checking its dtype and shape.
 
     Raises:
-        IntegrityError: If it cannot be mapped.
+        IntegrityError: If the file cannot be mapped.
     """
     try:
         array: np.memmap[Any, Any] = npy.open_memmap(path, mode="r", max_header_size=_MAX_HEADER)
@@ -274,10 +275,10 @@ def map_npy(path: Path) -> np.memmap[Any, Any]:
 
 
 def expect_random_reads(mapped: NDArray[Any]) -> None:
-    """Tell the system that single rows of a mapped file will be read.
+    """Announce random access to a mapped file to the operating system.
 
-    It otherwise reads 128 kB around each of them, which pays where the file fits into the memory and costs many times
-    the disk's work where it does not.
+    By default the system reads 128 kB around each row. This readahead is useful if the file fits into the memory, and
+    multiplies the disk traffic if it does not.
     """
     pages = getattr(mapped, "_mmap", None)
     if pages is not None and hasattr(mmap, "MADV_RANDOM"):

@@ -1,4 +1,4 @@
-"""A dataset in a folder: opened in O(1), read-only."""
+"""Reader of a stored dataset: opens a folder in O(1), read-only."""
 
 from __future__ import annotations
 
@@ -32,50 +32,52 @@ T = TypeVar("T")
 _FINAL_FILE = "final.npy"
 _PAUSE, _LEVELS = 0.02, 3
 _ATTEMPTS = 20
-"""How often a dataset is opened that is replaced while it is opened."""
+"""Maximum number of attempts to open a dataset that is replaced during opening."""
 
 
 class StoredDataset:
-    """N steps in a folder on disk: manifest, rows, episode table.
+    """Dataset in a folder on disk: manifest, N rows, episode table.
 
-    Opening checks that every file has the size that the manifest says, and maps all of them: what is read afterwards is
-    of the version that was opened, whatever takes the folder's place meanwhile.
+    Opening checks the size of every file against the manifest and memory-maps all arrays. Later reads return the opened
+    version, even if another version replaces the folder.
 
     Args:
         folder: The dataset's folder.
 
     Raises:
         NotADatasetError: If the folder has no manifest.
-        ManifestError: If the manifest cannot be trusted.
-        IntegrityError: If a file is missing or has another size; all such files at once.
+        ManifestError: If the manifest is not valid.
+        IntegrityError: If files are missing or have another size; the error names all of them.
     """
 
     def __init__(self, folder: Path) -> None:
-        # A dataset may lie on another disk behind a link; links within it are refused.
+        # The folder may be a link to another disk; links within the folder are rejected.
         self.folder = folder.resolve()
         for attempt in range(_ATTEMPTS):
             self.identity = identity(self.folder)
             try:
                 self._open()
             except DatasetsRLError:
-                # Without a work folder nobody replaces it, and what is wrong stays wrong.
+                # Without a work folder, no process replaces the dataset, so a retry would fail again.
                 changing = any((root / WORK_FOLDER).is_dir() for root in self.folder.parents[:_LEVELS])
                 gone = self.identity is None and changing
                 if (identity(self.folder) == self.identity and not gone) or attempt == _ATTEMPTS - 1:
                     raise
                 time.sleep(_PAUSE)
                 continue
-            # Files of two versions, where one took the other's place meanwhile, are not a dataset.
+            # If the identity changed, the opened files may belong to two versions.
             if identity(self.folder) == self.identity:
                 return
-        raise IntegrityError(str(self.folder), ["it is replaced again and again while it is opened"])
+        raise IntegrityError(
+            str(self.folder), [f"it was replaced during each of {_ATTEMPTS} attempts to open it"], hint="open it again"
+        )
 
     def _open(self) -> None:
         self.manifest = Manifest.read(self.folder)
         self._maps: dict[str, np.memmap[Any, Any]] = {}
-        self._decoding: dict[str, ImageColumn] = {}
+        self._images: dict[str, ImageColumn] = {}
         self._texts: dict[str, list[str]] = {}
-        problems = [*_coverage_faults(self.manifest), *_size_faults(self.folder, self.manifest)]
+        problems = [*_coverage_problems(self.manifest), *_size_problems(self.folder, self.manifest)]
         if problems:
             raise IntegrityError(str(self.folder), problems)
         self._episodes = map_npy(self.folder / EPISODES_FILE)
@@ -84,63 +86,74 @@ class StoredDataset:
 
     @property
     def schema(self) -> Schema:
-        """The fields of a step and their places."""
+        """Fields of a step and their positions on disk."""
         return self.manifest.schema
 
     def __len__(self) -> int:
-        """Return N."""
+        """Return the number of steps, N."""
         return self.manifest.steps
 
     @cached_property
     def episodes(self) -> EpisodeTable:
-        """Where each episode lies, E records."""
+        """Episode table, [E].
+
+        Raises:
+            IntegrityError: If the table is not valid or contradicts the manifest.
+        """
         path, records = self.folder / EPISODES_FILE, self._episodes
         fields: Mapping[str, Any] = records.dtype.fields or {}
-        known = all(name in fields and fields[name][0] == EPISODE_DTYPE[name] for name in EPISODE_DTYPE.names or ())
+        is_table = all(name in fields and fields[name][0] == EPISODE_DTYPE[name] for name in EPISODE_DTYPE.names or ())
         try:
-            table = EpisodeTable(np.array(records)) if known and records.ndim == 1 else None
+            table = EpisodeTable(np.array(records)) if is_table and records.ndim == 1 else None
         except InvalidArgumentError as error:
             raise IntegrityError(str(path), [str(error)]) from error
         if table is None or len(table) != self.manifest.episodes or table.steps != self.manifest.steps:
-            wanted = f"{self.manifest.episodes} episodes, {self.manifest.steps} steps"
-            found = table or f"{records.dtype} {list(records.shape)}"
-            raise IntegrityError(str(path), [f"it is {found}; the manifest says {wanted}"])
+            expected = f"{self.manifest.episodes} episodes, {self.manifest.steps} steps"
+            actual = table or f"{records.dtype} {list(records.shape)}"
+            raise IntegrityError(str(path), [f"it is {actual}; the manifest states {expected}"])
         unknown = int((~table["final_known"]).sum())
         if unknown != self.manifest.final_unknown:
-            # The manifest alone decides whether batches have the mask, so the two must agree.
-            problem = f"{unknown:,} final observations are unknown; the manifest says {self.manifest.final_unknown:,}"
+            # Readers decide by the manifest alone whether batches have the mask, so the two must agree.
+            problem = f"{unknown:,} final observations are unknown; the manifest states {self.manifest.final_unknown:,}"
             raise IntegrityError(str(path), [problem])
         return table
 
     @property
     def rows(self) -> NDArray[Any]:
-        """The records of rows.npy, a structured array [N], read-only."""
+        """Records of rows.npy, a structured array [N], read-only."""
         return self.map(ROWS_FILE)
 
     def map(self, name: str, *, writable: bool = False) -> NDArray[Any]:
-        """Map one file of the dataset as `numpy.load(..., mmap_mode="r")` would, checked against the manifest.
+        """Return one file of the dataset as a memory map, checked against the manifest.
 
         Args:
-            name: The file: rows.npy, final.npy, or that of a wide field.
-            writable: Map copy-on-write: writes never reach the file.
+            name: Name of the file: rows.npy, final.npy, or a file of a wide field.
+            writable: Whether to map copy-on-write; writes never reach the file.
+
+        Raises:
+            InvalidArgumentError: If the dataset has no such file.
+            IntegrityError: If the file cannot be mapped.
         """
         if name not in self._maps:
-            self._content(name)  # names what the dataset has not
+            self._content(name)  # raises if the dataset has no such file
         mapped = self._maps[name]
         return self.open_file(name, lambda path: copy_on_write(path, mapped)) if writable else mapped
 
     def open_file(self, name: str, opener: Callable[[Path], T]) -> T:
-        """Open a file of the version that this is, also after another one took its place.
+        """Open a file of the opened version, even if another version has replaced the folder.
 
         Args:
-            name: Its path within the dataset.
-            opener: Opens the file at the path that it is given.
+            name: Path within the dataset.
+            opener: Opens the file at the given path.
+
+        Returns:
+            The result of `opener`.
 
         Raises:
             IntegrityError: If this version has been deleted.
         """
-        kept = f"{VERSIONS_FOLDER}/*/*-{(self.identity or '')[:12]}"
-        for folder in (self.folder, *(path for root in self.folder.parents for path in root.glob(kept))):
+        earlier = f"{VERSIONS_FOLDER}/*/*-{(self.identity or '')[:12]}"
+        for folder in (self.folder, *(path for root in self.folder.parents for path in root.glob(earlier))):
             with suppress(FileNotFoundError):
                 if identity(folder) == self.identity:
                     opened = opener(folder / name)
@@ -148,11 +161,12 @@ class StoredDataset:
                         return opened
         raise IntegrityError(
             str(self.folder),
-            ["another version took its place, and the one that was opened is deleted"],
+            ["another version replaced it, and the opened version was deleted"],
             hint="open it again",
         )
 
     def _content(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """Return the expected dtype and shape of an array file."""
         steps, episodes = self.manifest.steps, self.manifest.episodes
         if name == ROWS_FILE:
             return self.schema.record, (steps,)
@@ -173,17 +187,17 @@ class StoredDataset:
         """Return one field of consecutive rows.
 
         Args:
-            key: Any key of TED: a stored field, a carried field under "next", or a root flag; and ``("next",
-                "final_known")`` where the dataset has it.
-            start: First row.
-            stop: Row after the last one; N by default.
+            key: Any TED key: a stored field, a shared field under "next", a root flag, or ``("next", "final_known")``
+                if the dataset has it.
+            start: First row, as in a slice.
+            stop: Row after the last one, as in a slice; N by default.
 
         Returns:
-            [stop - start, ...], in the dtype of memory: a view of the file where it stands there as such. Numbers
-            count as in a slice.
+            [stop - start, ...], in the dtype in memory. It is a view of the file if the file has these values in this
+            dtype.
 
         Raises:
-            UnknownKeyError: If the dataset has no such key; the error names those that it has.
+            UnknownKeyError: If the dataset has no such key; the error names the existing keys.
         """
         start, stop, _ = slice(start, stop).indices(self.manifest.steps)
         stop = max(start, stop)
@@ -197,53 +211,53 @@ class StoredDataset:
             return next_of(self.items(key[1:]), self.final_states(key[1:]), self.episodes, start, stop)
         if key == NEXT_FINAL_KNOWN and self.manifest.final_unknown:
             return self.episodes.next_known(np.arange(start, stop))[:, None]
-        raise UnknownKeyError(dotted(key), [dotted(one) for one in self.keys()])
+        raise UnknownKeyError(dotted(key), [dotted(existing) for existing in self.keys()])
 
     def items(self, key: Key) -> Items:
-        """Return the values of a stored field, [N, ...], in the dtype of the file: a view, or what decodes pictures."""
+        """Return the values of a stored field, [N, ...], in the dtype of the file: a view, or a lazy image column."""
         field = self.schema[key]
         if field.encoded:
-            return self._pictures(field, field.file, field.ends_file)
+            return self._image_column(field, field.file, field.ends_file)
         return self.map(field.file) if field.wide else np.asarray(self.rows[field.name])
 
     def final_states(self, key: Key) -> Items:
-        """Return the values of a carried field after the last action of each episode, [E, ...]; zeros where unknown."""
+        """Return the values of a shared field after the last action of each episode, [E, ...]; zeros if unknown."""
         field = self.schema[key]
         if field.encoded:
-            return self._pictures(field, field.final_file, field.final_ends_file)
+            return self._image_column(field, field.final_file, field.final_ends_file)
         items = self.map(field.final_file)
         return items if field.wide else np.asarray(items[field.name])
 
-    def _pictures(self, field: Field, file: str, ends_file: str) -> ImageColumn:
-        if file not in self._decoding:
-            self._decoding[file] = ImageColumn(self.map(file), self.map(ends_file), field.shape, self.folder / file)
-        return self._decoding[file]
+    def _image_column(self, field: Field, file: str, ends_file: str) -> ImageColumn:
+        if file not in self._images:
+            self._images[file] = ImageColumn(self.map(file), self.map(ends_file), field.shape, self.folder / file)
+        return self._images[file]
 
     def texts(self, key: Key) -> list[str]:
-        """Return the texts that the numbers of a text field stand for; number 0 is the empty text.
+        """Return the vocabulary of a text field: text i has code i, and text 0 is empty.
 
         Raises:
-            UnknownKeyError: If the dataset has no such text field; the error names those that it has.
-            IntegrityError: If the file with the texts is no list of texts.
+            UnknownKeyError: If the dataset has no such text field; the error names the existing ones.
+            IntegrityError: If the file with the texts is not a JSON list of texts.
         """
-        wanted = key[1:] if key[0] == NEXT and key not in self.schema else key
-        if wanted not in self.schema or not self.schema[wanted].text:
+        root_key = key[1:] if key[0] == NEXT and key not in self.schema else key
+        if root_key not in self.schema or not self.schema[root_key].text:
             raise UnknownKeyError(dotted(key), [field.name for field in self.schema if field.text])
-        name = self.schema[wanted].texts_file
+        name = self.schema[root_key].texts_file
         if name not in self._texts:
             self._texts[name] = self.open_file(name, _read_texts)
         return self._texts[name]
 
     def keys(self) -> list[Key]:
-        """Return every key of a TED batch: root keys, then those under "next"."""
+        """Return all keys of a TED batch: root keys, then keys under "next"."""
         stored = [field.key for field in self.schema if field.key != EPISODE]
-        following = [(NEXT, *field.key) for field in self.schema if field.shared]
+        next_keys = [(NEXT, *field.key) for field in self.schema if field.shared]
         root = [key for key in stored if key[0] != NEXT]
         mask = [NEXT_FINAL_KNOWN] if self.manifest.final_unknown else []
-        return [*root, EPISODE, *ROOT_FLAGS, *following, *(key for key in stored if key[0] == NEXT), *mask]
+        return [*root, EPISODE, *ROOT_FLAGS, *next_keys, *(key for key in stored if key[0] == NEXT), *mask]
 
     def __getstate__(self) -> dict[str, Any]:
-        # Another process maps the files itself; the pages are shared.
+        # The receiving process maps the files again; the operating system shares the pages.
         return {"folder": self.folder, "identity": self.identity}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -253,7 +267,7 @@ class StoredDataset:
         if opened.identity != self.identity:
             raise IntegrityError(
                 str(self.folder),
-                ["another version took its place while it was sent to this process"],
+                ["another version replaced it while it was sent to this process"],
                 hint="open it again",
             )
         self.__dict__.update({**opened.__dict__, "folder": self.folder})
@@ -271,12 +285,12 @@ def _read_texts(path: Path) -> list[str]:
     except (OSError, ValueError, RecursionError) as error:
         raise IntegrityError(str(path), [f"it cannot be read: {error}"]) from error
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise IntegrityError(str(path), ["it is no list of texts"])
+        raise IntegrityError(str(path), ["it is not a JSON list of texts"])
     return texts
 
 
 def _array_files(manifest: Manifest) -> Iterator[str]:
-    """Yield the arrays that the fields of a dataset need, those before which others cannot be checked first."""
+    """Yield the names of all array files. End offsets come first, because the size of their images depends on them."""
     schema = manifest.schema
     yield ROWS_FILE
     if any(field.shared and not field.wide for field in schema):
@@ -291,8 +305,8 @@ def _array_files(manifest: Manifest) -> Iterator[str]:
             yield field.final_file
 
 
-def _coverage_faults(manifest: Manifest) -> Iterator[str]:
-    """Name every file that the schema needs and that the manifest lists not at all, or as too small to hold it."""
+def _coverage_problems(manifest: Manifest) -> Iterator[str]:
+    """Yield a problem for each required file that the manifest does not list, or lists with too few bytes."""
     schema, steps, episodes = manifest.schema, manifest.steps, manifest.episodes
     needed = {ROWS_FILE: (steps + 1) * schema.record_bytes, EPISODES_FILE: episodes * EPISODE_DTYPE.itemsize}
     for field in schema:
@@ -307,23 +321,23 @@ def _coverage_faults(manifest: Manifest) -> Iterator[str]:
         elif field.shared:
             needed[field.final_file] = episodes * (field.step_bytes if field.wide else schema.final_record_bytes)
     listed = {entry.path: entry.bytes for entry in manifest.files}
-    for name, least in sorted(needed.items()):
-        if listed.get(name, -1) < least:
-            shown = f"has {listed[name]:,} bytes" if name in listed else "is not listed"
-            yield f"{name} {shown}; {steps:,} steps of {episodes:,} episodes need {least:,}"
+    for name, min_bytes in sorted(needed.items()):
+        if listed.get(name, -1) < min_bytes:
+            actual = f"has {listed[name]:,} bytes" if name in listed else "is not listed"
+            yield f"{name} {actual}; {steps:,} steps of {episodes:,} episodes need {min_bytes:,}"
 
 
-def _size_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
+def _size_problems(folder: Path, manifest: Manifest) -> Iterator[str]:
     for entry in manifest.files:
         path = folder / entry.path
         try:
-            # A link, or a link on the way, would lead out of the folder.
-            linked = any((folder / part).is_symlink() for part in PurePosixPath(entry.path).parents)
+            # The file or a parent folder may be a link that leads out of the dataset.
+            linked = any((folder / parent).is_symlink() for parent in PurePosixPath(entry.path).parents)
             status = path.lstat()
         except OSError:
             yield f"{entry.path} is missing"
             continue
         if linked or not stat.S_ISREG(status.st_mode):
-            yield f"{entry.path} is a link, or no file; expected a file of {entry.bytes:,} bytes"
+            yield f"{entry.path} is a link or not a regular file; expected a file of {entry.bytes:,} bytes"
         elif status.st_size != entry.bytes:
             yield f"{entry.path} is {status.st_size:,} bytes; expected a file of {entry.bytes:,} bytes"

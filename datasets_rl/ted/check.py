@@ -1,4 +1,4 @@
-"""The rules of TED, checked on a stored dataset block by block, in bounded memory."""
+"""Check of a stored dataset against the rules of TED, in batches of rows and bounded memory."""
 
 from __future__ import annotations
 
@@ -34,71 +34,76 @@ __all__ = ["Problems", "check_rules"]
 
 _BLOCK_BYTES = 16 << 20
 _JUMP = 20.0
-_ALONE = 5.0
-"""How many times longer a jump is than every step near it; smooth motion changes its speed by less."""
+"""Minimum ratio of a jump to the median step of its rows."""
+_ISOLATED = 5.0
+"""Minimum ratio of a jump to every step near it. The speed of smooth motion changes by less."""
 _NEAR = 4
+"""Number of steps before and after a jump to compare it with."""
 
 
 @dataclass(slots=True)
 class Problems:
-    """What a check found."""
+    """Result of a check."""
 
     problems: list[str] = field(default_factory=list)
-    """Broken rules: the dataset must not be used."""
+    """Violated rules: the dataset must not be used."""
     remarks: list[str] = field(default_factory=list)
-    """What is allowed and worth knowing."""
+    """Notable findings that violate no rule."""
 
 
 def check_rules(schema: Schema, table: EpisodeTable, column: Column) -> Problems:
-    """Check every rule of TED, and look for values that are no data.
+    """Check every rule of TED, and report suspicious values.
 
     Rules: ``next.done`` is ``next.terminated | next.truncated`` and True exactly on the last row of every episode;
-    ``episode`` is the number of the episode that the table says; the next observation is the observation of the row
-    below, and zeros where the final one is not known; the returns of the table are the sums of the rewards.
-    Looked for: NaN and infinity, rows whose observation is all zeros, and single steps within an episode that are
-    many times longer than the usual step and than every step near them (a seam that nobody marked). Phases of long
-    steps, as when a pendulum swings up before it stands still, are no seams.
+    ``episode`` is the number of the episode in the table; the next observation is the observation of the following row,
+    and zeros where the final one is unknown; the returns in the table are the sums of the rewards.
+
+    Suspicious values: NaN and infinity, rows whose observation is all zeros, and jumps (probably unmarked boundaries of
+    episodes). A jump is a single step within an episode that is many times longer than the median step and than every
+    step near it. A phase of long steps, such as a pendulum that swings up before it stands still, is not a jump.
 
     Args:
         schema: The fields.
         table: The episodes, E.
-        column: Takes a key and a range of rows, and returns the values, [stop - start, ...].
+        column: Function of a key, a first row and a stop row that returns the values, [stop - start, ...].
 
     Returns:
-        What was found; each kind of fault once, with the first row and the number of rows.
+        Violated rules and remarks; each kind once, with the first row and the number of rows.
     """
-    findings = Problems()
+    result = Problems()
     tallies: dict[str, _Tally] = {}
     steps = table.steps
-    a_step = schema.record_bytes + sum(wide.step_bytes for wide in schema.wide)
-    block = max(1, min(1 << 16, _BLOCK_BYTES // a_step))
+    step_bytes = schema.record_bytes + sum(wide.step_bytes for wide in schema.wide)
+    block = max(1, min(1 << 16, _BLOCK_BYTES // step_bytes))
     returns = np.zeros(len(table))
     for start in range(0, steps, block):
         stop = min(start + block, steps)
         episodes = table.episode_of(np.arange(start, stop))
-        for rule, wrong in _flag_faults(table, column, episodes, start, stop):
+        for rule, wrong in _flag_problems(table, column, episodes, start, stop):
             tallies.setdefault(rule, _Tally()).add(wrong, start)
         for rule, wrong in _value_remarks(schema, column, start, stop):
-            tallies.setdefault(rule, _Tally(broken=False)).add(wrong, start)
-        for rule, wrong in _state_faults(schema, table, column, episodes, start, stop):
+            tallies.setdefault(rule, _Tally(violation=False)).add(wrong, start)
+        for rule, wrong in _state_problems(schema, table, column, episodes, start, stop):
             tallies.setdefault(rule, _Tally()).add(wrong, start)
         for rule, wrong in _jumps(schema, column, episodes, start, stop):
-            tallies.setdefault(rule, _Tally(broken=False)).add(wrong, start)
+            tallies.setdefault(rule, _Tally(violation=False)).add(wrong, start)
         np.add.at(returns, episodes, column(NEXT_REWARD, start, stop)[:, 0].astype(np.float64))
     for rule, tally in tallies.items():
         if tally.count:
-            where = findings.problems if tally.broken else findings.remarks
-            where.append(f"{rule}: row {tally.first:,}" + (f" and {tally.count - 1:,} more" * (tally.count > 1)))
-    _check_returns(table, returns, findings)
+            messages = result.problems if tally.violation else result.remarks
+            messages.append(f"{rule}: row {tally.first:,}" + (f" and {tally.count - 1:,} more" * (tally.count > 1)))
+    _check_returns(table, returns, result)
     unknown = int((~table["final_known"]).sum())
     if unknown:
-        findings.remarks.append(f"the final observation of {unknown:,} of {len(table):,} episodes is not known (zeros)")
-    return findings
+        result.remarks.append(f"the final observation of {unknown:,} of {len(table):,} episodes is unknown (zeros)")
+    return result
 
 
 @dataclass(slots=True)
 class _Tally:
-    broken: bool = True
+    """Number of rows that violate a rule, and the first of them."""
+
+    violation: bool = True
     first: int = -1
     count: int = 0
 
@@ -109,10 +114,13 @@ class _Tally:
         self.count += len(rows)
 
 
-_Faults = Iterator[tuple[str, NDArray[np.bool_]]]
+_RuleMasks = Iterator[tuple[str, NDArray[np.bool_]]]
+"""Rules as sentences, each with the mask of the rows that violate it."""
 
 
-def _flag_faults(table: EpisodeTable, column: Column, episodes: NDArray[np.int64], start: int, stop: int) -> _Faults:
+def _flag_problems(
+    table: EpisodeTable, column: Column, episodes: NDArray[np.int64], start: int, stop: int
+) -> _RuleMasks:
     terminated, truncated, done = (
         column(key, start, stop)[:, 0] for key in (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
     )
@@ -123,62 +131,70 @@ def _flag_faults(table: EpisodeTable, column: Column, episodes: NDArray[np.int64
     yield "episode is not the number that the episode table gives", column(EPISODE, start, stop) != episodes
 
 
-def _value_remarks(schema: Schema, column: Column, start: int, stop: int) -> _Faults:
-    for one in schema:
-        if one.dtype.kind == "f":
-            values = _flat(column(one.key, start, stop))
-            yield f"{one.name} is NaN or infinite", np.logical_not(np.isfinite(values).all(axis=1))
-        if one.key == OBSERVATION and one.dtype.kind in "fu":
-            values = _flat(column(one.key, start, stop))
-            yield f"{one.name} is all zeros", np.logical_not(values.any(axis=1))
+def _value_remarks(schema: Schema, column: Column, start: int, stop: int) -> _RuleMasks:
+    for schema_field in schema:
+        if schema_field.dtype.kind == "f":
+            values = _flat(column(schema_field.key, start, stop))
+            yield f"{schema_field.name} is NaN or infinite", np.logical_not(np.isfinite(values).all(axis=1))
+        if schema_field.key == OBSERVATION and schema_field.dtype.kind in "fu":
+            values = _flat(column(schema_field.key, start, stop))
+            yield f"{schema_field.name} is all zeros", np.logical_not(values.any(axis=1))
 
 
-def _state_faults(
+def _state_problems(
     schema: Schema, table: EpisodeTable, column: Column, episodes: NDArray[np.int64], start: int, stop: int
-) -> _Faults:
+) -> _RuleMasks:
     last = table.stops[episodes] - 1 == np.arange(start, stop)
     unknown = last & ~table["final_known"][episodes]
-    for one in schema:
-        if not one.shared:
+    for schema_field in schema:
+        if not schema_field.shared:
             continue
-        following = _flat(column((NEXT, *one.key), start, stop))
-        below = _flat(column(one.key, start + 1, min(stop + 1, table.steps)))
+        next_values = _flat(column((NEXT, *schema_field.key), start, stop))
+        shifted = _flat(column(schema_field.key, start + 1, min(stop + 1, table.steps)))
         wrong = np.zeros(stop - start, np.bool_)
-        wrong[: len(below)] = _differ(following[: len(below)], below)
-        yield f"next.{one.name} is not {one.name} of the row below inside an episode", wrong & ~last
-        if one.key[0] == OBSERVATION[0]:
-            yield f"next.{one.name} is not zeros where the final one is unknown", unknown & following.any(axis=1)
+        wrong[: len(shifted)] = _differ(next_values[: len(shifted)], shifted)
+        yield f"next.{schema_field.name} is not {schema_field.name} of the next row inside an episode", wrong & ~last
+        if schema_field.key[0] == OBSERVATION[0]:
+            yield (
+                f"next.{schema_field.name} is not zeros where the final one is unknown",
+                unknown & next_values.any(axis=1),
+            )
 
 
-def _jumps(schema: Schema, column: Column, episodes: NDArray[np.int64], start: int, stop: int) -> _Faults:
-    for one in schema:
-        if one.key[0] != OBSERVATION[0] or one.dtype.kind != "f" or one.wide or stop - start < 3:
+def _jumps(schema: Schema, column: Column, episodes: NDArray[np.int64], start: int, stop: int) -> _RuleMasks:
+    for schema_field in schema:
+        if (
+            schema_field.key[0] != OBSERVATION[0]
+            or schema_field.dtype.kind != "f"
+            or schema_field.wide
+            or stop - start < 3
+        ):
             continue
-        values = _flat(column(one.key, start, stop)).astype(np.float64)
+        values = _flat(column(schema_field.key, start, stop)).astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             length = np.sqrt((np.diff(values, axis=0) ** 2).sum(axis=1))
-        counted = (episodes[1:] == episodes[:-1]) & np.isfinite(length)
-        length[~counted] = 0
-        measured = length[counted]
-        usual = np.median(measured) if len(measured) else 0.0
-        long = np.flatnonzero((length > _JUMP * usual) & (usual > 0))
+        valid = (episodes[1:] == episodes[:-1]) & np.isfinite(length)
+        length[~valid] = 0
+        lengths = length[valid]
+        median = np.median(lengths) if len(lengths) else 0.0
+        long = np.flatnonzero((length > _JUMP * median) & (median > 0))
         wrong = np.zeros(stop - start, np.bool_)
-        wrong[long[length[long] > _ALONE * _longest_near(length, episodes, long)]] = True
-        yield f"{one.name} jumps more than {_JUMP:g} times the usual step inside an episode", wrong
+        wrong[long[length[long] > _ISOLATED * _longest_near(length, episodes, long)]] = True
+        yield f"{schema_field.name} jumps more than {_JUMP:g} times the median step inside an episode", wrong
 
 
 def _longest_near(
     length: NDArray[np.float64], episodes: NDArray[np.int64], steps: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return for some steps the longest of the `_NEAR` steps before and after each, in its episode and without itself."""
-    around = np.concatenate([np.arange(-_NEAR, 0), np.arange(1, _NEAR + 1)])
-    near = (steps[:, None] + around).clip(0, len(length) - 1)
+    """Return the length of the longest of the `_NEAR` steps before and after each step, within its episode, [n]."""
+    offsets = np.concatenate([np.arange(-_NEAR, 0), np.arange(1, _NEAR + 1)])
+    near = (steps[:, None] + offsets).clip(0, len(length) - 1)
     others = (near != steps[:, None]) & (episodes[near] == episodes[steps][:, None])
     return np.asarray(np.where(others, length[near], 0).max(axis=1, initial=0))
 
 
 def _flat(values: NDArray[Any]) -> NDArray[Any]:
-    # The length is worked out: for no rows at all numpy cannot infer it.
+    # Not -1: numpy cannot infer an axis of an array without rows.
     return values.reshape(len(values), math.prod(values.shape[1:]))
 
 
@@ -190,12 +206,12 @@ def _differ(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     return wrong
 
 
-def _check_returns(table: EpisodeTable, returns: NDArray[np.float64], findings: Problems) -> None:
-    kept = table["return"]
-    wrong = np.flatnonzero(~np.isclose(kept, returns, rtol=1e-6, atol=1e-6, equal_nan=True))
+def _check_returns(table: EpisodeTable, returns: NDArray[np.float64], result: Problems) -> None:
+    stored = table["return"]
+    wrong = np.flatnonzero(~np.isclose(stored, returns, rtol=1e-6, atol=1e-6, equal_nan=True))
     if len(wrong):
         first = int(wrong[0])
-        findings.problems.append(
-            f"the return of episode {first} is {kept[first]:g} in the table and {returns[first]:g} as the sum of "
+        result.problems.append(
+            f"the return of episode {first} is {stored[first]:g} in the table and {returns[first]:g} as the sum of "
             f"{dotted(NEXT_REWARD)} ({len(wrong):,} such episodes)"
         )

@@ -1,4 +1,4 @@
-"""One trajectory as a source gives it."""
+"""Episode as a source returns it, and the columns that it consists of."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ __all__ = ["DeferredStates", "EncodedImages", "Episode", "TextStates", "Values",
 
 @dataclass(frozen=True, slots=True)
 class TextStates:
-    """A column of texts: for each row the number of a word. The writer gives every word its number in the dataset."""
+    """Column of texts with a vocabulary: one code per row. The writer replaces the codes by those of the dataset."""
 
     codes: NDArray[np.generic]
-    """Whole numbers [T], each below the number of words."""
+    """Index into `vocabulary` of each row, an integer array [T]."""
     vocabulary: tuple[str, ...]
 
     def __len__(self) -> int:
-        """Return T."""
+        """Return the number of rows, T."""
         return len(self.codes)
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> TextStates:
-        """Make a column of texts, [T]."""
+        """Return a column of these texts, [T]."""
         vocabulary = {word: number for number, word in enumerate(dict.fromkeys(texts))}
         return cls(np.fromiter((vocabulary[text] for text in texts), np.int32, len(texts)), tuple(vocabulary))
 
 
 @dataclass(frozen=True)
 class EncodedImages:
-    """A column of pictures that stay PNG or JPEG, [T] or [T + 1]; they are decoded when they are read."""
+    """Column of images that stay PNG or JPEG, [T] or [T + 1], and are decoded on reading."""
 
     images: Sequence[bytes | bytearray | memoryview]
-    """One without bytes is not known."""
+    """Bytes of each image; an image without bytes is unknown."""
 
     def __len__(self) -> int:
-        """Return how many they are."""
+        """Return the number of images."""
         return len(self.images)
 
     def __getitem__(self, rows: slice | NDArray[Any]) -> Self:
-        """Return some of them, by a slice, a mask or row numbers."""
+        """Return the images of a slice, a mask or row numbers."""
         return replace(self, images=[self.images[row] for row in np.arange(len(self))[rows].tolist()])
 
 
@@ -57,66 +57,67 @@ Values: TypeAlias = "NDArray[np.generic] | TextStates | EncodedImages"
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One trajectory, or a piece of one: T actions and the T + 1 states around them.
+    """Episode, or a piece of one: T actions and the T + 1 states around them.
 
         time     0     1     2           T
-        states   s_0   s_1   s_2   ...   s_T     [T + 1, ...], or [T, ...] where s_T is not known
-        steps    a_0   a_1   ...   a_T-1         [T, ...]; r and the flags of a_t stand at t
+        states   s_0   s_1   s_2   ...   s_T     [T + 1, ...], or [T, ...] if s_T is unknown
+        steps    a_0   a_1   ...   a_T-1         [T, ...]; the reward and the flags of a_t are at t
 
-    A trajectory that is too long to hold comes as several pieces; all but the last say `continues` and have T states,
-    because the state after their last action is the first state of the next piece.
+    An episode that is too long for memory is split into pieces. All pieces except the last have `continues` set and T
+    states, because the state after their last action is the first state of the next piece.
     """
 
     steps: Mapping[Key, Values]
-    """What happens once a step, [T, ...]: ``("action",)``, ``("next", "reward")``, ``("next", "terminated")``,
-    ``("next", "truncated")``, and whatever else the source has."""
+    """Fields with one value per step, [T, ...]: ``("action",)``, ``("next", "reward")``, ``("next", "terminated")``,
+    ``("next", "truncated")``, and other fields of the source."""
     states: Mapping[Key, Values]
-    """What exists before and after every step, [T + 1, ...] or [T, ...]: ``("observation",)``, ``("info", "qpos")``."""
+    """Fields with a value before and after every step, [T + 1, ...] or [T, ...]: ``("observation",)``,
+    ``("info", "qpos")``."""
     continues: bool = False
-    """The next piece goes on with the same trajectory."""
+    """Whether the next piece continues this episode."""
     metadata: Mapping[str, int | float | bool] = field(default_factory=dict)
-    """What is known about the whole trajectory, such as the seed or the upstream's own number, ``"source"``; the last
-    piece's count, and every trajectory has the same ones. Numbers of numpy keep their dtype."""
+    """Metadata of the whole episode, such as the seed or the number upstream, ``"source"``. All episodes have the same
+    names. Of several pieces, the metadata of the last one is stored. NumPy scalars keep their dtype."""
 
     def __len__(self) -> int:
-        """Return T, the number of actions."""
+        """Return the number of actions, T."""
         return len(next(iter(self.steps.values())))
 
     @property
     def final_known(self) -> bool:
-        """Whether the observation after the last action is there."""
+        """Whether the observation after the last action is known."""
         steps = len(self)
         return all(len(array) == steps + 1 for key, array in self.states.items() if key[0] == OBSERVATION[0])
 
 
 @dataclass(frozen=True, slots=True)
 class DeferredStates:
-    """States of an earlier row, which come only now because they stand at the end of their file.
+    """States of an earlier row that the source read later, because they are at the end of their file.
 
-    rows    x x 0 x x x      the row was given with zeros in their place, in the same shard
+    rows    x x 0 x x x      the row was appended with zeros in their place, in the same shard
                 |--4-->|
     """
 
     states: Mapping[Key, NDArray[np.generic]]
-    """[1, ...] for each; only of fields so wide that they have a file of their own."""
+    """Values by field, [1, ...] each; only for wide fields, which have separate files."""
     back: int
-    """Rows that were given since, and the row itself: 1 is the last one."""
+    """Number of rows from the row to the end of the appended rows, itself included: 1 is the last row."""
 
 
 def end_to_end(parts: Sequence[Any]) -> Any:
-    """Return columns of one field one behind the other; pictures that are all still encoded stay so."""
-    if all(isinstance(one, EncodedImages) for one in parts):
-        return replace(parts[0], images=[image for one in parts for image in one.images])
+    """Return the concatenation of columns of one field; if all are encoded images, the result is encoded too."""
+    if all(isinstance(column, EncodedImages) for column in parts):
+        return replace(parts[0], images=[image for column in parts for image in column.images])
     return np.concatenate(parts)
 
 
 def known_only(final_states: Any, known: NDArray[np.bool_]) -> Any:
-    """Return final states, [E, ...], as zeros where they are not known; encoded pictures have no bytes there."""
+    """Return final states, [E, ...], with zeros where `known` is False; encoded images have no bytes there."""
     if known.all():
         return final_states
     if isinstance(final_states, EncodedImages):
-        held = zip(final_states.images, known.tolist(), strict=True)
-        return replace(final_states, images=[image if is_known else b"" for image, is_known in held])
+        pairs = zip(final_states.images, known.tolist(), strict=True)
+        return replace(final_states, images=[image if is_known else b"" for image, is_known in pairs])
     return np.where(
         known.reshape(-1, *(1 for _ in final_states.shape[1:])), final_states, np.zeros((), final_states.dtype)
     )

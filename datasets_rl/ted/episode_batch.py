@@ -1,4 +1,4 @@
-"""Several whole trajectories that lie back to back, as they do on the disk: what is worked on at once."""
+"""Batch of whole episodes, stored back to back as on disk: the unit of preprocessing and writing."""
 
 from __future__ import annotations
 
@@ -18,56 +18,56 @@ from datasets_rl.ted.table import EpisodeTable
 __all__ = ["EpisodeBatch"]
 
 Arrays = Mapping[Key, Any]
-"""A field each: an array, or what is read like one, as pictures that are still encoded."""
+"""Values by field: an array, or an object with the indexing of an array, such as encoded images."""
 
 
 @dataclass(frozen=True)
 class EpisodeBatch:
-    """E trajectories with N steps in all; an array a field.
+    """E whole episodes with N steps in total, one array per field.
 
-    states   |  s_0  s_1  s_2  |  s_0  s_1  |       [N, ...]
-    finals      f_0               f_1               [E, ...], zeros where not known
-    steps    |  a_0  a_1  a_2  |  a_0  a_1  |       [N, ...]
+    states        |  s_0  s_1  s_2  |  s_0  s_1  |       [N, ...]
+    final_states     f_0               f_1               [E, ...], zeros if unknown
+    steps         |  a_0  a_1  a_2  |  a_0  a_1  |       [N, ...]
     """
 
     lengths: NDArray[np.int64]
-    """Steps of each, [E], from 1."""
+    """Number of steps of each episode, [E], at least 1."""
     steps: Arrays
-    """What happens once a step; ``("next", "reward")``, ``("next", "terminated")`` and ``("next", "truncated")`` are
-    always there, ``("next", "done")`` and ``("episode",)`` never."""
+    """Fields with one value per step, [N, ...]. ``("next", "reward")``, ``("next", "terminated")`` and
+    ``("next", "truncated")`` are always present, ``("next", "done")`` and ``("episode",)`` never."""
     states: Arrays
-    """What exists before and after every step."""
+    """Fields with a value before and after every step: the values before each step, [N, ...]."""
     final_states: Arrays
-    """The states after the last actions, of the same fields."""
+    """Values of the same fields after the last step of each episode, [E, ...]."""
     final_known: NDArray[np.bool_]
-    """Whether the state after its last action is known, [E]."""
+    """Whether the state after the last step of each episode is known, [E]."""
     metadata: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """What is known about each as a whole, [E]: always its number upstream, "source"."""
+    """Metadata of each episode by name, [E]; always has "source", the number of the episode upstream."""
     vocabulary: Mapping[Key, Sequence[str]] = field(default_factory=dict)
-    """The texts that the numbers of a text field stand for."""
+    """Texts by text field: code i of the field stands for text i."""
     numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    """Which of the dataset's episodes each comes from, [E]; counted from 0 where nobody says."""
+    """Number of each episode in its input dataset, [E]; 0 to E - 1 by default."""
 
     def __post_init__(self) -> None:
         if len(self.numbers) != len(self.lengths):
             object.__setattr__(self, "numbers", np.arange(len(self.lengths)))
 
     def __len__(self) -> int:
-        """Return E."""
+        """Return the number of episodes, E."""
         return len(self.lengths)
 
     @cached_property
     def table(self) -> EpisodeTable:
-        """Where each one lies among the N steps."""
+        """Episode table of the N steps."""
         return EpisodeTable.from_lengths(self.lengths)
 
     @property
     def count(self) -> int:
-        """N."""
+        """Total number of steps, N."""
         return int(self.lengths.sum())
 
     def following(self, key: Key) -> Any:
-        """Return what a state is at t + 1, [N, ...]: the row below, and behind the last row of each its final one."""
+        """Return the values of a state field at t + 1, [N, ...]: the next row or, for the last row, the final state."""
         states, final_states = self.states[key], self.final_states[key]
         if isinstance(states, EncodedImages) and isinstance(final_states, EncodedImages):
             rows = np.arange(1, self.count + 1)
@@ -76,12 +76,12 @@ class EpisodeBatch:
         return next_of(np.asarray(states), np.asarray(final_states), self.table, 0, self.count)
 
     def pick(self, episodes: NDArray[Any]) -> EpisodeBatch:
-        """Return some of the trajectories, by their numbers or by a mask, in that order."""
+        """Return the episodes with these indices, in this order, or those of a mask, [E]."""
         chosen = np.arange(len(self))[episodes]
         if len(chosen) == len(self) and (np.diff(chosen) == 1).all():
             return self
         lengths = self.lengths[chosen]
-        # The rows of each one, one after the other.
+        # The rows of each chosen episode, concatenated.
         starts = self.table.starts[chosen]
         rows = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         return replace(
@@ -96,27 +96,31 @@ class EpisodeBatch:
         )
 
     def only(self, keys: Collection[Key]) -> EpisodeBatch:
-        """Return the same trajectories with some of their fields."""
+        """Return the same episodes with only these fields."""
 
-        def kept(arrays: Arrays) -> Arrays:
+        def select(arrays: Arrays) -> Arrays:
             return {key: values for key, values in arrays.items() if key in keys}
 
-        return replace(self, steps=kept(self.steps), states=kept(self.states), final_states=kept(self.final_states))
+        return replace(
+            self, steps=select(self.steps), states=select(self.states), final_states=select(self.final_states)
+        )
 
     def __iter__(self) -> Iterator[Episode]:
-        """Yield each trajectory by itself."""
+        """Yield each episode as an `Episode`."""
         for number, rows in enumerate(self.table):
-            span = slice(rows.start, rows.stop)
+            extent = slice(rows.start, rows.stop)
             known = bool(self.final_known[number])
             states = {
-                key: end_to_end([values[span], self.final_states[key][number : number + 1]]) if known else values[span]
+                key: end_to_end([values[extent], self.final_states[key][number : number + 1]])
+                if known
+                else values[extent]
                 for key, values in self.states.items()
             }
-            steps: dict[Key, Any] = {key: values[span] for key, values in self.steps.items()}
+            steps: dict[Key, Any] = {key: values[extent] for key, values in self.steps.items()}
             texts: dict[Key, Any] = {
-                key: TextStates(one[key], tuple(self.vocabulary[key]))
-                for one in (steps, states)
-                for key in one
+                key: TextStates(columns[key], tuple(self.vocabulary[key]))
+                for columns in (steps, states)
+                for key in columns
                 if key in self.vocabulary
             }
             yield Episode(

@@ -1,10 +1,10 @@
-"""The keys of the TorchRL Episode Data format (TED).
+"""Keys of the TorchRL Episode Data format (TED).
 
 A transition is one row. Root keys describe time t, keys under "next" describe t+1:
 
     observation  action  episode  done  terminated  truncated      next: observation  reward  done  terminated  truncated
 
-A key is a tuple of names, as in ``("next", "reward")``; on disk and on the command line it is written with dots,
+A key is a tuple of names, ``("next", "reward")``. On disk and on the command line it is written with dots,
 ``next.reward``.
 """
 
@@ -51,17 +51,17 @@ MASK: Key = ("mask",)
 NEXT_REWARD: Key = (NEXT, "reward")
 NEXT_DONE: Key = (NEXT, "done")
 NEXT_FINAL_KNOWN: Key = (NEXT, "final_known")
-"""Whether the state under "next" is a recorded one: False exactly on the last transition of an episode whose final
-observation is unknown. It is derived from the episode table and never stored."""
+"""Key of the mask of known next states: False exactly on the last transition of an episode whose final observation is
+unknown. Readers derive the mask from the episode table; it is never stored."""
 NEXT_TERMINATED: Key = (NEXT, "terminated")
 NEXT_TRUNCATED: Key = (NEXT, "truncated")
 PLAIN: tuple[Key, ...] = (OBSERVATION, ACTION, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED)
-"""The fields of a source that has no others."""
+"""Fields of a source without additional fields."""
 ROOT_FLAGS: tuple[Key, ...] = (DONE, TERMINATED, TRUNCATED)
 
 
 def nested(leaves: Mapping[Key, Leaf]) -> dict[str, Any]:
-    """Nest values by the names of their keys: ``{("next", "reward"): r}`` is ``{"next": {"reward": r}}``."""
+    """Return values as nested dicts: ``{("next", "reward"): r}`` becomes ``{"next": {"reward": r}}``."""
     tree: dict[str, Any] = {}
     for key, leaf in leaves.items():
         node = tree
@@ -72,15 +72,15 @@ def nested(leaves: Mapping[Key, Leaf]) -> dict[str, Any]:
 
 
 def dotted(key: Key) -> str:
-    """Write a key as one name: ``("next", "reward")`` is ``"next.reward"``."""
+    """Return a key as one dotted name: ``("next", "reward")`` becomes ``"next.reward"``."""
     return ".".join(key)
 
 
 def as_key(key: str | Iterable[Any]) -> Key:
-    """Read a key from a dotted name, from a tuple of names, or from a tuple that holds tuples.
+    """Return the key for a dotted name, a tuple of names, or a tuple with nested tuples.
 
     Raises:
-        InvalidArgumentError: If it is no key.
+        InvalidArgumentError: If the argument is not a key.
     """
     if isinstance(key, str):
         parts: tuple[str, ...] = tuple(key.split("."))

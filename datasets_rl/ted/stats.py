@@ -1,4 +1,4 @@
-"""Statistics of a dataset, gathered block by block while it is written."""
+"""Statistics of a dataset, accumulated in batches while it is written."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ if TYPE_CHECKING:
 __all__ = ["TOLERANCE", "Moments", "differences", "has_statistics", "of_episodes", "summary"]
 
 TOLERANCE = 1e-9
-"""How far a mean or standard deviation may lie from the recomputed one, relative to the greatest magnitude of its
-values: it depends on the blocks in which the values were summed. Minimum and maximum do not."""
+"""Maximum difference between a stated and a recomputed mean or standard deviation, relative to the largest magnitude of
+the values. These depend on the batches in which the values were summed; minimum and maximum do not."""
 _BLOCK_BYTES = 4 << 20
 _SQUARABLE = 1e150
-"""Magnitude up to which a squared float64 does not overflow, whatever the blocks are."""
+"""Magnitude up to which sums of squares do not overflow float64, for any division into batches."""
 
 
 class Moments:
-    """Count, minimum, maximum, mean and standard deviation of a column that comes in blocks.
+    """Accumulator of count, minimum, maximum, mean and standard deviation of a column, updated in batches.
 
-    Blocks are merged by the pairwise update of Chan, Golub and LeVeque (1979), in float64, so that a large mean does
-    not swallow a small deviation. Each element of a step has its own statistics, or all share one where a step has
-    more than `MAX_ELEMENTS` (an image).
+    Batches are merged with the pairwise update of Chan, Golub and LeVeque (1979), in float64, so that a large mean does
+    not cancel a small deviation. Each element of a step has separate statistics; if a step has more than `MAX_ELEMENTS`
+    elements (an image), all elements share one.
+
+    Args:
+        shape: Shape of one step.
     """
 
     MAX_ELEMENTS = 256
@@ -48,8 +51,8 @@ class Moments:
         return int(np.prod(self._shape))
 
     def update(self, block: NDArray[Any]) -> None:
-        """Take a further block, [n, ...]; values that are not finite are left out, each for itself."""
-        # One contiguous row an element: numpy reduces along it several times faster than down the columns.
+        """Add a batch of values, [n, ...]; each value that is not finite is ignored."""
+        # One contiguous row per element: numpy reduces rows several times faster than columns.
         values = np.ascontiguousarray(block.reshape(-1, self._width).T, dtype=np.float64)
         if not values.size:
             return
@@ -86,13 +89,13 @@ class Moments:
     def _add(self, count: NDArray[np.int64], mean: NDArray[np.float64], squares: NDArray[np.float64]) -> None:
         total = self._count + count
         share = count / np.maximum(total, 1)
-        apart = mean - self._mean
-        self._squares += squares + apart**2 * (self._count * share)
-        self._mean += apart * share
+        delta = mean - self._mean
+        self._squares += squares + delta**2 * (self._count * share)
+        self._mean += delta * share
         self._count = total
 
     def merge(self, state: list[list[float]]) -> None:
-        """Take what another one has seen, as its `state` says."""
+        """Add the values of another accumulator, given its `state`."""
         count, mean, squares, low, high = (np.array(column) for column in state)
         np.minimum(self._low, low, out=self._low)
         np.maximum(self._high, high, out=self._high)
@@ -100,11 +103,11 @@ class Moments:
             self._add(count.astype(np.int64), mean, squares)
 
     def state(self) -> list[list[float]]:
-        """Return what `restore` needs, as JSON values with NaN and infinity."""
+        """Return the state for `restore` and `merge`, as JSON values with NaN and infinity."""
         return [column.tolist() for column in self._columns()]
 
     def restore(self, state: list[list[float]]) -> None:
-        """Go on from what `state` returned."""
+        """Replace the state by one that `state` returned."""
         for column, values in zip(self._columns(), state, strict=True):
             column[:] = values
 
@@ -112,13 +115,13 @@ class Moments:
         return self._count, self._mean, self._squares, self._low, self._high
 
     def to_json(self) -> dict[str, Any]:
-        """Return the statistics in the shape of one step, as JSON values; None where no finite number says it."""
-        seen = self._count > 0
+        """Return the statistics in the shape of one step, as JSON values; None for a value that is not finite."""
+        has_values = self._count > 0
         columns = {
             "min": self._low,
             "max": self._high,
-            "mean": np.where(seen, self._mean, np.nan),
-            "std": np.where(seen, np.sqrt(self._squares / np.maximum(self._count, 1)), np.nan),
+            "mean": np.where(has_values, self._mean, np.nan),
+            "std": np.where(has_values, np.sqrt(self._squares / np.maximum(self._count, 1)), np.nan),
         }
         return {
             name: np.where(np.isfinite(column), column, None).reshape(self._shape).tolist()  # type: ignore[call-overload]
@@ -127,32 +130,32 @@ class Moments:
 
 
 def summary(values: NDArray[Any]) -> dict[str, Any]:
-    """Return minimum, maximum, mean and standard deviation of one number an episode, [E]."""
+    """Return minimum, maximum, mean and standard deviation of one number per episode, [E], as JSON values."""
     moments = Moments(())
     moments.update(values)
     return moments.to_json()
 
 
 def has_statistics(column: Column) -> bool:
-    """Return whether the manifest has the statistics of a field."""
+    """Return whether the manifest has statistics of a field: whether it is a float field."""
     return column.dtype.kind == "f"
 
 
 def of_episodes(table: EpisodeTable) -> dict[str, Any]:
-    """Return the statistics of the returns and of the lengths of the episodes."""
+    """Return the statistics of the returns and lengths of episodes, as JSON values."""
     return {"return": summary(table["return"]), "length": summary(table["length"])}
 
 
 def differences(
     stated: Mapping[str, Any], schema: Schema, table: EpisodeTable, column: Callable[[Key, int, int], NDArray[Any]]
 ) -> Iterator[str]:
-    """Recompute the statistics of a stored dataset, block by block, and yield what differs from those stated.
+    """Recompute the statistics of a stored dataset in batches, and yield a problem for each stated value that differs.
 
     Args:
         stated: The statistics by dotted key, as in the manifest.
         schema: The fields.
         table: The episodes.
-        column: Takes a key and a range of rows, and returns the values, [stop - start, ...].
+        column: Function of a key, a first row and a stop row that returns the values, [stop - start, ...].
     """
     recomputed = of_episodes(table)
     for field in filter(has_statistics, schema):
@@ -162,8 +165,8 @@ def differences(
             moments.update(column(field.key, start, min(start + block, table.steps)))
         recomputed[dotted(field.key)] = moments.to_json()
     if stated.keys() != recomputed.keys():
-        odd = ", ".join(sorted(stated.keys() ^ recomputed.keys()))
-        yield f"statistics is of the keys {', '.join(stated)}; expected {', '.join(recomputed)} (differing: {odd})"
+        different = ", ".join(sorted(stated.keys() ^ recomputed.keys()))
+        yield f"statistics has the keys {', '.join(stated)}; expected {', '.join(recomputed)} (different: {different})"
     for name, expected in recomputed.items():
         if name in stated:
             yield from (f"statistics.{name}{text}" for text in _unequal(stated[name], expected))
@@ -175,22 +178,22 @@ def _unequal(stated: Any, expected: Mapping[str, Any]) -> Iterator[str]:
         return
     numbers = {name: np.array(values, np.float64) for name, values in expected.items()}  # None becomes NaN
     scale = np.fmax(np.abs(numbers["min"]), np.abs(numbers["max"]))
-    for name, wanted in numbers.items():
+    for name, recomputed in numbers.items():
         try:
-            got = np.array(stated[name], np.float64)
+            values = np.array(stated[name], np.float64)
         except (TypeError, ValueError):
-            got = np.empty(0)
-        if got.shape != wanted.shape:
-            yield f".{name} is {stated[name]!s:.60}; expected numbers of the shape {list(wanted.shape)}"
+            values = np.empty(0)
+        if values.shape != recomputed.shape:
+            yield f".{name} is {stated[name]!s:.60}; expected numbers of the shape {list(recomputed.shape)}"
             continue
         exact = name in {"min", "max"}
         with np.errstate(invalid="ignore"):
-            same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
-            same |= np.abs(got - wanted) <= (0 if exact else TOLERANCE) * scale
-        same |= (scale > _SQUARABLE) & (not exact)
-        wrong = np.flatnonzero(~same)
+            equal = (values == recomputed) | (np.isnan(values) & np.isnan(recomputed))
+            equal |= np.abs(values - recomputed) <= (0 if exact else TOLERANCE) * scale
+        equal |= (scale > _SQUARABLE) & (not exact)
+        wrong = np.flatnonzero(~equal)
         if len(wrong):
             first = int(wrong[0])
-            place = str([int(one) for one in np.unravel_index(first, wanted.shape)]) if wanted.ndim else ""
-            text = f".{name}{place} is {got.flat[first]:.17g}; recomputed {wanted.flat[first]:.17g}"
+            index = str([int(axis) for axis in np.unravel_index(first, recomputed.shape)]) if recomputed.ndim else ""
+            text = f".{name}{index} is {values.flat[first]:.17g}; recomputed {recomputed.flat[first]:.17g}"
             yield text + (f" (and {len(wrong) - 1:,} more)" if len(wrong) > 1 else "")

@@ -1,4 +1,4 @@
-"""Where each episode starts and stops in the flat [N]: all index arithmetic of episodes and slices lives here."""
+"""Episode table: the first row, length and metadata of each episode, and the index arithmetic on it."""
 
 from __future__ import annotations
 
@@ -15,25 +15,23 @@ __all__ = ["EPISODE_DTYPE", "EpisodeTable"]
 EPISODE_DTYPE = np.dtype(
     [("start", "<i8"), ("length", "<i8"), ("return", "<f8"), ("source", "<i8"), ("final_known", "?")]
 )
-"""What every episode table has: first row, rows, sum of rewards, number in the upstream's own order, and whether the
-observation after the last action is known. A source's own facts follow as further fields."""
+"""Fields of every episode table: first row, number of rows, sum of rewards, number in the upstream's order, and whether
+the observation after the last action is known. A source can add metadata as further fields."""
 
 Index = NDArray[np.int64]
 
 
 class EpisodeTable:
-    """The episodes of N steps that lie back to back.
+    """Table of E contiguous episodes with N steps in total.
 
         row       0 1 2 3 4 5 6 7 8
         episode   0 0 0 0 1 1 2 2 2        starts [0, 4, 6], lengths [4, 2, 3], stops [4, 6, 9]
-
-    In the shapes, E is the number of episodes and N the number of rows.
 
     Args:
         records: Structured array [E] with at least the fields of `EPISODE_DTYPE`.
 
     Raises:
-        InvalidArgumentError: If the episodes do not lie back to back from row 0.
+        InvalidArgumentError: If a field is missing, or the episodes are not contiguous from row 0.
     """
 
     def __init__(self, records: NDArray[np.void]) -> None:
@@ -42,18 +40,18 @@ class EpisodeTable:
             raise InvalidArgumentError(f"the episode table lacks the fields {missing}")
         self.records = records
         starts, lengths = records["start"], records["length"]
-        # A sum that wraps around goes below 0 first.
+        # If the sum of the lengths overflows, a start is negative.
         wrong = np.flatnonzero((lengths < 1) | (starts < 0) | (starts != np.cumsum(lengths) - lengths))
         if len(wrong):
             first = int(wrong[0])
             raise InvalidArgumentError(
                 f"episode {first} starts at row {starts[first]} with {lengths[first]} steps; "
-                "expected episodes of at least one step that lie back to back"
+                "expected contiguous episodes from row 0, each of at least one step"
             )
 
     @classmethod
     def from_lengths(cls, lengths: NDArray[np.integer[Any]]) -> EpisodeTable:
-        """Make a table, [E], of episodes of these lengths."""
+        """Return the table of episodes with these lengths, [E]."""
         records = np.zeros(len(lengths), EPISODE_DTYPE)
         records["length"] = lengths
         records["start"] = np.cumsum(lengths) - lengths
@@ -61,21 +59,21 @@ class EpisodeTable:
         return cls(records)
 
     def __len__(self) -> int:
-        """Return E."""
+        """Return the number of episodes, E."""
         return len(self.records)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return one fact of every episode, [E]."""
+        """Return a field of the table, [E]."""
         column: NDArray[Any] = self.records[name]
         return column
 
     def __iter__(self) -> Iterator[range]:
-        """Yield the rows of each episode."""
+        """Yield the range of rows of each episode."""
         return (range(int(start), int(stop)) for start, stop in zip(self.starts, self.stops, strict=True))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The facts that are known of every episode."""
+        """Names of the fields of the table."""
         return tuple(self.records.dtype.names or ())
 
     @property
@@ -85,7 +83,7 @@ class EpisodeTable:
 
     @property
     def lengths(self) -> Index:
-        """Steps of each episode, [E]."""
+        """Number of steps of each episode, [E]."""
         return self["length"]
 
     @property
@@ -95,22 +93,22 @@ class EpisodeTable:
 
     @property
     def steps(self) -> int:
-        """N."""
+        """Total number of steps, N."""
         return int(self.lengths.sum())
 
     def episode_of(self, rows: NDArray[np.integer[Any]] | int) -> Index:
-        """Return the episode that each row belongs to, in the shape of `rows`."""
+        """Return the index of the episode of each row, in the shape of `rows`."""
         return np.asarray(np.searchsorted(self.starts, rows, side="right") - 1)
 
     def next_known(self, rows: Index) -> NDArray[np.bool_]:
-        """Return whether the state after each row is a recorded one, in the shape of `rows`."""
+        """Return whether the next state of each row is known, in the shape of `rows`."""
         episodes = self.episode_of(rows)
         last = self.starts[episodes] + self.lengths[episodes] - 1
         known: NDArray[np.bool_] = self["final_known"][episodes] | (last != rows)
         return known
 
     def rows(self, episode: int) -> range:
-        """Return the rows of one episode; negative numbers count from the end.
+        """Return the range of rows of one episode; negative indices count from the end.
 
         Raises:
             IndexError: If there is no such episode.

@@ -1,4 +1,4 @@
-"""Which rows follow each other in time, and the slices that can be cut from them: all index arithmetic of slices."""
+"""Trajectories among the rows of a storage, and the slices of a fixed length within them."""
 
 from __future__ import annotations
 
@@ -20,138 +20,146 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class TrajectoryMarkers:
-    """What the data says of n rows, given in the order of time, by which they fall into trajectories."""
+    """Columns of n rows, in chronological order, that determine how the rows are divided into trajectories."""
 
     ids: tuple[Index, ...]
-    """Rows belong together where all of these are the same, [n] each; at least one."""
+    """Ids, [n] each, at least one array: rows of one trajectory agree in all of them."""
 
     ends: Mask | None = None
-    """Whether a row is the last of its trajectory, [n]."""
+    """Whether each row is the last one of its trajectory, [n]."""
 
     steps: Index | None = None
-    """The number of each row in its trajectory, [n]; where it is not one more than before, another one begins."""
+    """Step number of each row within its trajectory, [n]. A number that is not the previous number plus 1 starts a
+    trajectory."""
 
     def ending(self, ends: Mask) -> TrajectoryMarkers:
-        """Return these signs with further rows that are the last of their trajectory, [n]."""
+        """Return these markers with additional last rows of trajectories, a mask [n]."""
         return replace(self, ends=ends if self.ends is None else self.ends | ends)
 
     def cut(self, *, by_step: bool = False) -> tuple[Index, Mask]:
-        """Bring the rows together by trajectory.
+        """Group the rows by trajectory.
 
         Args:
-            by_step: Whether rows of the same ids are taken in the order of their steps, not of time.
+            by_step: Whether to sort rows with the same ids by `steps` instead of by time.
 
         Returns:
-            The order in which to take them, int64 [n], and whether a trajectory begins at each, [n].
+            The order of the rows that groups them, int64 [n], and whether a trajectory starts at each position, [n].
         """
         keys = self.ids if self.steps is None or not by_step else (self.steps, *self.ids)
-        # Most rows lie together already; a sort costs as much as all the rest.
+        # Most rows are already grouped, and a sort costs as much as the rest of this function.
         sorted_already = len(keys) == 1 and bool((keys[0][1:] >= keys[0][:-1]).all())
         order = np.arange(len(keys[0])) if sorted_already else np.lexsort(keys)
         opens = np.ones(len(order), np.bool_)
         opens[1:] = False
-        for array in self.ids:
-            there = array[order]
-            opens[1:] |= there[1:] != there[:-1]
+        for ids in self.ids:
+            ordered = ids[order]
+            opens[1:] |= ordered[1:] != ordered[:-1]
         if self.ends is not None:
             opens[1:] |= self.ends[order[:-1]]
         if self.steps is not None:
-            there = self.steps[order]
-            opens[1:] |= there[1:] != there[:-1] + 1
+            ordered = self.steps[order]
+            opens[1:] |= ordered[1:] != ordered[:-1] + 1
         return order, opens
 
 
 @dataclass(frozen=True, eq=False)
 class Trajectories:
-    """E trajectories, each a run of places; a place stands for a row.
+    """E trajectories, each a range of places; `order` maps places to rows.
 
-    Rows that lie in the order of time need no map: place and row are the same. Where a ring wraps, or environments
-    take turns, `order` says which row is at a place.
+    Places number the rows so that each trajectory is contiguous. If the rows are in chronological order, place and row
+    are equal, and `order` is None. If a ring buffer wraps, or several environments alternate, `order` has the row at
+    each place.
 
-        row           0  1  2  3  4  5        environments 0 and 1 took turns, 1 ended at row 3
+        row           0  1  2  3  4  5        environments 0 and 1 alternated, 1 ended at row 3
         trajectory    0  1  0  1  0  2
 
         place         0  1  2  3  4  5
         order         0  2  4  1  3  5        firsts [0, 3, 5], lengths [3, 2, 1]
 
-    Valid until the next write to the storage that it describes.
+    An instance is valid until the next write to the storage that it describes.
     """
 
     firsts: Index
-    """The place of the first step of each trajectory, [E]."""
+    """Place of the first step of each trajectory, [E]."""
 
     lengths: Index
-    """Steps of each trajectory, [E]; at least 1."""
+    """Number of steps of each trajectory, [E], at least 1."""
 
     order: Index | None = None
-    """The row at each place, [P]; None where place and row are the same."""
+    """Row at each place, [P]; None if place and row are equal."""
 
     places: Index | None = None
-    """The place of each row; None where place and row are the same."""
+    """Place of each row; None if place and row are equal."""
 
     ended_by: frozenset[Key] = frozenset()
-    """The flags that no step has but the last of its trajectory."""
+    """Keys of the flags that only the last step of a trajectory can have."""
 
     @classmethod
     def of(cls, episodes: EpisodeTable) -> Trajectories:
-        """Return the episodes of a table."""
+        """Return the trajectories of an episode table."""
         ended_by = frozenset({NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED})
         return cls(episodes.starts.copy(), episodes.lengths.copy(), ended_by=ended_by)
 
     @classmethod
     def scan(cls, signs: TrajectoryMarkers, rows: Index, ended_by: frozenset[Key] = frozenset()) -> Trajectories:
-        """Find the trajectories of rows that are given in the order of time, [N]."""
+        """Return the trajectories of rows in chronological order.
+
+        Args:
+            signs: Markers of the rows.
+            rows: Row number of each marked row, [N].
+            ended_by: Keys of the flags that only the last step of a trajectory can have.
+        """
         order, opens = signs.cut(by_step=True)
         firsts = np.flatnonzero(opens)
         lengths = np.diff(firsts, append=len(rows))
         order = rows[order]
         if (order == np.arange(len(rows))).all():
             return cls(firsts, lengths, ended_by=ended_by)
-        places = np.full(int(rows.max(initial=-1)) + 1, -1, np.int64)  # some rows may be left out
+        places = np.full(int(rows.max(initial=-1)) + 1, -1, np.int64)  # rows may be missing
         places[order] = np.arange(len(rows))
         return cls(firsts, lengths, order, places, ended_by)
 
     def __len__(self) -> int:
-        """Return E."""
+        """Return the number of trajectories, E."""
         return len(self.firsts)
 
     @property
     def longest(self) -> int:
-        """Steps of the longest trajectory; 0 if there is none."""
+        """Number of steps of the longest trajectory; 0 without trajectories."""
         return int(self.lengths.max(initial=0))
 
     def rows(self, places: Index) -> Index:
-        """Return the rows at these places, in the same shape."""
+        """Return the rows at places, in the same shape."""
         return places if self.order is None else self.order[places]
 
     def locate(self, rows: Index) -> tuple[Index, Index]:
-        """Return the trajectory and the place of these rows, [n] each."""
+        """Return the trajectory and the place of each row, [n] each."""
         places = rows if self.places is None else self.places[rows]
         by_place, firsts = self._by_place
         return by_place[firsts.searchsorted(places, "right") - 1], places
 
     def around(self, rows: Index, before: int, after: int) -> tuple[Index, Mask]:
-        """Return the rows from `before` steps before these to `after` steps after them, within their trajectories.
+        """Return windows of rows, from `before` steps before to `after` steps after each row.
 
-        The first and the last step of a trajectory stand in for what would lie outside.
+        A window stays within its trajectory: positions outside are filled with the first or the last step.
 
-            trajectory                   0 1 2 3 | 4 5 6        outside
+            trajectory                   0 1 2 3 | 4 5 6        filled
             row 1, before 2, after 1     0 0 1 2                x . . .
             row 6, before 2, after 1               4 5 6 6      . . . x
 
         Args:
-            rows: Of some steps, [n].
-            before: Steps before each, from 0.
-            after: Steps after it, from 0.
+            rows: Row of each window, [n].
+            before: Number of steps before each row, at least 0.
+            after: Number of steps after each row, at least 0.
 
         Returns:
-            Rows, int64 [n, before + 1 + after], and whether another one stands in, in the same shape.
+            Rows, int64 [n, before + 1 + after], and whether each position is filled, in the same shape.
         """
         owner, places = self.locate(rows)
-        wanted = places[:, None] + np.arange(-before, after + 1)
+        window = places[:, None] + np.arange(-before, after + 1)
         firsts = self.firsts[owner]
-        there = np.clip(wanted, firsts[:, None], (firsts + self.lengths[owner] - 1)[:, None])
-        return self.rows(there), there != wanted
+        clipped = np.clip(window, firsts[:, None], (firsts + self.lengths[owner] - 1)[:, None])
+        return self.rows(clipped), clipped != window
 
     @cached_property
     def _by_place(self) -> tuple[Index, Index]:
@@ -159,21 +167,22 @@ class Trajectories:
         return by_place, self.firsts[by_place]
 
     def share(self, rank: int, world_size: int) -> Trajectories:
-        """Return every `world_size`-th trajectory from `rank` on: all ranks together have each of them once."""
-        mine = slice(rank, None, world_size)
-        return replace(self, firsts=self.firsts[mine], lengths=self.lengths[mine])
+        """Return every `world_size`-th trajectory, starting with number `rank`; each has exactly one rank."""
+        selected = slice(rank, None, world_size)
+        return replace(self, firsts=self.firsts[selected], lengths=self.lengths[selected])
 
     def slices(
         self, length: int, *, short: bool = False, before: int = 0, after: int = 0, at_start: bool = False
     ) -> Slices:
-        """Return all slices of `length` steps, T, within one trajectory each.
+        """Return all slices of `length` steps, T, each within one trajectory.
 
         Args:
-            length: T, at least 1.
-            short: Whether trajectories of fewer steps count, each as one slice of its own length.
-            before: Steps by which a slice may begin before its trajectory; those are left out of it.
-            after: Steps by which it may go on after the end; the same.
-            at_start: Whether only those count that start with the first step of a trajectory.
+            length: Number of steps, T, at least 1.
+            short: Whether a trajectory with fewer steps counts as one slice, with all of its steps.
+            before: Maximum number of steps by which a slice can start before its trajectory. The slice does not contain
+                these steps.
+            after: Maximum number of steps by which a slice can end after its trajectory, likewise.
+            at_start: Whether to admit only slices that start with the first step of a trajectory.
         """
         full = np.minimum(self.lengths, length)
         left, right = np.minimum(before, full - 1), np.minimum(after, full - 1)
@@ -189,7 +198,7 @@ class Trajectories:
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """The slices that can be cut from trajectories, numbered through.
+    """Slices of T steps within trajectories, numbered consecutively.
 
     T = 3            trajectory 0 . . . .    trajectory 1 . .    trajectory 2 . . .
     slices           |0---|                  none, or with       |2---|
@@ -198,20 +207,24 @@ class Slices:
 
     trajectories: Trajectories
     length: int
-    """Steps of a whole slice, T."""
+    """Number of steps of a full slice, T."""
     counts: Index
-    """Slices of each trajectory, [E]."""
+    """Number of slices of each trajectory, [E]."""
     ends: Index
-    """The number after that of the last slice of each trajectory, [E]."""
+    """Number of the slice after the last one of each trajectory, [E]."""
     shift: Index
-    """What makes the number of a slice the place where it starts, for each trajectory, [E]."""
+    """Difference between the first place and the number of a slice, for each trajectory, [E]."""
     whole: bool
     """Whether every slice has T steps."""
     total: int
-    """How many slices there are."""
+    """Number of slices."""
 
     def at(self, numbers: Index) -> tuple[Index, Index | None]:
-        """Return where the slices of these numbers start, and their steps: places [n], lengths [n] or None for T."""
+        """Return the first places and the numbers of steps of slices, [n] each, by their numbers.
+
+        Returns:
+            First places, and numbers of steps; None for the steps if all slices have T.
+        """
         owner = self.ends.searchsorted(numbers, "right")
         starts = numbers + self.shift[owner]
         if self.whole:
@@ -222,21 +235,26 @@ class Slices:
         return starts, stops - starts
 
     def starting(self, rows: Index) -> tuple[Mask, Index, Index | None]:
-        """Return the slices that start at these rows: whether there is one, its place and its steps, [n] each."""
+        """Return the slices that start at rows.
+
+        Returns:
+            Whether an admissible slice starts at each row, its first place, and its number of steps, [n] each; None for
+            the steps if all slices have T.
+        """
         owner, starts = self.trajectories.locate(rows)
         numbers, ends = starts - self.shift[owner], self.ends[owner]
         admitted = (numbers >= ends - self.counts[owner]) & (numbers < ends)
         lengths = self.trajectories.lengths[owner]
-        left = self.trajectories.firsts[owner] + lengths - starts
-        return admitted, starts, None if self.whole else np.minimum(left, np.minimum(lengths, self.length))
+        remaining = self.trajectories.firsts[owner] + lengths - starts
+        return admitted, starts, None if self.whole else np.minimum(remaining, np.minimum(lengths, self.length))
 
     def rows(self, starts: Index, lengths: Index | None, *, pad: bool = False) -> Index:
-        """Return the rows of slices, one slice after the other, int64 [B].
+        """Return the rows of slices, concatenated, int64 [B].
 
         Args:
-            starts: Their first places, [n].
-            lengths: Their steps, [n]; None for T.
-            pad: Whether shorter slices are filled up to T with their last row.
+            starts: First place of each slice, [n].
+            lengths: Number of steps of each slice, [n]; None if all have T.
+            pad: Whether to pad shorter slices to T steps with their last row.
         """
         if lengths is None:
             places = (starts[:, None] + self._steps).reshape(-1)
@@ -251,10 +269,10 @@ class Slices:
         return np.arange(self.length)
 
     def check_any_left(self) -> None:
-        """Raise if there is no slice.
+        """Check that at least one slice exists.
 
         Raises:
-            InvalidArgumentError: If no trajectory is long enough, or there is none.
+            InvalidArgumentError: If the storage is empty, or no trajectory is long enough.
         """
         if not len(self.trajectories):
             raise InvalidArgumentError("the storage holds no step to sample", hint="extend the buffer first")
@@ -262,11 +280,11 @@ class Slices:
             raise InvalidArgumentError(
                 f"no trajectory has {self.length} steps; the longest of {len(self.trajectories)} has "
                 f"{self.trajectories.longest}",
-                hint="ask for shorter slices, or give strict_length=False to take short trajectories whole",
+                hint="request shorter slices, or pass strict_length=False to return short trajectories whole",
             )
 
 
 def spans(starts: Index, lengths: Index) -> Index:
-    """Return ``start, start + 1, ...`` for each start, one after the other: spans of these lengths, [sum]."""
+    """Return the concatenated ranges ``start, start + 1, ...`` of these lengths, [sum of the lengths]."""
     stops = np.cumsum(lengths)
     return np.repeat(starts - (stops - lengths), lengths) + np.arange(lengths.sum())

@@ -1,4 +1,4 @@
-"""The README says what the command does, and the command does what the README says."""
+"""The README and the command agree."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def options() -> dict[str, set[str]]:
 
 
 def rows(heading: str) -> list[list[str]]:
-    """Return the cells of the table under a heading, without its own heading rows."""
+    """Return the cells of the table under a heading, without its header rows."""
     section = re.split(rf"^#+ {heading}$", README, flags=re.MULTILINE)[1]
     lines = [line for line in section.split("\n#")[0].splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
@@ -103,14 +103,14 @@ def test_folders_of_the_layout_exist():
 
 
 def steps(session: str) -> list[tuple[list[str], str]]:
-    """Return the commands of a session with what they show."""
+    """Return the commands of a session with their output."""
     parts = re.split(r"^\$ (.*)\n", session, flags=re.MULTILINE)[1:]
     return [(shlex.split(words), shown) for words, shown in zip(parts[::2], parts[1::2], strict=True)]
 
 
 @pytest.mark.parametrize("session", SESSIONS)
 def test_sessions_are_what_the_command_shows(rlds, home, session, monkeypatch):
-    # On a machine that is busy, what takes seconds says how far it is.
+    # On a busy machine, a command that takes seconds would print its progress.
     monkeypatch.setenv("RLDS_NO_PROGRESS", "1")
     for words, shown in steps(session):
         if words[0] == "export":

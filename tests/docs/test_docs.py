@@ -1,4 +1,4 @@
-"""What the documentation shows runs as it is printed, and what it names is there."""
+"""The programs in the documentation run as printed, and the names in it exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of docs/preprocess.md are those of the command."""
+"""The tables of docs/preprocess.md agree with `rlds preprocess --list`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def rows(heading):
 
 
 def test_the_table_of_recipes_is_complete():
-    assert rows("Recipes") == [[one.name, one.purpose] for one in shipped()]
+    assert rows("Recipes") == [[one.name, one.summary] for one in shipped()]
 
 
 def test_the_table_of_steps_is_complete():
-    assert rows("Steps") == [[one.name, one.arguments, one.purpose] for one in described() if one.name in known()]
+    assert rows("Steps") == [[one.name, one.arguments, one.summary] for one in described() if one.name in known()]
 
 
 def test_the_recipe_in_toml_can_be_read(tmp_path):

@@ -1,4 +1,4 @@
-"""The same bytes, whether episodes come in pieces, back to back, or as parts that other writers made."""
+"""The same bytes from pieces of episodes, from batches, and from partial builds of other writers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from datasets_rl.ted.stats import Moments
 F4, U1, I4 = np.dtype("f4"), np.dtype("u1"), np.dtype("i4")
 WORD = Column(("word",), I4, (), text=True)
 FRAME = Column(("frame",), U1, (40, 40, 3), shared=True)
-PICTURE = Column(("picture",), U1, (16, 16, 3), shared=True, encoded=True)
+CAMERA = Column(("camera",), U1, (16, 16, 3), shared=True, encoded=True)
 WORDS = ("lift", "", "push", "ö")
 
 
 def episode(number, steps, known, *, more=(WORD, FRAME)):
-    """An episode whose values nobody else has."""
+    """An episode with unique values."""
     dice = np.random.default_rng([number, steps])
     last = (np.arange(steps) == steps - 1)[:, None]
     whole = Episode(
@@ -47,14 +47,14 @@ def episode(number, steps, known, *, more=(WORD, FRAME)):
         steps_more[WORD.key] = TextStates.of([WORDS[one] for one in dice.integers(0, 4, steps)])
     if FRAME in more:
         states_more[FRAME.key] = dice.integers(0, 256, (steps + known, 40, 40, 3), U1)
-    if PICTURE in more:
+    if CAMERA in more:
         images = [encoded(scene(16, 16, seed=int(one))) for one in dice.integers(0, 99, steps + known)]
-        states_more[PICTURE.key] = EncodedImages(images)
+        states_more[CAMERA.key] = EncodedImages(images)
     return replace(whole, steps=whole.steps | steps_more, states=whole.states | states_more)
 
 
 def back_to_back(episodes):
-    """The same as one block."""
+    """The same episodes as one batch."""
     lengths = np.array([len(one) for one in episodes])
     known = np.array([one.final_known for one in episodes])
     numbers = {word: number for number, word in enumerate(WORDS)}
@@ -92,7 +92,7 @@ def written(folder, write, of):
 
 
 def same(left, right):
-    """Every byte of every file; statistics up to the order in which they were added."""
+    """Assert that every byte of every file is equal, and the statistics up to the order of summation."""
     assert {one.path: one.sha256 for one in left.files} == {one.path: one.sha256 for one in right.files}
     assert (left.steps, left.episodes, left.final_unknown) == (right.steps, right.episodes, right.final_unknown)
     for key, one in left.statistics.items():
@@ -105,7 +105,7 @@ SHAPES = st.lists(st.tuples(st.integers(1, 12), st.booleans()), min_size=1, max_
 
 @settings(max_examples=40, deadline=None)
 @given(shapes=SHAPES, cuts=st.lists(st.integers(0, 8), max_size=4), capacity=st.integers(1, 20))
-def test_blocks_and_parts_are_written_as_pieces_are(shapes, cuts, capacity, tmp_path_factory):
+def test_batches_and_partials_are_written_like_pieces(shapes, cuts, capacity, tmp_path_factory):
     home = tmp_path_factory.mktemp("parts")
     episodes = [episode(number, *shape) for number, shape in enumerate(shapes)]
     of = [*columns(), WORD, FRAME]
@@ -136,7 +136,7 @@ def test_blocks_and_parts_are_written_as_pieces_are(shapes, cuts, capacity, tmp_
         patch.setattr(writer, "_COPY_BYTES", 300)
         whole = written(home / "pieces", pieces, of)
         same(written(home / "parts", parts, of), whole)
-        # A block gives its words all at once, and so in another order.
+        # A batch adds all its words at once, and so in another order.
         texts = {file.path for file in whole.files if "texts" in file.path or file.path == "rows.npy"}
         blocked = written(home / "blocks", blocks, of)
         same(
@@ -155,9 +155,9 @@ def test_blocks_and_parts_are_written_as_pieces_are(shapes, cuts, capacity, tmp_
         assert np.array_equal(*spoken)
 
 
-def test_parts_of_pictures_and_of_episodes_that_go_on_are_joined(tmp_path):
-    of = [*columns(), PICTURE]
-    first, second = (episode(number, 6, True, more=(PICTURE,)) for number in range(2))
+def test_partials_of_images_and_of_open_episodes_are_joined(tmp_path):
+    of = [*columns(), CAMERA]
+    first, second = (episode(number, 6, True, more=(CAMERA,)) for number in range(2))
 
     def cut(one, start, stop):
         last = stop == len(one)
@@ -189,7 +189,7 @@ def test_parts_of_pictures_and_of_episodes_that_go_on_are_joined(tmp_path):
     same(written(tmp_path / "parts", parts, of), written(tmp_path / "pieces", pieces, of))
 
 
-def test_a_part_that_was_cut_is_refused(tmp_path):
+def test_a_truncated_partial_is_refused(tmp_path):
     folder = tmp_path / "part"
     folder.mkdir()
     other = DatasetWriter(folder, columns(), what="toy/data")
@@ -199,7 +199,7 @@ def test_a_part_that_was_cut_is_refused(tmp_path):
     with (folder / "rows.npy").open("r+b") as file:
         file.truncate(300)
 
-    with pytest.raises(IntegrityError, match="it does not hold 9 rows"):
+    with pytest.raises(IntegrityError, match="it does not have 9 rows"):
         written(tmp_path / "whole", lambda to: to.append_partial(folder, commit), columns())
 
 

@@ -1,4 +1,4 @@
-"""The bytes on disk, worked out by hand, and what happens when they change."""
+"""The bytes on disk, computed by hand, and the errors when they change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILES = ["rows.npy", "final.npy", "episodes.npy", "pixels.npy", "final.pixels.np
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A dataset with narrow and wide fields, carried ones among them."""
+    """A dataset with narrow and wide fields, some of them shared."""
     folder = tmp_path_factory.mktemp("made")
     pixels = Column(("pixels",), np.dtype("u1"), (WIDE_BYTES,), shared=True)
     trajectories = [trajectory(3), trajectory(2, seed=1)]
@@ -41,17 +41,17 @@ def folder(made, tmp_path):
 
 
 def body(path):
-    """What follows the header of an .npy file, version 1."""
+    """Return the bytes after the header of an .npy file, version 1."""
     raw = path.read_bytes()
     assert raw[:8] == b"\x93NUMPY\x01\x00"
     return raw[10 + struct.unpack("<H", raw[8:10])[0] :]
 
 
 def test_the_bytes_are_those_worked_out_by_hand(tmp_path):
-    """Two episodes: states 1 2 3 with actions 10 20, and state 4 with action 30 and nothing known after it.
+    """Two episodes: states 1 2 3 with actions 10 20, and state 4 with action 30 and an unknown final state.
 
-    A record: observation f4 (carried, first), reward f4, action i2, terminated, truncated, done ?, episode i4.
-    Sorted by item size after the carried part: reward at 4, episode at 8, action at 12, flags at 14, 15, 16; padded
+    A record: observation f4 (shared, first), reward f4, action i2, terminated, truncated, done ?, episode i4.
+    Sorted by item size after the shared field: reward at 4, episode at 8, action at 12, flags at 14, 15, 16; padded
     to 24 bytes. Then a record of zeros, so that a window of the last row stays inside the file.
     """
     writer = DatasetWriter(
@@ -132,7 +132,7 @@ def test_any_flipped_bit_is_found_by_the_digests(folder, name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_flipped_header_is_an_integrity_error_and_not_a_crash(folder, name):
-    """Sizes are right; the header is judged when the file is mapped."""
+    """Sizes are correct; the header is checked when the file is mapped."""
     path = folder / name
     raw = path.read_bytes()
     for place in range(128):
@@ -171,12 +171,12 @@ def test_an_episode_table_that_does_not_add_up_is_refused(folder):
     table["length"] = [4, 2]
     table.flush()
 
-    with pytest.raises(IntegrityError, match="back to back"):
+    with pytest.raises(IntegrityError, match="expected contiguous episodes"):
         _ = StoredDataset(folder).episodes
     assert check_files(folder, lambda _: None)
 
 
-def test_rows_without_the_record_of_zeros_behind_them_are_refused(folder):
+def test_rows_without_the_record_of_zeros_after_them_are_refused(folder):
     """A window of the last row would reach past the file."""
     rows = np.load(folder / "rows.npy")
     with (folder / "rows.npy").open("wb") as stream:
@@ -185,7 +185,7 @@ def test_rows_without_the_record_of_zeros_behind_them_are_refused(folder):
             {
                 "descr": np.lib.format.dtype_to_descr(rows.dtype),
                 "fortran_order": False,
-                # The same size of the file, so that it opens: one record of header more, and none of zeros.
+                # The file has the same size, so it opens: one record more in the header, and no record of zeros.
                 "shape": (5,),
             },
         )
@@ -200,7 +200,7 @@ def test_rows_without_the_record_of_zeros_behind_them_are_refused(folder):
 
 
 class StoredDatasetSizes:
-    """The sizes that a manifest lists, read with a plain search."""
+    """Return the sizes in a manifest, found with a plain search."""
 
     @staticmethod
     def of(text, name):
@@ -208,7 +208,7 @@ class StoredDatasetSizes:
 
 
 def test_a_header_longer_than_numpy_reads_by_default_is_read(tmp_path):
-    """numpy refuses headers of more than 10,000 characters, which some 300 fields have."""
+    """By default, numpy rejects headers of more than 10,000 characters; about 300 fields have that many."""
     more = [Column((f"info{number}", "a_long_name"), np.dtype("?"), ()) for number in range(400)]
     whole = trajectory(2)
     flags = {column.key: np.array([True, False]) for column in more}

@@ -1,4 +1,4 @@
-"""Pictures that stay encoded read as the pixels that they stand for, wherever a field is read."""
+"""Encoded images read as their pixels, wherever a field is read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COLUMNS = [
     *[one for one in columns() if one.key != ("observation",)],
 ]
 LENGTHS = ((4, True), (1, False), (6, False), (5, True))
-"""Of each episode, and whether its last picture is known."""
+"""Steps of each episode, and whether its last image is known."""
 
 
 def episode(number, steps, known):
@@ -45,7 +45,7 @@ def episode(number, steps, known):
             ("next", "reward"): np.ones((steps, 1), np.float32),
             ("next", "terminated"): last,
             ("next", "truncated"): np.zeros_like(last),
-            # Lossless and lossy pictures in one field.
+            # Lossless and lossy images in one field.
             WRIST: EncodedImages([encoded(one, "JPEG" if step % 2 else "PNG") for step, one in enumerate(wrists)]),
         },
         {CAMERA: EncodedImages([encoded(one) for one in cameras])},
@@ -53,7 +53,7 @@ def episode(number, steps, known):
 
 
 def cut(whole, *at):
-    """An episode in pieces."""
+    """Yield the pieces of an episode, split at these steps."""
     bounds = [0, *at, len(whole)]
     for start, stop in pairwise(bounds):
         last = stop == len(whole)
@@ -66,7 +66,7 @@ def cut(whole, *at):
 
 
 class Pieces(Trajectory):
-    """An episode that comes in two pieces where it has more than three steps."""
+    """An episode that is split into two pieces if it has more than three steps."""
 
     def pieces(self):
         whole = Episode(self.steps, self.states)
@@ -81,12 +81,12 @@ def whole():
 @pytest.fixture(scope="module")
 def stored(whole, tmp_path_factory):
     pieces = [Pieces(one.steps, one.states) for one in whole]
-    return write_dataset(tmp_path_factory.mktemp("pictures"), pieces, COLUMNS)
+    return write_dataset(tmp_path_factory.mktemp("images"), pieces, COLUMNS)
 
 
 @pytest.fixture(scope="module")
 def pixels(whole):
-    """What pillow makes of the pictures: at t, at t + 1 (zeros where not known), and those of the other camera."""
+    """Pixels as pillow decodes them: at t, at t + 1 (zeros where unknown), and those of the other camera."""
     now = [decoded(one) for each in whole for one in each.states[CAMERA].images[: len(each)]]
     following = [
         decoded(each.states[CAMERA].images[step + 1]) if step + 1 < len(each.states[CAMERA]) else np.zeros(SHAPE, U1)
@@ -173,21 +173,21 @@ def test_a_writer_that_died_goes_on_with_the_same_bytes(whole, stored, tmp_path)
 @pytest.mark.parametrize(
     ("images", "problem"),
     [
-        ([encoded(scene(24, 30))] * 5, r"picture 0 is uint8 \[24, 30, 3\]; expected uint8 \[24, 32, 3\]"),
+        ([encoded(scene(24, 30))] * 5, r"image 0 is uint8 \[24, 30, 3\]; expected uint8 \[24, 32, 3\]"),
         ([encoded(scene(24, 32, 4))] * 5, r"is uint8 \[24, 32, 4\]"),
-        ([encoded(scene(24, 32))] * 4 + [b"<html>"], "picture 4 is a web page"),
-        ([b""] * 5, "picture 0"),
-        ([encoded(scene(24, 32))] * 3, "has 3 pictures; expected 4"),
+        ([encoded(scene(24, 32))] * 4 + [b"<html>"], "image 4 is a web page"),
+        ([b""] * 5, "image 0"),
+        ([encoded(scene(24, 32))] * 3, "has 3 images; expected 4"),
     ],
     ids=["narrow", "alpha", "page", "empty", "few"],
 )
-def test_pictures_that_do_not_fit_are_refused_before_they_are_stored(tmp_path, images, problem):
+def test_images_that_do_not_fit_are_refused_before_they_are_stored(tmp_path, images, problem):
     writer = DatasetWriter(tmp_path, COLUMNS, what="toy/data")
     good = episode(0, 4, known=True)
     try:
         with pytest.raises(ConversionError, match=problem):
             writer.append(Episode(good.steps, {CAMERA: EncodedImages(images)}))
-        with pytest.raises(ConversionError, match="camera holds ndarray; expected encoded pictures"):
+        with pytest.raises(ConversionError, match="camera holds ndarray; expected encoded images"):
             writer.append(Episode(good.steps, {CAMERA: np.zeros((5, *SHAPE), U1)}))
         with pytest.raises(ConversionError, match="action holds EncodedImages; expected float32"):
             writer.append(Episode({**good.steps, ("action",): good.steps[WRIST]}, good.states))
@@ -195,14 +195,14 @@ def test_pictures_that_do_not_fit_are_refused_before_they_are_stored(tmp_path, i
         writer.discard()
 
 
-def test_only_three_axes_of_bytes_can_be_pictures():
-    with pytest.raises(InvalidArgumentError, match="holds pictures and is <f4"):
+def test_only_three_axes_of_bytes_can_be_images():
+    with pytest.raises(InvalidArgumentError, match="encoded images, <f4"):
         Schema.layout([Column(CAMERA, np.dtype("f4"), SHAPE, encoded=True)])
-    with pytest.raises(InvalidArgumentError, match=r"expected \|u1 of three axes"):
+    with pytest.raises(InvalidArgumentError, match=r"expected \|u1 with three axes"):
         Schema.layout([Column(CAMERA, U1, (24, 32), encoded=True)])
 
 
-def test_damage_is_told_with_the_file_and_the_picture(whole, tmp_path):
+def test_damage_is_reported_with_the_file_and_the_image(whole, tmp_path):
     stored = write_dataset(tmp_path, [Pieces(one.steps, one.states) for one in whole], COLUMNS)
     ends = stored.map("observation.camera.ends.npy")
     at = stored.map("observation.camera.npy").offset + int(ends[6]) + 60
@@ -212,7 +212,7 @@ def test_damage_is_told_with_the_file_and_the_picture(whole, tmp_path):
 
     storage = DatasetStorage(StoredDataset(tmp_path))
     assert storage.get([0, 1, 2])["observation", "camera"].any()
-    with pytest.raises(IntegrityError, match=r"observation.camera.npy: picture 7 is a PNG"):
+    with pytest.raises(IntegrityError, match=r"observation.camera.npy: image 7 is a PNG"):
         storage.get([0, 7])
 
 
@@ -223,5 +223,5 @@ def test_ends_that_lead_outside_are_refused(whole, tmp_path):
     ends[2] += 1 << 40
     np.save(path, ends)
 
-    with pytest.raises(IntegrityError, match="the ends of its 16 pictures do not go up"):
+    with pytest.raises(IntegrityError, match="the ends of its 16 images do not increase"):
         StoredDataset(stored.folder).column(CAMERA)

@@ -34,12 +34,12 @@ def intact(tmp_path_factory):
 
 @pytest.fixture
 def folder(intact, tmp_path):
-    """A copy of the dataset that belongs to the test."""
+    """A copy of the dataset for one test."""
     return shutil.copytree(intact, tmp_path / "toy")
 
 
 def test_the_digest_is_the_sha256_of_the_canonical_json_without_the_digest(intact):
-    """The recipe of FORMAT.md, followed by hand."""
+    """The digest as FORMAT.md specifies it."""
     document = json.loads((intact / "manifest.json").read_text())
     stated = document.pop("digest")
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -83,7 +83,7 @@ def test_the_digest_survives_a_round_trip_through_any_json_writer(document):
 
 
 def test_a_changed_value_is_reported_and_the_dataset_still_opens(folder):
-    """Opening compares no digest, because it must stay fast."""
+    """Opening does not compare digests, because it must be fast."""
     document = json.loads((folder / "manifest.json").read_text())
     document["statistics"]["return"]["mean"] += 1
     (folder / "manifest.json").write_text(json.dumps(document))
@@ -102,7 +102,7 @@ def test_a_manifest_without_a_digest_is_accepted_with_a_remark(folder):
     found = verify(folder)
 
     assert found.problems == ()
-    assert "written before manifests had digests" in found.remarks[0]
+    assert "an early release wrote it" in found.remarks[0]
 
 
 def test_keys_that_are_unknown_are_covered_too(folder):

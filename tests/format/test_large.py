@@ -1,4 +1,4 @@
-"""A dataset that is larger than the memory opens and is sampled; sparse files stand for it."""
+"""A dataset larger than the memory can be opened and sampled; its files are sparse."""
 
 import json
 import os
@@ -19,7 +19,7 @@ SMAPS = Path("/proc/self/smaps")
 
 @pytest.fixture
 def large(tmp_path):
-    """400 GB of zeros in one episode, but for the few rows that were really written."""
+    """A dataset of 400 GB in one episode: zeros except for a few written rows."""
     folder = tmp_path / "large"
     write_dataset(folder, [trajectory(5)])
     document = json.loads((folder / "manifest.json").read_text())
@@ -52,7 +52,7 @@ def stretch(path, dtype, rows, *, trailing):
 
 
 def test_a_dataset_larger_than_the_memory_is_sampled_and_its_columns_are_mapped(large):
-    """numpy's copy-on-write mode would want memory for all of it."""
+    """numpy's copy-on-write mode would reserve memory for all of it."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if memory > BYTES:
         pytest.skip("this machine has more memory than the dataset")
@@ -68,7 +68,7 @@ def test_a_dataset_larger_than_the_memory_is_sampled_and_its_columns_are_mapped(
     assert not storage.get(len(storage) - 1)["next", "reward"].any()
 
 
-@pytest.mark.skipif(not SMAPS.exists(), reason="what the system was told is read from /proc")
+@pytest.mark.skipif(not SMAPS.exists(), reason="the access hints are read from /proc")
 @pytest.mark.parametrize(("memory", "random"), [(1, True), (1 << 60, False)])
 def test_only_what_does_not_fit_into_the_memory_is_read_row_by_row(tmp_path, monkeypatch, memory, random):
     write_dataset(tmp_path / "data", [trajectory(50)])

@@ -1,4 +1,4 @@
-"""A manifest is judged before anything that it names is opened: every fault is named, nothing outside is read."""
+"""A manifest is validated before its files are opened: all problems are named, and no file outside is read."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_raw_files_and_every_fact_survive(folder):
     ids=lambda value: repr(value)[:40],
 )
 def test_a_hostile_value_is_refused_at_open(folder, path, value):
-    """Never another type of exception, whatever stands there: callers catch ours and show the folder."""
+    """No value causes another type of exception: callers catch ours and show the folder."""
     put(folder, at(document_of(folder), *path, value=value))
 
     with pytest.raises((ManifestError, IntegrityError)):
@@ -196,7 +196,7 @@ def test_a_hostile_value_is_refused_at_open(folder, path, value):
 @pytest.mark.parametrize("number", range(20))
 @pytest.mark.parametrize("value", [None, True, -1, 1e308, "", [], {}, nested(50)], ids=repr)
 def test_any_value_anywhere_opens_as_it_was_or_is_refused(folder, number, value):
-    """Replacing each entry of the document in turn never leads to a crash, nor to data that differ."""
+    """Replacing any entry of the document never causes a crash or different data."""
     document = document_of(folder)
     name = sorted(document)[number]
     put(folder, at(document, name, value=value))
@@ -217,7 +217,7 @@ def test_a_field_that_ted_needs_is_missed(folder, name):
 
 
 def test_all_faults_are_named_at_once(folder):
-    """A manifest with five faults should cost one run, not five."""
+    """A manifest with five problems should cost one run, not five."""
     document = document_of(folder)
     document |= {"steps": -1, "episodes": "two", "known_issues": [1], "statistics": None}
     document["files"][0]["path"] = "../x"
@@ -258,7 +258,7 @@ def test_bytes_that_are_no_text_are_refused(folder):
 
 
 def test_a_huge_manifest_is_not_read(folder):
-    """A gigabyte of JSON would take many gigabytes of memory; the size is judged first."""
+    """A gigabyte of JSON would need many gigabytes of memory; the size is checked first."""
     with (folder / "manifest.json").open("r+b") as stream:
         stream.truncate(1 << 30)
 
@@ -268,12 +268,12 @@ def test_a_huge_manifest_is_not_read(folder):
 
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
 def test_a_manifest_that_is_no_file_is_refused(folder, kind):
-    """Reading a named pipe would wait for ever."""
+    """Reading a named pipe would block forever."""
     path = folder / "manifest.json"
     kept = path.rename(folder.parent / "elsewhere.json")
     {"link": lambda: path.symlink_to(kept), "folder": path.mkdir, "pipe": lambda: os.mkfifo(path)}[kind]()
 
-    with pytest.raises(ManifestError, match="not a file"):
+    with pytest.raises(ManifestError, match="not a regular file"):
         StoredDataset(folder)
 
 
@@ -314,5 +314,5 @@ def test_a_pipe_instead_of_a_file_is_refused(folder):
     document["files"].append({"path": "pipe.npy", "bytes": 0, "sha256": ""})
     put(folder, document)
 
-    with pytest.raises(IntegrityError, match=r"pipe\.npy is a link, or no file"):
+    with pytest.raises(IntegrityError, match=r"pipe\.npy is a link or not a regular file"):
         StoredDataset(folder)

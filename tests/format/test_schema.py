@@ -1,4 +1,4 @@
-"""Where fields lie in a record: the layout on paper, and everything that is no layout."""
+"""Positions of fields in a record: the layout computed by hand, and rejected schemas."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from datasets_rl.format.schema import WIDE_BYTES, Column, Field, Schema
 F4, F8, I1, BOOL = (np.dtype(name) for name in ("f4", "f8", "i1", "?"))
 
 
-def test_carried_fields_come_first_and_then_the_largest_items():
-    """The carried part must lead, so that it follows the record above without a gap; sizes descend, so that all align."""
+def test_shared_fields_come_first_and_then_the_largest_items():
+    """Shared fields start a record, so they follow the previous one without a gap; sizes descend to align fields."""
     schema = Schema.layout(
         [
             Column(("flag",), BOOL, (1,)),
@@ -88,8 +88,8 @@ def test_a_schema_survives_json():
         ([Field(("a",), F4, (), shared=True), Field(("next", "a"), F4, (), offset=4)], "shared one"),
         ([Field(("done",), BOOL, (1,))], "format uses"),
         ([Field(("final", "x"), F4, ())], "format uses"),
-        ([Field(("a",), F4, (), shared=True, memory_dtype=F8)], "read as"),
-        ([Field(("a",), F4, (600,), memory_dtype=F8, file="a.npy")], "read as"),
+        ([Field(("a",), F4, (), shared=True, memory_dtype=F8)], "memory_dtype"),
+        ([Field(("a",), F4, (600,), memory_dtype=F8, file="a.npy")], "memory_dtype"),
     ],
 )
 def test_fields_that_contradict_each_other_or_the_format_are_refused(fields, problem):

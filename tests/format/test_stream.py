@@ -1,4 +1,4 @@
-"""An .npy file that is written block by block has the digest of its bytes, whatever the blocks are."""
+"""An .npy file that is written in blocks has the digest of its bytes, for any division into blocks."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Datasets that were stored in version 1 of the format: they open, verify and are upgraded without a change of rows."""
+"""Datasets of format version 1: they open, verify and are upgraded without a change of rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMER = Path(__file__).parents[1] / "golden" / "version_1"
 
 @pytest.fixture(params=["toy", "toy@scaled"])
 def folder(request, tmp_path):
-    """A folder of a home, as version 0.1.0 of this package wrote it."""
+    """A dataset that version 0.1.0 of this package wrote, in a home folder."""
     return Path(shutil.copytree(FORMER / request.param, tmp_path / "home" / "local" / request.param))
 
 

@@ -1,4 +1,4 @@
-"""The writer takes what is a trajectory, and refuses everything else before it can become a dataset."""
+"""The writer accepts trajectories, and rejects everything else before it is stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLAGS = ("terminated", "truncated")
 
 @pytest.fixture
 def write(tmp_path):
-    """A writer whose files are closed at the end, whatever happened."""
+    """A writer whose files are closed at the end of the test."""
     made = []
 
     def start(of=None):
@@ -33,7 +33,7 @@ def write(tmp_path):
 
 
 def episode(steps=3, *, without=(), **changes):
-    """A good episode, with some columns left out or replaced; names use dots."""
+    """Return a valid episode, with some columns removed or replaced; names are dotted."""
     whole = trajectory(steps)
     parts = {"steps": dict(whole.steps), "states": dict(whole.states)}
     for name in without:
@@ -123,7 +123,7 @@ def test_an_episode_that_goes_on_has_an_end(write, monkeypatch, steps_of_a_block
 
 
 def test_an_observation_is_known_as_a_whole_or_not_at_all(write):
-    """Otherwise half of the observation after the last action would be zeros that nobody counts."""
+    """Otherwise half of the observation after the last action would be zeros that `final_unknown` does not count."""
     of = [
         Column(("observation", "a"), F4, (1,), shared=True),
         Column(("observation", "b"), F4, (1,), shared=True),
@@ -154,7 +154,7 @@ def test_columns_that_the_format_makes_itself_are_refused(tmp_path, own):
 @pytest.mark.parametrize("steps_of_a_block", [1, 2, 3, 7, 1 << 16])
 @pytest.mark.parametrize("cuts", [(), (1,), (7, 14), (1, 2, 3, 4, 5)])
 def test_blocks_and_pieces_leave_no_trace_in_the_files(tmp_path, monkeypatch, steps_of_a_block, cuts):
-    """An episode may span many blocks, and a block may hold many episodes: the bytes are the same."""
+    """An episode may span several batches, and a batch may have several episodes: the bytes are the same."""
     trajectories = [trajectory(20, cuts=cuts), trajectory(1, seed=1), trajectory(6, seed=2, known=False)]
     whole = write_dataset(tmp_path / "whole", [trajectory(20), *trajectories[1:]])
     monkeypatch.setattr(writer, "_BLOCK_STEPS", steps_of_a_block)
@@ -175,7 +175,7 @@ def test_a_file_whose_length_was_announced_is_the_same_file(tmp_path):
 
 
 def test_facts_that_only_some_episodes_have_are_kept_for_all(tmp_path):
-    """A fact that is first seen late, or that turns from whole numbers to fractions, must not be cut."""
+    """Metadata that starts in a later episode, or changes from integers to floats, must not be truncated."""
     stored = write_dataset(tmp_path, [trajectory(1, seed_=1), trajectory(2, seed_=2.5, late=7), trajectory(3)])
 
     assert stored.episodes["seed_"].tolist() == [1, 2.5, 0]
@@ -218,7 +218,7 @@ def test_a_small_deviation_is_not_swallowed_by_a_large_mean():
 
 
 def test_states_that_come_late_stand_where_their_row_is(tmp_path):
-    """Whether the row was written already or not; and the digest is that of what then stands there."""
+    """Whether or not the row is already on disk; the digest is that of the final bytes."""
     frames = np.random.default_rng(0).integers(1, 255, (5, 80, 80), np.uint8)
     seen = frames.copy()
     seen[[0, 3]] = 0

@@ -195,6 +195,6 @@ def test_a_damaged_picture_is_named_with_its_episode_where_it_is_looked_at(folde
     data[ends[6] : ends[7]] = 0
     data.flush()
 
-    with pytest.raises(PreprocessError, match=r"episode 2, .*picture 2 "):
+    with pytest.raises(PreprocessError, match=r"episode 2, .*image 2 "):
         preprocess(folder, Recipe.inline(["resize:8"]), dest=tmp_path / "out" / "small", jobs=1)
     assert preprocess(folder, Recipe.inline(["scale_rewards:2"]), dest=tmp_path / "out" / "copy", jobs=1)

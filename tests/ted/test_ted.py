@@ -1,4 +1,4 @@
-"""Keys, the episode table, the one shift of an index, and the rules of TED."""
+"""Keys, the episode table, the shift between states and transitions, and the rules of TED."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def test_episodes_lie_back_to_back_from_row_0(starts, lengths):
     records = np.zeros(len(starts), EPISODE_DTYPE)
     records["start"], records["length"] = starts, lengths
 
-    with pytest.raises(InvalidArgumentError, match="back to back"):
+    with pytest.raises(InvalidArgumentError, match="expected contiguous episodes"):
         EpisodeTable(records)
 
 
 def test_lengths_whose_sum_wraps_around_are_refused():
-    """Four times 2 to the 62 is 0 in 64 bits, and five rows would seem to fit the file."""
-    with pytest.raises(InvalidArgumentError, match="back to back"):
+    """Four times 2 to the 62 overflows to 0 in 64 bits, so five rows would seem to fit the file."""
+    with pytest.raises(InvalidArgumentError, match="expected contiguous episodes"):
         table_of(1 << 62, 1 << 62, 1 << 62, 1 << 62, 5)
 
 
@@ -122,7 +122,7 @@ def test_the_end_is_known_if_the_observation_is(states, known):
 
 @pytest.fixture
 def rules(tmp_path):
-    """Check the rules on a dataset, some of whose columns answer with other values."""
+    """Check the rules on a dataset with some column values replaced."""
     whole = [trajectory(4), trajectory(3, seed=1, known=False), trajectory(2, seed=2, terminated=True)]
     stored = write_dataset(tmp_path, whole)
 
@@ -142,7 +142,7 @@ def test_a_dataset_as_written_breaks_no_rule(rules):
     findings = rules()
 
     assert findings.problems == []
-    assert findings.remarks == ["the final observation of 1 of 3 episodes is not known (zeros)"]
+    assert findings.remarks == ["the final observation of 1 of 3 episodes is unknown (zeros)"]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_dataset_as_written_breaks_no_rule(rules):
         ({"next__done": {3: False}}, "next.done is False on the last row of an episode: row 3"),
         ({"next__truncated": {6: False}}, r"next.done is not next.terminated \| next.truncated: row 6"),
         ({"episode": {4: 0, 8: 7}}, "episode is not the number .*: row 4 and 1 more"),
-        ({"next__observation": {5: 9}}, "next.observation is not observation of the row below .*: row 5"),
+        ({"next__observation": {5: 9}}, "next.observation is not observation of the next row .*: row 5"),
         ({"next__observation": {6: 9}}, "next.observation is not zeros where the final one is unknown: row 6"),
         ({"next__reward": {2: 50}}, "the return of episode 0 is"),
     ],
@@ -182,7 +182,7 @@ def test_a_seam_inside_an_episode_is_remarked(tmp_path):
     whole = trajectory(40)
     stored = write_dataset(tmp_path, [Trajectory(whole.steps, {("observation",): walk})])
 
-    assert "observation jumps more than 20 times the usual step inside an episode: row 19" in (
+    assert "observation jumps more than 20 times the median step inside an episode: row 19" in (
         check_rules(stored.schema, stored.episodes, stored.column).remarks
     )
 
@@ -194,7 +194,7 @@ def seams_of(folder, walk):
 
 
 def test_a_phase_of_long_steps_is_no_seam(tmp_path):
-    """A pendulum swings up within 30 steps and then stands nearly still for 170."""
+    """A pendulum swings up within 30 steps and then hardly moves for 170."""
     angle = np.concatenate([np.linspace(0, 3, 31), 3 + np.linspace(0, 1e-3, 170)])
     walk = np.stack([np.cos(angle), np.sin(angle), angle], axis=1)
     usual = np.median(np.linalg.norm(np.diff(walk, axis=0), axis=1))
@@ -203,7 +203,7 @@ def test_a_phase_of_long_steps_is_no_seam(tmp_path):
     assert seams_of(tmp_path / "smooth", walk) == []
     walk[100:] += 1
     assert seams_of(tmp_path / "cut", walk) == [
-        "observation jumps more than 20 times the usual step inside an episode: row 99"
+        "observation jumps more than 20 times the median step inside an episode: row 99"
     ]
 
 
@@ -218,7 +218,7 @@ def test_a_seam_at_the_border_of_an_episode_is_remarked(tmp_path, row):
 
 @pytest.mark.parametrize("percent", [10, 20, 50])
 def test_the_best_episodes_of_the_demo_have_no_false_seams(tmp_path, percent):
-    """Those that are upright hardly move, so that the usual step is tiny."""
+    """Upright pendulums hardly move, so the median step is tiny."""
     folder = downloading.download("demo/pendulum", root=tmp_path / "demo")
     preprocess(folder, Recipe.inline([f"keep_top_returns:{percent}", "normalise"]), dest=tmp_path / "best")
 
@@ -229,7 +229,7 @@ def test_the_best_episodes_of_the_demo_have_no_false_seams(tmp_path, percent):
 
 
 def test_observations_that_are_all_nan_are_judged_without_a_warning(tmp_path):
-    """numpy warns of a median of nothing; a warning would break `rlds verify --deep` under -W error."""
+    """numpy warns about the median of an empty array; a warning would break `rlds verify --deep` under -W error."""
     whole = trajectory(5)
     nothing = np.full((6, 3), np.nan, np.float32)
     stored = write_dataset(tmp_path, [Trajectory(whole.steps, {("observation",): nothing})])

@@ -1,4 +1,4 @@
-"""The index arithmetic of trajectories and slices, worked out by hand."""
+"""The index arithmetic of trajectories and slices, computed by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def back_to_back():
 
 @pytest.fixture
 def turns():
-    """Environment 0 wrote rows 0, 2 and 4, environment 1 rows 1, 3 and 5, its episode over at row 3."""
+    """Environment 0 wrote rows 0, 2 and 4, environment 1 rows 1, 3 and 5; its first episode ended at row 3."""
     ends = np.array([False, False, False, True, False, False])
     return Trajectories.scan(TrajectoryMarkers((index(0, 1, 0, 1, 0, 1),), ends), np.arange(6))
 
