@@ -126,7 +126,7 @@ class SubsetStorage(EpisodicStorage):
         self.dataset.set(cursor, data)
 
     def __repr__(self) -> str:
-        return f"SelectedRows({len(self):,} of {self.dataset!r})"
+        return f"SubsetStorage({len(self):,} of {self.dataset!r})"
 
 
 def _converted(values: Tensor, dtype: torch.dtype | None) -> Tensor:

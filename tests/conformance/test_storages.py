@@ -174,7 +174,7 @@ class TestTruncatedIsNotDone(TestDatasetStorage):
         return [one | {("next", "done"): one["next", "terminated"]} for one in super().elements()]
 
 
-class TestSelectedRows(StorageContract):
+class TestSubsetStorage(StorageContract):
     @pytest.fixture
     def storage(self, stored):
         return SubsetStorage(DatasetStorage(stored), ROWS)
