@@ -76,7 +76,8 @@ class Local(Source):
         }
         if not data:
             raise InvalidArgumentError(
-                f"no file is left of {len(paths):,}", hint=f"the first one is {inside[paths[0]].path}"
+                f"include and exclude match none of the {len(paths):,} files",
+                hint=f"the path of the first file is {inside[paths[0]].path}",
             )
         first = next(iter(data))
         described = replace(

@@ -104,7 +104,10 @@ def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
     # Before files are put together, so that one that is left out takes no other with it.
     chosen = [one for one in read_numbers(selection.episodes, len(assets)) if selection.keeps_file(assets[one].path)]
     if not chosen:
-        raise InvalidArgumentError(f"no file is left of {len(assets):,}", hint=f"the first one is {assets[0].path}")
+        raise InvalidArgumentError(
+            f"include and exclude match none of the {len(assets):,} files",
+            hint=f"the path of the first file is {assets[0].path}",
+        )
     most = min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES)
     groups: list[list[int]] = [[]]
     size = 0
