@@ -81,7 +81,7 @@ def test_there_are_60_games_of_5_runs():
 
     assert len(ids) == len(set(ids)) == 300
     assert {"Pong/1", "AirRaid/5", "StarGunner/3", "Zaxxon/5"} <= set(ids)
-    assert sum(find(f"atari_dqn/{name}").facts["rlu"] for name in ids) == 46 * 5
+    assert sum(find(f"atari_dqn/{name}").params["rlu"] for name in ids) == 46 * 5
     with pytest.raises(UnknownIdError, match="Pong/6"):
         find("atari_dqn/Pong/6")
 

@@ -37,7 +37,7 @@ def test_the_counts_are_those_of_the_upstreams_own_tables(entries):
 def test_the_families_are_all_there(entries):
     count = {}
     for entry in entries:
-        count[entry.facts["family"]] = count.get(entry.facts["family"], 0) + 1
+        count[entry.params["family"]] = count.get(entry.params["family"], 0) + 1
 
     assert count == {
         "mujoco": 69,
@@ -56,9 +56,9 @@ def test_the_families_are_all_there(entries):
 def test_every_id_has_its_facts(entries):
     for entry in entries:
         (asset,) = SOURCE.assets(entry.name)
-        assert [url[: -len(entry.facts["path"])] for url in asset.urls] == BASES
+        assert [url[: -len(entry.params["path"])] for url in asset.urls] == BASES
         assert asset.path.endswith(".hdf5")
-        assert asset.path == entry.facts["path"]
+        assert asset.path == entry.params["path"]
         assert asset.sha256 is None or re.fullmatch("[0-9a-f]{64}", asset.sha256)
         assert entry.bytes == asset.size
         assert (entry.license, entry.homepage) == ("CC BY 4.0", "https://github.com/Farama-Foundation/D4RL")

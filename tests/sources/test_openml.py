@@ -301,7 +301,7 @@ def test_more_than_one_fault_of_a_table_is_named_at_once(answers, convert):
 
 def test_names_and_versions():
     assert source("openml").ids() == sorted(IDS)
-    assert find("openml/iris@1").facts["version"] == 1
+    assert find("openml/iris@1").params["version"] == 1
     for name in ("iris", "iris@0", "../x@1", "a/b@1", "iris@1/x"):
         with pytest.raises(UnknownIdError):
             find(f"openml/{name}")

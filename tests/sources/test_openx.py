@@ -52,11 +52,11 @@ def decided(stored):
 def test_the_ids_of_the_reference_are_all_known_and_some_that_only_the_buckets_have():
     known = [find(f"openx/{name}") for name in openx.SOURCE.ids()]
 
-    assert sum(entry.facts.get("hub", False) for entry in known) == 55
+    assert sum(entry.params.get("hub", False) for entry in known) == 55
     assert len(known) == 63
     assert set(OpenXExperienceReplay.available_datasets) == {entry.name for entry in known}
     assert find("openx/kuka").title == "580,392 episodes of a robot"
-    assert find("openx/droid").facts["version"] == "1.0.1"
+    assert find("openx/droid").params["version"] == "1.0.1"
 
 
 def test_listing_them_loads_no_numpy():
