@@ -1,4 +1,4 @@
-"""From addresses to files that are whole and checked; knows nothing of what is in them."""
+"""Download of files: turns addresses into complete, checked files, whatever their contents."""
 
 from __future__ import annotations
 

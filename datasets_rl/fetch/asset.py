@@ -1,4 +1,4 @@
-"""A file to have, and a folder of them."""
+"""Descriptions of upstream files: a file to fetch, a folder listing, and a fetched file."""
 
 from __future__ import annotations
 
@@ -10,49 +10,50 @@ __all__ = ["Asset", "Fetched", "Folder"]
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file to have, and how to know that it is the right one."""
+    """File to fetch, with the size and checksums that identify it."""
 
     urls: tuple[str, ...]
-    """Addresses in the order in which they are tried."""
+    """Addresses, in the order in which they are tried."""
     path: str
-    """Where the file lies among the files of its dataset: a relative POSIX path without '..'."""
+    """Path among the files of the dataset: a relative POSIX path without '..'."""
     size: int | None = None
-    """Bytes, where known."""
+    """Size in bytes, if known."""
     sha256: str | None = None
-    """Lower-case hexadecimal digest, where known."""
+    """Lower-case hexadecimal digest, if known."""
     magic: bytes = b""
-    """The first bytes of every file of this kind."""
+    """First bytes of every file of this format."""
     kind: str = "file"
-    """What the file is, for messages: 'HDF5', 'npz'."""
+    """Name of the format for messages: 'HDF5', 'npz'."""
     md5: str | None = None
-    """Lower-case hexadecimal digest of an upstream that knows no sha256."""
+    """Lower-case hexadecimal digest, for an upstream that publishes no sha256."""
     crc32c: str | None = None
-    """Eight lower-case hexadecimal digits of an upstream that may know no digest at all."""
+    """Checksum as eight lower-case hexadecimal digits, for an upstream that may publish no digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The files below an address, at one moment of the upstream."""
+    """Listing of the files below an address, at one version of the upstream."""
 
     address: str
-    """What was listed, its revision pinned where the upstream has revisions."""
+    """The listed address, with a pinned revision if the upstream has revisions."""
     revision: str
-    """The commit, or nothing where every file has its own version in its address."""
+    """The commit; empty if the address of each file includes the file's own version."""
     assets: tuple[Asset, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A file that is there, whole and checked."""
+    """Complete, checked file on disk."""
 
     asset: Asset
     path: Path
-    """The file; outside the download folder where the address named a local file, which is used in place."""
+    """The file; outside the download folder if the address names a local file, which is used in place."""
     size: int
     sha256: str
     url: str
-    """The address that gave it."""
+    """Address that the file was fetched from."""
     etag: str | None = None
-    """The upstream's own version mark, where it sent one."""
+    """ETag of the upstream, if it sent one."""
     checked: str = "recorded"
-    """'catalog' if the digest was compared with a known one, 'recorded' if none was known, 'skipped' if the user said so."""
+    """'catalog' if the digest was compared with a known one, 'recorded' if none was known, 'skipped' if the user disabled
+    the check."""

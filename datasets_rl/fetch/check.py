@@ -1,4 +1,4 @@
-"""Whether bytes are the file that is wanted, and what they are if they are not."""
+"""Checks that fetched bytes are the expected file, and a description of what they are otherwise."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from datasets_rl.fetch.schemes import NotThere
 __all__ = ["HEAD", "CutShort", "WrongBytes", "compare", "known", "look", "look_at_file", "wanted"]
 
 HEAD = 1024
-"""Bytes that are enough to tell what a file is."""
+"""Number of bytes at the start of a file that suffice to identify its format."""
 _LFS = b"version https://git-lfs.github.com/spec/"
 _PAGE = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
 _XML = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<(?:\?xml|error)\b", re.IGNORECASE)
 _TITLE = re.compile(rb"<(title|code|message)>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
 
-# Letters whose names begin with a vowel: an HDF5 file, an npz file, a parquet file.
+# Letters whose spoken names begin with a vowel: an HDF5 file, an npz file, but a parquet file.
 _AN = "aefhilmnorsx"
 
 
 class WrongBytes(NotThere):
-    """The address has a file, and it is another one than that wanted."""
+    """The address serves a file other than the expected one."""
 
 
 class CutShort(WrongBytes):
-    """The address gave the beginning of a file, and called it the whole."""
+    """The address served a truncated file as if it were complete."""
 
 
 def wanted(asset: Asset, *, hash_check: bool) -> Wanted:
-    """Return what is known about a file, or nothing if the user does not want it compared."""
+    """Return the size and checksums that a file must have; none if the user disabled the check."""
     sha256 = asset.sha256 and asset.sha256.lower()
     return Wanted(asset.size, sha256, asset.md5, asset.crc32c) if hash_check else Wanted()
 
 
 def known(want: Wanted, *, hash_check: bool) -> str:
-    """Return how much a file that met `want` was compared with: see `Fetched.checked`."""
+    """Return `Fetched.checked` for a file that matches `want`."""
     if not hash_check:
         return "skipped"
     return "catalog" if want.checksum else "recorded"
 
 
 def look(asset: Asset, head: bytes) -> str | None:
-    """Return why a file that begins like this cannot be the one wanted; None if it can.
+    """Return why a file with this beginning cannot be the expected one; None if it can.
 
     Args:
-        asset: The file wanted.
+        asset: The expected file.
         head: The first `HEAD` bytes, or all of them if there are fewer.
     """
     # HDF5 allows a user block before its signature; MATLAB writes one of 512 bytes.
@@ -56,31 +56,31 @@ def look(asset: Asset, head: bytes) -> str | None:
         return None
     kind = _kind(asset)
     if head.startswith(_LFS):
-        return f"a git-LFS pointer came, not {kind}: the address does not serve large files"
+        return f"the server sent a git-LFS pointer, not {kind}: the address does not serve large files"
     if _PAGE.match(head):
         return f"the server answered with a web page, not {kind}{_title(head)}"
     if not asset.magic:
         return None
     if _XML.match(head):
         return f"the server answered with an XML document, not {kind}{_title(head)}"
-    shown = head[: len(asset.magic)].hex(" ") or "nothing"
-    return f"it begins with {shown}, expected {asset.magic.hex(' ')}: it is not {kind}"
+    start = head[: len(asset.magic)].hex(" ") or "nothing"
+    return f"it begins with {start}, expected {asset.magic.hex(' ')}: it is not {kind}"
 
 
 def look_at_file(asset: Asset, path: Path) -> str | None:
-    """Do what `look` does for a file on the disk."""
+    """Apply `look` to a file on disk."""
     with path.open("rb") as stream:
         return look(asset, stream.read(HEAD))
 
 
 def compare(want: Wanted, digest: Digest) -> list[str]:
-    """Return how a whole file differs from the one wanted: in its length, and in the strongest checksum known."""
+    """Return how a complete file differs from the expected one, in size and in the strongest known checksum."""
     problems = []
     if want.size is not None and digest.upto != want.size:
         problems.append(f"it has {digest.upto:,} bytes, expected {want.size:,}")
     name = want.checksum
-    if name and (got := digest.hexdigest(name)) != (expected := getattr(want, name)):
-        problems.append(f"it has {name} {got}, expected {expected}")
+    if name and (checksum := digest.hexdigest(name)) != (expected := getattr(want, name)):
+        problems.append(f"it has {name} {checksum}, expected {expected}")
     return problems
 
 
@@ -91,6 +91,6 @@ def _kind(asset: Asset) -> str:
 
 
 def _title(head: bytes) -> str:
-    found = _TITLE.search(head)
-    text = " ".join(found[2].decode("utf-8", "replace").split()) if found else ""
+    match = _TITLE.search(head)
+    text = " ".join(match[2].decode("utf-8", "replace").split()) if match else ""
     return f": {text[:80]!r}" if text else ""

@@ -1,4 +1,4 @@
-"""From assets to files: what is there already, which address is tried next, and how failures are told."""
+"""Download of assets: reuse of existing files, order of the addresses, and errors that report every failure."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ __all__ = ["asking", "fetch", "fetch_local", "mirrored", "remaining_bytes", "siz
 
 _ESCAPED = ("http:", "https:", "file:")
 _OTHER_BYTES = (
-    "the file changed upstream, or it is a copy that somebody edited: give another one with --mirror URL or "
-    "--from-local PATH, or take it as it is with --no-hash-check"
+    "the file changed upstream, or is an edited copy: give another copy with --mirror URL or --from-local PATH, or "
+    "accept this one with --no-hash-check"
 )
 
-_CUT = "nothing of it was kept: run the same command again, or give another copy with --mirror URL or --from-local PATH"
-_UNREACHED = "an address that did not answer may give the right file later"
+_CUT = (
+    "none of its bytes were kept: run the same command again, or give another copy with --mirror URL or "
+    "--from-local PATH"
+)
+_UNREACHED = "an address that did not answer may serve the right file later"
 
 
 class _SwitchedOff(NotThere):
@@ -43,18 +46,18 @@ class _SwitchedOff(NotThere):
 
 
 def mirrored(asset: Asset, bases: Sequence[str]) -> Asset:
-    """Return the asset with its place under each mirror's base address in front of its own addresses, each once."""
-    ours = []
+    """Return the asset with its addresses below the mirrors before its own addresses, without duplicates."""
+    urls = []
     for base in bases:
         path = quote(asset.path) if base.lower().startswith(_ESCAPED) else asset.path
-        ours.append(f"{base.rstrip('/')}/{path}")
-    return replace(asset, urls=tuple(dict.fromkeys((*ours, *asset.urls))))
+        urls.append(f"{base.rstrip('/')}/{path}")
+    return replace(asset, urls=tuple(dict.fromkeys((*urls, *asset.urls))))
 
 
 def remaining_bytes(assets: Sequence[Asset], folder: Path) -> int | None:
-    """Return how many bytes `fetch` has still to bring, without any request; None if some size is unknown.
+    """Return how many bytes `fetch` would download, without any request; None if some size is unknown.
 
-    Files there already, the parts of interrupted downloads and files that are used in place cost nothing.
+    Existing files, the bytes of interrupted downloads and files that are used in place are not counted.
     """
     pending = _pending(assets, folder, hash_check=True)
     return _sum_known(None if total is None else max(0, total - done) for total, done in pending.values())
@@ -71,48 +74,48 @@ def fetch(
     advance: Report | None = None,
     cancel: CancelToken | None = None,
 ) -> list[Fetched]:
-    """Have the files: those that are there already at once, the others from the first address that gives them.
+    """Fetch the files: existing ones are reused, the others are downloaded from the first address that serves them.
 
-    Each file is whole and checked when it stands under its name. Everything that came before a failure, a kill or
-    Ctrl-C is kept, and the next call goes on behind it.
+    A file has its final name only after it is complete and checked. The bytes that were fetched before a failure, a
+    kill or Ctrl-C are kept, and the next call resumes after them.
 
     Args:
-        assets: The files wanted.
-        folder: Where they go, each to its `path`; files that are used in place stay where they are.
-        settings: Time limits, tries, threads, and whether the network may be used.
-        hash_check: False neither compares sizes nor digests, for mirrors of edited files.
-        limiter: Keeps a rate over all files, and over all calls that share it.
-        label: What the progress is called.
-        advance: Where bytes are counted, instead of in a progress of its own.
-        cancel: Ends the work when it is raised.
+        assets: The files to fetch.
+        folder: Destination folder, below which each file has its `path`; files that are used in place are not copied.
+        settings: Timeouts, retries, threads, and whether the network may be used.
+        hash_check: False skips the comparison of sizes and digests, for mirrors with edited files.
+        limiter: Rate limit for all files, and for all calls that share it.
+        label: Label of the progress bar.
+        advance: Callback that counts bytes, instead of a progress bar of this call.
+        cancel: Token that cancels the download.
 
     Returns:
         A `Fetched` for each asset, in their order.
 
     Raises:
         InvalidArgumentError: If a path leads out of the folder, or an address has an unknown scheme.
-        FetchError: If no address gave a file; `OfflineError` if the network was needed and is forbidden.
-        IntegrityError: If the addresses gave another file than the one wanted.
-        DiskFullError: If the disk is full; what came is kept.
+        FetchError: If no address served a file; `OfflineError` if the network is needed but forbidden.
+        IntegrityError: If the addresses served files other than the expected one.
+        DiskFullError: If the disk is full; the fetched bytes are kept.
     """
     _check_arguments(assets)
     pending = _pending(assets, folder, hash_check=hash_check)
     expected = {path: total for path, (total, _) in pending.items()}
-    known = _sum_known(expected.values())
+    total = _sum_known(expected.values())
     done = sum(done for _, done in pending.values())
-    show = settings.progress and known != 0 and not settings.offline
+    show = settings.progress and total != 0 and not settings.offline
     name = label or (assets[0].path if len(assets) == 1 else f"{len(assets)} files")
-    with report(name, known, done=done, show=show and advance is None) as own:
-        work = _Job(
+    with report(name, total, done=done, show=show and advance is None) as own:
+        job = _Job(
             folder, settings, hash_check, limiter or Limiter(), advance or own, expected, cancel or CancelToken()
         )
-        with work.connections():
-            return work.run(assets)
+        with job.connections():
+            return job.run(assets)
 
 
 @contextmanager
 def asking(settings: Settings) -> Iterator[Get]:
-    """Give a way to ask for lists of files, with the time limits and the tries of a download."""
+    """Yield a function that requests JSON, such as file lists, with the timeouts and retries of a download."""
     opened: list[Network] = []
 
     def get(url: str, headers: Mapping[str, str]) -> tuple[Any, Mapping[str, str]]:
@@ -131,91 +134,91 @@ def asking(settings: Settings) -> Iterator[Get]:
 
 
 def size_of(url: str, settings: Settings) -> int | None:
-    """Return how many bytes the file at an address has, where the address says it."""
+    """Return the size in bytes of the file at an address; None if the address does not report it."""
     from datasets_rl.fetch.transfer import Network
 
     network = Network(settings, Limiter(None), Report(), {}, CancelToken())
     try:
         with waiting(f"waiting for {shown(url)}", show=settings.progress):
-            found = scheme_of(url).resolve(url, network.ask)
-            if isinstance(found, Path):
-                return found.stat().st_size
-            length = "" if found.size is not None else network.ask(found.url, found.headers).get("content-length", "")
+            file = scheme_of(url).resolve(url, network.ask)
+            if isinstance(file, Path):
+                return file.stat().st_size
+            length = "" if file.size is not None else network.ask(file.url, file.headers).get("content-length", "")
     except NotThere:
         return None
     finally:
         network.client.close()
-    return int(length) if length.isdecimal() else found.size
+    return int(length) if length.isdecimal() else file.size
 
 
 def fetch_local(assets: Sequence[Asset], path: Path, *, hash_check: bool = True) -> list[Fetched]:
-    """Use files that the user has, where they lie.
+    """Use files of the user in place, without copying them.
 
     Args:
-        assets: The files wanted.
-        path: The file, if one is wanted, or a folder that holds them under their paths or their names alone, or
-            under any name if their digests are known.
-        hash_check: False compares neither sizes nor digests; the first bytes are always looked at.
+        assets: The expected files.
+        path: The file, if there is a single asset, or a folder that contains the files by path or by name, or by any
+            name if their digests are known.
+        hash_check: False skips the comparison of sizes and digests; the first bytes are always checked.
 
     Raises:
-        InvalidArgumentError: If `path` does not exist, or is one file and several are wanted.
-        FetchError: If a file is not there; all that are missing are named.
-        IntegrityError: If a file is another one than that wanted; all such files are named.
+        InvalidArgumentError: If `path` does not exist, or is a single file for several assets.
+        FetchError: If a file is missing; the error names every missing file.
+        IntegrityError: If a file is not the expected one; the error names every such file.
     """
     if not path.exists():
         raise InvalidArgumentError(f"{path} does not exist", hint="give the file, or its folder")
     if path.is_file() and len(assets) != 1:
         raise InvalidArgumentError(
-            f"{path} is one file, and {len(assets)} are wanted", hint="give the folder that holds them"
+            f"{path} is a single file, but the dataset has {len(assets)} files", hint="give the folder of the files"
         )
-    places = [_local_place(asset, path) for asset in assets]
+    local_paths = [_find_local(asset, path) for asset in assets]
     missing = [
-        (str(path / asset.path), _not_there(asset))
-        for asset, place in zip(assets, places, strict=True)
-        if place is None
+        (str(path / asset.path), _missing_text(asset))
+        for asset, local_path in zip(assets, local_paths, strict=True)
+        if local_path is None
     ]
     if missing:
         raise FetchError(f"{len(missing)} of {len(assets)} files", missing, hint="give the file, or its folder")
-    found: list[Fetched] = []
+    fetched: list[Fetched] = []
     problems: list[str] = []
-    for asset, place in zip(assets, filter(None, places), strict=True):
-        used = _use_or_say(asset, place, hash_check=hash_check)
-        if isinstance(used, Fetched):
-            found.append(used)
+    for asset, local_path in zip(assets, filter(None, local_paths), strict=True):
+        result = _use_or_reason(asset, local_path, hash_check=hash_check)
+        if isinstance(result, Fetched):
+            fetched.append(result)
         else:
-            problems.append(f"{place}: {used}")
+            problems.append(f"{local_path}: {result}")
     if problems:
-        raise IntegrityError("the files given are not those expected", problems, hint=_OTHER_BYTES)
-    return found
+        raise IntegrityError("the given files are not the expected ones", problems, hint=_OTHER_BYTES)
+    return fetched
 
 
-def _use_or_say(asset: Asset, path: Path, *, hash_check: bool) -> Fetched | NotThere:
+def _use_or_reason(asset: Asset, path: Path, *, hash_check: bool) -> Fetched | NotThere:
     try:
         return _use(asset, path, path.absolute().as_uri(), hash_check=hash_check)
     except NotThere as reason:
         return reason
 
 
-def _local_place(asset: Asset, path: Path) -> Path | None:
+def _find_local(asset: Asset, path: Path) -> Path | None:
     relative = plan.safe_path(asset.path)
-    places = [path] if path.is_file() else [path / relative, path / relative.name]
-    return next((place for place in places if place.is_file()), None) or _renamed(asset, path)
+    candidates = [path] if path.is_file() else [path / relative, path / relative.name]
+    return next((candidate for candidate in candidates if candidate.is_file()), None) or _find_renamed(asset, path)
 
 
-def _renamed(asset: Asset, folder: Path) -> Path | None:
-    """Find the file under another name, which its digest makes sure of."""
+def _find_renamed(asset: Asset, folder: Path) -> Path | None:
+    """Find the file under another name by its digest."""
     if asset.sha256 is None or asset.size is None:
         return None
-    alike = [one for one in sorted(folder.glob(f"*{plan.safe_path(asset.path).suffix}")) if one.is_file()]
+    candidates = [path for path in sorted(folder.glob(f"*{plan.safe_path(asset.path).suffix}")) if path.is_file()]
     same = [
-        one
-        for one in alike
-        if one.stat().st_size == asset.size and digest_file(one).hexdigest() == asset.sha256.lower()
+        path
+        for path in candidates
+        if path.stat().st_size == asset.size and digest_file(path).hexdigest() == asset.sha256.lower()
     ]
     return same[0] if len(same) == 1 else None
 
 
-def _not_there(asset: Asset) -> str:
+def _missing_text(asset: Asset) -> str:
     name = plan.safe_path(asset.path).name
     also = f", and no {name} in the folder itself" if name != asset.path else ""
     return f"there is no such file{also}"
@@ -224,70 +227,70 @@ def _not_there(asset: Asset) -> str:
 def _check_arguments(assets: Sequence[Asset]) -> None:
     paths = [plan.safe_path(asset.path) for asset in assets]
     if len(set(paths)) != len(paths):
-        twice = sorted({str(path) for path in paths if paths.count(path) > 1})
-        raise InvalidArgumentError(f"several files would go to the same place: {', '.join(twice)}")
+        duplicates = sorted({str(path) for path in paths if paths.count(path) > 1})
+        raise InvalidArgumentError(f"several files have the same path: {', '.join(duplicates)}")
     for asset in assets:
         for url in asset.urls:
             scheme_of(url)
 
 
 def _pending(assets: Sequence[Asset], folder: Path, *, hash_check: bool) -> dict[str, tuple[int | None, int]]:
-    """Return for the path of each file that has to be brought its size, where known, and the bytes at hand."""
+    """Map the path of each file to download to its size, None if unknown, and the number of its bytes on disk."""
     pending: dict[str, tuple[int | None, int]] = {}
     for asset in assets:
         target, want = folder / plan.safe_path(asset.path), check.wanted(asset, hash_check=hash_check)
-        if plan.finished(want, _finished(target, read_record(target))).do is Do.RESTART and not _lies_elsewhere(asset):
+        if plan.finished(want, _finished(target, read_record(target))).do is Do.RESTART and not _is_local(asset):
             part = PartialDownload.load(target)
             pending[asset.path] = asset.size if asset.size is not None else part.total, part.done
     return pending
 
 
 def _sum_known(sizes: Iterable[int | None]) -> int | None:
-    known = list(sizes)
-    return None if None in known else sum(size or 0 for size in known)
+    values = list(sizes)
+    return None if None in values else sum(size or 0 for size in values)
 
 
-def _lies_elsewhere(asset: Asset) -> bool:
-    """Whether the first address that can be judged without the network names a file that is there."""
+def _is_local(asset: Asset) -> bool:
+    """Return whether an existing local file precedes the first address that needs the network."""
     for url in asset.urls:
         scheme = scheme_of(url)
         if not scheme.IN_PLACE:
             return False
         try:
-            scheme.resolve(url, _never)
+            scheme.resolve(url, _ask_nothing)
         except NotThere:
             continue
         return True
     return False
 
 
-def _never(url: str, headers: object) -> dict[str, str]:
+def _ask_nothing(url: str, headers: object) -> dict[str, str]:
     del headers
     raise NotThere(f"no request is made for {url}")
 
 
 def _finished(target: Path, record: Record | None) -> plan.Finished | None:
     try:
-        facts = target.stat()
+        stat = target.stat()
     except OSError:
         return None
     if record is None:
-        return plan.Finished(facts.st_size)
-    return plan.Finished(facts.st_size, record.size, record.sha256, record.mtime_ns == facts.st_mtime_ns)
+        return plan.Finished(stat.st_size)
+    return plan.Finished(stat.st_size, record.size, record.sha256, record.mtime_ns == stat.st_mtime_ns)
 
 
 def _present(asset: Asset, target: Path, *, hash_check: bool) -> Fetched | None:
-    """Return the file that an earlier call or the user put there, if it is the one wanted."""
+    """Return the file that an earlier call or the user stored as `target`, if it is the expected one."""
     want, record = check.wanted(asset, hash_check=hash_check), read_record(target)
     step = plan.finished(want, _finished(target, record))
     if step.do is Do.HASH:
         sha256 = digest_file(target).hexdigest()
         if sha256 != (want.sha256 or (record and record.sha256)) or check.look_at_file(asset, target):
             return None
-        facts = target.stat()
+        stat = target.stat()
         same = record is not None and record.sha256 == sha256
         url, etag = (record.url, record.etag) if record and same else (target.absolute().as_uri(), None)
-        record = Record(url, facts.st_size, sha256, etag, check.known(want, hash_check=hash_check), facts.st_mtime_ns)
+        record = Record(url, stat.st_size, sha256, etag, check.known(want, hash_check=hash_check), stat.st_mtime_ns)
         record.write(target)
     elif step.do is not Do.PRESENT:
         return None
@@ -302,12 +305,12 @@ def _fetched(asset: Asset, path: Path, record: Record, checked: str) -> Fetched:
 
 
 def _use(asset: Asset, path: Path, url: str, *, hash_check: bool) -> Fetched:
-    """Check a file that stays where it is."""
+    """Check a file that is used in place."""
     if wrong_kind := check.look_at_file(asset, path):
         raise NotThere(wrong_kind)
     want, size = check.wanted(asset, hash_check=hash_check), path.stat().st_size
     if want.size not in (None, size):
-        # It need not be read to know that it is another one.
+        # The size alone shows that it is another file, so that it need not be read.
         raise WrongBytes(f"it has {size:,} bytes, expected {want.size:,}")
     digest = digest_file(path, md5=want.md5 is not None)
     if problems := check.compare(want, digest):
@@ -317,7 +320,7 @@ def _use(asset: Asset, path: Path, url: str, *, hash_check: bool) -> Fetched:
 
 @dataclass
 class _Job:
-    """One call of `fetch`."""
+    """State of one call of `fetch`."""
 
     folder: Path
     settings: Settings
@@ -331,7 +334,7 @@ class _Job:
 
     @contextmanager
     def connections(self) -> Iterator[None]:
-        """Close at the end of the block whatever was opened in it."""
+        """Close the connections at the end of the block."""
         try:
             yield
         finally:
@@ -339,7 +342,7 @@ class _Job:
                 self._network.client.close()
 
     def network(self) -> Network:
-        """Return the connections, made when the first address needs them."""
+        """Return the HTTP client, which is created for the first address that needs it."""
         from datasets_rl.fetch.transfer import Network
 
         with self._lock:
@@ -348,32 +351,32 @@ class _Job:
             return self._network
 
     def run(self, assets: Sequence[Asset]) -> list[Fetched]:
-        """Have all files, several at once."""
-        found: dict[int, Fetched] = {}
+        """Fetch all files, several at once."""
+        fetched: dict[int, Fetched] = {}
         workers = max(1, min(self.settings.jobs, len(assets)))
-        # Few files get several connections each, many files get one each: never more than `jobs` in all.
+        # Few files get several connections each, many files get one each: never more than `jobs` in total.
         connections = max(1, self.settings.jobs // workers)
 
-        def have(place: int) -> None:
-            found[place] = self._have(assets[place], connections)
+        def fetch_one(index: int) -> None:
+            fetched[index] = self._fetch(assets[index], connections)
 
-        in_parallel([partial(have, place) for place in range(len(assets))], workers, self.cancel)
-        return [found[place] for place in range(len(assets))]
+        in_parallel([partial(fetch_one, index) for index in range(len(assets))], workers, self.cancel)
+        return [fetched[index] for index in range(len(assets))]
 
-    def _have(self, asset: Asset, connections: int) -> Fetched:
+    def _fetch(self, asset: Asset, connections: int) -> Fetched:
         target = self.folder / plan.safe_path(asset.path)
-        if there := _present(asset, target, hash_check=self.hash_check):
-            return there
+        if present := _present(asset, target, hash_check=self.hash_check):
+            return present
         failures: list[tuple[str, NotThere]] = []
         for url in self._order(asset, target):
-            came = self._try(asset, url, target, connections)
-            if isinstance(came, Fetched):
-                return came
-            failures.append((shown(url), came))
+            result = self._try(asset, url, target, connections)
+            if isinstance(result, Fetched):
+                return result
+            failures.append((shown(url), result))
         raise _sum_up(asset, failures)
 
     def _order(self, asset: Asset, target: Path) -> list[str]:
-        """Return the addresses, that of an interrupted download first where no other can go on with it."""
+        """Return the addresses; the one of an interrupted download is first if no other address can resume it."""
         protected = self.hash_check and asset.sha256 is not None
         part = PartialDownload.load(target)
         started = "" if protected or not part.done else part.url
@@ -388,20 +391,20 @@ class _Job:
     def _from(self, asset: Asset, url: str, target: Path, connections: int) -> Fetched:
         scheme = scheme_of(url)
         if scheme.IN_PLACE:
-            path = scheme.resolve(url, _never)
+            path = scheme.resolve(url, _ask_nothing)
             return _use(asset, Path(str(path)), url, hash_check=self.hash_check)
         if self.settings.offline:
             raise _SwitchedOff("network requests are switched off")
         remote = scheme.resolve(url, self.network().ask)
         if not isinstance(remote, Remote):
-            raise NotThere(f"its scheme gave {remote}")
+            raise NotThere(f"its scheme returned {remote}, expected a remote address")
         with disk.disk_errors(target):
             return self._transfer(asset, url, remote, target, connections)
 
     def _transfer(self, asset: Asset, url: str, remote: Remote, target: Path, connections: int) -> Fetched:
         from datasets_rl.fetch.transfer import Transfer
 
-        want = self._agree(asset, remote)
+        want = self._expected(asset, remote)
         part = PartialDownload.load(target)
         if plan.part(want, part.left, remote.address).do is Do.RESTART:
             part = PartialDownload(target, replaces=part.done)
@@ -410,26 +413,27 @@ class _Job:
         record = Transfer(self.network(), asset, want, part, remote, connections).run(hash_check=self.hash_check)
         return _fetched(asset, target, record, record.checked)
 
-    def _agree(self, asset: Asset, remote: Remote) -> plan.Wanted:
-        """Return what the catalog and the server know together about a file."""
+    def _expected(self, asset: Asset, remote: Remote) -> plan.Wanted:
+        """Return the expected size and checksums of a file, combined from the catalog and the server."""
         want = check.wanted(asset, hash_check=self.hash_check)
         if not self.hash_check:
             return want
         if remote.size is not None and want.size not in (None, remote.size):
-            raise WrongBytes(f"the file there has {remote.size:,} bytes, expected {want.size:,}")
+            raise WrongBytes(f"the served file has {remote.size:,} bytes, expected {want.size:,}")
         if remote.sha256 is not None and want.sha256 not in (None, remote.sha256):
-            raise WrongBytes(f"the file there has sha256 {remote.sha256}, expected {want.sha256}")
+            raise WrongBytes(f"the served file has sha256 {remote.sha256}, expected {want.sha256}")
         return want.completed(plan.Wanted(remote.size, remote.sha256))
 
 
 def _sum_up(asset: Asset, failures: Sequence[tuple[str, NotThere]]) -> DatasetsRLError:
-    told = [(url, str(reason)) for url, reason in failures]
+    texts = [(url, str(reason)) for url, reason in failures]
     if any(isinstance(reason, _SwitchedOff) for _, reason in failures):
-        return OfflineError(asset.path, [(url, str(why)) for url, why in failures if not isinstance(why, _SwitchedOff)])
+        reached = [(url, str(reason)) for url, reason in failures if not isinstance(reason, _SwitchedOff)]
+        return OfflineError(asset.path, reached)
     wrong = [reason for _, reason in failures if isinstance(reason, WrongBytes)]
     if not wrong:
-        return FetchError(asset.path, told)
+        return FetchError(asset.path, texts)
     hint = _CUT if all(isinstance(reason, CutShort) for reason in wrong) else _OTHER_BYTES
     if any(reason.network for _, reason in failures):
         hint = f"{hint}; {_UNREACHED}"
-    return IntegrityError(asset.path, [f"{url}: {why}" for url, why in told], hint=hint)
+    return IntegrityError(asset.path, [f"{url}: {text}" for url, text in texts], hint=hint)

@@ -1,11 +1,11 @@
-"""Whether a file ends where its own format says that it ends.
+"""Detection of truncated files, by the length or end marker that their format defines.
 
-An answer without Content-Length that breaks off looks like a complete one, and so does a cut file on a proxy that sends
-the length of what it has. Most formats state their length, or end with a mark. Where neither a size nor a checksum of a
-file is known, that is the only evidence that all of it is here.
+A response without Content-Length that is cut off looks complete, and so does a truncated file on a proxy that sends the
+length of the copy that it has. Most formats state their length, or end with a marker. If neither the size nor a checksum of a
+file is known, this is the only evidence that the file is complete.
 
 Each check reads little: a header, a footer, or the lengths of the records. The exception is gzip, whose end is found by
-inflating; that is done in constant memory and is still faster than a network.
+decompressing; this takes constant memory and is still faster than a network.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _TAR_BLOCK = 512
 _SUPERBLOCK = 96
 _ADDRESS_BYTES = {2: "<H", 4: "<I", 8: "<Q"}
 _HDF5_CHECKSUM_FROM = 2
-"""The version of the superblock that has another layout than those before it."""
+"""First version of the superblock with the newer layout."""
 
 
 def cut(path: Path, name: str) -> str | None:
-    """Return why the end of a file is missing; None if it is there, or if the format does not say.
+    """Return how a file is truncated; None if it is complete, or if its format does not define an end.
 
-    A file that breaks its format in another way gets None as well: its reader knows best what to report.
+    The result is also None for a file that violates its format in another way, which the reader of the format reports.
 
     Args:
         path: The file.
-        name: The name that it will have: some formats have no mark at their beginning.
+        name: Its final name, because some formats have no marker at their beginning.
     """
     with path.open("rb") as stream:
         head = stream.read(_TAR_BLOCK)
@@ -61,7 +61,7 @@ def cut(path: Path, name: str) -> str | None:
             return None
         stream.seek(0)
         missing = check(stream, path.stat().st_size)
-    return missing and f"it is cut: {missing}"
+    return missing and f"the file is truncated: {missing}"
 
 
 def _check_for(head: bytes, name: str) -> Callable[[BinaryIO, int], str | None] | None:
@@ -77,7 +77,7 @@ def _check_for(head: bytes, name: str) -> Callable[[BinaryIO, int], str | None] 
 
 
 def _hdf5(stream: BinaryIO, size: int) -> str | None:
-    """Compare with the end-of-file address in the superblock (HDF5 File Format Specification, II.A)."""
+    """Compare the size with the end-of-file address in the superblock (HDF5 File Format Specification, II.A)."""
     block = stream.read(_SUPERBLOCK)
     if len(block) < _SUPERBLOCK // 2:
         return "it ends within its superblock"
@@ -86,17 +86,17 @@ def _hdf5(stream: BinaryIO, size: int) -> str | None:
         return None
     newer = version >= _HDF5_CHECKSUM_FROM
     width = block[9 if newer else 13]
-    # The address follows the base address and one more, in every version.
+    # In every version, the end-of-file address is the third address, after the base address and one more.
     first = 12 if newer else (24, 28)[version]
-    form = _ADDRESS_BYTES.get(width)
-    if form is None or first + 3 * width > len(block):
+    struct_format = _ADDRESS_BYTES.get(width)
+    if struct_format is None or first + 3 * width > len(block):
         return None
-    (end,) = struct.unpack_from(form, block, first + 2 * width)
+    (end,) = struct.unpack_from(struct_format, block, first + 2 * width)
     return f"its superblock states {end:,} bytes, and it has {size:,}" if size < end else None
 
 
 def _gzip(stream: BinaryIO, size: int) -> str | None:
-    """Inflate every member up to its trailer."""
+    """Decompress every member up to its trailer."""
     member, pending, ended = gz.decompressobj(wbits=31), b"", False
     try:
         while block := pending or stream.read(_BLOCK):
@@ -114,30 +114,34 @@ def _gzip(stream: BinaryIO, size: int) -> str | None:
 
 
 def _zip(stream: BinaryIO, size: int) -> str | None:
-    """Look for the end record, which is the last thing in the file."""
+    """Look for the end record, which is the last record of the file."""
     return None if zipfile.is_zipfile(stream) else f"no zip end record is in the last bytes of its {size:,}"
 
 
 def _xz(stream: BinaryIO, size: int) -> str | None:
-    """Look for the stream footer: checksum 4, backward size 4, flags 2, mark 2; zeros may follow."""
+    """Look for the stream footer: checksum 4 bytes, backward size 4, flags 2, magic 2; zeros may follow."""
     stream.seek(max(0, size - _BLOCK))
     tail = stream.read().rstrip(b"\0")
-    # The zeros belong to the padding, and never to the footer, which ends with the mark.
+    # The stripped zeros are always padding: the footer ends with its magic, which has no zeros.
     footer = tail[-12:]
-    whole = len(footer) == 12 and footer.endswith(b"YZ") and struct.pack("<I", zlib.crc32(footer[4:10])) == footer[:4]
-    return None if whole else f"no xz footer is at the end of its {size:,} bytes"
+    complete = (
+        len(footer) == 12 and footer.endswith(b"YZ") and struct.pack("<I", zlib.crc32(footer[4:10])) == footer[:4]
+    )
+    return None if complete else f"no xz footer is at the end of its {size:,} bytes"
 
 
 def _tar(stream: BinaryIO, size: int) -> str | None:
     """Look for the two blocks of zeros that end an archive."""
     stream.seek(max(0, size - 2 * _TAR_BLOCK))
-    whole = size % _TAR_BLOCK == 0 and not stream.read().strip(b"\0")
-    return None if whole else f"the two blocks of zeros that end a tar archive are not at the end of its {size:,} bytes"
+    complete = size % _TAR_BLOCK == 0 and not stream.read().strip(b"\0")
+    return (
+        None if complete else f"the two blocks of zeros that end a tar archive are not at the end of its {size:,} bytes"
+    )
 
 
 def _npy(stream: BinaryIO, size: int) -> str | None:
-    """Compare with the shape and the dtype in the header."""
-    # Imported here: most files need no numpy.
+    """Compare the size with the shape and the dtype in the header."""
+    # Imported here because most files do not need numpy.
     from numpy.lib import format as npy
 
     try:
@@ -147,7 +151,7 @@ def _npy(stream: BinaryIO, size: int) -> str | None:
     except (ValueError, SyntaxError, OverflowError):
         return "it ends within its header" if size < _TAR_BLOCK else None
     if dtype.hasobject:
-        # A pickle follows, and only a reader of all of it finds its end.
+        # A pickle follows, whose end is found only by reading it.
         return None
     expected = stream.tell() + dtype.itemsize * math.prod(shape)
     return f"its header states {expected:,} bytes, and it has {size:,}" if size < expected else None
@@ -162,11 +166,11 @@ def _ends_with(mark: bytes, kind: str) -> Callable[[BinaryIO, int], str | None]:
 
 
 def _tfrecord(stream: BinaryIO, size: int) -> str | None:
-    """Step from record to record: length 8, its checksum 4, payload, checksum 4."""
+    """Step from record to record: length 8 bytes, checksum of the length 4, payload, checksum of the payload 4."""
     at = following = 0
     if size == 0:
         return None
-    # Four times as fast as to seek and read: 0.6 s for 200,000 records.
+    # Four times as fast as seeking and reading: 0.6 s for 200,000 records.
     with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         while following < size:
             at, head = following, data[following : following + 12]
@@ -186,13 +190,13 @@ def _masked(data: bytes) -> int:
 
 
 def _json(stream: BinaryIO, size: int) -> str | None:
-    """Parse the document, which is small where it describes other files."""
+    """Parse the document; documents that describe other files are small."""
     if size > _JSON_MAX:
         return None
     try:
         json.loads(stream.read())
     except json.JSONDecodeError as error:
-        # Several documents after each other are another format, which does not mark its end.
+        # Several documents in a row, as in JSON lines, form a format without an end marker.
         return None if error.msg == "Extra data" else f"its JSON document is not complete: {error}"
     except UnicodeDecodeError as error:
         return "it ends within a character" if error.end == size else None

@@ -1,11 +1,11 @@
-"""How slow a server may be: connections that end when too little arrives for too long.
+"""Minimum transfer rate: connections that are closed when the server sends too little for too long.
 
-A time limit for a single read does not stop a server that sends a byte from time to time, in the headers or in the
-body. The streams of this module therefore limit the time until the headers of an answer are complete, and measure the
-rate of its body. They lie below the HTTP protocol, so that bytes which never become part of a body count as well.
+A timeout on single reads does not stop a server that sends a byte from time to time, in the headers or in the body. The
+streams of this module therefore limit the time until the headers of a response are complete, and measure the rate of
+the body. They work below the HTTP protocol, so that bytes that never become part of a body count as well.
 
-Only the time spent in waiting for the server counts. A client that takes its time, because of --limit-rate or a busy
-disk, does not make a server slow.
+Only the time spent waiting for the server counts. A client that pauses, because of a rate limit or a busy disk, does
+not make a server slow.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ __all__ = ["TooSlow", "watch"]
 
 
 class TooSlow(Exception):
-    """A server sends, but less than the least rate."""
+    """The server sends data below the minimum rate."""
 
 
 def watch(client: httpx.Client, window: float, least: float) -> None:
-    """Let the connections of a client raise `TooSlow`.
+    """Make the connections of a client raise `TooSlow`.
 
     Args:
-        client: Has not made a request yet.
+        client: The client, before its first request.
         window: Seconds in which headers must be complete, and over which the rate of a body is averaged.
-        least: Bytes per second; 0 sets no limit for the body.
+        least: Minimum rate in bytes per second; 0 sets no limit for the body.
     """
-    # httpx passes every option of httpcore on except the network backend, and takes no environment proxies for
-    # transports that a caller brings.
+    # httpx passes every option to httpcore except the network backend, and ignores environment proxies for transports
+    # that the caller supplies.
     for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001 - see above
         if isinstance(transport, httpx.HTTPTransport):
             pool = transport._pool  # noqa: SLF001 - see above
@@ -79,7 +79,7 @@ class _Backend(httpcore.NetworkBackend):
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection that knows whether it waits for headers or for a body."""
+    """Network stream that limits the time for headers and the rate of a body."""
 
     def __init__(self, stream: httpcore.NetworkStream, window: float, least: float) -> None:
         self._stream = stream
@@ -90,45 +90,46 @@ class _Stream(httpcore.NetworkStream):
         self._received = 0
 
     def begin_body(self) -> None:
-        """Begin to measure the rate: the headers are complete."""
+        """Start to measure the rate, after the headers are complete."""
         self._due = None
         self._waited, self._received = 0.0, 0
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         self._stream.write(buffer, timeout)
-        # A request was sent; its answer begins with headers.
+        # A request was sent; the response begins with headers.
         self._due = time.monotonic() + self._window
         self._waited, self._received = 0.0, 0
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        began = time.monotonic()
+        started = time.monotonic()
         try:
-            data = self._stream.read(max_bytes, self._patience(began, timeout))
+            data = self._stream.read(max_bytes, self._read_timeout(started, timeout))
         except httpcore.ReadTimeout:
-            # Where nothing at all was received, the server stalls, and that is what the error should report.
+            # If nothing at all was received, the server stalls, and the error should report that.
             if self._due is None or not self._received:
                 raise
-            raise self._late() from None
+            raise self._headers_error() from None
         self._received += len(data)
-        self._waited += time.monotonic() - began
+        self._waited += time.monotonic() - started
         if data and self._due is None and self._waited >= self._window:
-            self._judge()
+            self._check_rate()
         return data
 
-    def _patience(self, now: float, timeout: float | None) -> float | None:
+    def _read_timeout(self, now: float, timeout: float | None) -> float | None:
         if self._due is None:
             return timeout
-        left = self._due - now
-        if left <= 0:
-            raise self._late()
-        return left if timeout is None else min(timeout, left)
+        remaining = self._due - now
+        if remaining <= 0:
+            raise self._headers_error()
+        return remaining if timeout is None else min(timeout, remaining)
 
-    def _late(self) -> TooSlow:
+    def _headers_error(self) -> TooSlow:
         return TooSlow(
-            f"the headers of its answer were not complete after {self._window:g} s; {self._received:,} bytes came"
+            f"the headers of its response were not complete after {self._window:g} s; "
+            f"{self._received:,} bytes were received"
         )
 
-    def _judge(self) -> None:
+    def _check_rate(self) -> None:
         if self._received < self._least * self._waited:
             raise TooSlow(
                 f"it sent {self._received:,} bytes in {self._waited:.1f} s, expected at least "

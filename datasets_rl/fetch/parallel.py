@@ -1,4 +1,4 @@
-"""Several pieces of work at once, which stop together, and a rate that they share."""
+"""Threads that run tasks in parallel, cancel together, and share a rate limit."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from datasets_rl.errors import InvalidArgumentError
 
 __all__ = ["CancelToken", "Cancelled", "Limiter", "in_parallel"]
 
-_GRACE = 1.0
+_JOIN_TIMEOUT = 1.0
 """Seconds that Ctrl-C waits for threads that are blocked in the network."""
-_GLANCE = 0.1
+_POLL_SECONDS = 0.1
 
 
 class Cancelled(Exception):
-    """Another thread failed, or the user interrupted; what they raise is what the user sees."""
+    """Raised in a thread after another thread failed or the user interrupted; the user sees the other exception."""
 
 
 class CancelToken:
-    """A flag that ends work; it is up as soon as its parent's is."""
+    """Flag that cancels work; setting a parent also sets its children."""
 
     def __init__(self, parent: CancelToken | None = None) -> None:
         self._event = threading.Event()
         self._parent = parent
 
     def set(self) -> None:
-        """Raise the flag."""
+        """Set the flag."""
         self._event.set()
 
     def is_set(self) -> bool:
-        """Whether this flag or its parent's is up."""
+        """Return whether this flag or its parent's is set."""
         return self._event.is_set() or (self._parent is not None and self._parent.is_set())
 
     def check(self) -> None:
-        """Raise `Cancelled` if the flag is up."""
+        """Raise `Cancelled` if the flag is set."""
         if self.is_set():
             raise Cancelled
 
     def sleep(self, seconds: float) -> None:
-        """Wait, unless the flag goes up first."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
+        """Sleep, and raise `Cancelled` as soon as the flag is set."""
+        end = time.monotonic() + seconds
+        while (remaining := end - time.monotonic()) > 0:
             self.check()
-            self._event.wait(min(left, _GLANCE))
+            self._event.wait(min(remaining, _POLL_SECONDS))
         self.check()
 
 
 class Limiter:
-    """Spreads bytes so that all threads together keep a rate.
+    """Rate limiter for bytes, shared by all threads.
 
     Args:
-        rate: Bytes a second; None is no limit.
+        rate: Bytes per second; None sets no limit.
 
     Raises:
         InvalidArgumentError: If the rate is not above 0.
@@ -61,13 +61,13 @@ class Limiter:
 
     def __init__(self, rate: float | None = None) -> None:
         if rate is not None and rate <= 0:
-            raise InvalidArgumentError(f"the rate limit is {rate}; expected a number of bytes a second above 0")
+            raise InvalidArgumentError(f"the rate limit is {rate}; expected a number of bytes per second above 0")
         self._rate = rate
         self._lock = threading.Lock()
         self._free = time.monotonic()
 
     def delay(self, size: int) -> float:
-        """Take `size` bytes and return the seconds to wait for them."""
+        """Reserve `size` bytes and return the seconds to wait before using them."""
         if self._rate is None:
             return 0.0
         with self._lock:
@@ -77,10 +77,10 @@ class Limiter:
 
 
 def in_parallel(tasks: Sequence[Callable[[], None]], workers: int, cancel: CancelToken) -> None:
-    """Run the tasks on up to `workers` threads; the first failure stops the others and is raised here.
+    """Run the tasks on up to `workers` threads; the first failure cancels the others and is raised here.
 
-    The threads are daemons, so that Ctrl-C ends the program at once and not when a stalled connection times out; what
-    is on the disk is right at any moment.
+    The threads are daemons, so that Ctrl-C ends the program at once and not when a stalled connection times out. This is
+    safe because the files on disk are consistent at any moment.
     """
     if workers <= 1 or len(tasks) <= 1:
         for task in tasks:
@@ -98,10 +98,10 @@ def in_parallel(tasks: Sequence[Callable[[], None]], workers: int, cancel: Cance
             thread.join()
     except BaseException:
         cancel.set()
-        until = time.monotonic() + _GRACE
+        end = time.monotonic() + _JOIN_TIMEOUT
         for thread in threads:
             if thread.ident is not None:
-                thread.join(max(0.0, until - time.monotonic()))
+                thread.join(max(0.0, end - time.monotonic()))
         raise
     for failure in sorted(failures, key=lambda each: isinstance(each, Cancelled)):
         raise failure
@@ -115,6 +115,6 @@ def _work(queue: deque[Callable[[], None]], failures: list[BaseException], cance
             return
         try:
             task()
-        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
+        except BaseException as error:  # noqa: BLE001 - passed to the caller's thread, which raises it
             failures.append(error)
             cancel.set()

@@ -1,13 +1,13 @@
-"""The files of a download in the folder: the part with its sidecar, and the record beside a finished file.
+"""Files of a download on disk: the partial file with its sidecar, and the record next to a finished file.
 
     <name>               the finished file
     <name>.fetched.json  its record: address, size, sha256, etag
-    <name>.part          the bytes so far
-    <name>.part.json     the sidecar: where they came from, which version they are, which ranges are on the disk
+    <name>.part          the bytes fetched so far
+    <name>.part.json     the sidecar: the address and version of these bytes, and the ranges that are on disk
 
-The sidecar may lag behind the part and never runs ahead of it: the part is fsynced before the sidecar that counts its
-bytes is written. A process killed at any moment therefore loses the last moments and nothing else. The state of a
-running sha256 cannot be saved; the bytes at hand are read again when a download goes on, which is far faster than the
+The sidecar may lag the partial file but never leads it: the partial file is fsynced before the sidecar that counts its
+bytes is written. A process killed at any moment therefore loses at most the last second of a download. The state of a
+running sha256 cannot be saved; when a download resumes, it reads the bytes on disk again, which is far faster than the
 network.
 """
 
@@ -31,17 +31,17 @@ from datasets_rl.fetch.plan import Wanted
 __all__ = ["Digest", "PartialDownload", "Record", "Span", "digest_file", "read_record"]
 
 SAVE_EVERY = 1.0
-"""Seconds between two sidecars of a running download: what a killed process loses at most."""
+"""Seconds between two writes of the sidecar: the most that a killed process loses."""
 _BLOCK = 1 << 20
 
 
 class Digest:
-    """The checksums of the first `upto` bytes of a file: sha256, CRC-32C and, if asked for, MD5.
+    """Running checksums of the first `upto` bytes of a file: sha256, CRC-32C and, optionally, MD5.
 
-    CRC-32C, which many servers tell, costs a twentieth of the others; MD5 as much again as sha256.
+    CRC-32C, which many servers report, costs a twentieth of the others; MD5 costs as much as sha256.
 
     Args:
-        md5: Whether that is wanted as well.
+        md5: Whether to compute MD5.
     """
 
     def __init__(self, *, md5: bool = False) -> None:
@@ -49,22 +49,22 @@ class Digest:
         self.reset()
 
     def reset(self) -> None:
-        """Begin again."""
+        """Restart from the first byte."""
         self._sums: dict[str, Any] = {"sha256": hashlib.sha256(), "crc32c": CRC32CHash()}
         if self._md5:
             self._sums["md5"] = hashlib.md5(usedforsecurity=False)
         self.upto = 0
-        """Bytes taken in so far."""
+        """Number of bytes hashed so far."""
 
     def take(self, chunk: bytes, at: int) -> None:
-        """Take in bytes as they arrive; those that do not lie at the edge are left for `catch_up`."""
+        """Hash bytes as they arrive; bytes that do not continue the hashed ones are left to `catch_up`."""
         if at == self.upto:
-            for one in self._sums.values():
-                one.update(chunk)
+            for checksum in self._sums.values():
+                checksum.update(chunk)
             self.upto += len(chunk)
 
     def catch_up(self, path: Path, stop: int) -> None:
-        """Take in the bytes up to `stop` from the disk."""
+        """Hash the bytes up to `stop` from disk."""
         if self.upto >= stop:
             return
         with path.open("rb") as stream:
@@ -78,7 +78,7 @@ class Digest:
 
 
 def digest_file(path: Path, *, md5: bool = False) -> Digest:
-    """Return the checksums of a whole file."""
+    """Return the checksums of a complete file."""
     digest = Digest(md5=md5)
     digest.catch_up(path, path.stat().st_size)
     return digest
@@ -86,7 +86,7 @@ def digest_file(path: Path, *, md5: bool = False) -> Digest:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Where a finished file came from, and what it was when it was finished."""
+    """Origin and state of a finished file at the time of its download."""
 
     url: str
     size: int
@@ -94,15 +94,15 @@ class Record:
     etag: str | None
     checked: str
     mtime_ns: int
-    """Tells a file that was changed afterwards, at no cost."""
+    """Modification time, which reveals a later change of the file without reading it."""
 
     def write(self, file: Path) -> None:
-        """Put the record beside its file."""
+        """Write the record next to its file."""
         disk.write_json(_beside(file, ".fetched.json"), asdict(self))
 
 
 def read_record(file: Path) -> Record | None:
-    """Return the record beside a file; None if there is none or it cannot be understood."""
+    """Return the record next to a file; None if it does not exist or cannot be parsed."""
     value = _read_object(_beside(file, ".fetched.json"))
     try:
         return Record(
@@ -119,7 +119,7 @@ def read_record(file: Path) -> Record | None:
 
 @dataclass(slots=True)
 class Span:
-    """A range of a file: bytes [start, stop), of which the first `done` are written."""
+    """Byte range [start, stop) of a file, of which the first `done` bytes are written."""
 
     start: int
     stop: int | None
@@ -128,36 +128,36 @@ class Span:
 
     @property
     def at(self) -> int:
-        """The next byte to come."""
+        """Position of the next byte to write."""
         return self.start + self.done
 
     @property
     def complete(self) -> bool:
-        """Whether all of it is written."""
+        """Whether the range is completely written."""
         return self.stop is not None and self.at >= self.stop
 
 
 @dataclass
 class PartialDownload:
-    """The part file of one download and what is known about its bytes. Its methods may be called from many threads."""
+    """Partial file of one download, with the state in its sidecar. Its methods may be called from many threads."""
 
     target: Path
-    """Where the finished file goes."""
+    """Path of the finished file."""
     url: str = ""
-    """The address as the catalog has it."""
+    """Address as in the catalog."""
     address: str = ""
-    """The address with its version pinned, where the scheme can do that."""
+    """Address with a pinned version, if the scheme supports that."""
     etag: str | None = None
     validator: str | None = None
     total: int | None = None
     spans: list[Span] = field(default_factory=lambda: [Span(0, None)])
     inherited: bool = False
-    """Some bytes came from an earlier process or from another address."""
+    """Whether some bytes were fetched by an earlier process or from another address."""
     digest: Digest = field(default_factory=Digest)
     replaces: int = 0
-    """Bytes of another version on the disk, which stay there until this one begins."""
+    """Number of bytes of another version on disk, which stay there until this version's first byte arrives."""
     said: Wanted = field(default_factory=Wanted)
-    """What the answers told of the whole file."""
+    """Checksums of the complete file that the responses reported."""
 
     def __post_init__(self) -> None:
         self.path = _beside(self.target, ".part")
@@ -167,7 +167,7 @@ class PartialDownload:
 
     @classmethod
     def load(cls, target: Path) -> PartialDownload:
-        """Return what an earlier process left for this file, or an empty part."""
+        """Return the partial download that an earlier process left for this file, or an empty one."""
         part = cls(target)
         value = _read_object(part._sidecar)
         try:
@@ -185,51 +185,51 @@ class PartialDownload:
 
     @property
     def done(self) -> int:
-        """Bytes at hand."""
+        """Number of bytes on disk."""
         return sum(span.done for span in self.spans)
 
     @property
     def complete(self) -> bool:
-        """Whether every byte is at hand."""
+        """Whether every byte is on disk."""
         return all(span.complete for span in self.spans)
 
     @property
     def left(self) -> plan.Left:
-        """What `plan` wants to know."""
+        """State of the download, as input for `plan`."""
         return plan.Left(self.address, self.done, self.total, self.validator)
 
     def begin(self) -> int:
-        """Make room for the first byte and return how many bytes of another version went."""
+        """Create an empty partial file, and return the number of bytes of another version that it replaces."""
         with self._lock:
-            # The sidecar goes first: without it the part counts for nothing.
+            # The sidecar is deleted first: without it the partial file is ignored.
             self._sidecar.unlink(missing_ok=True)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_bytes(b"")
-            # An answer that broke off before its first byte counted may have told of another version.
+            # A response that was cut off before its first byte was counted may have reported another version.
             self.etag = self.validator = self.total = self.spans[0].stop = None
             self.said = Wanted()
             replaced, self.replaces = self.replaces, 0
             return replaced
 
     def adopt(self, url: str, address: str) -> None:
-        """Go on at an address, which may be another one than before; its version marks are not the old ones."""
+        """Continue from an address; if it differs from the previous one, the old validators do not apply to it."""
         if address != self.address:
             self.etag = self.validator = None
             self.said = Wanted()
         self.url, self.address = url, address
 
     def learn(self, total: int | None, etag: str | None, validator: str | None, said: Wanted) -> None:
-        """Keep what an accepted answer said about the file."""
+        """Record what an accepted response reported about the file."""
         with self._lock:
             self.said = self.said.completed(said)
             if not self.done:
-                # A version mark is kept only where it is that of every byte at hand.
+                # A validator is recorded only if it applies to every byte on disk.
                 self.etag, self.validator = etag, validator
             if total is not None and self.total is None:
                 self.total = self.spans[-1].stop = total
 
     def split(self, pieces: int) -> None:
-        """Cut what is still to come of the only span into several."""
+        """Split the missing bytes of the only span into several spans."""
         only = self.spans[0]
         if only.stop is None:
             return
@@ -239,12 +239,12 @@ class PartialDownload:
         self.save()
 
     def end(self) -> None:
-        """Take the bytes at hand as the whole file, whose length the server did not tell."""
+        """Declare the file complete, if the server did not report its length."""
         only = self.spans[0]
         self.total = only.stop = only.at
 
     def advance(self, span: Span, chunk: bytes) -> None:
-        """Count bytes that were just written."""
+        """Count and hash a chunk that was just written."""
         at = span.at
         span.done += len(chunk)
         self.digest.take(chunk, at)
@@ -255,25 +255,25 @@ class PartialDownload:
         return time.monotonic() - self._saved >= SAVE_EVERY
 
     def save(self, *, if_due: bool = False) -> None:
-        """Make the bytes so far durable, then the sidecar that counts them.
+        """Sync the partial file, then write the sidecar that counts its bytes.
 
         Args:
-            if_due: Do nothing if another thread did it while this one waited for its turn.
+            if_due: Do nothing if another thread saved while this one waited for the lock.
         """
         with self._lock:
             if not self.path.exists() or (if_due and not self._due()):
                 return
-            # The counts are read before the fsync: what another thread writes meanwhile is left for the next time.
+            # The counts are read before the fsync: bytes that another thread writes during it are saved next time.
             spans = [(span.start, span.stop, span.done) for span in self.spans]
             disk.sync(self.path)
-            facts: dict[str, Any] = {"url": self.url, "address": self.address}
-            facts |= {"etag": self.etag, "validator": self.validator}
-            facts |= {"total": self.total, "spans": spans, "said": asdict(self.said)}
-            disk.write_json(self._sidecar, facts)
+            state: dict[str, Any] = {"url": self.url, "address": self.address}
+            state |= {"etag": self.etag, "validator": self.validator}
+            state |= {"total": self.total, "spans": spans, "said": asdict(self.said)}
+            disk.write_json(self._sidecar, state)
             self._saved = time.monotonic()
 
     def give_back(self, size: int) -> None:
-        """Shorten the part by up to `size` bytes at its end, for want of room."""
+        """Truncate the partial file by up to `size` bytes, to free disk space for the sidecar."""
         with self._lock:
             last = max(self.spans, key=lambda span: span.at if span.done else 0)
             last.done -= min(size, last.done)
@@ -283,7 +283,7 @@ class PartialDownload:
                 self.digest.reset()
 
     def discard(self) -> int:
-        """Delete the bytes so far and return how many they were."""
+        """Delete the partial file, and return the number of bytes that it had."""
         with self._lock:
             dropped = self.done
             self._sidecar.unlink(missing_ok=True)
@@ -296,11 +296,12 @@ class PartialDownload:
             return dropped
 
     def publish(self, sha256: str, checked: str) -> Record:
-        """Move the whole part to its place, its record with it."""
-        facts = self.path.stat()
-        record = Record(self.address, facts.st_size, sha256, self.etag, checked, facts.st_mtime_ns)
-        # The record goes first, so that a process that dies in between leaves a part that is still resumed; an older
-        # file at the place does not have the record's time, and is therefore not taken for the new one.
+        """Write the record, and rename the complete partial file to its final name."""
+        stat = self.path.stat()
+        record = Record(self.address, stat.st_size, sha256, self.etag, checked, stat.st_mtime_ns)
+        # The record is written first, so that a process killed in between leaves a partial file that can be resumed.
+        # An older file of the final name does not have the recorded modification time, so it is not mistaken for the
+        # new one.
         record.write(self.target)
         disk.publish_file(self.path, self.target)
         self._sidecar.unlink(missing_ok=True)
@@ -308,10 +309,10 @@ class PartialDownload:
         return record
 
     def _sweep(self) -> None:
-        """Delete what a process that was killed in the middle of writing a sidecar or a record left."""
+        """Delete the temporary files of a process that was killed while it wrote a sidecar or a record."""
         for file in (self._sidecar, _beside(self.target, ".fetched.json")):
-            for left in self.target.parent.glob(f".{glob.escape(file.name)}.*.tmp"):
-                left.unlink(missing_ok=True)
+            for temporary in self.target.parent.glob(f".{glob.escape(file.name)}.*.tmp"):
+                temporary.unlink(missing_ok=True)
 
 
 def _beside(file: Path, ending: str) -> Path:

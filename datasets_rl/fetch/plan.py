@@ -1,18 +1,18 @@
-"""What to do next about a file: decisions without side effects, which tests enumerate.
+"""Decisions of a download, as functions without side effects that tests enumerate.
 
-Three questions, in the order in which a download meets them. Each gets a `Step`, which says why.
+There are three decisions, in the order in which a download takes them. Each returns a `Step` with its reason.
 
-    finished   what lies in the folder under the file's own name     -> present, hash, restart
-    part       what an interrupted download left, for this address   -> resume, restart
-    answer     what the server said to the request                   -> resume, restart, whole, retry, refuse
+    finished   what to do with an existing file of the final name     -> present, hash, restart
+    part       whether to resume an interrupted download              -> resume, restart
+    answer     how to handle the response of the server               -> resume, restart, whole, retry, refuse
 
-Bytes of two versions must never end up in one file, and a mixture must never depend on luck. Bytes are therefore added
-to others in two cases only, after a broken connection as well as in another process: a known sha256 is compared with
-the whole file at the end, or the first answer had a version mark (a strong ETag or a Last-Modified date) and the answer
-that continues has the same one. In every other case the download begins again. To compare samples of the bytes so far
-with the server's does not replace this rule: an upstream that corrects a few values leaves the length and nearly all bytes as
-they were, so that samples agree and the file is a mixture. Only a comparison of all bytes is certain, and it costs as
-much as the download.
+A file must never mix the bytes of two versions, not even by chance. Bytes are therefore appended to existing ones in
+two cases only, whether a connection broke or another process was killed: a known sha256 is compared with the complete
+file at the end, or the first response had a validator (a strong ETag or a Last-Modified date) and the response that
+continues has the same one. In every other case the download restarts. Comparing samples of the existing bytes with the
+server's would not replace this rule: an upstream that corrects a few values keeps the length and nearly all bytes, so
+that the samples agree although the file is a mixture. Only a comparison of all bytes is certain, and it costs as much
+as the download.
 """
 
 from __future__ import annotations
@@ -40,46 +40,46 @@ __all__ = [
 ]
 
 LONGEST_PAUSE = 60.0
-"""Seconds; a server that asks for more is asked again after this time."""
+"""Maximum number of seconds before a retry, even if the server asks for a longer pause."""
 _FIRST_PAUSE = 0.5
 _NO_SUCH_RANGE = 416
 _PASSING = frozenset({408, 425, 429, *range(500, 600)})
 
 
 class Do(enum.Enum):
-    """What a step is."""
+    """Action of a step."""
 
     PRESENT = "present"
-    """Nothing is left to do."""
+    """Use the existing file."""
     HASH = "hash"
-    """Read the file that is there; its digest decides."""
+    """Read the existing file; its digest decides."""
     RESUME = "resume"
-    """Go on behind the bytes at hand; with none at hand, begin."""
+    """Continue after the bytes on disk, or start at the first byte."""
     RESTART = "restart"
-    """Drop the bytes at hand and begin again."""
+    """Drop the bytes on disk and start again."""
     WHOLE = "whole"
-    """The bytes at hand are all that there are."""
+    """The bytes on disk are the complete file."""
     RETRY = "retry"
-    """The same request may succeed later."""
+    """Repeat the request later; it may succeed."""
     REFUSE = "refuse"
-    """This address will not give the file."""
+    """Give up this address, which does not serve the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to do, and why."""
+    """Action to take, with its reason."""
 
     do: Do
     reason: str
     if_range: str | None = None
-    """For RESUME of a part: the version mark that the server must still have."""
+    """For RESUME of a partial download: the validator that the server must still have."""
     wrong_bytes: bool = False
-    """For REFUSE: the address has a file, and it is another one."""
+    """For REFUSE: the address serves another file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a file must be; None where it is unknown or where the user said not to look."""
+    """Expected size and checksums of a file; None if unknown, or if the user disabled the check."""
 
     size: int | None = None
     sha256: str | None = None
@@ -88,120 +88,125 @@ class Wanted:
 
     @property
     def checksum(self) -> str:
-        """The name of the strongest checksum that is known, or nothing."""
+        """Name of the strongest known checksum; empty if none is known."""
         return next((name for name in ("sha256", "md5", "crc32c") if getattr(self, name) is not None), "")
 
     def completed(self, said: Wanted) -> Wanted:
-        """Return this with what another one knows beyond it."""
+        """Return a copy whose unknown values are taken from `said`."""
         return Wanted(*(getattr(self, name) or getattr(said, name) for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A file under its own name."""
+    """State of a file that exists under its final name."""
 
     size: int
     recorded_size: int | None = None
-    """From the record beside it; None if there is no record."""
+    """Size in the record next to the file; None if there is no record."""
     recorded_sha256: str | None = None
     untouched: bool = False
-    """Its modification time is the recorded one."""
+    """Whether the modification time is the recorded one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What an interrupted download left."""
+    """State of an interrupted download."""
 
     address: str
-    """Where the bytes came from."""
+    """Address that the bytes were fetched from."""
     done: int
-    """Bytes at hand."""
+    """Number of bytes on disk."""
     total: int | None = None
-    """Bytes of the whole file, if the server said so."""
+    """Bytes of the complete file, if the server reported them."""
     validator: str | None = None
-    """A strong ETag, or else a Last-Modified date."""
+    """Strong ETag, or else a Last-Modified date."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The header of a server's answer."""
+    """Status and headers of a server's response."""
 
     status: int
     total: int | None = None
-    """Bytes of the whole file: Content-Length of a 200, the last number of Content-Range of a 206 or 416."""
+    """Bytes of the complete file: Content-Length of a 200, the last number of Content-Range of a 206 or 416."""
     start: int = 0
-    """Where a 206 begins."""
+    """First byte of a 206."""
     validator: str | None = None
     encoding: str = ""
     """Content-Encoding."""
 
 
 def finished(wanted: Wanted, file: Finished | None) -> Step:
-    """Decide about a file under its own name; the network is not needed for it."""
+    """Decide what to do with an existing file of the final name, without network access."""
     if file is None:
         return Step(Do.RESTART, "there is no such file yet")
     if wanted.size is not None and file.size != wanted.size:
-        return Step(Do.RESTART, f"the file there has {file.size:,} bytes, expected {wanted.size:,}")
+        return Step(Do.RESTART, f"the existing file has {file.size:,} bytes, expected {wanted.size:,}")
     recorded = file.recorded_sha256 is not None and file.recorded_size == file.size and file.untouched
     if not recorded:
         if wanted.sha256 is None and file.recorded_sha256 is None:
-            return Step(Do.RESTART, "the file there has no record of where it came from, and no known digest")
-        return Step(Do.HASH, "the file there is not the one that was recorded, or its record is lost")
+            return Step(Do.RESTART, "the existing file has no record of its origin, and no known digest")
+        return Step(Do.HASH, "the existing file is not the recorded one, or its record is lost")
     if wanted.sha256 is not None and file.recorded_sha256 != wanted.sha256:
-        return Step(Do.RESTART, f"the file there has sha256 {file.recorded_sha256}, expected {wanted.sha256}")
+        return Step(Do.RESTART, f"the existing file has sha256 {file.recorded_sha256}, expected {wanted.sha256}")
     return Step(Do.PRESENT, "fetched before")
 
 
 def part(wanted: Wanted, left: Left | None, address: str) -> Step:
-    """Decide whether an interrupted download goes on at this address; see the rule at the top of the module."""
+    """Decide whether an interrupted download resumes at this address; the module docstring states the rule."""
     if left is None or left.done == 0:
-        return Step(Do.RESUME, "nothing is there yet")
+        return Step(Do.RESUME, "no bytes are on disk yet")
     if wanted.size is not None and (left.done > wanted.size or left.total not in (None, wanted.size)):
-        return Step(Do.RESTART, f"the part is of a file of {left.total or left.done:,} bytes, expected {wanted.size:,}")
+        return Step(
+            Do.RESTART,
+            f"the partial download is of a file of {left.total or left.done:,} bytes, expected {wanted.size:,}",
+        )
     if left.address == address and left.validator is not None:
         return Step(Do.RESUME, "the server can compare versions", if_range=left.validator)
     if wanted.sha256 is not None:
         return Step(Do.RESUME, "the digest will be compared at the end")
     if left.address != address:
-        return Step(Do.RESTART, f"the part came from {left.address}, and no digest is known to compare with")
+        return Step(Do.RESTART, f"the partial download is from {left.address}, and no digest is known to compare with")
     return Step(
-        Do.RESTART, "it cannot resume: the server gave no strong ETag and no Last-Modified, and no sha256 is known"
+        Do.RESTART, "it cannot resume: the server sent no strong ETag and no Last-Modified, and no sha256 is known"
     )
 
 
 def answer(wanted: Wanted, left: Left, asked: int, said: Answer) -> Step:
-    """Decide what an answer to a request for the bytes from `asked` on is good for.
+    """Decide how to handle the response to a request for the bytes from `asked` to the end.
 
     Args:
-        wanted: What the file must be.
-        left: What is at hand, and what earlier answers said about the file.
+        wanted: The expected size and checksums of the file.
+        left: The state of the download, with what earlier responses reported about the file.
         asked: The first byte of the Range header, or 0 if there was none.
-        said: The answer.
+        said: The response.
     """
     if said.status not in (200, 206):
         return _no_content(wanted, left, asked, said)
     if said.encoding.lower() not in ("", "identity"):
-        return Step(Do.REFUSE, f"the answer is encoded with {said.encoding}, although it was asked for plain")
+        return Step(
+            Do.REFUSE, f"the response has the content encoding {said.encoding}, although the request asked for identity"
+        )
     start = said.start if said.status == 206 else 0
     if start != asked:
-        whole = ": the file changed, or ranges are not supported" if said.status == 200 else ""
-        return Step(Do.RESTART, f"the server sent bytes from {start:,} on, asked from {asked:,}{whole}")
+        cause = ": the file changed, or ranges are not supported" if said.status == 200 else ""
+        return Step(Do.RESTART, f"the server sent bytes starting at {start:,}, expected {asked:,}{cause}")
     if wanted.size is not None and said.total not in (None, wanted.size):
-        return Step(Do.REFUSE, f"the file there has {said.total:,} bytes, expected {wanted.size:,}", wrong_bytes=True)
+        return Step(Do.REFUSE, f"the served file has {said.total:,} bytes, expected {wanted.size:,}", wrong_bytes=True)
     if left.done > 0:
         return _same_version(wanted, left, said)
-    return Step(Do.RESUME, "the file begins")
+    return Step(Do.RESUME, "the file starts")
 
 
 def _no_content(wanted: Wanted, left: Left, asked: int, said: Answer) -> Step:
     if said.status != _NO_SUCH_RANGE or asked == 0:
         return Step(Do.RETRY if said.status in _PASSING else Do.REFUSE, f"status {said.status}")
-    agreed = left.total in (None, asked) or wanted.sha256 is not None
-    if said.total == asked and agreed:
+    consistent = left.total in (None, asked) or wanted.sha256 is not None
+    if said.total == asked and consistent:
         same = _same_version(wanted, left, said)
-        return Step(Do.WHOLE, "status 416: there are no further bytes") if same.do is Do.RESUME else same
-    had = "" if agreed else f", and {left.total:,} before"
-    return Step(Do.RESTART, f"status 416: the server says that the file has {said.total} bytes{had}")
+        return Step(Do.WHOLE, "status 416: there are no more bytes") if same.do is Do.RESUME else same
+    earlier = "" if consistent else f", and {left.total:,} before"
+    return Step(Do.RESTART, f"status 416: the server reports that the file has {said.total} bytes{earlier}")
 
 
 def _same_version(wanted: Wanted, left: Left, said: Answer) -> Step:
@@ -212,38 +217,40 @@ def _same_version(wanted: Wanted, left: Left, said: Answer) -> Step:
     if wanted.sha256 is not None:
         return Step(Do.RESUME, "the digest will be compared at the end")
     if None in (left.validator, said.validator):
-        return Step(Do.RESTART, "without a strong ETag or Last-Modified nothing shows that the rest is of one version")
-    return Step(Do.RESUME, "the same version goes on")
+        return Step(
+            Do.RESTART, "without a strong ETag or Last-Modified nothing shows that the rest is of the same version"
+        )
+    return Step(Do.RESUME, "the same version continues")
 
 
 def pause(failures: int, retry_after: float | None, chance: float) -> float:
     """Return the seconds to wait before the next request.
 
     Args:
-        failures: Failures in a row so far, from 1.
-        retry_after: What the server asked for.
-        chance: In [0, 1): spreads clients that failed together.
+        failures: Number of consecutive failures, at least 1.
+        retry_after: Seconds that the server asked to wait.
+        chance: Random number in [0, 1), which spreads the retries of clients that failed together.
     """
     backoff = min(_FIRST_PAUSE * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE / 2) * (0.5 + chance / 2)
     return min(max(backoff, retry_after or 0.0), LONGEST_PAUSE)
 
 
 def cut(start: int, stop: int, pieces: int) -> list[tuple[int, int]]:
-    """Cut [start, stop) into at most `pieces` ranges of nearly equal length, none of them empty."""
+    """Split [start, stop) into at most `pieces` nonempty ranges of nearly equal length."""
     pieces = max(1, min(pieces, stop - start))
-    edges = [start + (stop - start) * piece // pieces for piece in range(pieces + 1)]
+    edges = [start + (stop - start) * index // pieces for index in range(pieces + 1)]
     return list(itertools.pairwise(edges))
 
 
 def safe_path(path: str) -> PurePosixPath:
-    """Return the path of an asset, which must stay in the folder that it is put under.
+    """Return the path of an asset after checking that it cannot leave its folder.
 
     Raises:
-        InvalidArgumentError: If it is empty or absolute, has '..', a backslash or a drive, or ends with a slash.
+        InvalidArgumentError: If the path is empty or absolute, has '..', a backslash or a drive, or ends with a slash.
     """
     parts = path.split("/")
     windows = PureWindowsPath(path)
-    hostile = "\\" in path or "\0" in path or windows.drive or windows.root or path.startswith("/")
-    if hostile or any(name in ("", ".", "..") for name in parts):
+    unsafe = "\\" in path or "\0" in path or windows.drive or windows.root or path.startswith("/")
+    if unsafe or any(name in ("", ".", "..") for name in parts):
         raise InvalidArgumentError(f"the path {path!r} of a file to fetch is not a plain relative path")
     return PurePosixPath(path)

@@ -1,4 +1,4 @@
-"""Groups of files, fetched one behind the other while somebody works on those that are there."""
+"""Prefetching of groups of files in a thread, while the caller processes the previous groups."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ __all__ = ["Prefetcher"]
 
 T = TypeVar("T")
 
-_GRACE = 5.0
-"""Seconds that an end before its time waits for a thread that is blocked in the network."""
+_JOIN_TIMEOUT = 5.0
+"""Seconds that an early exit waits for a thread that is blocked in the network."""
 
 
 class Prefetcher(Generic[T]):
-    """Fetches groups in their order, in a thread, and no more of them than there is room for. A context manager.
+    """Prefetcher of groups of files: fetches them in order, in a thread, a limited number ahead of the caller.
 
         group     0 1 2 3 4 5 6
                   |---| |-| |-----
-        released    taken  still to come; with room 3, group 5 is fetched when group 2 is released
+        released    taken  not fetched yet; with max_in_flight 3, group 5 is fetched when group 2 is released
+
+    A context manager.
 
     Args:
         groups: The files of each group.
-        get: Fetches a group, and says what came of it; ends when the flag goes up.
-        max_in_flight: Groups that may be there, or on their way, and not released.
+        get: Fetches a group and returns the result; it ends early when the token is set.
+        max_in_flight: Maximum number of groups that are fetched, or being fetched, and not yet released.
     """
 
     def __init__(
@@ -39,59 +41,59 @@ class Prefetcher(Generic[T]):
     ) -> None:
         self._groups = groups
         self._get = get
-        self._room = max_in_flight
-        self._there: deque[T] = deque()
+        self._limit = max_in_flight
+        self._ready: deque[T] = deque()
         self._failure: BaseException | None = None
-        self._halt = CancelToken()
+        self._cancel = CancelToken()
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="rlds-fetch", daemon=True)
 
     def __enter__(self) -> Self:
-        # A single group has nothing to be ahead of: fetched in the caller's thread, Ctrl-C ends it at once.
+        # A single group needs no prefetching: it is fetched in the caller's thread, where Ctrl-C ends it at once.
         if len(self._groups) > 1:
             self._thread.start()
         return self
 
     def __exit__(self, *details: object) -> None:
-        self._halt.set()
+        self._cancel.set()
         with self._change:
             self._change.notify_all()
         if self._thread.ident is not None:
-            self._thread.join(_GRACE)
+            self._thread.join(_JOIN_TIMEOUT)
 
     def take(self) -> T:
-        """Wait for the next group.
+        """Wait for the next group and return its result.
 
         Raises:
-            FetchError, IntegrityError, DiskFullError: Whatever fetching it raised.
+            FetchError, IntegrityError, DiskFullError: The exception that `get` raised.
         """
         if len(self._groups) == 1:
-            return self._get(self._groups[0], self._halt)
+            return self._get(self._groups[0], self._cancel)
         with self._change:
-            self._change.wait_for(lambda: self._there or self._failure)
-            if not self._there and self._failure is not None:
+            self._change.wait_for(lambda: self._ready or self._failure)
+            if not self._ready and self._failure is not None:
                 raise self._failure
-            return self._there.popleft()
+            return self._ready.popleft()
 
     def release(self) -> None:
-        """Say that a group is used up."""
+        """Release a processed group, so that another one can be fetched."""
         with self._change:
-            self._room += 1
+            self._limit += 1
             self._change.notify_all()
 
     def _work(self) -> None:
         try:
             for number, group in enumerate(self._groups):
                 with self._change:
-                    self._change.wait_for(lambda number=number: number < self._room or self._halt.is_set())  # type: ignore[misc]
-                self._halt.check()
-                came = self._get(group, self._halt)
+                    self._change.wait_for(lambda number=number: number < self._limit or self._cancel.is_set())  # type: ignore[misc]
+                self._cancel.check()
+                result = self._get(group, self._cancel)
                 with self._change:
-                    self._there.append(came)
+                    self._ready.append(result)
                     self._change.notify_all()
         except Cancelled:
             return
-        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
+        except BaseException as error:  # noqa: BLE001 - passed to the caller's thread, which raises it
             with self._change:
                 self._failure = error
                 self._change.notify_all()

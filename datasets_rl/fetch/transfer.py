@@ -1,6 +1,6 @@
-"""The HTTP engine: brings the bytes of one remote file into its part file, whatever the network does.
+"""HTTP engine: fetches one remote file into its partial file, through any failure of the network.
 
-Imported only when there is something to request, as httpx takes longer to import than the rest of the package.
+Imported only before the first request, because httpx takes longer to import than the rest of the package.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from datasets_rl.settings import Settings
 __all__ = ["SPLIT_FROM", "Network", "Transfer"]
 
 SPLIT_FROM = 64 * 1024 * 1024
-"""Bytes still to come from which several ranges of a file are fetched at once."""
-_GIVEN_BACK = 64 * 1024
-_LONGEST_CONNECT = 10.0
-_REDIRECTS = 10
-_ANSWER_MOST = 64 << 20
-_UNREACHED = 1
+"""Minimum number of missing bytes for which several ranges of a file are fetched at once."""
+_TRUNCATE_BYTES = 64 * 1024
+_CONNECT_TIMEOUT_MAX = 10.0
+_REDIRECTS_MAX = 10
+_BODY_MAX_BYTES = 64 << 20
+_RETRIES_UNREACHED = 1
 _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-\d+|\*)/(\d+|\*)")
 _SHA256 = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
 _CRC32C = re.compile(r"\bcrc32c=([\w+/=]+)")
 
 
-class _Passing(Exception):
-    """A failure that may pass.
+class _TransientError(Exception):
+    """Transient failure, after which a retry may succeed.
 
     Args:
         reason: What went wrong.
         retry_after: Seconds that the server asks to wait.
-        reached: Whether there was a server at all.
-        slow: Whether the server sent too little, so that the bytes received are not progress.
+        reached: Whether a server answered at all.
+        slow: Whether the server was too slow, so that the received bytes do not count as progress.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class _Passing(Exception):
         self.slow = slow
 
 
-class _Changed(Exception):
-    """The bytes at hand and those that the server has now are not of one file."""
+class _VersionChanged(Exception):
+    """The bytes on disk and those of the server are of different versions."""
 
 
 class Network:
-    """The connections of one `fetch`, and what its threads share."""
+    """HTTP client and shared state of the threads of one `fetch`."""
 
     def __init__(
         self,
@@ -87,69 +87,71 @@ class Network:
         self.cancel = cancel
         self.client = httpx.Client(
             follow_redirects=True,
-            max_redirects=_REDIRECTS,
-            timeout=httpx.Timeout(settings.timeout, connect=min(settings.timeout, _LONGEST_CONNECT), pool=None),
+            max_redirects=_REDIRECTS_MAX,
+            timeout=httpx.Timeout(settings.timeout, connect=min(settings.timeout, _CONNECT_TIMEOUT_MAX), pool=None),
             limits=httpx.Limits(max_connections=None),
-            # What is hashed and resumed are the bytes of the file, not of a compressed form of it.
+            # The bytes that are hashed and resumed must be those of the file, not of a compressed form.
             headers={"Accept-Encoding": "identity", "User-Agent": "datasets-rl"},
         )
         watch(self.client, settings.timeout, settings.min_rate)
 
     def persist(self, attempt: Callable[[], None], progress: Callable[[], int], cancel: CancelToken) -> None:
-        """Call `attempt` until it returns; failures that may pass are counted anew after each progress.
+        """Call `attempt` until it returns; progress resets the count of transient failures.
 
         Args:
-            attempt: Does a piece of the work, or all of it.
-            progress: Returns the bytes at hand.
-            cancel: Ends the waiting between two attempts.
+            attempt: Does the work, or a part of it.
+            progress: Returns the number of bytes on disk.
+            cancel: Ends the wait between two attempts.
 
         Raises:
-            NotThere: If it failed too often, or for good.
+            NotThere: If it failed too often, or permanently.
         """
         failures, best = 0, progress()
         while (failure := self._fails(attempt)) is not None:
             if (now := progress()) > best:
                 failures, best = failures if failure.slow else 0, now
             failures += 1
-            # A host that never answered is likely to be gone, and the next address may be there at once.
-            if failures > (self.settings.retries if failure.reached or now else min(self.settings.retries, _UNREACHED)):
+            # A host that never answered is probably down, and the next address may answer at once.
+            if failures > (
+                self.settings.retries if failure.reached or now else min(self.settings.retries, _RETRIES_UNREACHED)
+            ):
                 raise NotThere(str(failure) + (f" ({failures} times)" if failures > 1 else ""), network=True)
             cancel.sleep(plan.pause(failures, failure.retry_after, random.random()))  # noqa: S311 - no secret
 
-    def _fails(self, attempt: Callable[[], None]) -> _Passing | None:
+    def _fails(self, attempt: Callable[[], None]) -> _TransientError | None:
         try:
             attempt()
-        except _Passing as failure:
+        except _TransientError as failure:
             return failure
         except TooSlow as error:
-            return _Passing(str(error), slow=True)
+            return _TransientError(str(error), slow=True)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            return _Passing(str(error) or type(error).__name__, reached=False)
+            return _TransientError(str(error) or type(error).__name__, reached=False)
         except httpx.ReadTimeout:
-            return _Passing(f"no byte came for {self.settings.timeout:g} s")
+            return _TransientError(f"no data was received for {self.settings.timeout:g} s")
         except httpx.TooManyRedirects as error:
-            raise NotThere(f"more than {_REDIRECTS} redirects") from error
+            raise NotThere(f"more than {_REDIRECTS_MAX} redirects") from error
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-            raise NotThere(f"it is not an HTTP address, or it leads to another kind: {error}") from error
+            raise NotThere(f"it is not an HTTP address, or redirects to another scheme: {error}") from error
         except httpx.HTTPError as error:
-            return _Passing(str(error) or type(error).__name__)
+            return _TransientError(str(error) or type(error).__name__)
         return None
 
     def learn(self, path: str, total: int) -> None:
-        """Take in how long a file is, which completes the progress where the catalog does not know it."""
+        """Record the size of a file, which completes the progress total if the catalog does not state it."""
         if self.expected.get(path, 0) is None:
             self.expected[path] = total
             if None not in self.expected.values():
                 self.advance.expect(sum(size or 0 for size in self.expected.values()))
 
     def ask(self, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the headers of the answer to a HEAD request; see `schemes.Ask`."""
+        """Return the headers of the response to a HEAD request; see `schemes.Ask`."""
         answers: list[httpx.Response] = []
         self.persist(lambda: answers.append(self._head(url, headers)), lambda: 0, self.cancel)
         return answers[-1].headers
 
     def get_json(self, url: str, headers: Mapping[str, str]) -> tuple[Any, Mapping[str, str]]:
-        """Return the JSON value and the headers that an address gives; see `schemes.Get`."""
+        """Return the JSON value and the headers of the response to a GET request; see `schemes.Get`."""
         answers: list[tuple[httpx.Response, bytes]] = []
         self.persist(lambda: answers.append(self._get(url, headers)), lambda: 0, self.cancel)
         response, body = answers[-1]
@@ -163,16 +165,17 @@ class Network:
         body = bytearray()
         with self.client.stream("GET", url, headers=headers) as response:
             _check_no_errors(response)
-            for piece in response.iter_bytes():
-                body += piece
-                if len(body) > _ANSWER_MOST:
-                    raise NotThere(f"its answer has more than {_ANSWER_MOST:,} bytes" + _host(response))
+            for chunk in response.iter_bytes():
+                body += chunk
+                if len(body) > _BODY_MAX_BYTES:
+                    raise NotThere(f"its response has more than {_BODY_MAX_BYTES:,} bytes" + _host(response))
         return response, bytes(body)
 
     def _head(self, url: str, headers: Mapping[str, str]) -> httpx.Response:
-        for _ in range(_REDIRECTS):
+        for _ in range(_REDIRECTS_MAX):
             response = self.client.head(url, headers=headers, follow_redirects=False)
-            # What a file is stands in the answer that leads to another host, not in that host's own.
+            # The headers that describe the file are in the response that redirects to another host, not in that
+            # host's own.
             following = response.next_request
             if following is None or _origin(following.url) != _origin(response.url):
                 break
@@ -182,15 +185,15 @@ class Network:
 
 
 class Transfer:
-    """Brings one file from one address.
+    """Download of one file from one address.
 
     Args:
-        network: What is shared.
-        asset: The file wanted.
-        want: What is known about it, and what the user wants compared.
-        part: What is at hand, and where the bytes go.
+        network: The shared client.
+        asset: The file to fetch.
+        want: The expected size and checksums; empty if the user disabled the check.
+        part: The partial download to continue.
         remote: The address.
-        connections: Ranges fetched at once, at most.
+        connections: Maximum number of ranges fetched at once.
     """
 
     def __init__(
@@ -201,48 +204,52 @@ class Transfer:
         self._want = want
         self._part = part
         self._remote = remote
-        self._lanes = connections
-        self._halt = network.cancel
+        self._connections = connections
+        self._cancel = network.cancel
 
     def run(self, *, hash_check: bool) -> Record:
         """Fetch, check and publish the file.
 
         Args:
-            hash_check: Whether what the answers tell of the file is compared as well.
+            hash_check: Whether to compare the checksums that the responses report as well.
 
         Raises:
-            NotThere: If the address does not give the file; `WrongBytes` if it gives another one.
+            NotThere: If the address does not serve the file; `WrongBytes` if it serves another one.
         """
-        problem = self._bring(hash_check=hash_check)
+        problem = self._fetch_and_check(hash_check=hash_check)
         if problem is not None and (self._part.inherited or isinstance(problem, CutShort)):
-            # The cause may lie in another process or in a connection, and not in the file at this address.
+            # The cause may be an earlier process or a broken connection rather than the file at this address.
             self._drop()
-            problem = self._bring(hash_check=hash_check)
+            problem = self._fetch_and_check(hash_check=hash_check)
         if problem is not None:
             self._drop()
             raise problem
-        known = check.known(self._known(hash_check=hash_check), hash_check=hash_check)
-        return self._part.publish(self._part.digest.hexdigest(), known)
+        checked = check.known(self._expected(hash_check=hash_check), hash_check=hash_check)
+        return self._part.publish(self._part.digest.hexdigest(), checked)
 
-    def _known(self, *, hash_check: bool) -> plan.Wanted:
+    def _expected(self, *, hash_check: bool) -> plan.Wanted:
         return self._want.completed(self._part.said) if hash_check else self._want
 
-    def _bring(self, *, hash_check: bool) -> WrongBytes | None:
+    def _fetch_and_check(self, *, hash_check: bool) -> WrongBytes | None:
         try:
             with disk.disk_errors(self._part.path):
-                self._fill_whatever_comes()
+                self._fill_with_restarts()
                 self._part.digest.catch_up(self._part.path, self._part.done)
         finally:
             if self._part.done:
                 self._save_even_on_a_full_disk()
         if wrong_kind := check.look_at_file(self._asset, self._part.path):
             return WrongBytes(wrong_kind)
-        known = self._known(hash_check=hash_check)
-        if problems := check.compare(known, self._part.digest):
+        expected = self._expected(hash_check=hash_check)
+        if problems := check.compare(expected, self._part.digest):
             return WrongBytes("; ".join(problems))
-        # A user who compares nothing takes another file than the one expected, and still wants all of it.
-        if known.size is None and not known.checksum and (missing := ends.cut(self._part.path, self._asset.path)):
-            return CutShort(missing)
+        # A user who disables the check accepts another file than the expected one, but not a truncated one.
+        if (
+            expected.size is None
+            and not expected.checksum
+            and (truncated := ends.cut(self._part.path, self._asset.path))
+        ):
+            return CutShort(truncated)
         return None
 
     def _save_even_on_a_full_disk(self) -> None:
@@ -250,54 +257,54 @@ class Transfer:
             with disk.disk_errors(self._part.path):
                 self._part.save()
         except DiskFullError:
-            # The sidecar needs a block of the disk. Without it all that came would count for nothing.
-            self._part.give_back(_GIVEN_BACK)
+            # The sidecar needs a free block on the disk. Without the sidecar, all fetched bytes would be ignored.
+            self._part.give_back(_TRUNCATE_BYTES)
             self._part.save()
 
-    def _fill_whatever_comes(self) -> None:
-        # A server whose file changes all the time, or that breaks off and ignores ranges, must not keep us for ever.
+    def _fill_with_restarts(self) -> None:
+        # A server whose file keeps changing, or that breaks off and ignores ranges, must not cause an endless loop.
         for _ in range(self._network.settings.retries + 1):
             changed = self._fill()
             if changed is None:
                 return
             self._drop()
-            # Ranges may be what the server promised and does not do.
-            self._lanes = 1
-        raise NotThere(f"it was begun again too often, at last because {changed}")
+            # The server may advertise ranges without supporting them.
+            self._connections = 1
+        raise NotThere(f"the download restarted too often, most recently because {changed}")
 
-    def _fill(self) -> _Changed | None:
-        part, self._halt = self._part, CancelToken(self._network.cancel)
+    def _fill(self) -> _VersionChanged | None:
+        part, self._cancel = self._part, CancelToken(self._network.cancel)
         try:
             if len(part.spans) == 1 and not part.complete:
                 self._persist(part.spans[0])
             connections = [partial(self._persist, span) for span in part.spans if not span.complete]
-            in_parallel(connections, self._lanes, self._halt)
-        except _Changed as changed:
+            in_parallel(connections, self._connections, self._cancel)
+        except _VersionChanged as changed:
             return changed
         return None
 
     def _persist(self, span: Span) -> None:
-        self._network.persist(lambda: self._stream(span), lambda: self._part.done, self._halt)
+        self._network.persist(lambda: self._stream(span), lambda: self._part.done, self._cancel)
 
     def _drop(self) -> None:
         self._network.advance(-self._part.discard())
 
     def _stream(self, span: Span) -> None:
-        asked, part = span.at, self._part
-        before = plan.part(self._want, part.left, part.address)
-        obey(before)
-        headers = {**self._remote.headers, **self._range(span, before.if_range)}
+        start, part = span.at, self._part
+        resume = plan.part(self._want, part.left, part.address)
+        obey(resume)
+        headers = {**self._remote.headers, **self._range(span, resume.if_range)}
         with self._network.client.stream("GET", self._remote.url, headers=headers) as response:
-            said = _read(response)
-            step = plan.answer(self._want, part.left, asked, said)
+            answer = _read(response)
+            step = plan.answer(self._want, part.left, start, answer)
             if step.do is Do.WHOLE:
                 part.end()
                 return
-            if step.wrong_bytes and asked == 0 and (problem := self._look(_first(response.iter_raw())[0])):
-                # A web page with another length than the file's is better called a web page.
+            if step.wrong_bytes and start == 0 and (problem := self._look(_first(response.iter_raw())[0])):
+                # For a web page, the message should name the web page rather than its size.
                 raise NotThere(problem + _host(response))
             obey(step, response)
-            self._receive(response, span, said)
+            self._receive(response, span, answer)
 
     def _range(self, span: Span, if_range: str | None) -> dict[str, str]:
         if span.at == 0 and len(self._part.spans) == 1:
@@ -309,14 +316,14 @@ class Transfer:
     def _look(self, head: bytes) -> str | None:
         return check.look(self._asset, head)
 
-    def _receive(self, response: httpx.Response, span: Span, said: plan.Answer) -> None:
+    def _receive(self, response: httpx.Response, span: Span, answer: plan.Answer) -> None:
         part, chunks = self._part, response.iter_raw()
         if part.done == 0:
             head, chunks = _first(chunks)
             if problem := self._look(head):
                 raise NotThere(problem + _host(response))
             self._network.advance(-part.begin())
-        part.learn(said.total, response.headers.get("etag"), said.validator, _told(response))
+        part.learn(answer.total, response.headers.get("etag"), answer.validator, _reported_checksums(response))
         if part.total is not None:
             self._network.learn(self._asset.path, part.total)
             disk.require_free(part.path, part.total - part.done, f"the rest of {self._asset.path}")
@@ -324,26 +331,26 @@ class Transfer:
         with part.path.open("r+b") as stream:
             stream.seek(span.at)
             for chunk in chunks:
-                self._halt.sleep(self._network.limiter.delay(len(chunk)))
+                self._cancel.sleep(self._network.limiter.delay(len(chunk)))
                 kept = chunk if span.stop is None else chunk[: span.stop - span.at]
                 stream.write(kept)
                 stream.flush()
                 part.advance(span, kept)
                 self._network.advance(len(kept))
                 if split:
-                    part.split(self._lanes)
+                    part.split(self._connections)
                     return
                 if span.complete:
                     return
         self._at_end(span)
 
     def _at_end(self, span: Span) -> None:
-        """Judge an answer that ended properly while its range is not known to be complete."""
+        """Complete or retry a span whose response ended properly, although its range may be incomplete."""
         if span.complete:
             return
         expected = self._want.size if span.stop is None else span.stop
         if expected is not None and span.at < expected:
-            raise _Passing(f"the answer ended at byte {span.at:,} of {expected:,}")
+            raise _TransientError(f"the response ended at byte {span.at:,} of {expected:,}")
         self._part.end()
 
     def _may_split(self, span: Span, response: httpx.Response) -> bool:
@@ -353,7 +360,7 @@ class Transfer:
         )
         strong = part.validator is not None and part.validator.startswith('"')
         long = part.total is not None and part.total - span.at >= SPLIT_FROM
-        return self._lanes > 1 and len(part.spans) == 1 and ranges and strong and long
+        return self._connections > 1 and len(part.spans) == 1 and ranges and strong and long
 
 
 def _check_no_errors(response: httpx.Response) -> None:
@@ -362,15 +369,15 @@ def _check_no_errors(response: httpx.Response) -> None:
 
 
 def obey(step: plan.Step, response: httpx.Response | None = None) -> None:
-    """Raise what a step says, or return if the request is to be made or the answer's bytes are to be taken."""
+    """Raise the exception that a step calls for; return if it allows the request or accepts the response."""
     headers = {} if response is None else response.headers
     reason = step.reason + ("" if response is None else _host(response))
     if message := headers.get("x-error-message"):
         reason += f": {message}"
     if step.do is Do.RETRY:
-        raise _Passing(reason, _retry_after(headers.get("retry-after", "")))
+        raise _TransientError(reason, _retry_after(headers.get("retry-after", "")))
     if step.do is Do.RESTART:
-        raise _Changed(reason)
+        raise _VersionChanged(reason)
     if step.do is Do.REFUSE:
         raise (WrongBytes if step.wrong_bytes else NotThere)(reason)
 
@@ -379,27 +386,27 @@ def _read(response: httpx.Response) -> plan.Answer:
     headers, status = response.headers, response.status_code
     start, total = 0, headers.get("content-length", "") if status == httpx.codes.OK else ""
     if status in (httpx.codes.PARTIAL_CONTENT, httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE):
-        found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
-        # A 206 without a range that we can read begins nowhere.
-        start = int(found[1]) if found and found[1] else -1
-        total = found[2] if found else ""
+        match = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
+        # The start of a 206 without a valid Content-Range matches no request.
+        start = int(match[1]) if match and match[1] else -1
+        total = match[2] if match else ""
     return plan.Answer(
         status,
         int(total) if total.isdecimal() else None,
         start,
-        validator=_version_mark(headers),
+        validator=_strong_validator(headers),
         encoding=headers.get("content-encoding", ""),
     )
 
 
-def _version_mark(headers: httpx.Headers) -> str | None:
-    """Return the strong validator of an answer in the sense of RFC 9110, section 8.8; None if it has none."""
+def _strong_validator(headers: httpx.Headers) -> str | None:
+    """Return the strong validator of a response in the sense of RFC 9110, section 8.8; None if it has none."""
     etag: str = headers.get("etag", "")
     modified: str = headers.get("last-modified", "")
     # Only a strong ETag guarantees that every byte is the same, and only ASCII characters can be sent back.
     if etag.startswith('"') and etag.isascii():
         return etag
-    # A file may change twice within the second that its date names; after that second the date is a strong validator.
+    # A file may change twice within the second of its date; after that second the date is a strong validator.
     dated, now = _timestamp(modified), _timestamp(headers.get("date", "")) or time.time()
     return modified if dated is not None and dated + 1 <= now else None
 
@@ -412,12 +419,12 @@ def _timestamp(date: str) -> float | None:
         return None
 
 
-def _told(response: httpx.Response) -> plan.Wanted:
-    """Return the checksums of the whole file that an answer tells: the hub's sha256, Google's CRC-32C."""
-    # The hub tells it in the answer that leads to another host.
+def _reported_checksums(response: httpx.Response) -> plan.Wanted:
+    """Return the checksums of the complete file in a response: sha256 of the Hugging Face hub, CRC-32C of Google."""
+    # The hub sends its digest in the response that redirects to another host.
     linked = _SHA256.fullmatch((response.history or [response])[0].headers.get("x-linked-etag", ""))
     crc32c = _CRC32C.search(response.headers.get("x-goog-hash", ""))
-    # Of what is stored compressed and sent plain, it is that of the compressed bytes.
+    # For an object that is stored compressed and sent plain, this is the checksum of the compressed bytes.
     plain = response.headers.get("x-goog-stored-content-encoding", "identity") == "identity"
     return plan.Wanted(sha256=linked[1] if linked else None, crc32c=_as_hex(crc32c[1]) if crc32c and plain else None)
 
@@ -430,16 +437,16 @@ def _as_hex(encoded: str) -> str | None:
 
 
 def _first(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """Return the first `check.HEAD` bytes, or all if there are fewer, and all chunks from the beginning."""
-    taken: list[bytes] = []
-    while sum(map(len, taken)) < check.HEAD and (chunk := next(chunks, b"")):
-        taken.append(chunk)
-    return b"".join(taken)[: check.HEAD], chain(taken, chunks)
+    """Return the first `check.HEAD` bytes, or all if there are fewer, and an iterator over all chunks."""
+    head: list[bytes] = []
+    while sum(map(len, head)) < check.HEAD and (chunk := next(chunks, b"")):
+        head.append(chunk)
+    return b"".join(head)[: check.HEAD], chain(head, chunks)
 
 
 def _host(response: httpx.Response) -> str:
-    asked = response.history[0].url.host if response.history else response.url.host
-    return f" (redirected to {response.url.host})" if asked != response.url.host else ""
+    requested = response.history[0].url.host if response.history else response.url.host
+    return f" (redirected to {response.url.host})" if requested != response.url.host else ""
 
 
 def _origin(url: httpx.URL) -> tuple[str, bytes]:

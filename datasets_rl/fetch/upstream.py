@@ -1,6 +1,6 @@
-"""What lies upstream, asked once: lists of folders, and small files that say what the big ones are.
+"""Cached metadata of an upstream: folder listings, file sizes, and small files that describe the large ones.
 
-Every answer is kept, so that a download that was interrupted goes on with the same revision, and without a network.
+Every answer is stored, so that an interrupted download resumes at the same revision, without network access.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from datasets_rl.settings import Settings
 
 __all__ = ["Upstream"]
 
-_TEXT_MOST = 64 << 20
+_TEXT_MAX_BYTES = 64 << 20
 _ELSEWHERE = "give the files with --from-local PATH, or a copy of the upstream with --mirror URL"
 
 
 class Upstream:
-    """Answers what a source wants to know of the upstream before it can say which files it needs.
+    """Client for the metadata that a source needs to determine its files.
 
     Args:
-        raw: Where small files go: the folder into which `fetch` will put the big ones.
-        kept: The file that keeps the lists.
-        settings: Time limits, tries, and whether the network may be used.
-        mirrors: Base addresses that are asked first, with the upstream's own layout below them.
-        local: A folder of the user's that is asked instead of any other address.
-        hash_check: False compares neither sizes nor digests of small files.
+        raw: Folder for small files; `fetch` stores the large ones in the same folder.
+        kept: File that stores the answers.
+        settings: Timeouts, number of retries, and whether the network may be used.
+        mirrors: Base addresses that are tried first and have the upstream's layout.
+        local: A folder of the user that replaces every address.
+        hash_check: False skips the comparison of the sizes and digests of small files.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Upstream:
         hash_check: bool = True,
     ) -> None:
         self._raw = raw
-        self._kept = kept
+        self._answers_path = kept
         self._settings = settings
         self._mirrors = tuple(mirrors)
         self._local = local
@@ -59,31 +59,31 @@ class Upstream:
         """List all files below a folder.
 
         Args:
-            path: The folder in the upstream's own layout; the paths of the assets begin with it.
+            path: The folder in the upstream's layout; the paths of the assets begin with it.
             urls: Addresses of the folder, in the order in which they are tried.
 
         Raises:
-            FetchError: If no address gave a list; `OfflineError` if the network was needed and is forbidden.
+            FetchError: If no address returned a listing; `OfflineError` if the network is needed but forbidden.
         """
         if self._local is not None:
             below = self._local / path
             candidates = [(below if below.is_dir() else self._local).as_uri()]
         else:
             candidates = [*(f"{base.rstrip('/')}/{path}" for base in self._mirrors), *urls]
-        asked = json.dumps([path, *candidates])
+        query = json.dumps([path, *candidates])
         answers = self._answers()
-        if asked not in answers:
-            found = self._list(path, candidates)
+        if query not in answers:
+            folder = self._list(path, candidates)
             if self._local is None:
-                self._keep({**answers, asked: _to_json(found)})
-            return found
-        return self._mirrored(_from_json(answers[asked]))
+                self._store({**answers, query: _to_json(folder)})
+            return folder
+        return self._mirrored(_from_json(answers[query]))
 
     def repositories(self, owner: str) -> list[str]:
-        """List the dataset repositories of an owner on the hub, as ``owner/repo``.
+        """List the dataset repositories of an owner on the Hugging Face hub, as ``owner/repo``.
 
         Raises:
-            FetchError: If the hub gave no list; `OfflineError` if the network is forbidden.
+            FetchError: If the hub returned no list; `OfflineError` if the network is forbidden.
         """
         from datasets_rl.fetch.schemes import hf
 
@@ -97,85 +97,85 @@ class Upstream:
                 raise FetchError(what, [(f"hf://datasets/{owner}", str(reason))]) from None
 
     def below_mirrors(self, path: str) -> tuple[str, ...]:
-        """Return where the mirrors have a file that the upstream has under several paths; that of its asset is known."""
+        """Return the addresses of a path below the mirrors, for a file that the upstream has under several paths."""
         return mirrored(Asset((), path), self._mirrors).urls
 
     def sized(self, asset: Asset) -> Asset:
-        """Return a file that no list gave with its size, which is asked for; as it is where no address says it.
+        """Return an asset that no listing contains, completed with its size if an address reports it.
 
         Raises:
-            FetchError: If it is wanted from a folder of the user's, and is not there.
+            FetchError: If the folder of the user does not contain the file.
         """
         if self._local is not None:
-            (came,) = fetch_local([asset], self._local, hash_check=self._hash_check)
-            return replace(asset, size=came.size)
-        asked = json.dumps(["size", asset.path, *asset.urls])
+            (fetched,) = fetch_local([asset], self._local, hash_check=self._hash_check)
+            return replace(asset, size=fetched.size)
+        query = json.dumps(["size", asset.path, *asset.urls])
         answers = self._answers()
-        if asked not in answers and not self._settings.offline:
+        if query not in answers and not self._settings.offline:
             sizes = (size_of(url, self._settings) for url in mirrored(asset, self._mirrors).urls)
-            answers = {**answers, asked: next((size for size in sizes if size is not None), None)}
-            self._keep(answers)
-        return replace(asset, size=answers.get(asked))
+            answers = {**answers, query: next((size for size in sizes if size is not None), None)}
+            self._store(answers)
+        return replace(asset, size=answers.get(query))
 
     def text(self, asset: Asset) -> str:
-        """Return the content of a small text file, which `fetch` then finds in its place.
+        """Return the content of a small text file, which is stored where `fetch` finds it later.
 
-        A file that no list gave is looked for under its path below the mirrors, or in the folder of the user's.
+        A file that no listing contains is searched under its path below the mirrors, or in the folder of the user.
 
         Raises:
-            FetchError: If no address gave it.
-            IntegrityError: If it is another file than the one expected, or no text of a sensible length.
+            FetchError: If no address serves the file.
+            IntegrityError: If it is not the expected file, not UTF-8 text, or too large.
         """
         quiet = replace(self._settings, progress=False)
         if self._local is not None and not all(scheme_of(url).IN_PLACE for url in asset.urls):
-            (came,) = fetch_local([asset], self._local, hash_check=self._hash_check)
+            (fetched,) = fetch_local([asset], self._local, hash_check=self._hash_check)
         else:
             with waiting(f"waiting for {asset.path}", show=self._settings.progress):
-                (came,) = fetch(
+                (fetched,) = fetch(
                     [mirrored(asset, self._mirrors)], self._raw, settings=quiet, hash_check=self._hash_check
                 )
-        if came.size > _TEXT_MOST:
-            raise IntegrityError(asset.path, [f"it has {came.size:,} bytes; expected at most {_TEXT_MOST:,}"])
+        if fetched.size > _TEXT_MAX_BYTES:
+            raise IntegrityError(asset.path, [f"it has {fetched.size:,} bytes; expected at most {_TEXT_MAX_BYTES:,}"])
         try:
-            return came.path.read_text(encoding="utf-8")
+            return fetched.path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise IntegrityError(asset.path, [f"it is no text: {error}"]) from error
+            raise IntegrityError(asset.path, [f"it is not UTF-8 text: {error}"]) from error
 
     def _answers(self) -> Mapping[str, Any]:
         try:
-            answers = json.loads(self._kept.read_text(encoding="utf-8"))
+            answers = json.loads(self._answers_path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         return answers if isinstance(answers, dict) else {}
 
-    def _keep(self, answers: Mapping[str, Any]) -> None:
-        self._kept.parent.mkdir(parents=True, exist_ok=True)
-        disk.write_json(self._kept, answers)
+    def _store(self, answers: Mapping[str, Any]) -> None:
+        self._answers_path.parent.mkdir(parents=True, exist_ok=True)
+        disk.write_json(self._answers_path, answers)
 
     def _list(self, path: str, candidates: Sequence[str]) -> Folder:
         failures: list[tuple[str, str]] = []
-        switched_off = False
+        needs_network = False
         with asking(self._settings) as get:
             for url in candidates:
                 scheme: Scheme = scheme_of(url)
                 if not scheme.IN_PLACE and self._settings.offline:
-                    switched_off = True
+                    needs_network = True
                     continue
                 try:
-                    return self._mirrored(_placed(path, scheme.folder(url, get)))
+                    return self._mirrored(_with_full_paths(path, scheme.folder(url, get)))
                 except NotThere as reason:
                     failures.append((shown(url), str(reason)))
         what = f"the list of the files of {path}"
-        if switched_off:
+        if needs_network:
             raise OfflineError(what, failures, hint=f"unset RLDS_OFFLINE, or {_ELSEWHERE}")
         raise FetchError(what, failures, hint=_ELSEWHERE)
 
     def _mirrored(self, folder: Folder) -> Folder:
-        # Mirrors that cannot be listed may still have the files.
+        # Mirrors that cannot list folders may still serve the files.
         return replace(folder, assets=tuple(mirrored(asset, self._mirrors) for asset in folder.assets))
 
 
-def _placed(path: str, folder: Folder) -> Folder:
+def _with_full_paths(path: str, folder: Folder) -> Folder:
     assets = []
     for asset in folder.assets:
         try:
@@ -183,7 +183,7 @@ def _placed(path: str, folder: Folder) -> Folder:
         except InvalidArgumentError as error:
             raise NotThere(str(error)) from None
     if not assets:
-        raise NotThere("there is no file below it")
+        raise NotThere("the folder has no files")
     return replace(folder, assets=tuple(sorted(assets, key=lambda asset: asset.path)))
 
 

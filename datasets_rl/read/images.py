@@ -1,6 +1,6 @@
-"""PNG and JPEG images to arrays, in threads, into the caller's memory.
+"""Decoder of PNG and JPEG images to arrays, in threads, into the caller's memory.
 
-What an image is, is read from its first bytes; no pixel is decoded before its size was found to be the one wanted.
+The format and the shape are read from the header; no pixel is decoded before the shape is checked.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ EncodedImages: TypeAlias = "bytes | bytearray | memoryview"
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _JPEG_MAGIC = b"\xff\xd8\xff"
 _U32 = struct.Struct(">I")
-_PIXELS_MOST = 1 << 26  # a frame of 8,192 by 8,192
-_SHOWN_MOST = 20
-_BATCH = 16  # images a thread takes at once
+_PIXELS_MAX = 1 << 26  # a frame of 8,192 by 8,192
+_PROBLEMS_MAX = 20
+_BATCH = 16  # images per task of a thread
 _THREADS = 4
-# What the decoders were seen to raise on damaged images.
+# Exceptions that the decoders raise for damaged images.
 _DECODE_ERRORS = (
     OSError,
     ValueError,
@@ -51,26 +51,26 @@ _PNG_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 
 
 class _Damaged(Exception):
-    """An image that is none, or not the one wanted."""
+    """An invalid or unexpected image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an image says of itself."""
+    """Header of an image."""
 
     format: str
     """``png`` or ``jpeg``."""
     shape: tuple[int, int, int]
-    """Rows, columns, channels: 1 grey, 2 grey and alpha, 3 colours, 4 colours and alpha."""
+    """Rows, columns and channels: 1 gray, 2 gray and alpha, 3 RGB, 4 RGB and alpha."""
     dtype: np.dtype[Any]
-    """uint8; or uint16, as depth has it."""
+    """uint8, or uint16 for depth images."""
 
 
 def header(image: EncodedImages, name: str = "image") -> Header:
-    """Read what an image is, without decoding it.
+    """Read the header of an image, without decoding the image.
 
     Raises:
-        ConversionError: If it is no PNG or JPEG image, or one that cannot be read as it is.
+        ConversionError: If it is not a PNG or JPEG image, or of an unsupported type.
     """
     try:
         return _header(image)
@@ -82,24 +82,24 @@ def decode(images: Sequence[EncodedImages], out: NDArray[Any], name: str = "imag
     """Decode images of one shape.
 
     Args:
-        images: N of them, encoded.
-        out: [N, rows, columns, channels], uint8 or uint16; each image must have this very shape and type.
-        name: What they are called in errors.
-        first: The number of the first one there.
+        images: N encoded images.
+        out: Output, [N, rows, columns, channels], uint8 or uint16; each image must have this shape and dtype.
+        name: Name of the images in errors.
+        first: Number of the first image in errors.
 
     Raises:
-        ConversionError: If images are damaged, or are others than wanted; every one of them, with its number.
+        ConversionError: If images are damaged, or have another shape or dtype; the error names the number of each.
         ValueError: If `out` has another number of images, or is not contiguous.
     """
     if out.shape[:1] != (len(images),) or out.ndim != 4 or not out.flags.c_contiguous:
-        wanted = f"[{len(images)}, rows, columns, channels], contiguous"
-        raise ValueError(f"out is {list(out.shape)} of {out.dtype}; expected {wanted}")
+        expected = f"[{len(images)}, rows, columns, channels], contiguous"
+        raise ValueError(f"out is {list(out.shape)} of {out.dtype}; expected {expected}")
 
     def batch(start: int) -> list[str]:
         return [
-            f"image {first + number:,} {fault}"
+            f"image {first + number:,} {problem}"
             for number in range(start, min(start + _BATCH, len(images)))
-            if (fault := _decode(images[number], out[number]))
+            if (problem := _decode(images[number], out[number]))
         ]
 
     starts = range(0, len(images), _BATCH)
@@ -107,51 +107,51 @@ def decode(images: Sequence[EncodedImages], out: NDArray[Any], name: str = "imag
         problems = [problem for start in starts for problem in batch(start)]
     else:
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="decode") as pool:
-            problems = [problem for found in pool.map(batch, starts) for problem in found]
+            problems = [problem for batch_problems in pool.map(batch, starts) for problem in batch_problems]
     if problems:
-        more = [f"and {len(problems) - _SHOWN_MOST:,} more images"] if len(problems) > _SHOWN_MOST else []
-        raise ConversionError(name, [*problems[:_SHOWN_MOST], *more], hint=AGAIN)
+        more = [f"and {len(problems) - _PROBLEMS_MAX:,} more images"] if len(problems) > _PROBLEMS_MAX else []
+        raise ConversionError(name, [*problems[:_PROBLEMS_MAX], *more], hint=AGAIN)
 
 
 def _decode(image: EncodedImages, out: NDArray[Any]) -> str:
-    """Decode an image; return what is wrong with it, if anything is."""
+    """Decode an image; return the problem, or an empty string."""
     try:
-        found = _header(image)
-        if found.shape != out.shape or found.dtype != out.dtype:
-            return f"is {list(found.shape)} of {found.dtype}; expected {list(out.shape)} of {out.dtype}"
-        if found.format == "jpeg":
-            simplejpeg.decode_jpeg(image, _JPEG_SPACES[found.shape[2]], buffer=out)
+        info = _header(image)
+        if info.shape != out.shape or info.dtype != out.dtype:
+            return f"is {list(info.shape)} of {info.dtype}; expected {list(out.shape)} of {out.dtype}"
+        if info.format == "jpeg":
+            simplejpeg.decode_jpeg(image, _JPEG_SPACES[info.shape[2]], buffer=out)
         else:
             _png(image, out)
     except _Damaged as error:
         return str(error)
     except _DECODE_ERRORS as error:
-        return f"does not decode: {error}"
+        return f"cannot be decoded: {error}"
     return ""
 
 
 def _header(image: EncodedImages) -> Header:
     head = bytes(image[:64])
     if head.startswith(_PNG_MAGIC):
-        found = _png_header(head)
+        info = _png_header(head)
     elif head.startswith(_JPEG_MAGIC):
-        found = _jpeg_header(image)
+        info = _jpeg_header(image)
     else:
         raise _Damaged(unlike(head, "a PNG or JPEG image").replace("it ", "", 1))
-    rows, columns, _ = found.shape
-    if not 0 < rows * columns <= _PIXELS_MOST:
-        raise _Damaged(f"declares {rows:,} by {columns:,} pixels; expected {_PIXELS_MOST:,} at most")
-    return found
+    rows, columns, _ = info.shape
+    if not 0 < rows * columns <= _PIXELS_MAX:
+        raise _Damaged(f"declares {rows:,} by {columns:,} pixels; expected at most {_PIXELS_MAX:,}")
+    return info
 
 
 def _png_header(head: bytes) -> Header:
     if len(head) < 33 or head[12:16] != b"IHDR":
-        raise _Damaged("is a PNG that is cut")
+        raise _Damaged("is a truncated PNG")
     columns, rows, bits, kind = struct.unpack_from(">IIBB", head, 16)
     if kind not in _PNG_CHANNELS or bits not in {1, 2, 4, 8, 16}:
-        raise _Damaged(f"is a PNG of kind {kind} with {bits} bits")
+        raise _Damaged(f"is a PNG of color type {kind} with {bits} bits, which is not supported")
     if bits == 16 and kind != 0:
-        raise _Damaged("is a PNG of colours with 16 bits each; expected 8, or 16 of grey")
+        raise _Damaged("is a color PNG with 16 bits per channel; expected 8 bits, or 16 bits of gray")
     return Header("png", (rows, columns, _PNG_CHANNELS[kind]), np.dtype(np.uint16 if bits == 16 else np.uint8))
 
 
@@ -161,21 +161,21 @@ def _jpeg_header(image: EncodedImages) -> Header:
     except ValueError as error:
         raise _Damaged(f"is a JPEG whose header is damaged: {error}") from error
     if space not in _JPEG_CHANNELS:
-        raise _Damaged(f"is a JPEG of {space}; expected colours or grey")
+        raise _Damaged(f"is a JPEG in the color space {space}; expected RGB or gray")
     return Header("jpeg", (rows, columns, _JPEG_CHANNELS[space]), np.dtype(np.uint8))
 
 
 def _pixels(image: EncodedImages) -> bytes:
-    """Return the packed pixels of a PNG. Its checksums are checked, and that it has its end: pillow does neither."""
+    """Return the compressed pixels of a PNG, after checking its checksums and its end, which pillow does not check."""
     view, at, kind = memoryview(image), len(_PNG_MAGIC), b""
     parts: list[memoryview] = []
     while kind != b"IEND":
         size = _U32.unpack_from(view, at)[0] if at + 12 <= len(view) else len(view)
         end = at + 8 + size
         if end + 4 > len(view):
-            raise _Damaged(f"is a PNG that is cut at byte {len(view):,}")
+            raise _Damaged(f"is a PNG that is truncated at byte {len(view):,}")
         if zlib.crc32(view[at + 4 : end]) != _U32.unpack_from(view, end)[0]:
-            raise _Damaged(f"is a PNG whose bytes {at:,} to {end:,} do not have the checksum that they should")
+            raise _Damaged(f"is a PNG whose bytes {at:,} to {end:,} do not match their checksum")
         kind = bytes(view[at + 4 : at + 8])
         if kind == b"IDAT":
             parts.append(view[at + 8 : end])
@@ -193,5 +193,5 @@ def _png(image: EncodedImages, out: NDArray[Any]) -> None:
         return
     with Image.open(io.BytesIO(image), formats=("PNG",)) as opened:
         opened.load()
-        wanted = opened.mode if bits == 16 else _PNG_MODES[out.shape[2]]
-        out[...] = np.asarray(opened if opened.mode == wanted else opened.convert(wanted)).reshape(out.shape)
+        mode = opened.mode if bits == 16 else _PNG_MODES[out.shape[2]]
+        out[...] = np.asarray(opened if opened.mode == mode else opened.convert(mode)).reshape(out.shape)

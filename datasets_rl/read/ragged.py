@@ -1,4 +1,4 @@
-"""Rows of unequal length, as flat values and how many belong to each row."""
+"""Rows of unequal length, as flat values and the length of each row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Ragged"]
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """A column whose rows have unequal lengths.
+    """Column whose rows have unequal lengths.
 
     rows      [7 8 9]  []  [4 5]
     values     7 8 9        4 5
@@ -24,24 +24,24 @@ class Ragged:
     """
 
     values: NDArray[Any] | Sequence[memoryview | bytes | str | NDArray[Any]] | Ragged
-    """[V, ...], those of all rows, one after the other; ragged themselves where lists lie in lists."""
+    """Concatenated values of all rows, [V, ...]; ragged themselves for lists of lists."""
     lengths: NDArray[np.int64]
-    """[N], adding up to V."""
+    """Lengths of the rows, [N], with the sum V."""
 
     def stacked(self, name: str) -> NDArray[Any]:
-        """Return the rows side by side, [N, k, ...], where all have k values.
+        """Return the rows as an array, [N, k, ...], if all have k values.
 
         Args:
-            name: What the column is called in the error.
+            name: Name of the column in the error.
 
         Raises:
-            ConversionError: If they have not, or are no numbers.
+            ConversionError: If the rows have unequal lengths, or are not numbers.
         """
         values = self.values.stacked(name) if isinstance(self.values, Ragged) else self.values
         if not isinstance(values, np.ndarray):
             raise ConversionError(name, ["its values are bytes or text; expected numbers"])
         sizes = np.unique(self.lengths)
         if len(sizes) > 1:
-            raise ConversionError(name, [f"its rows have {sizes[0]:,} to {sizes[-1]:,} values; expected all the same"])
+            raise ConversionError(name, [f"its rows have {sizes[0]:,} to {sizes[-1]:,} values; expected equal lengths"])
         width = int(sizes[0]) if len(sizes) else 0
         return values.reshape(len(self.lengths), width, *values.shape[1:])

@@ -1,4 +1,4 @@
-"""What the readers of streams share: filling a buffer, parts of a file, and saying what a wrong file looks like."""
+"""Helpers of the readers: filling a buffer, parts of a file as streams, and messages about unexpected files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AGAIN", "DAMAGED", "Joined", "Readable", "Span", "fill", "listed", "shown", "unlike"]
 
-_SHOWN_MOST = 20
+_ITEMS_MAX = 20
 _LFS = b"version https://git-lfs"
-AGAIN = "the file is damaged or was cut: download it again with --force"
+AGAIN = "the file is damaged or truncated: download it again with --force"
 DAMAGED = (
     OSError,
     RuntimeError,
@@ -32,31 +32,31 @@ DAMAGED = (
     tarfile.TarError,
     zipfile.BadZipFile,
 )
-"""What numpy, h5py and the standard library raise while they read a damaged file."""
+"""Exceptions that numpy, h5py and the standard library raise for a damaged file."""
 
 
 class Readable(Protocol):
-    """What the readers need of a stream."""
+    """Interface of a stream for the readers."""
 
     def readinto(self, buffer: Buffer, /) -> int | None:
-        """Put the next bytes into the buffer; return how many, 0 at the end."""
+        """Read the next bytes into the buffer; return their number, 0 at the end."""
 
 
 def fill(stream: Readable | BinaryIO, view: memoryview) -> int:
-    """Fill the view as far as the stream goes; return how far."""
-    got = 0
-    while got < len(view) and (more := stream.readinto(view[got:])):  # type: ignore[union-attr]  # not in BinaryIO's stub
-        got += more
-    return got
+    """Fill the view with the next bytes of the stream; return their number, which is smaller only at the end."""
+    count = 0
+    while count < len(view) and (more := stream.readinto(view[count:])):  # type: ignore[union-attr]  # not in BinaryIO's stub
+        count += more
+    return count
 
 
 class Span(io.RawIOBase):
-    """A part of a file as a stream of its own. Several may take turns at one file.
+    """Part of a file as a separate stream. Several parts of one file may be read alternately.
 
     Args:
-        file: Must be able to seek.
-        start: Where the part begins.
-        size: Its bytes.
+        file: A seekable file.
+        start: First byte of the part.
+        size: Number of bytes of the part.
     """
 
     def __init__(self, file: BinaryIO, start: int, size: int) -> None:
@@ -69,17 +69,17 @@ class Span(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Buffer, /) -> int:
-        """Put the next bytes into the buffer; return how many, 0 at the end or where the file is cut."""
+        """Read the next bytes into the buffer; return their number, 0 at the end of the part or of the file."""
         view = memoryview(buffer).cast("B")[: self._left]
         self._file.seek(self._at)
-        got = self._file.readinto(view) or 0  # type: ignore[attr-defined]  # not in BinaryIO's stub
-        self._at += got
-        self._left -= got
-        return int(got)
+        count = self._file.readinto(view) or 0  # type: ignore[attr-defined]  # not in BinaryIO's stub
+        self._at += count
+        self._left -= count
+        return int(count)
 
 
 class Joined(io.RawIOBase):
-    """Streams one after the other."""
+    """Concatenation of streams."""
 
     def __init__(self, *streams: io.RawIOBase | io.BytesIO) -> None:
         self._streams = list(streams)
@@ -89,32 +89,32 @@ class Joined(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Buffer, /) -> int:
-        """Put the next bytes into the buffer; return how many, 0 at the end."""
+        """Read the next bytes into the buffer; return their number, 0 at the end."""
         while self._streams:
-            if got := cast("int", self._streams[0].readinto(buffer)):
-                return got
+            if count := cast("int", self._streams[0].readinto(buffer)):
+                return count
             del self._streams[0]
         return 0
 
 
 def shown(problems: Sequence[str]) -> list[str]:
-    """Return the first of many problems, and how many more there are."""
-    more = len(problems) - _SHOWN_MOST
-    return [*problems[:_SHOWN_MOST], *([f"and {more:,} more"] if more > 0 else [])]
+    """Return the first problems, and the number of the others."""
+    more = len(problems) - _ITEMS_MAX
+    return [*problems[:_ITEMS_MAX], *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join names for a message, which stays readable however many they are."""
-    more = len(names) - _SHOWN_MOST
-    return ", ".join(names[:_SHOWN_MOST]) + (f" and {more:,} more" if more > 0 else "")
+    """Join names for a message, with a limit on their number."""
+    more = len(names) - _ITEMS_MAX
+    return ", ".join(names[:_ITEMS_MAX]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def unlike(head: bytes, wanted: str) -> str:
-    """Say what a file is that does not begin as it should.
+    """Return a message about a file with an unexpected beginning.
 
     Args:
-        head: Its first bytes.
-        wanted: What it should be, as in "a PNG or JPEG image".
+        head: The first bytes of the file.
+        wanted: The expected format, such as "a PNG or JPEG image".
     """
     kind = f"is not {wanted}"
     if not head:

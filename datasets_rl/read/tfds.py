@@ -1,13 +1,13 @@
-"""``features.json`` of TensorFlow Datasets: what the features of an Example mean.
+"""Reader of ``features.json`` of TensorFlow Datasets, the schema of the features of an Example.
 
-An RLDS episode is one Example. Its features lie flat under names with slashes, all steps one after the other:
+An RLDS episode is one Example. Its features are flat, with slashes in their names, and concatenate all steps:
 
     features.json    {"steps": Dataset({"observation": {"image": Image, "state": Tensor [7]}}), "episode_id": Text}
     in the record    steps/observation/image   T byte strings
                      steps/observation/state   T * 7 floats
                      episode_id                1 byte string
 
-Lists within the steps are ragged: their flat values and their lengths are features of their own.
+Lists within the steps are ragged: their flat values and their lengths are separate features.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from datasets_rl.read.tfrecord import Feature, example
 __all__ = ["Column", "Leaf", "Schema"]
 
 Column: TypeAlias = "NDArray[Any] | list[memoryview] | list[str] | list[NDArray[Any]] | Ragged"
-"""Numbers [T, ...]; encoded images or byte strings, texts, or arrays of unequal shapes, T of them; or lists of these."""
+"""Numbers [T, ...]; T encoded images, byte strings, strings, or arrays of unequal shapes; or ragged lists of these."""
 
-_DEPTH_MOST = 16
+_DEPTH_MAX = 16
 _NUMBERS = {
     "bool",
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
@@ -43,38 +43,38 @@ _PASSED_OVER = {
     "boundingBox": "boxes in an image",
     "audio": "audio",
     "translation": "translations",
-    "jsonFeature": "a feature of a class of its own",
+    "jsonFeature": "a feature of a custom class",
 }
 
 
 class _Wrong(Exception):
-    """A feature that is not what the schema says."""
+    """A feature that does not match the schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One feature of the schema."""
+    """Feature of the schema."""
 
     name: str
-    """With slashes, as in the record: ``steps/observation/image``."""
+    """Name with slashes, as in the record: ``steps/observation/image``."""
     kind: Literal["numbers", "image", "text", "bytes"]
     dtype: np.dtype[Any]
-    """Of the numbers, or of the pixels; an image of float32 lies in a PNG of four channels, a byte each."""
+    """Dtype of the numbers or pixels; an image of float32 is stored as a PNG of four channels, one for each byte."""
     shape: tuple[int | None, ...]
-    """Of one value; None where the size varies."""
+    """Shape of one value; None for a variable size."""
     lists: tuple[int | None, ...]
-    """The lengths of the lists around it, the outermost first: ``(None,)`` is a feature of the steps of an episode."""
+    """Lengths of the enclosing lists, outermost first; ``(None,)`` for a feature of the steps of an episode."""
     encoding: str = "none"
-    """Of numbers: ``none``, ``bytes`` or ``zlib``; of an image: ``png``, ``jpeg`` or nothing, where any may come."""
+    """Encoding of numbers, ``none``, ``bytes`` or ``zlib``; or of an image, ``png``, ``jpeg`` or empty for either."""
 
     @property
     def dynamic(self) -> bool:
-        """Whether every value brings its own shape."""
+        """Whether the shape is stored with every value."""
         return self.kind == "numbers" and self.shape.count(None) > 1
 
     @property
     def parts(self) -> Iterator[str]:
-        """The features of the record that make it up."""
+        """Names of the features of the record that store this feature."""
         stems = [f"{self.name}/value", f"{self.name}/shape"] if self.dynamic else [self.name]
         for stem in stems:
             if len(self.lists) < 2:
@@ -85,26 +85,26 @@ class Leaf:
 
 
 class Schema:
-    """What ``features.json`` says of the records beside it.
+    """Schema of records, as in ``features.json``.
 
     Args:
-        document: Its text, or the text parsed.
-        name: What the file is called in errors.
+        document: The JSON document, as text or parsed.
+        name: Name of the file in errors.
 
     Raises:
-        ConversionError: If it is no such document, or has features that no record can hold; all of them at once.
+        ConversionError: If the document is not a schema, or has unsupported features; the error names all of them.
     """
 
     def __init__(self, document: str | bytes | Mapping[str, Any], name: str = "features.json") -> None:
         self.leaves: dict[str, Leaf] = {}
-        """The features by name, in the order of the document."""
+        """Features by name, in the order of the document."""
         self.passed_over: dict[str, str] = {}
-        """Features that are not read, and what they are."""
+        """Features that are not read, with their types."""
         problems: list[str] = []
         try:
             parsed = json.loads(document) if isinstance(document, str | bytes) else document
         except (ValueError, RecursionError) as error:
-            raise ConversionError(name, [f"it is no JSON: {error}"]) from error
+            raise ConversionError(name, [f"it is not valid JSON: {error}"]) from error
         self._add(parsed, (), (), problems)
         if not self.leaves and not problems:
             problems.append("it names no features")
@@ -116,14 +116,14 @@ class Schema:
 
         Args:
             payload: The bytes of the record.
-            name: What the record is called in errors.
+            name: Name of the record in errors.
             wanted: The names of the leaves to read; by default all.
 
         Returns:
             The features by name. Floats of four bytes and byte strings are views of the payload.
 
         Raises:
-            ConversionError: If features are missing, or are not what the schema says; every one of them.
+            ConversionError: If features are missing or do not match the schema; the error names all of them.
         """
         features = example(payload, name)
         problems: list[str] = []
@@ -151,8 +151,8 @@ class Schema:
 
     def _add(self, node: Any, path: tuple[str, ...], lists: tuple[int | None, ...], problems: list[str]) -> None:
         name = "/".join(path)
-        if not isinstance(node, Mapping) or len(path) + len(lists) > _DEPTH_MOST:
-            problems.append(f"{name or 'the document'} is no feature, or lies too deep")
+        if not isinstance(node, Mapping) or len(path) + len(lists) > _DEPTH_MAX:
+            problems.append(f"{name or 'the document'} is not a feature, or is nested too deeply")
         elif isinstance(inner := node.get("featuresDict"), Mapping):
             features = inner.get("features", {})
             for key, child in features.items() if isinstance(features, Mapping) else ():
@@ -167,14 +167,14 @@ class Schema:
             self.passed_over[name] = _PASSED_OVER[kind]
         else:
             try:
-                self.leaves[name] = _held(_leaf(node, name, lists))
+                self.leaves[name] = _check_size(_leaf(node, name, lists))
             except _Wrong as error:
                 problems.append(f"{name or 'the document'} {error}")
 
 
-def _held(leaf: Leaf) -> Leaf:
-    if math.prod(size or 1 for size in leaf.shape) * leaf.dtype.itemsize > _TENSOR_MOST:
-        raise _Wrong(f"has {len(leaf.shape)} axes of more values than a record holds")
+def _check_size(leaf: Leaf) -> Leaf:
+    if math.prod(size or 1 for size in leaf.shape) * leaf.dtype.itemsize > _TENSOR_MAX_BYTES:
+        raise _Wrong(f"has {len(leaf.shape)} axes with more values than fit into a record")
     return leaf
 
 
@@ -197,8 +197,8 @@ def _leaf(node: Mapping[str, Any], name: str, lists: tuple[int | None, ...]) -> 
         if encoding not in {"none", "bytes", "zlib"}:
             raise _Wrong(f"is encoded as {encoding}; expected none, bytes or zlib")
         return Leaf(name, "numbers", np.dtype(dtype).newbyteorder("<"), _shape(tensor), lists, encoding)
-    known = ", ".join(sorted(map(str, node.keys() - {"pythonClassName", "description"}))) or "nothing"
-    raise _Wrong(f"is described by {known}; expected a tensor, an image, a video, a text, or a dict or list of them")
+    keys = ", ".join(sorted(map(str, node.keys() - {"pythonClassName", "description"}))) or "nothing"
+    raise _Wrong(f"is described by {keys}; expected a tensor, an image, a video, a text, or a dict or list of them")
 
 
 def _shape(node: Mapping[str, Any]) -> tuple[int | None, ...]:
@@ -227,9 +227,9 @@ def _column(leaf: Leaf, features: Mapping[str, Feature]) -> Column:
     stem = f"{leaf.name}/value" if leaf.dynamic else leaf.name
     for level in reversed(range(len(leaf.lists) - 1)):
         lengths = _integers(features[f"{stem}/ragged_row_lengths_{level}"])
-        held = len(column.lengths) if isinstance(column, Ragged) else len(column)
-        if lengths.min(initial=0) < 0 or int(lengths.sum(dtype=object)) != held:
-            raise _Wrong(f"has {held:,} values; the lengths of its lists add up to {int(lengths.sum()):,}")
+        count = len(column.lengths) if isinstance(column, Ragged) else len(column)
+        if lengths.min(initial=0) < 0 or int(lengths.sum(dtype=object)) != count:
+            raise _Wrong(f"has {count:,} values; the lengths of its lists add up to {int(lengths.sum()):,}")
         width = leaf.lists[level + 1]
         if width is not None and (lengths != width).any():
             raise _Wrong(f"has lists of {lengths.min():,} to {lengths.max():,} values; expected {width:,}")
@@ -238,17 +238,17 @@ def _column(leaf: Leaf, features: Mapping[str, Feature]) -> Column:
 
 
 def _sized(column: Column, lists: tuple[int | None, ...]) -> Column:
-    """Hold a feature to its number of values; one that lies in no list has one value, and gives up its leading axis."""
-    held = len(column) if not isinstance(column, Ragged) else len(column.lengths)
-    wanted = lists[0] if lists else 1
-    if wanted is not None and held != wanted:
-        raise _Wrong(f"has {held:,} values; expected {wanted:,}")
+    """Check the number of values of a feature; outside of lists, return its single value without the leading axis."""
+    count = len(column) if not isinstance(column, Ragged) else len(column.lengths)
+    expected = lists[0] if lists else 1
+    if expected is not None and count != expected:
+        raise _Wrong(f"has {count:,} values; expected {expected:,}")
     alone = not lists and isinstance(column, np.ndarray)
     return column[0] if alone and isinstance(column, np.ndarray) else column
 
 
 def _values(leaf: Leaf, features: Mapping[str, Feature], suffix: str) -> Column:
-    """Return the values of a leaf, [V, ...], wherever they lie."""
+    """Return the values of a leaf, [V, ...], in any of their encodings."""
     stem = f"{leaf.name}/value" if leaf.dynamic else leaf.name
     feature = features[stem + suffix]
     if leaf.kind == "numbers" and leaf.encoding == "none" and not leaf.dynamic:
@@ -271,9 +271,9 @@ def _values(leaf: Leaf, features: Mapping[str, Feature], suffix: str) -> Column:
 
 
 def _numbers(leaf: Leaf, feature: Feature) -> NDArray[Any]:
-    """Shape numbers that lie in the record as floats or integers, and give them their type."""
+    """Convert numbers that the record stores as floats or integers to their shape and dtype."""
     if leaf.dtype.kind == "f":
-        # A float list without values and one that is absent look the same.
+        # An empty float list and a missing one have the same encoding.
         values: NDArray[Any] = np.empty(0, np.float32) if isinstance(feature, list) else feature
         if (isinstance(feature, list) and feature) or values.dtype.kind != "f":
             raise _Wrong(f"has {_kind(feature)}; expected floats")
@@ -285,75 +285,77 @@ def _numbers(leaf: Leaf, feature: Feature) -> NDArray[Any]:
     if free and not leaf.lists:
         if not size or len(values) % size:
             raise _Wrong(f"has {len(values):,} numbers; expected a multiple of {size:,}")
-        return values.reshape(1, *(len(values) // size if one is None else one for one in leaf.shape))
+        return values.reshape(1, *(len(values) // size if axis is None else axis for axis in leaf.shape))
     if free:
-        raise _Wrong("varies in shape from step to step, and does not say its shape")
+        raise _Wrong("has a variable shape, which the record does not store")
     if (size and len(values) % size) or (not size and len(values)):
         raise _Wrong(f"has {len(values):,} numbers; expected a multiple of {size:,}")
-    return values.reshape(len(values) // size if size else 0, *(one or 0 for one in leaf.shape))
+    return values.reshape(len(values) // size if size else 0, *(axis or 0 for axis in leaf.shape))
 
 
 def _cast(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if values.dtype == dtype:
         return values
     if dtype == np.uint64:
-        return values.view(np.uint64)  # stored bit by bit: the record has no unsigned integers
+        return values.view(
+            np.uint64
+        )  # stored as signed integers of the same bits, because records have no unsigned integers
     if dtype.kind in "biu" and values.size:
         low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-        if (least := int(values.min())) < low or (most := int(values.max())) > high:
-            raise _Wrong(f"has {least if least < low else most}; expected {dtype.name}")
+        if (smallest := int(values.min())) < low or (largest := int(values.max())) > high:
+            raise _Wrong(f"has the value {smallest if smallest < low else largest}; expected {dtype.name}")
     return values.astype(dtype)
 
 
 def _decoded(leaf: Leaf, strings: Sequence[memoryview]) -> NDArray[Any]:
-    """Read numbers that lie as bytes, one string for each value."""
+    """Read numbers that are stored as byte strings, one for each value."""
     fixed = tuple(1 if size is None else size for size in leaf.shape)
     shape = fixed
     if None in leaf.shape:
         if len(strings) != 1 or leaf.lists:
-            raise _Wrong("varies in shape from step to step, and does not say its shape")
-        count = len(strings[0] if leaf.encoding == "bytes" else _inflated(strings[0], _TENSOR_MOST))
+            raise _Wrong("has a variable shape, which the record does not store")
+        count = len(strings[0] if leaf.encoding == "bytes" else _decompressed(strings[0], _TENSOR_MAX_BYTES))
         unit = max(1, math.prod(fixed) * leaf.dtype.itemsize)
         shape = tuple(count // unit if size is None else size for size in leaf.shape)
-    # What is said of the size is not believed before the strings have it.
-    found = [_tensor(leaf, string, shape) for string in strings]
-    return np.stack(found).astype(leaf.dtype, copy=False) if found else np.empty((0, *shape), leaf.dtype)
+    # No memory is allocated for a declared size before the strings were found to have it.
+    tensors = [_tensor(leaf, string, shape) for string in strings]
+    return np.stack(tensors).astype(leaf.dtype, copy=False) if tensors else np.empty((0, *shape), leaf.dtype)
 
 
-_TENSOR_MOST = (1 << 31) - 1
-_DEFLATE_MOST = 1100  # deflate cannot shrink anything more than 1032-fold
+_TENSOR_MAX_BYTES = (1 << 31) - 1
+_COMPRESSION_MAX = 1100  # deflate compresses at most 1032-fold
 
 
 def _shaped(leaf: Leaf, strings: Sequence[memoryview], shapes: NDArray[np.int64]) -> list[NDArray[Any]]:
-    """Read numbers that each have a shape of their own."""
+    """Read arrays that each have a separate shape."""
     if len(shapes) != len(strings):
         raise _Wrong(f"has {len(strings):,} values and {len(shapes):,} shapes")
     for shape in shapes.tolist():
-        if any(wanted not in {None, size} or size < 0 for size, wanted in zip(shape, leaf.shape, strict=True)):
+        if any(declared not in {None, size} or size < 0 for size, declared in zip(shape, leaf.shape, strict=True)):
             raise _Wrong(f"has the shape {shape}; expected {list(leaf.shape)}")
     return [_tensor(leaf, string, tuple(shape)) for string, shape in zip(strings, shapes.tolist(), strict=True)]
 
 
 def _tensor(leaf: Leaf, string: memoryview, shape: tuple[int, ...]) -> NDArray[Any]:
     size = math.prod(shape) * leaf.dtype.itemsize
-    data = string if leaf.encoding == "bytes" else _inflated(string, size)
+    data = string if leaf.encoding == "bytes" else _decompressed(string, size)
     if len(data) != size:
         raise _Wrong(f"has a value of {len(data):,} bytes; expected {size:,}")
-    found = np.frombuffer(data, np.uint8 if leaf.dtype.kind == "b" else leaf.dtype)
-    if leaf.dtype.kind == "b" and found.max(initial=0) > 1:
+    values = np.frombuffer(data, np.uint8 if leaf.dtype.kind == "b" else leaf.dtype)
+    if leaf.dtype.kind == "b" and values.max(initial=0) > 1:
         raise _Wrong("has a boolean that is neither 0 nor 1")
-    return found.reshape(shape)
+    return values.reshape(shape)
 
 
-def _inflated(string: memoryview, size: int) -> bytes:
-    """Inflate a value; never to much more than it may have."""
+def _decompressed(string: memoryview, size: int) -> bytes:
+    """Decompress a value, to at most one byte more than its expected size."""
     stream = zlib.decompressobj()
     try:
-        data = stream.decompress(string, min(size, len(string) * _DEFLATE_MOST) + 1)
+        data = stream.decompress(string, min(size, len(string) * _COMPRESSION_MAX) + 1)
     except zlib.error as error:
-        raise _Wrong(f"does not inflate: {error}") from error
+        raise _Wrong(f"cannot be decompressed: {error}") from error
     if not stream.eof and len(data) <= size:
-        raise _Wrong("has a value that is cut")
+        raise _Wrong("has a truncated value")
     return data
 
 
@@ -375,7 +377,7 @@ def _texts(strings: Sequence[memoryview]) -> list[str]:
     try:
         return [str(string, "utf-8") for string in strings]
     except UnicodeDecodeError as error:
-        raise _Wrong(f"has text that is no UTF-8: {error}") from error
+        raise _Wrong(f"has text that is not UTF-8: {error}") from error
 
 
 def _kind(feature: Feature) -> str:

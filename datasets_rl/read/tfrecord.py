@@ -1,10 +1,10 @@
-"""TFRecord files and the ``tf.train.Example`` messages in them, without TensorFlow and without copies.
+"""Reader of TFRecord files and of their ``tf.train.Example`` messages, without TensorFlow and without copies.
 
-    record    | length 8 | CRC of it 4 | payload ... | CRC of it 4 |      little endian, the CRCs are masked CRC32C
+    record    | length 8 | CRC of it 4 | payload ... | CRC of it 4 |      little endian; the CRCs are masked CRC32C
 
     payload   Example { 1: Features { 1: entry { 1: key, 2: Feature { 1 bytes | 2 floats | 3 integers } } ... } }
 
-The lists of an Example are packed: floats are read where they lie, and only integers, which have 1 to 10 bytes each,
+The lists of an Example are packed: floats are views of the payload, and only integers, which have 1 to 10 bytes each,
 are decoded.
 """
 
@@ -29,86 +29,87 @@ Feature: TypeAlias = "NDArray[np.float32] | NDArray[np.int64] | list[memoryview]
 
 _HEAD = struct.Struct("<QI")
 _FOOT = struct.Struct("<I")
-_RECORD_MOST = (1 << 31) - 1  # protobuf's own limit of a message
-_STRINGS_MOST = 1 << 20  # of one list: empty ones take 2 bytes in the file and 200 in memory
-_SHOWN_MOST = 20
+_RECORD_MAX_BYTES = (1 << 31) - 1  # protobuf's limit for a message
+_STRINGS_MAX = 1 << 20  # per list, because empty strings take 2 bytes in the file and 200 in memory
+_PROBLEMS_MAX = 20
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
 class _Damaged(Exception):
-    """A message that is not one."""
+    """An invalid message."""
 
 
 def records(stream: BinaryIO, name: str) -> Iterator[memoryview]:
-    """Read the payloads of a file one after the other, each checked against its CRCs.
+    """Yield the payloads of a file, each checked against its CRCs.
 
-    The first damaged record ends the reading; the rest of the file is then only searched for further ones.
+    After the first damaged record, no payload is yielded; the rest of the file is only searched for other damaged ones.
 
     Args:
-        stream: The file, from its beginning or from the beginning of a record. It needs ``readinto``, and no seeking.
-        name: What the file is called in errors.
+        stream: The file, at its beginning or at the beginning of a record. It needs ``readinto`` but need not be
+            seekable.
+        name: Name of the file in errors.
 
     Yields:
-        Payloads, each with its own memory.
+        Payloads, each with separate memory.
 
     Raises:
-        ConversionError: If records are damaged or cut; every one of them, with its number and offset.
+        ConversionError: If records are damaged or truncated; the error names the number and offset of each.
     """
     problems: list[str] = []
     offset = number = 0
     head = bytearray(_HEAD.size)
-    while got := fill(stream, memoryview(head)):
-        place = f"record {number:,} at byte {offset:,}"
+    while count := fill(stream, memoryview(head)):
+        where = f"record {number:,} at byte {offset:,}"
         size, check = _HEAD.unpack(head)
-        if got < _HEAD.size:
-            problems.append(f"{place} is cut after {got} bytes of {_HEAD.size} that give its length")
+        if count < _HEAD.size:
+            problems.append(f"{where} is truncated after {count} of the {_HEAD.size} bytes of its length")
             break
-        if _masked(head[:8]) != check or size > _RECORD_MOST:
-            problems.append(f"{place} has a damaged length, so that nothing behind it can be found")
+        if _masked(head[:8]) != check or size > _RECORD_MAX_BYTES:
+            problems.append(f"{where} has a damaged length, so that the records after it cannot be located")
             break
         record: NDArray[np.uint8] = np.empty(size + _FOOT.size, np.uint8)
-        got = fill(stream, record.data)
-        if got < len(record):
-            problems.append(f"{place} is cut after {got:,} bytes of {len(record):,}")
+        count = fill(stream, record.data)
+        if count < len(record):
+            problems.append(f"{where} is truncated after {count:,} of {len(record):,} bytes")
             break
         payload = record.data[:size]
         if _masked(payload) != _FOOT.unpack(record.data[size:])[0]:
-            problems.append(f"{place} does not have the CRC32C that it should")
+            problems.append(f"{where} does not match its CRC32C")
         elif not problems:
             yield payload
         offset += _HEAD.size + len(record)
         number += 1
     if problems:
-        more = [f"and {len(problems) - _SHOWN_MOST:,} more records"] if len(problems) > _SHOWN_MOST else []
-        raise ConversionError(name, [*problems[:_SHOWN_MOST], *more], hint=AGAIN)
+        more = [f"and {len(problems) - _PROBLEMS_MAX:,} more records"] if len(problems) > _PROBLEMS_MAX else []
+        raise ConversionError(name, [*problems[:_PROBLEMS_MAX], *more], hint=AGAIN)
 
 
 def example(payload: memoryview, name: str) -> dict[str, Feature]:
     """Read a ``tf.train.Example``.
 
     Args:
-        payload: Its bytes; the features are views of them.
-        name: What it is called in errors.
+        payload: The bytes of the message; the features are views of them.
+        name: Name of the message in errors.
 
     Returns:
-        The features by name; one that has no values of any kind is an empty list.
+        The features by name; a feature without values is an empty list.
 
     Raises:
-        ConversionError: If the bytes are no such message.
+        ConversionError: If the bytes are not such a message.
     """
     try:
-        found: dict[str, Feature] = {}
+        features: dict[str, Feature] = {}
         for number, start, stop in _messages(payload, 0, len(payload)):
             if number == 1:
-                found.update(_features(payload, start, stop))
+                features.update(_features(payload, start, stop))
     except (_Damaged, UnicodeDecodeError) as error:
-        raise ConversionError(name, [f"it is no tf.train.Example: {error}"], hint=AGAIN) from error
-    return found
+        raise ConversionError(name, [f"it is not a valid tf.train.Example: {error}"], hint=AGAIN) from error
+    return features
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceExample:
-    """A ``tf.train.SequenceExample``: features of the whole, and lists with a feature for each step."""
+    """Parsed ``tf.train.SequenceExample``: features of the whole, and lists with a feature for each step."""
 
     context: Mapping[str, Feature]
     lists: Mapping[str, list[Feature]]
@@ -118,9 +119,8 @@ def sequence_example(payload: memoryview, name: str) -> SequenceExample:
     """Read a ``tf.train.SequenceExample``; see `example`.
 
     Raises:
-        ConversionError: If the bytes are no such message.
+        ConversionError: If the bytes are not such a message.
     """
-    found = SequenceExample({}, {})
     context: dict[str, Feature] = {}
     lists: dict[str, list[Feature]] = {}
     try:
@@ -131,14 +131,13 @@ def sequence_example(payload: memoryview, name: str) -> SequenceExample:
                 for key, at, end in _entries(payload, start, stop):
                     steps = _messages(payload, at, end)
                     lists[key] = [_feature(payload, *span) for field, *span in steps if field == 1]
-        found = SequenceExample(context, lists)
     except (_Damaged, UnicodeDecodeError) as error:
-        raise ConversionError(name, [f"it is no tf.train.SequenceExample: {error}"], hint=AGAIN) from error
-    return found
+        raise ConversionError(name, [f"it is not a valid tf.train.SequenceExample: {error}"], hint=AGAIN) from error
+    return SequenceExample(context, lists)
 
 
 def _masked(data: Any) -> int:
-    """Return the CRC32C as TFRecords store it: rotated, and with a constant added."""
+    """Return the masked CRC32C of TFRecords: rotated, and with a constant added."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -149,7 +148,7 @@ def _features(data: memoryview, start: int, stop: int) -> Iterator[tuple[str, Fe
 
 
 def _entries(data: memoryview, start: int, stop: int) -> Iterator[tuple[str, int, int]]:
-    """Yield the keys of a map and where their values lie."""
+    """Yield the keys of a map with the byte ranges of their values."""
     for number, at, end in _messages(data, start, stop):
         if number == 1:
             spans = {field: (first, last) for field, first, last in _messages(data, at, end)}
@@ -173,9 +172,9 @@ def _feature(data: memoryview, start: int, stop: int) -> Feature:
 
 
 def _strings(data: memoryview, at: int, stop: int) -> list[memoryview]:
-    found: list[memoryview] = []
+    strings: list[memoryview] = []
     while at < stop:
-        # A string shorter than 128 bytes, which most are that are no images, has one byte of length.
+        # Strings shorter than 128 bytes, as most are except images, have a length of one byte.
         if data[at] == 0x0A and at + 1 < stop and data[at + 1] < 0x80:
             at += 2
             end = at + data[at - 1]
@@ -183,19 +182,19 @@ def _strings(data: memoryview, at: int, stop: int) -> list[memoryview]:
             number, wire, at = _tag(data, at, stop)
             end = _skip(data, at, stop, wire)
             if number != 1 or wire != _LENGTH:
-                raise _Damaged(f"byte {at:,} holds no byte string")
+                raise _Damaged(f"byte {at:,} is not a byte string")
             _, at = _varint(data, at, stop)
         if end > stop:
-            raise _Damaged(f"the byte string at byte {at:,} is cut")
-        found.append(data[at:end])
+            raise _Damaged(f"the byte string at byte {at:,} is truncated")
+        strings.append(data[at:end])
         at = end
-        if len(found) > _STRINGS_MOST:
-            raise _Damaged(f"a list has more than {_STRINGS_MOST:,} byte strings")
-    return found
+        if len(strings) > _STRINGS_MAX:
+            raise _Damaged(f"a list has more than {_STRINGS_MAX:,} byte strings")
+    return strings
 
 
 def _packed(data: memoryview, start: int, stop: int, alone: int) -> Iterator[tuple[int, int]]:
-    """Yield where the numbers of a list lie: packed, or each `alone` as a field of this type."""
+    """Yield the byte ranges of the numbers of a list, which are packed, or separate fields of the type `alone`."""
     at = start
     while at < stop:
         number, wire, at = _tag(data, at, stop)
@@ -203,7 +202,7 @@ def _packed(data: memoryview, start: int, stop: int, alone: int) -> Iterator[tup
         if wire == _LENGTH:
             _, at = _varint(data, at, stop)
         if number != 1 or wire not in {_LENGTH, alone}:
-            raise _Damaged(f"byte {at:,} holds no {'floats' if alone == _FIXED32 else 'integers'}")
+            raise _Damaged(f"byte {at:,} has no {'floats' if alone == _FIXED32 else 'integers'}")
         yield at, end
         at = end
 
@@ -214,7 +213,7 @@ def _joined(parts: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[A
 
 def _floats(data: memoryview, at: int, end: int) -> NDArray[np.float32]:
     if (end - at) % 4:
-        raise _Damaged(f"byte {at:,} holds no floats")
+        raise _Damaged(f"byte {at:,} has no floats")
     return np.frombuffer(data[at:end], "<f4")
 
 
@@ -223,7 +222,7 @@ def _varints(data: memoryview, at: int) -> NDArray[np.int64]:
     if not raw.size:
         return np.empty(0, np.int64)
     if raw[-1] >= 0x80:
-        raise _Damaged(f"the integers at byte {at:,} are cut")
+        raise _Damaged(f"the integers at byte {at:,} are truncated")
     if raw.max() < 0x80:
         return raw.astype(np.int64)
     from datasets_rl.read import varints  # compiles
@@ -235,7 +234,7 @@ def _varints(data: memoryview, at: int) -> NDArray[np.int64]:
 
 
 def _messages(data: memoryview, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the numbers of the fields that are messages or strings, and where they lie; pass over the others."""
+    """Yield the numbers and byte ranges of the fields that are messages or strings, and skip the others."""
     while at < stop:
         number, wire, at = _tag(data, at, stop)
         end = _skip(data, at, stop, wire)
@@ -251,7 +250,7 @@ def _tag(data: memoryview, at: int, stop: int) -> tuple[int, int, int]:
 
 
 def _skip(data: memoryview, at: int, stop: int, wire: int) -> int:
-    """Return where the field ends whose tag ended at `at`."""
+    """Return the end of the field whose tag ended at `at`."""
     if wire == _VARINT:
         return _varint(data, at, stop)[1]
     if wire == _LENGTH:
@@ -260,9 +259,9 @@ def _skip(data: memoryview, at: int, stop: int, wire: int) -> int:
     elif wire in {_FIXED32, _FIXED64}:
         end = at + (4 if wire == _FIXED32 else 8)
     else:
-        raise _Damaged(f"byte {at:,} begins a field of the unknown type {wire}")
+        raise _Damaged(f"byte {at:,} begins a field of unknown type {wire}")
     if end > stop:
-        raise _Damaged(f"the field at byte {at:,} has {end - at:,} bytes; {stop - at:,} are left")
+        raise _Damaged(f"the field at byte {at:,} has {end - at:,} bytes; {stop - at:,} remain")
     return end
 
 

@@ -1,7 +1,8 @@
-"""The sources of datasets, a folder each: the folder ``d4rl`` is the source ``d4rl``.
+"""Sources of datasets, one folder each: the folder ``d4rl`` is the source ``d4rl``.
 
-Other packages add sources with an entry point of the group ``datasets_rl.sources``, which names a module like the
-packages in this folder: it has `SOURCE`, and may have a submodule ``dataset`` with the class of its replay buffers.
+Other packages add a source with an entry point in the group ``datasets_rl.sources``. It names a module with the same
+contents as the packages in this folder: `SOURCE` and, optionally, a submodule ``dataset`` with the class of its replay
+buffers.
 """
 
 from __future__ import annotations
@@ -49,13 +50,14 @@ __all__ = [
 ]
 
 ID_MAX = 200
-"""Bytes of an id. Most file systems store names of 255 bytes, and the files of a dataset add endings to its id."""
+"""Maximum bytes of an id. Most file systems limit names to 255 bytes, and the files of a dataset append suffixes to its
+id."""
 
 
 DERIVED = "@"
-"""Between the id of a dataset and the name of one that was derived from it, ``demo/pendulum@td3_bc``."""
+"""Separator of the id of a dataset and the name of a dataset derived from it, ``demo/pendulum@td3_bc``."""
 _BASE = re.compile(r"[^@]*(?:@\d+(?=@|$))?")
-"""The id before that name; a number after the first ``@`` is OpenML's version, ``openml/iris@1``."""
+"""The id before the derived name; a number after the first ``@`` is a version of OpenML, ``openml/iris@1``."""
 
 
 @cache
@@ -71,9 +73,11 @@ def module_name(source: str) -> str:
     Raises:
         UnknownIdError: If there is no such source.
     """
-    if source not in (known := _modules()):
-        raise UnknownIdError(source, difflib.get_close_matches(source, known, n=3), f"the sources {', '.join(names())}")
-    return known[source]
+    modules = _modules()
+    if source not in modules:
+        close_names = difflib.get_close_matches(source, modules, n=3)
+        raise UnknownIdError(source, close_names, f"the sources {', '.join(names())}")
+    return modules[source]
 
 
 @cache
@@ -85,25 +89,25 @@ def source(name: str) -> Source:
         InvalidArgumentError: If the module that another package registered for it cannot be imported.
     """
     try:
-        found: Source = importlib.import_module(module_name(name)).SOURCE
+        instance: Source = importlib.import_module(module_name(name)).SOURCE
     except (ImportError, AttributeError) as error:
         text = f"the source {name} cannot be imported from {module_name(name)}: {type(error).__name__}: {error}"
         raise InvalidArgumentError(text, hint="correct or uninstall the package that registers it") from error
-    return found
+    return instance
 
 
 @cache
 def _modules() -> dict[str, str]:
-    """Map the names of all sources to their modules. Those of this package win."""
-    own = {one.name: f"{__name__}.{one.name}" for one in pkgutil.iter_modules(__path__) if one.ispkg}
-    return {one.name: one.value for one in entry_points(group=__name__)} | own
+    """Map the names of all sources to their modules. The sources of this package take precedence."""
+    own = {module.name: f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__) if module.ispkg}
+    return {entry_point.name: entry_point.value for entry_point in entry_points(group=__name__)} | own
 
 
 def split_id(dataset_id: str) -> tuple[str, str]:
     """Split ``d4rl/hopper-medium-v2`` (or ``d4rl:hopper-medium-v2``) into the source and the id within it.
 
     Raises:
-        UnknownIdError: If no source is named, none of that name exists, or the id is too long for the name of a file.
+        UnknownIdError: If the id names no source or an unknown one, or is too long for the name of a file.
     """
     if (size := len(dataset_id.encode("utf-8", "surrogatepass"))) > ID_MAX:
         raise UnknownIdError(f"{dataset_id[:40]}...", known=f"ids of at most {ID_MAX} bytes; this one has {size:,}")
@@ -115,28 +119,33 @@ def split_id(dataset_id: str) -> tuple[str, str]:
 
 
 def find(dataset_id: str) -> Entry:
-    """Return the catalog entry of an id with its source, ``d4rl/hopper-medium-v2``; no network.
+    """Return the catalog entry of a full id, ``d4rl/hopper-medium-v2``, without network access.
 
-    For a derived dataset, ``demo/pendulum@td3_bc``, it is that of the dataset that it was derived from.
+    For a derived dataset, ``demo/pendulum@td3_bc``, this is the entry of the original dataset.
 
     Raises:
-        UnknownIdError: If there is no such id; the error names the nearest ones.
+        UnknownIdError: If there is no such id; the error suggests the closest ids.
     """
     head, name = split_id(split_derived(dataset_id)[0])
     return source(head).entry(name)
 
 
 def split_derived(dataset_id: str) -> tuple[str, str]:
-    """Split ``demo/pendulum@td3_bc`` into the id and the name of the derived dataset, which is empty if it is none."""
+    """Split ``demo/pendulum@td3_bc`` into the id and the name of the derived dataset.
+
+    The name is empty if the dataset is not a derived one.
+    """
     base = _BASE.match(dataset_id)
     end = len(dataset_id) if base is None else base.end()
     return dataset_id[:end], dataset_id[end + 1 :]
 
 
 def _unknown(dataset_id: str) -> UnknownIdError:
-    everything = [f"{name}/{one}" for name in names() for one in source(name).ids()]
-    tails = {full.partition("/")[2]: full for full in everything}
-    near = difflib.get_close_matches(dataset_id, tails, n=3, cutoff=0.5)
+    full_ids = [f"{source_name}/{name}" for source_name in names() for name in source(source_name).ids()]
+    by_name = {full_id.partition("/")[2]: full_id for full_id in full_ids}
+    close_names = difflib.get_close_matches(dataset_id, by_name, n=3, cutoff=0.5)
     return UnknownIdError(
-        dataset_id, [tails[one] for one in near], f"the {len(everything)} ids of the catalogs; expected SOURCE/NAME"
+        dataset_id,
+        [by_name[name] for name in close_names],
+        f"the {len(full_ids)} ids of the catalogs; expected SOURCE/NAME",
     )

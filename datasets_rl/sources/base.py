@@ -1,11 +1,11 @@
-"""What a source is: a list of ids with facts that need no network, the files of an id, and how to read them.
+"""Contract of a source: a catalog that needs no network, the upstream files of each id, and a reader of these files.
 
-    resolve   which files, in which shards      asks the upstream for lists and small files
+    resolve   which files, in which shards      requests file lists and small files from the upstream
     open      the columns                       of the files of any shard
-    episodes  the trajectories of one shard     in another process, where there are several
+    episodes  the trajectories of one shard     in a worker process, if there are several shards
 
-A shard is the piece of a dataset that is fetched, converted and committed as one: the next one is fetched while this
-one is converted, and its files are deleted when its rows are on the disk.
+A shard is the unit that is fetched, converted and committed together: the next shard is fetched while the current one
+is converted, and its files are deleted when its rows are stored on disk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from datasets_rl.sources.selection import Numbers, Option, Selection
 from datasets_rl.ted.keys import Key
 
 if TYPE_CHECKING:
-    # Listing ids needs none of these at run time, and numpy takes longer to import than all the catalogs.
+    # Listing ids needs none of these at run time, and numpy takes longer to import than all the catalogs together.
     import numpy as np
     from numpy.typing import NDArray
 
@@ -50,24 +50,25 @@ __all__ = [
 ]
 
 NO_TRANSITION = {"no-transition": "episodes without a transition, and files without a row, were left out"}
-"""The rule and the text of the decision that every source takes on what is empty; nothing but that is an error."""
+"""Rule and text of the decision that every source records for empty episodes and files. A dataset that has nothing
+else is an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Returns that a normalised score calls 0 and 1."""
+    """Returns that correspond to the normalized scores 0 and 1."""
 
     low: float
     """Return of the random policy."""
     high: float
     """Return of the expert."""
     origin: str
-    """Who published the two numbers."""
+    """The publication or package that states the two returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is known of a dataset without any request."""
+    """Catalog entry of a dataset, available without a request."""
 
     source: str
     name: str
@@ -75,74 +76,75 @@ class Entry:
     title: str = ""
     """One line for listings."""
     bytes: int | None = None
-    """On the wire, where known."""
+    """Download size, if known."""
     license: str = ""
     citation: str = ""
     homepage: str = ""
     known_issues: tuple[str, ...] = ()
-    """Known issues of the upstream's data, a sentence each."""
+    """Known issues of the upstream's data, one sentence each."""
     score: Score | None = None
     time_limit: int | None = None
-    """Steps after which the environment cuts an episode."""
+    """Number of steps after which the environment truncates an episode."""
     deprecated: bool = False
     params: Mapping[str, Any] = field(default_factory=dict)
-    """What only this source's own reader needs."""
+    """Parameters that only the reader of this source needs."""
 
     @property
     def id(self) -> str:
-        """The id with its source, ``d4rl/hopper-medium-v2``."""
+        """Full id, which begins with the source: ``d4rl/hopper-medium-v2``."""
         return f"{self.source}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A choice that a reader made on alignment or repair; recorded in the manifest."""
+    """Decision of a reader on how to align or repair data; recorded in the manifest."""
 
     rule: str
-    """A stable name, ``"end-without-flag"``."""
+    """Stable name, such as ``"end-without-flag"``."""
     text: str
-    """What was done and why, in a sentence."""
+    """What was done and why, in one sentence."""
     count: int = 1
-    """How many rows or episodes it touched."""
+    """Number of rows or episodes affected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A piece of a dataset that is fetched, converted and committed as one."""
+    """Unit of a dataset that is fetched, converted and committed together."""
 
     paths: tuple[str, ...]
-    """The files that it is read from; several shards may share one."""
+    """Files that the shard is read from; several shards may share a file."""
     part: Any = None
-    """Which part of them, as a JSON value that only the source understands."""
+    """Part of these files that the shard covers, as a JSON value that only the source interprets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What an id, or the part of it that is wanted, consists of upstream."""
+    """Upstream files and shards of a dataset, or of the selected part of it."""
 
     assets: tuple[Asset, ...]
     shards: tuple[Shard, ...]
-    """In the order of their rows; at least one."""
+    """In row order; at least one."""
     common: tuple[str, ...] = ()
-    """The files that every shard needs."""
+    """Paths of the files that every shard needs."""
     params: Mapping[str, Any] = field(default_factory=dict)
-    """JSON values for `Source.open`: what was learned on the way, and what of the selection the reader needs."""
+    """JSON values for `Source.open`: results of `Source.resolve`, and the choices of the selection that concern the
+    reader."""
     entry: Entry | None = None
-    """What is known of the dataset, where the upstream says more than the catalog."""
+    """The catalog entry, completed with what the upstream reports; None if the upstream adds nothing."""
     revision: str = ""
-    """The upstream's own version mark of the whole, a commit."""
+    """Version of the whole dataset as the upstream states it, such as a commit."""
     steps: int | None = None
-    """How many steps all shards have, where the upstream says so; it is held to that."""
+    """Total number of steps of all shards, if the upstream reports it; the conversion fails if it differs."""
     keys: Sequence[Key] = ()
-    """Every field that steps may have, where that is known before a file is there."""
+    """Every field that steps may have, if known before a file is fetched."""
     stored_bytes: int | None = None
-    """About how many bytes are stored, where that is known without the sizes of the files."""
+    """Approximate size of the converted dataset, if known without the sizes of the files."""
     growth: Mapping[str, float] = field(default_factory=dict)
-    """About how many bytes are stored for each one that is fetched: by the choices that decide it, as one types them,
-    the one taken first."""
+    """Approximate number of stored bytes per fetched byte, for each of the choices that it depends on (keyed as a user
+    types them); the first one is the choice in effect."""
     numbers: Numbers | None = None
-    """The trajectories that are wanted, counted over all shards, where no upstream says how many each shard has: the
-    others are dropped, and no shard behind the last one wanted is waited for."""
+    """Numbers of the selected trajectories, counted over all shards, if the upstream does not report how many each
+    shard has. Other trajectories are dropped, and shards after the last selected trajectory are not awaited."""
 
     def groups(self, shards: Sequence[Shard]) -> list[list[Asset]]:
         """Return the files to fetch for each of some shards: those that none of the shards before it needs."""
@@ -156,10 +158,11 @@ class Listing:
         return groups
 
     def narrowed(self, selection: Selection) -> Listing:
-        """Leave out the shards that the globs leave out, and those behind the one that exceeds the size.
+        """Drop the shards that the globs exclude, and every shard from the first one that exceeds `max_size`.
 
         Raises:
-            InvalidArgumentError: If none is left; `UnknownKeyError` if there is no such field.
+            InvalidArgumentError: If no shard remains, or the size of a file is unknown.
+            UnknownKeyError: If the selection names a field that the dataset does not have.
         """
         if self.keys:
             selection.kept_keys(self.keys)
@@ -167,25 +170,26 @@ class Listing:
         sizes = {asset.path: asset.size for asset in self.assets}
         taken = set(self.common)
         left_out = [path for shard in self.shards for path in shard.paths if not selection.keeps_file(path)]
-        for shard in (one for one in self.shards if not set(one.paths) & set(left_out)):
+        for shard in (shard for shard in self.shards if not set(shard.paths) & set(left_out)):
             more = taken | set(shard.paths)
             if selection.max_size is not None:
                 unsized = sorted(path for path in more if sizes[path] is None)
                 if unsized:
                     raise InvalidArgumentError(
-                        f"max_size needs the sizes of all files; that of {unsized[0]} is not known"
+                        f"max_size needs the sizes of all files; the size of {unsized[0]} is not known"
                     )
-                if (least := sum(sizes[path] or 0 for path in more)) > selection.max_size:
+                if (size := sum(sizes[path] or 0 for path in more)) > selection.max_size:
                     if not kept:
                         raise InvalidArgumentError(
-                            f"max_size is {selection.max_size:,} bytes; the first piece alone has {least:,}"
+                            f"max_size is {selection.max_size:,} bytes; the first shard alone has {size:,}"
                         )
                     break
             taken = more
             kept.append(shard)
         if not kept:
             raise InvalidArgumentError(
-                f"no file is left of {len(self.assets):,}", hint=f"the first one is {self.assets[0].path}"
+                f"include and exclude match none of the {len(self.assets):,} files",
+                hint=f"the path of the first file is {self.assets[0].path}",
             )
         assets = tuple(asset for asset in self.assets if asset.path in taken)
         steps = self.steps if len(kept) == len(self.shards) else None
@@ -194,36 +198,38 @@ class Listing:
 
 
 class EpisodeReader(ABC):
-    """Opened upstream files: their columns, known at once, and their episodes, read in one pass.
+    """Reader of opened upstream files: the columns are known on opening, the episodes are read in one pass.
 
-    A context manager, because it holds files open.
+    A context manager, because it keeps files open.
     """
 
     columns: Sequence[Column]
-    """Every field of a step; ``episode`` and ``("next", "done")`` are left to the converter."""
+    """Every field of a step, except ``episode`` and ``("next", "done")``, which the converter adds."""
     steps: int | None
-    """How many steps the files say that they have; heeded where a dataset is one shard."""
+    """Number of steps that the files report; checked if the dataset is a single shard."""
     metadata: Mapping[str, NDArray[np.generic] | str | float | bool]
-    """What belongs to no step, by slash-joined name: weights of the behaviour policy, its algorithm."""
+    """Values that apply to no single step, by slash-joined name: weights of the behavior policy, its algorithm."""
     decisions: list[Decision]
-    """Those for what `episodes` has read, complete when it is exhausted; the counts of all shards are added up."""
+    """Decisions on the data that `episodes` has read, complete when it is exhausted; the counts of all shards are
+    summed."""
 
     @abstractmethod
     def episodes(self, part: Any = None) -> Iterator[Episode | DeferredStates | EpisodeBatch]:
-        """Yield the trajectories of a shard, in the order of the files.
+        """Yield the trajectories of a shard, in file order.
 
-        Long ones come in pieces of a few megabytes, very short ones many at once. A trajectory may go on in the next shard: its last piece here then `continues`. States that stand at the end of
-        their file, far behind the others, come as `DeferredStates`.
+        Long trajectories are split into chunks of a few megabytes, and many very short ones form one batch. A
+        trajectory may continue in the next shard: its last chunk in this shard then `continues`. States that the file
+        stores at its end, far after the rows they belong to, are yielded as `DeferredStates`.
 
         Args:
-            part: That of the shard.
+            part: `Shard.part` of the shard.
 
         Raises:
-            ConversionError: If the files break their own format; every fault that was found is named.
+            ConversionError: If the files violate their format; the error names every problem that was found.
         """
 
     def specs(self) -> Mapping[str, Any]:
-        """Return what the values of fields may be, where the upstream says it: by dotted key, as `TensorSpec.to_json`."""
+        """Return the specs of the fields that the upstream declares, by dotted key, as `TensorSpec.to_json` gives."""
         return {}
 
     @abstractmethod
@@ -234,80 +240,81 @@ class EpisodeReader(ABC):
 
 
 class Source(ABC):
-    """A source of datasets: its ids, their files, and the reader of the files."""
+    """Source of datasets: its ids, their files, and the reader of these files."""
 
     name: str
     selects: frozenset[str] = frozenset()
-    """The fields of a `Selection` that `resolve` heeds, as "episodes"; keys, globs and sizes everyone does."""
+    """Fields of a `Selection` that `resolve` supports, such as "episodes". Keys, globs and sizes work for every
+    source."""
     options: tuple[Option, ...] = ()
-    """Further choices."""
+    """Choices that only this source has."""
     restated: frozenset[str] = frozenset()
-    """The fields of an `Entry` that upstream files may state otherwise than the catalog, so that `resolve` changes them."""
+    """Fields of an `Entry` whose catalog values `resolve` may replace, because the upstream files state them too."""
 
     @cached_property
     def catalog(self) -> dict[str, Any]:
-        """The content of ``catalog.json`` in the folder of the source's class."""
+        """Content of ``catalog.json`` in the folder of the source's class."""
         return dict(json.loads(files(type(self).__module__).joinpath("catalog.json").read_text("utf-8")))
 
     @abstractmethod
     def ids(self) -> Sequence[str]:
-        """Return every id of this source, sorted; no network."""
+        """Return every id of this source, sorted, without network access."""
 
     def listed(self, upstream: Upstream) -> Sequence[str]:
-        """Return every id that the upstream has today, where it can be asked; by default those of the catalog.
+        """Return every id that the upstream currently lists; by default the ids of the catalog.
 
         Raises:
-            FetchError: If it does not answer.
+            FetchError: If the upstream does not answer.
         """
         del upstream
         return self.ids()
 
     @abstractmethod
     def entry(self, name: str) -> Entry:
-        """Return what is known of an id; no network.
+        """Return the catalog entry of an id, without network access.
 
         Raises:
-            UnknownIdError: If this source has no such id; the error names the nearest ones.
+            UnknownIdError: If this source has no such id; the error suggests the closest ids.
         """
 
     def assets(self, name: str) -> Sequence[Asset]:
-        """Return the files that an id consists of, where the catalog knows them."""
-        raise NotImplementedError(f"{self.name} asks its upstream which files {name} has")
+        """Return the files of an id, if the catalog lists them."""
+        raise NotImplementedError(f"the catalog of {self.name} lists no files of {name}; resolve asks the upstream")
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Find out which files are needed; by default those that the catalog knows, as one shard.
+        """Determine which files are needed; by default the files that the catalog lists, as one shard.
 
         Args:
             name: The id.
-            selection: The part that is wanted; `check` has seen it.
-            upstream: Lists folders and reads small files, the same ones again after an interruption.
+            selection: The part of the dataset to fetch, already validated by `check`.
+            upstream: Lists folders and reads small files; after an interruption it returns the same answers again.
 
         Raises:
-            FetchError: If the upstream cannot be asked.
-            ConversionError: If it says something that is no such dataset.
-            InvalidArgumentError: If it does not have what is wanted.
+            FetchError: If a request to the upstream fails.
+            ConversionError: If the answer of the upstream does not describe such a dataset.
+            InvalidArgumentError: If the upstream does not have the selected part.
         """
         del selection, upstream
         assets = tuple(self.assets(name))
         return Listing(assets, (Shard(tuple(asset.path for asset in assets)),))
 
     def check(self, selection: Selection) -> None:
-        """Check that this source can give such a part.
+        """Check that this source supports a selection.
 
         Raises:
-            InvalidArgumentError: If it cannot; all faults at once.
+            InvalidArgumentError: If it does not; the error names every problem.
         """
-        known = {option.name: option for option in self.options}
-        faults = []
+        options = {option.name: option for option in self.options}
+        problems = []
         if selection.episodes and "episodes" not in self.selects:
-            faults.append(f"{self.name} gives whole files, and no episodes")
+            problems.append(f"{self.name} can select whole files, but not episodes")
         for name, value in selection.options.items():
-            if name not in known:
-                faults.append(f"{self.name} has no option {name!r}; it has {', '.join(known) or 'none'}")
-            elif known[name].choices and value not in known[name].choices:
-                faults.append(f"{name} is {value!r}; expected one of {', '.join(known[name].choices)}")
-        if faults:
-            raise InvalidArgumentError("; ".join(faults))
+            if name not in options:
+                problems.append(f"{self.name} has no option {name!r}; it has {', '.join(options) or 'none'}")
+            elif options[name].choices and value not in options[name].choices:
+                problems.append(f"{name} is {value!r}; expected one of {', '.join(options[name].choices)}")
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
 
     @abstractmethod
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
@@ -315,34 +322,36 @@ class Source(ABC):
 
         Args:
             name: The id.
-            files: For the path of each of its assets, and of those that all shards need, where the file lies.
-            params: Those of the `Listing`.
+            files: The local file of each asset of the shard and of each common asset, by asset path.
+            params: `Listing.params`.
 
         Raises:
-            ConversionError: If the files lack a column or contradict each other; every fault at once.
+            ConversionError: If the files lack a column or contradict each other; the error names every problem.
         """
 
     @abstractmethod
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
     ) -> list[str]:
-        """Compare a converted dataset with its raw files, column by column, without the reader that converted them.
+        """Compare a converted dataset with its raw files, column by column, without using the `EpisodeReader`.
 
         Args:
             name: The id.
-            files: For the path of each asset, where the file lies.
-            column: Takes a key and a range of rows, ``column(key, start, stop)``, and returns the converted values,
-                [stop - start, ...]; texts as such, in an array of objects. Keys under "next" are answered too.
-            episodes: The converted episodes, with their numbers in the upstream's own order as "source".
+            files: The local file of each asset, by asset path.
+            column: Function of a key and a range of rows, ``column(key, start, stop)``, which returns the converted
+                values, [stop - start, ...]; strings as an array of objects. Keys under "next" work too.
+            episodes: The converted episodes; "source" is their number in the upstream's order.
 
         Returns:
             Every difference, with the column, the row and both values; empty if there is none.
         """
 
     def unknown(self, name: str) -> UnknownIdError:
-        """Make the error for an id that this source does not have."""
+        """Return the error for an id that this source does not have."""
         ids = self.ids()
-        near = difflib.get_close_matches(name, ids, n=3, cutoff=0.5)
+        close_ids = difflib.get_close_matches(name, ids, n=3, cutoff=0.5)
         return UnknownIdError(
-            f"{self.name}/{name}", [f"{self.name}/{one}" for one in near], f"{len(ids)} ids of {self.name}"
+            f"{self.name}/{name}",
+            [f"{self.name}/{close_id}" for close_id in close_ids],
+            f"{len(ids)} ids of {self.name}",
         )

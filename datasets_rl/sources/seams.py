@@ -1,11 +1,11 @@
-"""Whether the state that a step reached is the state that the next row begins with.
+"""Detection of episode boundaries: whether the next state of a row equals the state of the following row.
 
-A writer computes the two from one state, but often rounds them differently: 1e-6 between them is noise, and a reset
-moves at least one number much further. So floats count as the same where
+A writer derives both from the same state, but often rounds them differently: a difference of 1e-6 is noise, whereas a
+reset changes at least one number by much more. Floats therefore count as equal if
 
-    |a - b| <= t * (1 + min(|a|, |b|))        t = 1e-5, and 8 times the spacing of the dtype at 1 where that is larger
+    |a - b| <= t * (1 + min(|a|, |b|))        t = max(1e-5, 8 times the spacing of the dtype at 1)
 
-and NaN is the same as NaN. Integers and booleans must be equal.
+and NaN equals NaN. Integers and booleans must be equal.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ def differences(reached: NDArray[Any], begun: NDArray[Any]) -> tuple[NDArray[np.
     """Compare states row by row.
 
     Args:
-        reached: The state after each step, [T, ...].
-        begun: The state of the row after it, [T, ...].
+        reached: The next state of each row, [T, ...].
+        begun: The state of the following row, [T, ...].
 
     Returns:
-        Which rows are different states, [T], and which rows differ by rounding alone, [T].
+        Two masks, [T] each: the rows whose states are different, and the rows whose states differ only by rounding.
     """
     differ = reached != begun
     jumps, rounded = np.zeros(len(differ), np.bool_), np.zeros(len(differ), np.bool_)
     # Few values differ, so that searching the flat array is several times quicker than any() over the last axis.
-    places = np.flatnonzero(differ)
-    if not len(places):
+    flat_indices = np.flatnonzero(differ)
+    if not len(flat_indices):
         return jumps, rounded
-    row_of = places // differ[0].size
-    left, right = reached.reshape(-1)[places], begun.reshape(-1)[places]
+    row_of = flat_indices // differ[0].size
+    left, right = reached.reshape(-1)[flat_indices], begun.reshape(-1)[flat_indices]
     if left.dtype.kind == right.dtype.kind == "f":
-        numbers = ~(np.isnan(left) & np.isnan(right))
-        row_of, left, right = row_of[numbers], left[numbers], right[numbers]
+        not_both_nan = ~(np.isnan(left) & np.isnan(right))
+        row_of, left, right = row_of[not_both_nan], left[not_both_nan], right[not_both_nan]
         rounded[row_of] = True
         row_of = row_of[~_close(left, right)]
     jumps[row_of] = True
@@ -49,7 +49,7 @@ def differences(reached: NDArray[Any], begun: NDArray[Any]) -> tuple[NDArray[np.
 
 
 def _close(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
-    spacing = max(float(np.finfo(one.dtype).eps) for one in (left, right))
+    spacing = max(float(np.finfo(values.dtype).eps) for values in (left, right))
     limit = max(_TOLERANCE, _SPACINGS * spacing)
     left, right = left.astype(np.float64), right.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):

@@ -1,4 +1,4 @@
-"""Which part of a dataset is wanted."""
+"""Selections: the part of a dataset to fetch and store."""
 
 from __future__ import annotations
 
@@ -21,95 +21,100 @@ _LISTS = ("keys", "include", "exclude")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A choice that only one source has, as ``--images encoded``."""
+    """Option of a single source, such as ``--images encoded``."""
 
     name: str
     help: str
     default: str = ""
     choices: tuple[str, ...] = ()
-    """What may be given; anything, where none is named."""
+    """Allowed values; empty if any value is allowed."""
     numbers: bool = False
-    """Whether it chooses pieces by their numbers, as `Selection.episodes` does, so that a dataset can grow by it."""
+    """Whether the value is a list of numbers, like `Selection.episodes`, so that a stored dataset can be extended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The part of a dataset that is wanted; all of it by default."""
+    """Part of a dataset to fetch and store; by default all of it."""
 
     episodes: str = ""
-    """Numbers in the upstream's own order: ``0:100``, ``0:100:2``, ``1,5,9``."""
+    """Episode numbers in the upstream's order: ``0:100``, ``0:100:2``, ``1,5,9``."""
     keys: tuple[str, ...] = ()
-    """Fields by their dotted names, ``observation`` or ``info.qpos``; a name stands for all that lies below it. Reward
-    and flags are always there."""
+    """Fields by dotted name, ``observation`` or ``info.qpos``; a name includes every field below it. Reward and flags
+    are always included."""
     max_size: int | None = None
-    """Bytes on the wire; the first files that fit are taken."""
+    """Maximum download size in bytes; files are taken in order until the next one would exceed it."""
     include: tuple[str, ...] = ()
-    """Globs on the paths of upstream files; others are left out."""
+    """Globs on the paths of upstream files; other files are excluded."""
     exclude: tuple[str, ...] = ()
-    """Globs on the paths of upstream files that are left out."""
+    """Globs on the paths of upstream files to exclude."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """What the source itself lets one choose, `Source.options`."""
+    """Values of `Source.options`, by name."""
 
     def to_json(self) -> dict[str, Any]:
-        """Describe the selection for the manifest: nothing for the whole."""
+        """Return the selection as JSON for the manifest; empty for the whole dataset."""
         plain: dict[str, Any] = {"episodes": self.episodes, "max_size": self.max_size, "options": dict(self.options)}
         plain |= {name: list(getattr(self, name)) for name in _LISTS}
         return {name: value for name, value in plain.items() if value}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Selection:
-        """Read back what `to_json` wrote.
+        """Restore a selection from the output of `to_json`.
 
         Raises:
-            InvalidArgumentError: If it is another document.
+            InvalidArgumentError: If a field is unknown or has the wrong type.
         """
-        kinds: dict[str, type] = dict.fromkeys(_LISTS, list) | {"episodes": str, "max_size": int, "options": dict}
-        wrong = sorted(f"{name} = {one!r}" for name, one in value.items() if not isinstance(one, kinds.get(name, ())))
+        types: dict[str, type] = dict.fromkeys(_LISTS, list) | {"episodes": str, "max_size": int, "options": dict}
+        wrong = sorted(
+            f"{name} = {content!r}" for name, content in value.items() if not isinstance(content, types.get(name, ()))
+        )
         if wrong:
             raise InvalidArgumentError(
-                f"a selection has {', '.join(wrong)}; expected {', '.join(kinds)}, each of its type"
+                f"a selection has {', '.join(wrong)}; expected only "
+                f"{', '.join(f'{name} ({type_.__name__})' for name, type_ in types.items())}"
             )
-        given: dict[str, Any] = {name: tuple(one) if name in _LISTS else one for name, one in value.items()}
-        return cls(**given)
+        arguments: dict[str, Any] = {
+            name: tuple(content) if name in _LISTS else content for name, content in value.items()
+        }
+        return cls(**arguments)
 
     def __str__(self) -> str:
-        """Write the selection as one types it."""
-        words = [f"--episodes {self.episodes}"] if self.episodes else []
-        words += [f"--max-size {self.max_size}"] if self.max_size else []
-        words += [f"--keys {','.join(self.keys)}"] if self.keys else []
-        words += [f"--{name} {one}" for name in ("include", "exclude") for one in getattr(self, name)]
-        words += [f"--{name} {value}" for name, value in sorted(self.options.items())]
-        return " ".join(words) or "the whole dataset"
+        """Return the selection as command line flags."""
+        flags = [f"--episodes {self.episodes}"] if self.episodes else []
+        flags += [f"--max-size {self.max_size}"] if self.max_size else []
+        flags += [f"--keys {','.join(self.keys)}"] if self.keys else []
+        flags += [f"--{name} {pattern}" for name in ("include", "exclude") for pattern in getattr(self, name)]
+        flags += [f"--{name} {value}" for name, value in sorted(self.options.items())]
+        return " ".join(flags) or "the whole dataset"
 
     def covers(self, asked: Selection, options: Sequence[Option] = ()) -> bool:
-        """Return whether a dataset of this selection has all that is asked for.
+        """Return whether a dataset stored with this selection contains everything that another one selects.
 
         Args:
-            asked: The other selection. A choice that it leaves open, as `images`, is that of this one.
-            options: Those of the source.
+            asked: The other selection. A choice that it leaves open, such as `images`, is taken from this selection.
+            options: The options of the source.
         """
         return not self.contradicts(asked, options) and self.joined(asked, options) == self.joined(self, options)
 
     def contradicts(self, asked: Selection, options: Sequence[Option] = ()) -> list[str]:
-        """Return the names of the choices that change what is stored, and for which the two differ."""
-        known = {option.name: option for option in options}
+        """Return the names of the options that change how data is stored and that differ between the two selections."""
+        numbers = {option.name for option in options if option.numbers}
         return [
             name
             for name, value in sorted(asked.options.items())
-            if not (name in known and known[name].numbers) and value != self.choice(name, options)
+            if name not in numbers and value != self.choice(name, options)
         ]
 
     def choice(self, name: str, options: Sequence[Option] = ()) -> str:
-        """Return the value of an option, the default of the source where it was not given."""
+        """Return the value of an option; the default of the source if the selection does not set it."""
         defaults = {option.name: option.default for option in options}
         return self.options.get(name) or defaults.get(name, "")
 
     def joined(self, asked: Selection, options: Sequence[Option] = ()) -> Selection:
-        """Return the smallest selection that has all of both, with the choices of this one.
+        """Return the smallest selection that covers both, with the choices of this one.
 
         Args:
-            asked: The other selection, which contradicts no choice.
-            options: Those of the source.
+            asked: The other selection, which must not contradict this one.
+            options: The options of the source.
         """
         numbers = {option.name for option in options if option.numbers}
         choices = {name: value for name, value in self.options.items() if name not in numbers}
@@ -119,69 +124,69 @@ class Selection:
             keys=_join_keys(self.keys, asked.keys),
             max_size=max(self.max_size, asked.max_size) if self.max_size and asked.max_size else None,
             include=tuple(dict.fromkeys(self.include + asked.include)) if self.include and asked.include else (),
-            exclude=tuple(one for one in dict.fromkeys(self.exclude) if one in asked.exclude),
+            exclude=tuple(pattern for pattern in dict.fromkeys(self.exclude) if pattern in asked.exclude),
             options=choices | {name: text for name, text in chosen.items() if text},
         )
 
     def counts_as(self, other: Selection, options: Sequence[Option] = ()) -> bool:
-        """Return whether both count episodes over the same files of the upstream."""
+        """Return whether both selections number episodes over the same upstream files."""
         numbers = [option.name for option in options if option.numbers]
-        here, there = (
+        own_files, other_files = (
             (
-                one.max_size,
-                {*one.include},
-                {*one.exclude},
-                *(_join_numbers(text, text) for text in (one.options.get(name, "") for name in numbers)),
+                selection.max_size,
+                {*selection.include},
+                {*selection.exclude},
+                *(_join_numbers(text, text) for text in (selection.options.get(name, "") for name in numbers)),
             )
-            for one in (self, other)
+            for selection in (self, other)
         )
-        return here == there
+        return own_files == other_files
 
     def within(self, part: Selection) -> Selection:
-        """Return this selection with everything that it leaves open taken from a stored part."""
-        given = {one.name: getattr(self, one.name) or getattr(part, one.name) for one in fields(self)}
-        return Selection(**{**given, "options": {**part.options, **self.options}})
+        """Return this selection, with every field that it leaves open taken from the selection of a stored dataset."""
+        merged = {each.name: getattr(self, each.name) or getattr(part, each.name) for each in fields(self)}
+        return Selection(**{**merged, "options": {**part.options, **self.options}})
 
     def keeps_file(self, path: str) -> bool:
-        """Return whether the globs let a file of this path, or of this name, in."""
+        """Return whether the globs select a file, by its path or by its name."""
 
-        def meets(patterns: Sequence[str]) -> bool:
+        def matches(patterns: Sequence[str]) -> bool:
             name = path.rpartition("/")[2]
-            return any(fnmatchcase(path, one) or fnmatchcase(name, one) for one in patterns)
+            return any(fnmatchcase(path, pattern) or fnmatchcase(name, pattern) for pattern in patterns)
 
-        return (not self.include or meets(self.include)) and not meets(self.exclude)
+        return (not self.include or matches(self.include)) and not matches(self.exclude)
 
     def kept_keys(self, keys: Sequence[Key]) -> set[Key]:
-        """Return those of the fields that are wanted.
+        """Return the selected fields.
 
         Raises:
-            UnknownKeyError: If a name that is wanted stands for no field.
+            UnknownKeyError: If a selected name matches no field.
         """
         if not self.keys:
             return set(keys)
         kept = {key for key in keys if key in _ALWAYS}
         for name in self.keys:
-            wanted = tuple(name.split("."))
-            found = {key for key in keys if wanted in {key[: len(wanted)], key[1 : len(wanted) + 1] * (key[0] == NEXT)}}
-            if not found:
+            group = tuple(name.split("."))
+            selected = {key for key in keys if group in {key[: len(group)], key[1 : len(group) + 1] * (key[0] == NEXT)}}
+            if not selected:
                 raise UnknownKeyError(name, sorted(dotted(key) for key in keys))
-            kept |= found
+            kept |= selected
         return kept
 
 
 def read_numbers(text: str, total: int, what: str = "episodes") -> list[int]:
-    """Read whole numbers below `total` as users write them: ``0:100``, ``0:100:2``, ``1,5,9``, ``-10:``.
+    """Parse integers and ranges below `total`: ``0:100``, ``0:100:2``, ``1,5,9``, ``-10:``.
 
     Args:
-        text: The numbers; nothing stands for all.
-        total: How many there are.
-        what: What they count, for messages.
+        text: Integers and slices, separated by commas; an empty text selects all.
+        total: Number of items to select from.
+        what: Name of the items, for messages.
 
     Returns:
-        Ascending, none twice.
+        The selected numbers, ascending and unique.
 
     Raises:
-        InvalidArgumentError: If it is no such text, or names a number that there is not.
+        InvalidArgumentError: If the text cannot be parsed, selects nothing, or names a number out of range.
     """
     chosen: set[int] = set()
     for part in _parts(text, what):
@@ -192,56 +197,56 @@ def read_numbers(text: str, total: int, what: str = "episodes") -> list[int]:
         else:
             raise InvalidArgumentError(f"{what} are {text!r}; there are {total:,}, counted from 0")
     if not chosen:
-        raise InvalidArgumentError(f"{what} are {text!r}, which is none of the {total:,}")
+        raise InvalidArgumentError(f"{what} are {text!r}, which selects none of the {total:,}")
     return sorted(chosen)
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Numbers of episodes where nobody says beforehand how many there are: ``5:`` has no end."""
+    """Episode numbers for a dataset whose number of episodes is not known in advance: ``5:`` has no end."""
 
     single: frozenset[int]
     ranges: tuple[range, ...]
 
     @classmethod
     def read(cls, text: str) -> Numbers | None:
-        """Read numbers as `read_numbers` does; None stands for all.
+        """Parse numbers like `read_numbers`; None selects all.
 
         Raises:
-            InvalidArgumentError: If it is no such text, or counts from the end.
+            InvalidArgumentError: If the text cannot be parsed, selects nothing, or counts from the end.
         """
         if not text:
             return None
         parts = [*_parts(text, "episodes")]
         if "-" in text:
             raise InvalidArgumentError(
-                f"episodes are {text!r}; how many there are is not known before the files are read",
-                hint="count from the front",
+                f"episodes are {text!r}; the number of episodes is not known before the files are read",
+                hint="count from the start",
             )
         ranges = tuple(range(sys.maxsize)[part] for part in parts if isinstance(part, slice))
         single = frozenset(part for part in parts if isinstance(part, int))
         if not single and not any(ranges):
-            raise InvalidArgumentError(f"episodes are {text!r}, which is none")
+            raise InvalidArgumentError(f"episodes are {text!r}, which selects none")
         return cls(single, tuple(filter(None, ranges)))
 
     def __contains__(self, number: int) -> bool:
-        """Return whether an episode is wanted."""
-        return number in self.single or any(number in one for one in self.ranges)
+        """Return whether an episode is selected."""
+        return number in self.single or any(number in range_ for range_ in self.ranges)
 
     @property
     def last(self) -> int:
-        """The highest one."""
-        return max([*self.single, *(one[-1] for one in self.ranges)])
+        """Highest selected number."""
+        return max([*self.single, *(range_[-1] for range_ in self.ranges)])
 
 
 def _join_numbers(left: str, right: str) -> str:
-    """Return the text for all numbers of two texts, with ranges that touch joined into one; nothing stands for all."""
+    """Return the text that selects the numbers of both texts, with adjacent ranges merged; an empty text selects all."""
     if not left or not right:
         return ""
     pieces = list(dict.fromkeys(piece.strip() for piece in f"{left},{right}".split(",")))
     spans: list[tuple[int, int]] = []
     other: dict[str, range | None] = {}
-    """Ranges with gaps; None for numbers from the end, whose place is unknown without the total."""
+    """Ranges with a step; None for numbers counted from the end, which cannot be placed without the total."""
     for piece in pieces:
         (part,) = _parts(piece, "episodes")
         chosen = range(part, part + 1) if isinstance(part, int) else range(sys.maxsize)[part]
@@ -257,42 +262,42 @@ def _join_numbers(left: str, right: str) -> str:
         merged.append((first, max(last, stop)))
     if (0, sys.maxsize) in merged:
         return ""
-    gaps = [one for one in other.values() if one is not None]
-    words = [
+    stepped = [range_ for range_ in other.values() if range_ is not None]
+    texts = [
         str(start) if stop == start + 1 else f"{start}:{'' if stop == sys.maxsize else stop}"
         for start, stop in merged
-        if stop > start + 1 or not any(start in one for one in gaps)
+        if stop > start + 1 or not any(start in range_ for range_ in stepped)
     ]
-    words += [
+    texts += [
         piece
-        for piece, one in other.items()
-        if one is None or not any(start <= one[0] and one[-1] < stop for start, stop in merged)
+        for piece, range_ in other.items()
+        if range_ is None or not any(start <= range_[0] and range_[-1] < stop for start, stop in merged)
     ]
-    return ",".join(words) or left
+    return ",".join(texts) or left
 
 
 def _join_keys(left: Sequence[str], right: Sequence[str]) -> tuple[str, ...]:
-    """Return the names for all fields of two lists, none below another one; nothing stands for all."""
+    """Return the names that select the fields of both lists, none below another; an empty list selects all."""
     if not left or not right:
         return ()
     always = {dotted(key) for key in _ALWAYS}
     names = list(dict.fromkeys((*left, *(name for name in right if name not in always))))
-    return tuple(name for name in names if not any(_is_below(name, one) for one in names if one != name))
+    return tuple(name for name in names if not any(_is_below(name, other) for other in names if other != name))
 
 
 def _is_below(name: str, group: str) -> bool:
-    """Return whether a field belongs to the group of another name, as ``next.info.qpos`` to ``info``."""
-    return any(one == group or one.startswith(f"{group}.") for one in (name, name.removeprefix("next.")))
+    """Return whether a field is in a group: ``next.info.qpos`` is in ``info``."""
+    return any(path == group or path.startswith(f"{group}.") for path in (name, name.removeprefix("next.")))
 
 
 def _parts(text: str, what: str) -> Iterator[int | slice]:
     for part in (text or ":").split(","):
-        found = _NUMBERS.fullmatch(part.strip())
-        if found is None or found[4] == "0":
+        match = _NUMBERS.fullmatch(part.strip())
+        if match is None or match[4] == "0":
             raise InvalidArgumentError(
                 f"{what} are {text!r}; expected numbers and ranges, as in 0:100, 0:100:2 or 1,5,9"
             )
-        if found[1]:
-            yield int(found[1])
+        if match[1]:
+            yield int(match[1])
         else:
-            yield slice(*(int(one) if one else None for one in found.groups()[1:]))
+            yield slice(*(int(number) if number else None for number in match.groups()[1:]))

@@ -97,7 +97,7 @@ def test_a_mirror_with_a_file_of_another_size_is_an_integrity_error(rlds, monkey
         ran = rlds("download", "d4rl/hopper-medium-v2", "--mirror", server.url)
 
     assert (ran.code, ran.out) == (5, "")
-    assert f"the file there has {RAW.stat().st_size:,} bytes, expected 152,756,557" in ran.err
+    assert f"the served file has {RAW.stat().st_size:,} bytes, expected 152,756,557" in ran.err
     assert "--mirror URL" in ran.err
     assert "--no-hash-check" in ran.err
 

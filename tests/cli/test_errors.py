@@ -104,7 +104,7 @@ def test_codes_are_there_once_and_in_order():
 
 
 def test_what_is_a_sentence_already_gets_no_second_verb():
-    told = explain(errors.IntegrityError("the files given are not those expected", ["a: it is cut"]))
+    told = explain(errors.IntegrityError("the given files are not the expected ones", ["a: it is cut"]))
 
-    assert told.what == "the files given are not those expected"
+    assert told.what == "the given files are not the expected ones"
     assert explain(errors.IntegrityError("a.hdf5", ["it is cut"])).what == "a.hdf5 is not as expected"

@@ -150,7 +150,7 @@ def test_tries_without_progress_end(get, folder):
 
 def test_a_server_that_always_breaks_off_and_ignores_ranges_does_not_keep_us_for_ever(get):
     with serve({"/a": Cut(DATA, after=100_000, times=10**9, ranges=False, advertises=True)}) as server:
-        with pytest.raises(FetchError, match="it was begun again too often"):
+        with pytest.raises(FetchError, match="the download restarted too often"):
             get(server.url + "/a")
 
         assert len(server.requests) < 20
@@ -159,7 +159,7 @@ def test_a_server_that_always_breaks_off_and_ignores_ranges_does_not_keep_us_for
 def test_a_stall_is_named_with_its_time(get):
     with (
         serve({"/a": Stall(DATA, after=0, times=10**9)}) as server,
-        pytest.raises(FetchError, match=r"no byte came for 0\.5 s"),
+        pytest.raises(FetchError, match=r"no data was received for 0\.5 s"),
     ):
         get(server.url + "/a", retries=0)
 
@@ -169,8 +169,8 @@ DRIPS = pytest.mark.parametrize(
     [
         ("body", r"it sent \d+ bytes in \d\.\d s, expected at least 100 bytes per second"),
         ("chunk", r"it sent \d+ bytes in \d\.\d s, expected at least 100 bytes per second"),
-        ("headers", r"the headers of its answer were not complete after 0\.5 s; \d+ bytes came"),
-        ("interim", r"the headers of its answer were not complete after 0\.5 s; \d+ bytes came"),
+        ("headers", r"the headers of its response were not complete after 0\.5 s; \d+ bytes were received"),
+        ("interim", r"the headers of its response were not complete after 0\.5 s; \d+ bytes were received"),
     ],
 )
 
@@ -432,7 +432,7 @@ def test_a_file_that_stays_cut_is_refused_and_the_next_run_fetches_it_anew(get, 
     with serve({"/a": kind(real, after=100_000, times=10**9)}) as server:
         with pytest.raises(IntegrityError) as caught:
             get(server.url + "/a", hash_check=hash_check)
-        assert f"it is cut: its superblock states {len(real):,} bytes, and it has 100,000" in str(caught.value)
+        assert f"the file is truncated: its superblock states {len(real):,} bytes, and it has 100,000" in str(caught.value)
         assert "run the same command again" in caught.value.hint
         assert "--no-hash-check" not in caught.value.hint
         assert list(folder.iterdir()) == []
@@ -455,7 +455,7 @@ def test_a_killed_process_does_not_make_a_cut_file_whole(get, folder, real, kind
         facts = {**sidecar(folder), "total": None, "spans": [[0, None, 100_000]]}
         (folder / "a.hdf5.part.json").write_text(json.dumps(facts))
         server.paths["/a"] = kind(real[:100_000], times=0, etag=sidecar(folder)["etag"])
-        with pytest.raises(IntegrityError, match="it is cut"):
+        with pytest.raises(IntegrityError, match="the file is truncated"):
             get(server.url + "/a")
         server.paths["/a"] = real
 
@@ -473,10 +473,10 @@ def test_a_mirror_with_a_file_of_another_size_is_not_a_matter_of_the_network(get
     with serve({"/a": OTHER}) as server, pytest.raises(IntegrityError) as caught:
         get([server.url + "/a", "http://no-such-host.invalid/a"], retries=0, size=len(DATA))
 
-    assert "the file there has 280,008 bytes, expected 300,008" in str(caught.value)
+    assert "the served file has 280,008 bytes, expected 300,008" in str(caught.value)
     assert "no-such-host.invalid" in str(caught.value)
     assert "--no-hash-check" in caught.value.hint
-    assert "may give the right file later" in caught.value.hint
+    assert "may serve the right file later" in caught.value.hint
 
 
 def test_another_process_goes_on_where_the_first_one_stopped(get, folder):

@@ -264,7 +264,7 @@ def test_the_command_that_received_half_a_file_fetches_it_anew_when_it_runs_agai
     code, out, err, _ = download(kind(good, after=good.stat().st_size // 2, times=10**9))
 
     assert (code, out) == (5, "")
-    assert f"it is cut: its superblock states {good.stat().st_size:,} bytes" in err
+    assert f"the file is truncated: its superblock states {good.stat().st_size:,} bytes" in err
     assert absent(home)
 
     code, _, err, _ = download(File(good))

@@ -350,7 +350,7 @@ def test_wrong_bytes_at_one_address_and_none_at_the_others_is_a_fault_of_the_byt
     assert "--no-hash-check" in caught.value.hint
     assert "status 404" in caught.value.message
 
-    with pytest.raises(IntegrityError, match="may give the right file later"):
+    with pytest.raises(IntegrityError, match="may serve the right file later"):
         get([wrong, "http://127.0.0.1:9/a"], size=5)
 
 
@@ -381,7 +381,7 @@ def test_without_the_hash_check_only_the_first_bytes_of_the_user_s_file_count(tm
 
 def test_one_file_cannot_stand_for_two(tmp_path):
     (tmp_path / "a").write_bytes(b"")
-    with pytest.raises(InvalidArgumentError, match="is one file, and 2 are wanted"):
+    with pytest.raises(InvalidArgumentError, match="is a single file, but the dataset has 2 files"):
         fetch_local([Asset((), "a"), Asset((), "b")], tmp_path / "a")
 
 

@@ -205,9 +205,9 @@ def test_a_small_file_on_the_hub_has_no_digest_and_is_recorded(get, hub, data):
 
 
 def test_another_file_on_the_hub_than_the_catalogs_is_refused_before_its_bytes_come(get, hub):
-    with pytest.raises(IntegrityError, match="the file there has sha256"):
+    with pytest.raises(IntegrityError, match="the served file has sha256"):
         get("hf://datasets/o/r/data/a.hdf5", sha256="0" * 64)
-    with pytest.raises(IntegrityError, match="the file there has 300,008 bytes, expected 7"):
+    with pytest.raises(IntegrityError, match="the served file has 300,008 bytes, expected 7"):
         get("hf://datasets/o/r/data/a.hdf5", size=7)
 
     assert hub[1].requests == []

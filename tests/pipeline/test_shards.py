@@ -362,9 +362,9 @@ def test_sizes_and_globs_choose_among_the_files(raw, get):
     stored = StoredDataset(get("size", selection=Selection(max_size=most)))
     assert 0 < len(stored.episodes) <= 9
     assert stored.episodes["source"].tolist() == [*range(len(stored.episodes))]
-    with pytest.raises(InvalidArgumentError, match="the first piece alone has"):
+    with pytest.raises(InvalidArgumentError, match="the first shard alone has"):
         get("small", selection=Selection(max_size=1000))
-    with pytest.raises(InvalidArgumentError, match="no file is left"):
+    with pytest.raises(InvalidArgumentError, match="include and exclude match none"):
         get("none", selection=Selection(include=("*.hdf5",)))
 
 

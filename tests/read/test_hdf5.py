@@ -230,7 +230,7 @@ class TestDamage:
     def test_a_truncated_file_is_refused(self, tmp_path, kept):
         path = one(tmp_path / "x.h5", compression="gzip")
         path.write_bytes(path.read_bytes()[:kept])
-        with pytest.raises(ConversionError, match="HDF5 says") as caught:
+        with pytest.raises(ConversionError, match="HDF5 reports") as caught:
             Hdf5File(path)
 
         if kept > 1000 or kept < 0:

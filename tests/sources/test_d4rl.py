@@ -409,7 +409,7 @@ class TestCompare:
             (("next", "info", "qpos"), "next.info.qpos at row 17"),
             (("next", "observation"), "next.observation at row 17"),
             (TERMINATED, "next.terminated at row 17"),
-            (TRUNCATED, "next.truncated at row 17 is set and the file has no time-out"),
+            (TRUNCATED, "next.truncated at row 17 is set, but the file has no time-out"),
             (("next", "done"), "next.done at row 17"),
         ],
     )
@@ -442,7 +442,7 @@ class TestCompare:
         columns["next", "done"][69] = False
         found = SOURCE.compare(name, files(name, tmp_path / "x.h5"), lambda key, start, stop: columns[key][start:stop])
 
-        assert any("next.truncated at row 69 lost the file's time-out" in line for line in found)
+        assert any("next.truncated at row 69 lacks the file's time-out" in line for line in found)
 
     def test_the_built_in_data_compares_equal(self):
         demo = source("demo")
@@ -498,7 +498,7 @@ class TestCompare:
 
         (problem,) = source("demo").compare("pendulum", there, None)
         assert problem.startswith("the manifest names the raw files gym_mujoco_v2/hopper_medium-v2.hdf5; ")
-        assert problem.endswith("demo/pendulum is made of pendulum.hdf5")
+        assert problem.endswith("demo/pendulum is converted from pendulum.hdf5")
 
 
 def stitched():

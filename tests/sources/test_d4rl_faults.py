@@ -66,7 +66,7 @@ def test_every_fault_is_reported_at_once(tmp_path, columns):
         "infos/qpos has shape []",
     ):
         assert any(problem.startswith(part) for problem in problems), problems
-    assert any("done has a name that means something else in TED" in problem for problem in problems)
+    assert any("done has a name that TED reserves" in problem for problem in problems)
     assert any("next_observations has shape [300, 3]; expected that of observations" in problem for problem in problems)
 
 
@@ -101,7 +101,7 @@ def test_a_file_without_rows_is_refused(tmp_path, columns):
 def test_columns_that_would_share_a_key_are_refused(tmp_path, columns):
     columns["infos/a.b"] = columns["infos/a_b"] = columns["rewards"]
 
-    assert refusal(tmp_path / "x.h5", columns) == ("infos/a_b and infos/a.b both become info.a_b",)
+    assert refusal(tmp_path / "x.h5", columns) == ("infos/a_b and infos/a.b both map to the key info.a_b",)
 
 
 def test_a_file_of_another_environment_is_refused(tmp_path, columns):
@@ -109,8 +109,8 @@ def test_a_file_of_another_environment_is_refused(tmp_path, columns):
     columns["actions"] = columns["actions"][:, :3]
 
     assert refusal(tmp_path / "x.h5", columns) == (
-        "observations have 11 numbers a step; halfcheetah-medium-v2 has 17: this is another dataset's file",
-        "actions have 3 numbers a step; halfcheetah-medium-v2 has 6: this is another dataset's file",
+        "observations have 11 numbers per step; halfcheetah-medium-v2 has 17: this is another dataset's file",
+        "actions have 3 numbers per step; halfcheetah-medium-v2 has 6: this is another dataset's file",
     )
 
 
@@ -127,7 +127,7 @@ def test_numbers_that_torch_does_not_hold_are_refused(tmp_path, columns, dtype):
 def test_large_metadata_is_refused(tmp_path, columns):
     columns["metadata/weights"] = np.zeros((17 << 20,), np.float32)
 
-    assert refusal(tmp_path / "x.h5", columns)[0].startswith("what belongs to no step has 71,303,168 bytes")
+    assert refusal(tmp_path / "x.h5", columns)[0].startswith("the datasets without one row per step have 71,303,168 bytes")
 
 
 def test_objects_in_the_metadata_are_refused(tmp_path, columns):

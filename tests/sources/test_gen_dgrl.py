@@ -210,7 +210,7 @@ def test_some_episodes_are_a_dataset_of_their_own(convert):
     assert stored.episodes["number"].tolist() == [1, 3]
     assert np.array_equal(stored.column(("action",))[:5, 0], levels[1].action)
     assert verification.verify(stored.folder, deep=True).problems == ()
-    with pytest.raises(InvalidArgumentError, match="count from the front"):
+    with pytest.raises(InvalidArgumentError, match="count from the start"):
         convert(packed(levels), episodes="-1:")
 
 

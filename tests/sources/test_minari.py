@@ -387,7 +387,7 @@ def _objects(file, name, items):
 
 
 BREAKS = {
-    "a missing episode": (lambda file: file.move("episode_1", "episode_7"), "episode 1: HDF5 says"),
+    "a missing episode": (lambda file: file.move("episode_1", "episode_7"), "episode 1: HDF5 reports"),
     "too few observations": (
         lambda file: _replace(file, "episode_1/observations", np.zeros((1, 5))),
         r"episode 1: observation has 1 rows for 1 steps",

@@ -183,6 +183,6 @@ def test_a_selection_leaves_open_what_a_stored_part_decides():
 def test_a_source_refuses_what_it_cannot_give_all_at_once():
     with pytest.raises(
         InvalidArgumentError,
-        match=r"d4rl gives whole files, and no episodes; d4rl has no option 'images'; it has none$",
+        match=r"d4rl can select whole files, but not episodes; d4rl has no option 'images'; it has none$",
     ):
         source("d4rl").check(Selection(episodes="0:5", options={"images": "encoded"}))

@@ -237,7 +237,7 @@ def test_episodes_of_row_files_are_counted_over_all_files(rows, convert):
     assert stored.column(("pixels",))[:, 0, 0, 0].tolist() == [50, 51, 52, 53, 54, 55]
     assert stored.episodes["source"].tolist() == [1]
     assert verification.verify(stored.folder, deep=True).problems == ()
-    with pytest.raises(InvalidArgumentError, match="count from the front"):
+    with pytest.raises(InvalidArgumentError, match="count from the start"):
         convert(HDF5, episodes="-1:")
 
 
@@ -249,7 +249,7 @@ def test_a_file_that_is_left_out_takes_no_other_with_it(place, convert):
     assert stored.episodes["source"].tolist() == [0, 2]
     assert stored.column(("pixels",))[:, 0, 0, 0].tolist() == [0, 1, 2, 20, 21, 22]
     assert verification.verify(stored.folder, deep=True).problems == ()
-    with pytest.raises(InvalidArgumentError, match="no file is left of 3"):
+    with pytest.raises(InvalidArgumentError, match="match none of the 3 files"):
         convert(episodes="1", exclude=(paths[1].name,))
 
 

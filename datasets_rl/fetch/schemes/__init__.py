@@ -1,4 +1,4 @@
-"""Kinds of addresses, a file each: the folder is the registry, and a file's name is the scheme."""
+"""Schemes of addresses, one module each: this folder is the registry, and the name of a module is the scheme."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def scheme_of(url: str) -> Scheme:
     """Return the scheme of an address.
 
     Raises:
-        InvalidArgumentError: If there is none of that name.
+        InvalidArgumentError: If no scheme has that name.
     """
     name = url.partition(":")[0].lower()
     if ":" not in url or name not in known():
@@ -35,7 +35,7 @@ def scheme_of(url: str) -> Scheme:
 
 
 def shown(url: str) -> str:
-    """Return an address without the password that may stand in it."""
+    """Return an address without the user name and password that it may contain."""
     pieces = urlsplit(url)
     if "@" not in pieces.netloc:
         return url

@@ -1,15 +1,15 @@
-"""What a scheme is: a module named like it, which turns an address into something that can be had.
+"""Contract of a scheme: a module of the scheme's name that resolves addresses.
 
-A module says whether its files are used where they lie, and has one function:
+A module declares whether its files are used in place, and has these functions:
 
     IN_PLACE: bool
     def resolve(url: str, ask: Ask) -> Path | Remote
-    def folder(url: str, get: Get) -> Folder            where folders can be listed
+    def folder(url: str, get: Get) -> Folder            raises NotThere if folders cannot be listed
 
-`resolve` raises `NotThere` where the address cannot lead to a file. A scheme whose IN_PLACE is True gives a path and
-never uses the network; it does not call `ask`. Others give a `Remote`, and whatever they request goes through `ask`,
-which keeps the time limits and tries again after failures that may pass. `folder` lists all files below a folder, and
-asks through `get` in the same way.
+`resolve` raises `NotThere` if the address cannot lead to a file. A scheme with IN_PLACE True returns a path and never
+uses the network, so that it does not call `ask`. Other schemes return a `Remote` and send every request through `ask`,
+which applies the timeouts and retries after transient failures. `folder` lists all files below a folder, and sends its
+requests through `get` in the same way.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from datasets_rl.fetch.asset import Folder
 __all__ = ["Ask", "Get", "NotThere", "Remote", "Scheme"]
 
 Ask = Callable[[str, Mapping[str, str]], Mapping[str, str]]
-"""Sends a HEAD request with these headers, follows redirects on the same host only, and returns the headers that came
-(names in lower case)."""
+"""Function that sends a HEAD request with the given headers, follows redirects on the same host only, and returns the
+headers of the response (names in lower case)."""
 Get = Callable[[str, Mapping[str, str]], tuple[Any, Mapping[str, str]]]
-"""Sends a GET request with these headers, and returns the JSON value and the headers that came."""
+"""Function that sends a GET request with the given headers, and returns the JSON value and the headers of the response."""
 
 
 class NotThere(Exception):
-    """This address does not lead to a file; the message says why, and `FetchError` shows it.
+    """Raised if an address does not lead to a file; `FetchError` shows the message as the reason.
 
     Args:
-        network: Whether it may lead to one later: it did not answer, or not properly.
+        message: The reason.
+        network: Whether the address may serve the file later, because the server gave no answer or an invalid one.
     """
 
     def __init__(self, message: str, *, network: bool = False) -> None:
@@ -44,34 +45,34 @@ class NotThere(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A file behind one HTTP address."""
+    """File at one HTTP address."""
 
     url: str
-    """What to request."""
+    """HTTP address to request."""
     address: str
-    """The address as it is recorded, its version pinned where the scheme can do that; never holds a secret."""
+    """Address to record, with a pinned version if the scheme supports that; never contains a secret."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """To send along; `Authorization` stays on the first host when a redirect leads elsewhere."""
+    """Request headers; `Authorization` is not sent to another host after a redirect."""
     size: int | None = None
     sha256: str | None = None
     etag: str | None = None
 
 
 class Scheme(Protocol):
-    """A module of this folder."""
+    """Interface of a module of this folder."""
 
     IN_PLACE: bool
 
     def resolve(self, url: str, ask: Ask) -> Path | Remote:
-        """Turn an address into a path that is used in place, or into what the HTTP engine fetches.
+        """Resolve an address to a path that is used in place, or to a remote file for the HTTP engine.
 
         Raises:
             NotThere: If the address cannot lead to a file.
         """
 
     def folder(self, url: str, get: Get) -> Folder:
-        """List all files below a folder, their paths relative to it; not every scheme can.
+        """List all files below a folder, with paths relative to it.
 
         Raises:
-            NotThere: If there is no such folder, or no list of it.
+            NotThere: If the folder does not exist, or the scheme cannot list folders.
         """

@@ -1,4 +1,4 @@
-"""``file:///absolute/path``: a file on this machine or on a shared disk, used where it lies."""
+"""``file:///absolute/path``: a file on this machine or on a shared disk, used in place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IN_PLACE = True
 
 
 def resolve(url: str, ask: Ask) -> Path:
-    """Return the path that a file address names."""
+    """Return the path of a file address; see `Scheme.resolve`."""
     del ask
     path = file_of(url)
     if not path.is_file():
@@ -22,25 +22,25 @@ def resolve(url: str, ask: Ask) -> Path:
 
 
 def folder(url: str, get: Get) -> Folder:
-    """List the files below a folder; hidden ones, which tools leave behind, are not the upstream's."""
+    """List the files below a folder, except hidden files, which tools create and which are not the upstream's."""
     del get
     path = file_of(url)
     if not path.is_dir():
         raise NotThere("it is a file; expected a folder" if path.is_file() else "there is no such folder")
-    inside = [one for one in path.rglob("*") if not any(part[0] == "." for part in one.relative_to(path).parts)]
+    visible = [file for file in path.rglob("*") if not any(part[0] == "." for part in file.relative_to(path).parts)]
     assets = (
-        Asset((one.as_uri(),), one.relative_to(path).as_posix(), size=one.stat().st_size)
-        for one in inside
-        if one.is_file()
+        Asset((file.as_uri(),), file.relative_to(path).as_posix(), size=file.stat().st_size)
+        for file in visible
+        if file.is_file()
     )
     return Folder(url, "", tuple(assets))
 
 
 def file_of(url: str) -> Path:
-    """Return the path that a ``file:`` address names.
+    """Return the path of a ``file:`` address.
 
     Raises:
-        NotThere: If it names another host.
+        NotThere: If the address names another host.
     """
     pieces = urlsplit(url)
     if pieces.netloc not in ("", "localhost"):

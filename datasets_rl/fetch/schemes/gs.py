@@ -1,7 +1,7 @@
 """``gs://bucket/object``: a public Google Cloud Storage object over plain HTTPS.
 
-``gs://bucket/object#generation`` names one version of it. Needs no SDK and no account; only `folder` needs the
-permission to list the bucket. ``STORAGE_EMULATOR_HOST`` names another endpoint, as it does for Google's own libraries.
+``gs://bucket/object#generation`` names one version of it. No SDK and no account are needed; `folder` needs the
+permission to list the bucket. ``STORAGE_EMULATOR_HOST`` sets another endpoint, as in Google's libraries.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _FIELDS = "items(name,size,md5Hash,crc32c,generation),nextPageToken"
 
 
 def resolve(url: str, ask: Ask) -> Remote:
-    """Return the plain address of an object; '$' and spaces in its name are percent-encoded, slashes stay."""
+    """Return the HTTPS address of an object, with '$' and spaces in its name percent-encoded, but not slashes."""
     del ask
     bucket, name = _split(url)
     if not bucket or not name:
-        raise NotThere("it has no object; write gs://bucket/object")
+        raise NotThere("it names no object; write gs://bucket/object")
     pinned = _GENERATION.fullmatch(name)
     version = f"?generation={pinned['generation']}" if pinned else ""
     return Remote(f"{_endpoint()}/{quote(bucket)}/{quote(pinned['name'] if pinned else name)}{version}", url)
 
 
 def folder(url: str, get: Get) -> Folder:
-    """List all objects below a prefix, each with its generation, its size and its checksums.
+    """List all objects below a prefix, with their generations, sizes and checksums.
 
-    Objects that were put together from pieces have no MD5.
+    Composite objects have no MD5.
     """
     bucket, name = _split(url)
     prefix = f"{name.rstrip('/')}/" if name else ""
@@ -49,7 +49,7 @@ def folder(url: str, get: Get) -> Folder:
             crc32c=_hex(item.get("crc32c")),
         )
         for item in _items(bucket, prefix, get)
-        # Some tools make an empty object for a folder.
+        # Some tools create an empty object for a folder.
         if not item["name"].endswith("/")
     )
     return Folder(url, "", assets)
@@ -64,7 +64,7 @@ def _items(bucket: str, prefix: str, get: Get) -> Iterator[Mapping[str, Any]]:
             yield from answer.get("items", [])
             page = answer.get("nextPageToken", "")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise NotThere(f"the list of the bucket cannot be understood: {error!r}") from error
+            raise NotThere(f"the list of the bucket cannot be parsed: {error!r}") from error
         if not page:
             return
 

@@ -1,8 +1,9 @@
 """``hf://datasets/owner/repo[@revision]/path``: a file in a dataset repository on the Hugging Face hub.
 
-A branch or tag is resolved to its commit once, so that an interrupted download goes on with the same file; an address
-that names a commit costs no request. The digest of large files comes with the answer and is checked. HF_ENDPOINT and HF_TOKEN are honoured. The bytes are
-fetched by our own engine: the hub's client does not resume after its process was killed.
+A branch or tag is resolved to its commit once, so that an interrupted download resumes with the same file; an address
+that names a commit needs no request. The response includes the digest of large files, which is checked. HF_ENDPOINT and
+HF_TOKEN are supported. The HTTP engine of this package fetches the bytes, because the client of the hub does not resume
+after its process was killed.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def resolve(url: str, ask: Ask) -> Remote:
-    """Return the address of the file in one commit, with what the hub knows about it."""
-    # Imported here: only data from the hub needs it.
+    """Return the address of the file in one commit, with the size and digest that the hub reports."""
+    # Imported here because only data from the hub needs it.
     from huggingface_hub import hf_hub_url
 
-    found = _ADDRESS.fullmatch(url)
-    if found is None:
+    match = _ADDRESS.fullmatch(url)
+    if match is None:
         raise NotThere("it is not of the form hf://datasets/owner/repo[@revision]/path")
-    repo, path = found["repo"], found["path"]
+    repo, path = match["repo"], match["path"]
     endpoint = os.environ.get("HF_ENDPOINT")
     headers = _headers()
 
@@ -40,14 +41,14 @@ def resolve(url: str, ask: Ask) -> Remote:
         return hf_hub_url(repo, path, repo_type="dataset", revision=revision, endpoint=endpoint)
 
     try:
-        named = at(found["revision"])
+        file_url = at(match["revision"])
     except ValueError as error:
         raise NotThere(f"it does not name a repository: {error}") from error
-    if _COMMIT.fullmatch(found["revision"] or ""):
-        return Remote(named, url, headers)
-    facts = ask(named, headers)
-    commit = facts.get("x-repo-commit") or found["revision"] or "main"
-    size, digest = facts.get("x-linked-size", ""), facts.get("x-linked-etag", "").strip('W/"')
+    if _COMMIT.fullmatch(match["revision"] or ""):
+        return Remote(file_url, url, headers)
+    reported = ask(file_url, headers)
+    commit = reported.get("x-repo-commit") or match["revision"] or "main"
+    size, digest = reported.get("x-linked-size", ""), reported.get("x-linked-etag", "").strip('W/"')
     return Remote(
         at(commit),
         f"hf://datasets/{repo}@{commit}/{path}",
@@ -59,22 +60,22 @@ def resolve(url: str, ask: Ask) -> Remote:
 
 
 def folder(url: str, get: Get) -> Folder:
-    """List all files below a folder of one commit, with what the hub knows about each."""
+    """List all files below a folder of one commit, with the sizes and digests that the hub reports."""
     from huggingface_hub import constants
 
-    found = _FOLDER.fullmatch(url)
-    if found is None:
+    match = _FOLDER.fullmatch(url)
+    if match is None:
         raise NotThere("it is not of the form hf://datasets/owner/repo[@revision]/path")
-    repo, below = found["repo"], (found["path"] or "").strip("/")
+    repo, below = match["repo"], (match["path"] or "").strip("/")
     api = f"{os.environ.get('HF_ENDPOINT') or constants.ENDPOINT}/api/datasets/{repo}"
     try:
-        commit: str = get(f"{api}/revision/{quote(found['revision'] or 'main', safe='')}", _headers())[0]["sha"]
+        commit: str = get(f"{api}/revision/{quote(match['revision'] or 'main', safe='')}", _headers())[0]["sha"]
         tree = f"{api}/tree/{commit}{f'/{quote(below)}' if below else ''}?recursive=true"
         files = [entry for entry in _pages(tree, get) if entry["type"] == "file"]
         start = f"{below}/" if below else ""
         assets = tuple(_asset(entry, f"hf://datasets/{repo}@{commit}", start) for entry in files)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise NotThere(f"the hub's list cannot be understood: {error!r}") from error
+        raise NotThere(f"the list of the hub cannot be parsed: {error!r}") from error
     return Folder(f"hf://datasets/{repo}@{commit}/{below}", commit, assets)
 
 
@@ -86,7 +87,7 @@ def repositories(owner: str, get: Get) -> list[str]:
     try:
         return [str(entry["id"]) for entry in _pages(url, get)]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise NotThere(f"the hub's list cannot be understood: {error!r}") from error
+        raise NotThere(f"the list of the hub cannot be parsed: {error!r}") from error
 
 
 def _pages(url: str, get: Get) -> Iterator[Mapping[str, Any]]:
@@ -97,8 +98,8 @@ def _pages(url: str, get: Get) -> Iterator[Mapping[str, Any]]:
         link = _NEXT.search(headers.get("link", ""))
         following = urljoin(url, link[1]) if link else None
         if following is not None and following.split("/api/")[0] != url.split("/api/", maxsplit=1)[0]:
-            # The token that goes along is the hub's.
-            raise NotThere(f"the hub's list goes on at another place, {following}")
+            # The request carries the token of the hub, which no other host may receive.
+            raise NotThere(f"the next page of the list of the hub is on another host: {following}")
 
 
 def _asset(entry: Mapping[str, Any], base: str, start: str) -> Asset:
@@ -116,7 +117,7 @@ def _asset(entry: Mapping[str, Any], base: str, start: str) -> Asset:
 
 
 def _headers() -> dict[str, str]:
-    # Not build_hf_headers: to name the tool at work in its User-Agent, that makes a request of its own.
+    # Not build_hf_headers, which sends a request to determine the tool that it names in its User-Agent.
     from huggingface_hub import constants, get_token
 
     token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()

@@ -9,7 +9,7 @@ IN_PLACE = False
 
 
 def resolve(url: str, ask: Ask) -> Remote:
-    """Take the address as it is; what it holds is learned from the first answer."""
+    """Return the address unchanged; the first response reports the size and the validator."""
     from datasets_rl.fetch.schemes import shown
 
     del ask
@@ -17,6 +17,6 @@ def resolve(url: str, ask: Ask) -> Remote:
 
 
 def folder(url: str, get: Get) -> Folder:
-    """Refuse: plain HTTP has no lists of files."""
+    """Raise `NotThere`: plain HTTP has no file lists."""
     del get
-    raise NotThere(f"a plain web address cannot be listed; {url} may still have the files")
+    raise NotThere(f"plain HTTP cannot list files; {url} may still serve them")

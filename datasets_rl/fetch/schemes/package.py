@@ -1,4 +1,4 @@
-"""``package:import.name/path``: a file that an installed package brings, used where it lies."""
+"""``package:import.name/path``: a file of an installed package, used in place."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def resolve(url: str, ask: Ask) -> Path:
     del ask
     package, _, name = url.partition(":")[2].partition("/")
     try:
-        found = importlib.resources.files(package).joinpath(*safe_path(name).parts)
+        path = importlib.resources.files(package).joinpath(*safe_path(name).parts)
     except (ImportError, TypeError, ValueError) as error:
         raise NotThere(f"no package {package!r} with a file {name!r}: {error}") from error
-    if not (isinstance(found, Path) and found.is_file()):
+    if not (isinstance(path, Path) and path.is_file()):
         raise NotThere(f"the package {package!r} has no file {name!r} on disk")
-    return found
+    return path
 
 
 def folder(url: str, get: Get) -> Folder:
-    """Refuse: what a package brings is named by the catalogs."""
+    """Raise `NotThere`: the catalogs list the files of packages."""
     del get
-    raise NotThere(f"{url} cannot be listed")
+    raise NotThere(f"{url} cannot be listed: the scheme package: resolves single files only")

@@ -1,4 +1,4 @@
-"""A converted run against its raw files: none of the code that converted it takes part."""
+"""Comparison of a converted run with its raw files, using none of the code that converted it."""
 
 from __future__ import annotations
 
@@ -36,131 +36,131 @@ _FLAT: Mapping[str, Key] = {
 
 
 class _Differences:
-    """The first difference of each column, and how many rows differ."""
+    """First difference of each column, and number of different rows."""
 
     def __init__(self, column: _Column) -> None:
         self._column = column
-        self._found: dict[Key, tuple[str, int]] = {}
+        self._by_key: dict[Key, tuple[str, int]] = {}
 
-    def check(self, name: str, start: int, wanted: NDArray[Any]) -> None:
-        key, count = _FLAT[name], len(wanted)
+    def check(self, name: str, start: int, raw: NDArray[Any]) -> None:
+        key, count = _FLAT[name], len(raw)
         if not count:
             return
         try:
-            got = np.asarray(self._column(key, start, start + count)).reshape(wanted.shape)
+            converted = np.asarray(self._column(key, start, start + count)).reshape(raw.shape)
         except UnknownKeyError:
-            return  # it was left out on request
-        wrong = np.flatnonzero((got != wanted).reshape(count, -1).any(axis=1))
+            return  # the selection excludes it
+        wrong = np.flatnonzero((converted != raw).reshape(count, -1).any(axis=1))
         if len(wrong):
             at = int(wrong[0])
-            told = f"{dotted(key)} at row {start + at:,} is {got[at]!s:.60}, in the file {wanted[at]!s:.60}"
-            text, before = self._found.get(key, (told, 0))
-            self._found[key] = (text, before + len(wrong))
+            example_text = f"{dotted(key)} at row {start + at:,} is {converted[at]!s:.60}, in the file {raw[at]!s:.60}"
+            text, before = self._by_key.get(key, (example_text, 0))
+            self._by_key[key] = (text, before + len(wrong))
 
-    def told(self, rows: int, episodes: EpisodeTable) -> list[str]:
-        found = [f"{text} ({count:,} such rows)" for text, count in self._found.values()]
+    def report(self, rows: int, episodes: EpisodeTable) -> list[str]:
+        texts = [f"{text} ({count:,} such rows)" for text, count in self._by_key.values()]
         if episodes.steps != rows:
-            found.append(f"it has {episodes.steps:,} rows, the files have {rows:,}")
-        return found
+            texts.append(f"it has {episodes.steps:,} rows, the files have {rows:,}")
+        return texts
 
 
 def compare_logs(files: Mapping[int, Mapping[str, Path]], column: _Column, episodes: EpisodeTable) -> list[str]:
-    """Compare every row of every checkpoint that is no blank one.
+    """Compare every row of every checkpoint, except blank rows.
 
     Args:
-        files: For each checkpoint, the files by what they hold.
+        files: The local files, by checkpoint and field.
         column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
         episodes: The converted episodes.
 
     Returns:
-        For each column that differs, its first difference and how many rows differ.
+        For each column that differs, its first difference and the number of different rows.
 
     Raises:
         ConversionError: If a raw file is damaged.
     """
     differences = _Differences(column)
-    at, owed = 0, _BLANKS
+    at, blanks_left = 0, _BLANKS
     before: tuple[int, int, Mapping[str, NDArray[Any]]] | None = None
     try:
-        for number, places in sorted(files.items()):
-            if "invalid_range" not in places:
-                continue  # nothing of it was asked for but how it begins or ends
-            added, flat = int(_load(places["add_count"])), {name: _load(places[name]) for name in _SMALL}
+        for number, fields in sorted(files.items()):
+            if "invalid_range" not in fields:
+                continue  # only a neighbor of the selected checkpoints
+            added, flat = int(_load(fields["add_count"])), {name: _load(fields[name]) for name in _SMALL}
             capacity = len(flat["action"])
             cursor = added % capacity
             if number and added == capacity - 1:
                 continue
             joined = before is not None and before[0] == number - 1 and _follows(before, added, flat)
             if not joined:
-                owed = _known_owed(flat, places) if number or added >= capacity else _BLANKS
-            for block in _blocks(places, flat, cursor, joined=joined):
-                zero = np.logical_and.reduce([_zero(one) for one in block.values()])
-                kept, owed = _kept(zero, block["terminal"], owed)
+                blanks_left = _initial_blanks(flat, fields) if number or added >= capacity else _BLANKS
+            for block in _blocks(fields, flat, cursor, joined=joined):
+                zero = np.logical_and.reduce([_zero(values) for values in block.values()])
+                kept, blanks_left = _kept(zero, block["terminal"], blanks_left)
                 for name, values in block.items():
                     differences.check(name, at, values[kept])
                 at += int(kept.sum())
             before = (number, added, flat) if cursor == capacity - 1 else None
     except DAMAGED as error:
         raise ConversionError("the raw files", [f"they cannot be read: {error}"]) from error
-    return differences.told(at, episodes)
+    return differences.report(at, episodes)
 
 
 def _follows(before: tuple[int, int, Mapping[str, NDArray[Any]]], added: int, flat: Mapping[str, NDArray[Any]]) -> bool:
-    """Return whether the last row of a checkpoint is the one behind those of the checkpoint before."""
+    """Return whether the last row of a checkpoint directly follows the rows of the previous checkpoint."""
     capacity = len(flat["action"])
     if capacity != len(before[2]["action"]) or added >= capacity:
         return added == before[1] + capacity
     return all(before[2][name][added:-1].tobytes() == flat[name][added:-1].tobytes() for name in _SMALL)
 
 
-def _known_owed(flat: Mapping[str, NDArray[Any]], places: Mapping[str, Path]) -> int:
-    """Return how many blank rows may follow the last row, the only one that is known of those before."""
+def _initial_blanks(flat: Mapping[str, NDArray[Any]], fields: Mapping[str, Path]) -> int:
+    """Return how many blank rows may begin a checkpoint, given only its last row, which precedes all others."""
     if flat["terminal"][-1]:
         return _BLANKS
     if flat["action"][-1] or flat["reward"][-1]:
         return 0
-    shown = False
-    for _, frames in _frames(places):
-        shown = bool(frames[-1].any())
-    return 0 if shown else _BLANKS - 1
+    has_frame = False
+    for _, frames in _frames(fields):
+        has_frame = bool(frames[-1].any())
+    return 0 if has_frame else _BLANKS - 1
 
 
 def _zero(values: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(~values.any(axis=tuple(range(1, values.ndim))))
 
 
-def _kept(zero: NDArray[np.bool_], terminal: NDArray[np.uint8], owed: int) -> tuple[NDArray[np.bool_], int]:
-    """Return which rows are not blank, and how many blank ones may still follow."""
+def _kept(zero: NDArray[np.bool_], terminal: NDArray[np.uint8], blanks_left: int) -> tuple[NDArray[np.bool_], int]:
+    """Return the mask of rows that are not blank, and the number of blank rows that may still follow."""
     kept = np.ones(len(zero), np.bool_)
-    for first, most in [(0, owed), *((int(end) + 1, _BLANKS) for end in np.flatnonzero(terminal))]:
+    for first, most in [(0, blanks_left), *((int(end) + 1, _BLANKS) for end in np.flatnonzero(terminal))]:
         row = first
         while row < min(first + most, len(zero)) and zero[row]:
             kept[row] = False
             row += 1
-        owed = first + most - row if row == len(zero) else 0
-    return kept, owed
+        blanks_left = first + most - row if row == len(zero) else 0
+    return kept, blanks_left
 
 
 def _blocks(
-    places: Mapping[str, Path], flat: Mapping[str, NDArray[Any]], cursor: int, *, joined: bool
+    fields: Mapping[str, Path], flat: Mapping[str, NDArray[Any]], cursor: int, *, joined: bool
 ) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield the rows of a checkpoint in the order in which they were added, read a second time for the last one."""
+    """Yield the rows of a checkpoint in the order in which they were added; the frames are read twice for the last row."""
     if joined:
-        last = {name: one[-1:] for name, one in flat.items()}
-        for _, frames in _frames(places):
+        last = {name: values[-1:] for name, values in flat.items()}
+        for _, frames in _frames(fields):
             last["observation"] = frames[-1:]
         yield last
-    if "observation" not in places:
-        yield {name: one[:cursor] for name, one in flat.items()}
-    for start, frames in _frames(places):
-        block = {name: one[start : min(start + len(frames), cursor)] for name, one in flat.items()}
+    if "observation" not in fields:
+        yield {name: values[:cursor] for name, values in flat.items()}
+    for start, frames in _frames(fields):
+        block = {name: values[start : min(start + len(frames), cursor)] for name, values in flat.items()}
         yield {**block, "observation": frames[: len(block["action"])]}
 
 
-def _frames(places: Mapping[str, Path]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    if "observation" not in places:
+def _frames(fields: Mapping[str, Path]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    if "observation" not in fields:
         return
-    with gzip.open(places["observation"]) as stream:
+    with gzip.open(fields["observation"]) as stream:
         npy.read_magic(stream)
         (rows, *frame), _, dtype = npy.read_array_header_1_0(stream)
         for start in range(0, rows, _BLOCK):
@@ -168,8 +168,8 @@ def _frames(places: Mapping[str, Path]) -> Iterator[tuple[int, NDArray[np.uint8]
             yield start, np.frombuffer(stream.read(count * 84 * 84), dtype).reshape(count, *frame)
 
 
-def _load(place: Path) -> NDArray[Any]:
-    with gzip.open(place) as stream:
+def _load(path: Path) -> NDArray[Any]:
+    with gzip.open(path) as stream:
         array: NDArray[Any] = np.load(io.BytesIO(stream.read()), allow_pickle=False)
     return array
 
@@ -186,13 +186,13 @@ def compare_episodes(files: Mapping[str, Path], column: _Column, episodes: Episo
                 steps = len(raw["steps/action"]) - 1
                 if steps < 1:
                     continue
-                images = [np.asarray(Image.open(io.BytesIO(one))) for one in raw["steps/observation"]]
+                images = [np.asarray(Image.open(io.BytesIO(encoded))) for encoded in raw["steps/observation"]]
                 frames = np.stack(images).reshape(steps + 1, 84, 84)
-                over = np.arange(steps) == steps - 1
+                last = np.arange(steps) == steps - 1
                 differences.check("action", at, raw["steps/action"][:-1])
                 differences.check("reward", at, raw["steps/reward"][:-1])
-                differences.check("terminal", at, over & bool(raw["steps/is_terminal"][-1]))
+                differences.check("terminal", at, last & bool(raw["steps/is_terminal"][-1]))
                 differences.check("observation", at, frames[:-1])
                 differences.check("following", at, frames[1:])
                 at += steps
-    return differences.told(at, episodes)
+    return differences.report(at, episodes)

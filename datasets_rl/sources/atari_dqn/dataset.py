@@ -1,4 +1,4 @@
-"""Atari DQN Replay as a replay buffer: the constructor of the reference."""
+"""Replay buffers of Atari DQN Replay, with the constructor of TorchRL's class."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ __all__ = ["AtariDQNExperienceReplay"]
 
 
 class AtariDQNExperienceReplay(BaseDatasetExperienceReplay):
-    """A run of the Atari DQN Replay dataset as a replay buffer: what a DQN agent saw in some 50 million steps.
+    """Replay buffer of a run of Atari DQN Replay: about 50 million steps of a DQN agent.
 
         >>> dataset = AtariDQNExperienceReplay("Pong/1", batch_size=32, selection=Selection(options={"checkpoints": "0:5"}))
         >>> dataset.append_transform(CatFrames(4, -3, in_keys=["observation", ("next", "observation")], padding="zeros"))
 
-    Frames are stored once, ``"observation"`` uint8 [N, 84, 84]; `CatFrames` reads stacks of them that never reach into
-    another episode. Episodes go on over the checkpoints, and ``episodes`` has the checkpoint in which each one ends.
-    What is not known, the frame after the last action of an episode, is zeros.
+    Each frame is stored once, ``"observation"`` uint8 [N, 84, 84]; `CatFrames` reads stacks of frames that never cross
+    episodes. Episodes continue across checkpoints, and ``episodes`` has the checkpoint in which each episode ends. The
+    frame after the last action of an episode is not known and reads as zeros.
 
-    The bucket of the dataset refuses every reader since 2025. ``Selection(options={"upstream": "rlu"})`` takes the run
-    from RL Unplugged, which has 46 of the 60 games; files that are here already become a dataset with
-    ``rlds download atari_dqn/Pong/1 --from-local PATH``.
+    Since 2025 the bucket of the dataset denies access to everyone. ``Selection(options={"upstream": "rlu"})`` takes the
+    run from RL Unplugged, which has 46 of the 60 games; ``rlds download atari_dqn/Pong/1 --from-local PATH`` converts
+    files that were downloaded before.
 
     Args:
         dataset_id: The game and the run, 1 to 5: ``"Pong/1"``.
-        batch_size: Steps (with `split_trajs`, episodes) of a batch where `sample` is not told.
-        root: The source's folder; by default ``<RLDS_HOME>/atari_dqn``.
-        download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
-        sampler: Chooses the steps; uniform with replacement by default. The four arguments about slices then count for
-            nothing.
-        writer: Refuses writes by default; a dataset cannot be written to.
-        transform: Applied to every batch.
-        num_procs: Checkpoints read at once, each by a process; 0 leaves it to the settings.
-        num_slices: Runs of consecutive steps in a batch, instead of single steps.
-        slice_len: Steps of each run; one of both is given.
-        strict_len: Leave out episodes that are shorter than a run.
-        replacement: Whether a step, or a run, may come again before all others have come.
-        mp_start_method: Accepted for the reference's sake; processes are started as programs.
-        collate_fn: Applied to what the storage returns.
+        batch_size: Number of steps (with `split_trajs`, of episodes) in a batch, unless `sample` gets another number.
+        root: Folder of the source; by default ``<RLDS_HOME>/atari_dqn``.
+        download: True creates the dataset if it is missing, False requires it to exist, "force" creates it again.
+        sampler: Sampler of the steps; uniform with replacement by default. It overrides `num_slices`, `slice_len`,
+            `strict_len` and `replacement`.
+        writer: Writer of the buffer; by default one that raises, because a dataset is read-only.
+        transform: Transform applied to every batch.
+        num_procs: Number of checkpoints read at once, each by a process; 0 takes it from the settings.
+        num_slices: Number of slices of consecutive steps in a batch, instead of single steps.
+        slice_len: Number of steps of each slice; only one of `num_slices` and `slice_len` may be given.
+        strict_len: Whether to exclude episodes that are shorter than a slice.
+        replacement: Whether a step or slice may repeat before all others were sampled.
+        mp_start_method: Accepted for compatibility with TorchRL and ignored.
+        collate_fn: Function applied to the output of the storage.
         pin_memory: Whether batches are copied to page-locked memory.
-        prefetch: Batches made ahead of time by as many threads.
-        split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
-        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
-        final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
+        prefetch: Number of batches prepared in advance, by as many threads.
+        split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`.
+        selection: Part of the dataset; by default the stored part, or the whole dataset if nothing is stored.
+        final_unknown: Treatment of transitions whose next observation is unknown; see the base class.
 
     Raises:
-        UnknownIdError: If there is no such run, or it is not there and `download` is False.
-        InvalidArgumentError: If the selection contradicts the stored one, or asks for more and `download` is False.
-        FetchError: If no upstream has it; the error names the ways that are left.
+        UnknownIdError: If there is no such run, or it is not stored and `download` is False.
+        InvalidArgumentError: If the selection contradicts the stored one, or exceeds it although `download` is False.
+        FetchError: If no upstream has the run; the error names the alternatives.
     """
 
     source = "atari_dqn"

@@ -1,25 +1,25 @@
-"""The logs of a replay buffer as trajectories.
+"""Reader of the logs of a replay buffer.
 
-The buffer is circular: the n-th row that was ever added, counted from 0, lies at n % C, and a log is written when the
-cursor stands at the last place, C - 1. `add_count` is then A, and the rows are those from A - C to A - 1. With C = 8:
+The buffer is circular: the n-th row ever added, counted from 0, is stored at index n % C, and a log is written when the
+cursor is at the last index, C - 1. `add_count` is then A, and the rows are those from A - C to A - 1. With C = 8:
 
-    place                 0   1   2   3   4   5   6   7
-    checkpoint 0, A = 7   0   1   2   3   4   5   6   ?      never written: whatever lay in the memory
+    index                 0   1   2   3   4   5   6   7
+    checkpoint 0, A = 7   0   1   2   3   4   5   6   ?      never written: uninitialized memory
     checkpoint 1, A = 15  8   9  10  11  12  13  14   7      the row between the two logs, before all others
 
-So the rows of a checkpoint are, in their order, its last one and then the others. The frame of the last one stands at
-the end of a file that has gigabytes of frames before it: that row is given first and its frame late.
+The rows of a checkpoint in chronological order are therefore its last row and then the others. The frame of the last
+row is at the end of a file that has gigabytes of frames before it: the row is yielded first, and its frame later.
 
-Each row is a frame, the action taken on it, and the reward and the end flag of that action. The next frame is that of
-the next row; behind a flag there is none, but three blank rows and then the next trajectory:
+Each row is a frame, the action taken on it, and the reward and the end flag of that action. The next frame is the frame
+of the next row. No next frame is stored after an end flag; three blank rows follow, and then the next trajectory:
 
     row        5    6    7    8    9    10   11   12
     frame      f    f    0    0    0    f    f    f
     terminal   0    1    0    0    0    0    0    0
                |-- a --|           |------ b ------
 
-At the end of training what is in the buffer is logged once more, with the cursor c as `add_count`: only the rows
-before c are new, and the last one, which lies between this log and the one before.
+At the end of training the buffer is logged once more, with the cursor c as `add_count`: only the rows before c are new,
+and the last row, which precedes them.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
@@ -68,34 +69,35 @@ _DTYPES = dict(zip(_SHAPES, map(np.dtype, ("u1", "i4", "f4", "u1", "i8", "i8")),
 _FIELDS = tuple(_SHAPES)
 _BLANKS = _STACK - 1
 ACTIONS = 18
-_BLOCK = 256  # frames: what is inflated is copied while the second-level cache still has it
+_BLOCK = 256  # frames: the decompressed bytes are copied while the second-level cache still has them
 _TEXTS = {
-    "blank-rows": "rows of zeros that the buffer puts before each episode were dropped",
-    "row-never-written": "the last place of the first checkpoint was never written to; it was dropped",
-    "rows-behind-the-cursor": "rows of the last checkpoint that earlier ones have were dropped",
-    "rows-of-a-missing-checkpoint": "rows of the last checkpoint that only the checkpoint before has in their order, "
-    "which is not here, were dropped",
-    "row-between-checkpoints": "the last row of a checkpoint was added before all its others; it was put before them",
-    "row-of-another-part": "the last row of a checkpoint follows the checkpoint before, which is not here; it was dropped",
-    "episode-over-checkpoints": "episodes that go on in the next checkpoint were joined",
-    "begin-missing": "the data begins inside an episode, whose first rows are not here",
+    "blank-rows": "rows of zeros that the buffer inserts before each episode were dropped",
+    "row-never-written": "the last row of the first checkpoint was never written by the agent; it was dropped",
+    "rows-behind-the-cursor": "rows of the last checkpoint that are also in earlier checkpoints were dropped",
+    "rows-of-a-missing-checkpoint": "rows of the last checkpoint that belong to the previous checkpoint, which is not "
+    "selected, were dropped",
+    "row-between-checkpoints": "the last row of a checkpoint was added before all its others; it was moved before them",
+    "row-of-another-part": "the last row of a checkpoint follows the previous checkpoint, which is not selected; it was "
+    "dropped",
+    "episode-over-checkpoints": "episodes that continue in the next checkpoint were joined",
+    "begin-missing": "the data begins inside an episode, whose first rows are missing",
     "end-without-flag": "the data ends inside an episode: its last row was marked truncated",
-    "nothing-new": "the last checkpoint was logged twice; it was left out",
+    "nothing-new": "the last checkpoint was logged twice; the copy was left out",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """A checkpoint without its frames, of C rows."""
+    """Checkpoint of C rows without its frames."""
 
     added: int
     """`add_count`."""
     action: NDArray[np.int32]
-    """[C]"""
+    """Actions, [C]."""
     reward: NDArray[np.float32]
-    """[C]"""
+    """Rewards, [C]."""
     terminal: NDArray[np.uint8]
-    """[C]"""
+    """End flags, [C]."""
 
     @property
     def capacity(self) -> int:
@@ -107,7 +109,7 @@ class _Log:
 
     @property
     def again(self) -> bool:
-        """Whether it has `add_count` of the first checkpoint."""
+        """Whether `add_count` is that of the first checkpoint."""
         return self.added == self.capacity - 1
 
     @property
@@ -115,24 +117,25 @@ class _Log:
         return self.action, self.reward, self.terminal
 
     def goes_on_with(self, then: _Log) -> bool:
-        """Return whether a checkpoint, if it comes next, holds the row behind this one's."""
+        """Return whether the rows of the next checkpoint `then` directly follow those of this one."""
         if self.cursor != self.capacity - 1 or then.capacity != self.capacity:
             return False
         if then.added >= self.capacity - 1:
             return then.added == self.added + self.capacity
-        # The last one counts from 0 again. If no log is missing, the rows behind its cursor are still those of this one.
+        # The last checkpoint restarts its count. If no log is missing, the rows after its cursor are still those of
+        # this one.
         old = slice(then.cursor, -1)
         pairs = zip(self.columns, then.columns, strict=True)
-        return all(np.array_equal(mine[old], its[old], equal_nan=True) for mine, its in pairs)
+        return all(np.array_equal(own[old], other[old], equal_nan=True) for own, other in pairs)
 
 
 class LogReader(EpisodeReader):
-    """The files of a checkpoint, and what its ends depend on of the ones around it.
+    """Reader of the files of a checkpoint; the adjacent checkpoints determine its first and last rows.
 
     Args:
-        what: The dataset, for messages.
-        files: For each checkpoint, the files by what they hold.
-        metadata: Whether frames are wanted.
+        what: Id of the dataset, for messages.
+        files: The local files, by checkpoint and field.
+        metadata: `Listing.params`; "frames" is whether to read the observations.
     """
 
     def __init__(self, what: str, files: Mapping[int, Mapping[str, Path]], metadata: Mapping[str, Any]) -> None:
@@ -145,61 +148,61 @@ class LogReader(EpisodeReader):
         self.steps = None
         if len(files) == 1:
             (number,) = files
-            rows = _Rows.of(self._log(number, last=True), None, number, goes_on=False, found=Counter())
-            # Blank rows are known without their frames, as far as the buffer made them; `episodes` corrects it.
+            rows = _Rows.of(self._log(number, last=True), None, number, goes_on=False, counts=Counter())
+            # This counts rows as blank without reading their frames; `episodes` corrects the number.
             self.steps = int((~rows.blank).sum())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *details: object) -> None:
-        """Do nothing: files are open only while they are read."""
+        """Do nothing, because `episodes` closes the files."""
 
+    @override
     def episodes(self, part: Any = None) -> Iterator[Episode | DeferredStates]:
-        """Yield the trajectories of a checkpoint."""
         number = part["checkpoint"]
         log = self._log(number, last=part["last"])
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         if number and log.again:
-            found["nothing-new"] = 1
+            counts["nothing-new"] = 1
         else:
             before = self._read(number - 1, _FIELDS[1:5])[0] if part["before"] else None
             before = before if before is not None and before.goes_on_with(log) else None
             goes_on = part["after"] and log.goes_on_with(self._read(number + 1, _FIELDS[1:5])[0])
-            rows = _Rows.of(log, before, number, goes_on=goes_on, found=found)
+            rows = _Rows.of(log, before, number, goes_on=goes_on, counts=counts)
             if self._frames and rows.unsure and self._last_frame(number).any():
                 rows.begin_with_a_step()
-            yield from self._pieces(rows, log, number)
-            self.steps = rows.given
-        self.decisions = [Decision(rule, text, found[rule]) for rule, text in _TEXTS.items() if found[rule]]
+            yield from self._split(rows, log, number)
+            self.steps = rows.yielded
+        self.decisions = [Decision(rule, text, counts[rule]) for rule, text in _TEXTS.items() if counts[rule]]
 
-    def _pieces(self, rows: _Rows, log: _Log, number: int) -> Iterator[Episode | DeferredStates]:
+    def _split(self, rows: _Rows, log: _Log, number: int) -> Iterator[Episode | DeferredStates]:
         if not self._frames:
             for start in range(0, len(rows.action), 1 << 16):
-                yield from rows.pieces(start, min(start + (1 << 16), len(rows.action)), None)
+                yield from rows.split(start, min(start + (1 << 16), len(rows.action)), None)
             return
-        place = self._files[number]["observation"]
-        with GzipNpy(place) as file:
-            first = int(rows.late)
-            if rows.late:
-                yield from rows.pieces(0, 1, np.zeros((1, *FRAME), np.uint8))
+        path = self._files[number]["observation"]
+        with GzipNpy(path) as file:
+            first = int(rows.deferred)
+            if rows.deferred:
+                yield from rows.split(0, 1, np.zeros((1, *FRAME), np.uint8))
             for start in range(0, log.cursor, _BLOCK):
                 stop = min(start + _BLOCK, log.cursor)
                 frames: NDArray[np.uint8] = np.empty((stop - start, *FRAME), np.uint8)
                 file.read_into(frames)
-                yield from rows.pieces(start + first, stop + first, frames)
+                yield from rows.split(start + first, stop + first, frames)
             frames = np.empty((_BLOCK, *FRAME), np.uint8)
             for start in range(log.cursor, log.capacity - 1, _BLOCK):
                 file.read_into(frames[: log.capacity - 1 - start])
             file.read_into(frames[:1])
-        if rows.late and not rows.blank[0]:
-            yield DeferredStates({OBSERVATION: frames[:1]}, rows.given)
-        elif rows.late and frames[0].any():
-            row = f"row {log.capacity - 1:,} stands where a blank row must, and has a frame"
-            raise ConversionError(place.name, [row])
+        if rows.deferred and not rows.blank[0]:
+            yield DeferredStates({OBSERVATION: frames[:1]}, rows.yielded)
+        elif rows.deferred and frames[0].any():
+            problem = f"row {log.capacity - 1:,} has a frame; expected a blank row"
+            raise ConversionError(path.name, [problem])
 
     def _last_frame(self, number: int) -> NDArray[np.uint8]:
-        """Read the frame at the end of a file, [84, 84], for which all frames before it are inflated."""
+        """Read the last frame of a file, [84, 84], which decompresses all frames before it."""
         last: NDArray[np.uint8] = np.zeros(FRAME, np.uint8)
         with GzipNpy(self._files[number]["observation"]) as file:
             for frames in file.blocks(_BLOCK):
@@ -207,66 +210,70 @@ class LogReader(EpisodeReader):
         return last
 
     def _log(self, number: int, *, last: bool) -> _Log:
-        """Read a checkpoint without its frames, and hold it against itself.
+        """Read a checkpoint without its frames, and check that its files agree.
 
         Raises:
-            ConversionError: If files are damaged or contradict each other; every fault that was found.
+            ConversionError: If files are damaged or contradict each other; the error names every problem.
         """
         fields = _FIELDS if self._frames else _FIELDS[1:]
         log, invalid = self._read(number, fields)
-        faults = list(_contradictions(log, invalid, first=not number, last=last))
-        if faults:
-            raise ConversionError(f"checkpoint {number} of {self._what}", faults)
+        problems = list(_contradictions(log, invalid, first=not number, last=last))
+        if problems:
+            raise ConversionError(f"checkpoint {number} of {self._what}", problems)
         return log
 
     def _read(self, number: int, fields: Sequence[str]) -> tuple[_Log, Any]:
-        faults: list[str] = []
-        found: dict[str, Any] = {}
+        problems: list[str] = []
+        arrays: dict[str, Any] = {}
         rows: int | None = None
         for field in fields:
             shape = tuple(rows if size is None else size for size in _SHAPES[field])
             try:
-                found[field] = one = _array(self._files[number][field], field, shape)
-                rows = one.shape[0] if None in shape else rows
+                arrays[field] = array = _array(self._files[number][field], field, shape)
+                rows = array.shape[0] if None in shape else rows
             except ConversionError as error:
-                faults += [f"{error.what} {problem}" for problem in error.problems]
-        if faults:
-            raise ConversionError(f"checkpoint {number} of {self._what}", faults)
-        log = _Log(int(found["add_count"]), *(found[field] for field in ("action", "reward", "terminal")))
-        return log, found.get("invalid_range")
+                problems += [f"{error.what} {problem}" for problem in error.problems]
+        if problems:
+            raise ConversionError(f"checkpoint {number} of {self._what}", problems)
+        log = _Log(int(arrays["add_count"]), *(arrays[field] for field in ("action", "reward", "terminal")))
+        return log, arrays.get("invalid_range")
 
 
-def _array(place: Path, field: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
-    """Read a small file whole, and of the frames the shape alone."""
-    with GzipNpy(place) as file:
+def _array(path: Path, field: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
+    """Read a small file; for the frames, return an array of their shape without reading them."""
+    with GzipNpy(path) as file:
         fits = len(file.shape) == len(shape)
-        fits = fits and all(one in {None, size} for one, size in zip(shape, file.shape, strict=True))
+        fits = fits and all(expected in {None, size} for expected, size in zip(shape, file.shape, strict=True))
         if not fits or file.dtype.newbyteorder("=") != _DTYPES[field]:
-            shown = ", ".join("rows" if size is None else str(size) for size in shape)
-            told = f"is {file.dtype} [{', '.join(map(str, file.shape))}]; expected {_DTYPES[field]} [{shown}]"
-            raise ConversionError(place.name, [told])
+            expected_shape = ", ".join("rows" if size is None else str(size) for size in shape)
+            actual_shape = ", ".join(map(str, file.shape))
+            problem = f"is {file.dtype} [{actual_shape}]; expected {_DTYPES[field]} [{expected_shape}]"
+            raise ConversionError(path.name, [problem])
         return np.broadcast_to(np.uint8(0), file.shape) if field == "observation" else file.read()
 
 
 def _contradictions(log: _Log, invalid: NDArray[np.int64], *, first: bool, last: bool) -> Iterator[str]:
     capacity = log.capacity
     if capacity <= _STACK + _HORIZON or log.added < 0:
-        yield f"add_count is {log.added:,}, and there are {capacity:,} rows; expected more than {_STACK + _HORIZON}"
+        yield (
+            f"add_count is {log.added:,}, and there are {capacity:,} rows; "
+            f"expected add_count >= 0 and more than {_STACK + _HORIZON} rows"
+        )
         return
     if log.cursor != capacity - 1 and not (last and log.added == log.cursor):
         yield (
-            f"add_count is {log.added:,}: the cursor stood at {log.cursor:,} of {capacity:,}; "
-            f"expected {capacity - 1:,}, or in the last checkpoint the cursor alone"
+            f"add_count is {log.added:,}: the cursor was at {log.cursor:,} of {capacity:,}; "
+            f"expected {capacity - 1:,}, or in the last checkpoint an add_count equal to the cursor"
         )
     if log.again and not (first or last):
-        yield f"add_count is {log.added:,}, that of the first checkpoint"
+        yield f"add_count is {log.added:,}, which is that of the first checkpoint"
     expected = (log.cursor - _HORIZON + np.arange(_STACK + _HORIZON)) % capacity
     if invalid.tolist() != expected.tolist():
         yield f"invalid_range is {invalid.tolist()}; with add_count {log.added:,} expected {expected.tolist()}"
-    # The rows behind the cursor, and the last one of the first checkpoint, may hold anything.
+    # The rows after the cursor, and the last row of the first checkpoint, may have any values.
     real = np.arange(capacity) < log.cursor
     real[-1] = not first or log.added >= capacity
-    for name, values, wrong, wanted in (
+    for name, values, wrong, expected_values in (
         ("terminal", log.terminal, log.terminal > 1, "0 or 1"),
         ("reward", log.reward, ~np.isfinite(log.reward), "a finite number"),
         ("action", log.action, (log.action < 0) | (log.action >= ACTIONS), f"0 to {ACTIONS - 1}"),
@@ -274,79 +281,79 @@ def _contradictions(log: _Log, invalid: NDArray[np.int64], *, first: bool, last:
         rows = np.flatnonzero(wrong & real)
         if len(rows):
             more = f" (and {len(rows) - 1:,} more rows)" if len(rows) > 1 else ""
-            yield f"{name} is {values[rows[0]]} at row {rows[0]:,}; expected {wanted}{more}"
+            yield f"{name} is {values[rows[0]]} at row {rows[0]:,}; expected {expected_values}{more}"
 
 
 @dataclass(slots=True)
 class _Rows:
-    """The rows of a checkpoint that are new, in the order in which they were added, [n]."""
+    """New rows of a checkpoint in chronological order, [n]."""
 
     action: NDArray[np.int32]
     reward: NDArray[np.float32]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     blank: NDArray[np.bool_]
-    """Rows that are dropped if their frames are zeros too."""
+    """Mask of the rows that are dropped if their frames are zeros too."""
     ends: NDArray[np.intp]
-    """The rows behind which something else begins, ascending."""
-    late: bool
-    """Whether the first one is the last of the file."""
+    """Last rows of trajectories, ascending."""
+    deferred: bool
+    """Whether the first row is the last one of the file, so that its frame is read last."""
     checkpoint: int
-    found: Counter[str]
+    counts: Counter[str]
     unsure: bool = False
     """Whether the first rows are blank only if the frame of the row before them, the last one of the file, is zeros."""
-    given: int = 0
-    """How many were given so far."""
+    yielded: int = 0
+    """Number of rows yielded so far."""
 
     @classmethod
-    def of(cls, log: _Log, before: _Log | None, number: int, *, goes_on: bool, found: Counter[str]) -> _Rows:
+    def of(cls, log: _Log, before: _Log | None, number: int, *, goes_on: bool, counts: Counter[str]) -> _Rows:
         order = np.arange(log.cursor)
-        late = before is not None
-        cut = not late and (number > 0 or log.added >= log.capacity)
-        if late:
+        deferred = before is not None
+        cut = not deferred and (number > 0 or log.added >= log.capacity)
+        if deferred:
             order = np.append(log.capacity - 1, order)
-            found["row-between-checkpoints"] = 1
+            counts["row-between-checkpoints"] = 1
         elif cut:
-            found["row-of-another-part"] = 1
+            counts["row-of-another-part"] = 1
         else:
-            found["row-never-written"] = 1
-        found[f"rows-{'of-a-missing-checkpoint' if cut else 'behind-the-cursor'}"] = log.capacity - 1 - log.cursor
+            counts["row-never-written"] = 1
+        counts[f"rows-{'of-a-missing-checkpoint' if cut else 'behind-the-cursor'}"] = log.capacity - 1 - log.cursor
         action, reward, terminated = log.action[order], log.reward[order], log.terminal[order] == 1
-        owed = _owed(log, before) if cut or late else _BLANKS
-        blank = _blank(terminated, ~terminated & (action == 0) & (reward == 0), owed)
-        unsure = cut and 0 < owed < _BLANKS and bool(blank[:1].any())
+        blanks_left = _initial_blanks(log, before) if cut or deferred else _BLANKS
+        blank = _blank(terminated, ~terminated & (action == 0) & (reward == 0), blanks_left)
+        unsure = cut and 0 < blanks_left < _BLANKS and bool(blank[:1].any())
         truncated = np.zeros(len(order), np.bool_)
         truncated[-1:] = ~terminated[-1:] & (not goes_on)
         if len(order) and cut and not blank[0]:
-            found["begin-missing"] = 1
+            counts["begin-missing"] = 1
         return cls(
-            action, reward, terminated, truncated, blank, np.flatnonzero(terminated), late, number, found, unsure
+            action, reward, terminated, truncated, blank, np.flatnonzero(terminated), deferred, number, counts, unsure
         )
 
     def begin_with_a_step(self) -> None:
-        """Take the first rows for steps: the row before them is one."""
+        """Treat the first rows as steps, because the row before them is a step."""
         self.blank[: int(self.blank.argmin()) or None] = False
-        self.found["begin-missing"] = 1
+        self.counts["begin-missing"] = 1
 
-    def pieces(self, start: int, stop: int, frames: NDArray[np.uint8] | None) -> Iterator[Episode]:
-        """Yield the rows from start to stop, with their frames [stop - start, 84, 84], cut where episodes end."""
+    def split(self, start: int, stop: int, frames: NDArray[np.uint8] | None) -> Iterator[Episode]:
+        """Yield the rows [start, stop) with their frames [stop - start, 84, 84], split at the ends of episodes."""
         dropped: set[int] = set()
         for row in (start + np.flatnonzero(self.blank[start:stop])).tolist():
             if not self.blank[row]:
                 continue
             if frames is None or not frames[row - start].any():
                 dropped.add(row)
-            else:  # it is a step, and so are the rows after it
+            else:  # a frame shows that this row is a step, and so are the rows after it
                 rest = self.blank[row:]
                 rest[: int(rest.argmin()) or None] = False
-        self.found["blank-rows"] += len(dropped)
+        self.counts["blank-rows"] += len(dropped)
         ends = self.ends[slice(*np.searchsorted(self.ends, (start, stop)))] + 1
         for first, last in pairwise(sorted({start, stop, *ends.tolist(), *dropped, *(row + 1 for row in dropped)})):
             if first not in dropped:
-                yield self._piece(first, last, None if frames is None else frames[first - start : last - start])
-                self.given += last - first
+                yield self._chunk(first, last, None if frames is None else frames[first - start : last - start])
+                self.yielded += last - first
 
-    def _piece(self, first: int, last: int, frames: NDArray[np.uint8] | None) -> Episode:
+    def _chunk(self, first: int, last: int, frames: NDArray[np.uint8] | None) -> Episode:
         rows = slice(first, last)
         steps = {
             ACTION: self.action[rows],
@@ -356,15 +363,15 @@ class _Rows:
         }
         states = {} if frames is None else {OBSERVATION: frames}
         ends = bool(self.terminated[last - 1] or self.truncated[last - 1])
-        self.found["end-without-flag"] += int(self.truncated[last - 1])
-        self.found["episode-over-checkpoints"] += int(last == len(self.action) and not ends)
+        self.counts["end-without-flag"] += int(self.truncated[last - 1])
+        self.counts["episode-over-checkpoints"] += int(last == len(self.action) and not ends)
         metadata: dict[str, Any] = {"checkpoint": np.int32(self.checkpoint)}
         return Episode(steps, states, continues=not ends, metadata=metadata)
 
 
-def _owed(log: _Log, before: _Log | None) -> int:
-    """Return how many blank rows may stand at the beginning of a checkpoint that does not begin the training."""
-    # Of what came before, there is at least the row between the two logs, the last one of this one.
+def _initial_blanks(log: _Log, before: _Log | None) -> int:
+    """Return how many blank rows may begin a checkpoint that is not the first one of the training."""
+    # At least one previous row is known: the row between the two logs, which is the last one of this log.
     rows = slice(-1, None) if before is None else slice(before.cursor)
     action, reward, terminal = (column[rows] for column in (before or log).columns)
     ends = np.flatnonzero(terminal == 1)
@@ -373,13 +380,13 @@ def _owed(log: _Log, before: _Log | None) -> int:
     return 0 if count >= _BLANKS or action[since:].any() or reward[since:].any() else _BLANKS - count
 
 
-def _blank(ends: NDArray[np.bool_], zero: NDArray[np.bool_], owed: int) -> NDArray[np.bool_]:
-    """Return which rows are zeros and stand behind an end, or behind others that do, [n]."""
+def _blank(ends: NDArray[np.bool_], zero: NDArray[np.bool_], blanks_left: int) -> NDArray[np.bool_]:
+    """Return the mask of rows that are zeros and follow an end, or other such rows, [n]."""
     blank = np.zeros(len(ends), np.bool_)
-    behind = np.append(False, ends[:-1])[: len(ends)]
+    after_end = np.append(False, ends[:-1])[: len(ends)]
     for _ in range(_BLANKS):
-        behind &= zero
-        blank |= behind
-        behind = np.append(False, behind[:-1])[: len(ends)]
-    blank[:owed] |= np.logical_and.accumulate(zero[:owed])
+        after_end &= zero
+        blank |= after_end
+        after_end = np.append(False, after_end[:-1])[: len(ends)]
+    blank[:blanks_left] |= np.logical_and.accumulate(zero[:blanks_left])
     return blank

@@ -1,4 +1,4 @@
-"""D4RL: one HDF5 file an id, from the server of Berkeley's RAIL lab. The ids are data, in ``catalog/d4rl.json``."""
+"""D4RL: one HDF5 file per id, from the server of Berkeley's RAIL lab. ``catalog.json`` lists the ids."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
 
 from datasets_rl.sources.base import Entry, EpisodeReader, Score, Source
 
@@ -19,17 +21,17 @@ _MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
 class D4RL(Source):
-    """The ids of a catalog of files in D4RL's layout."""
+    """Source whose catalog lists files in D4RL's layout."""
 
     name = "d4rl"
 
+    @override
     def ids(self) -> Sequence[str]:
-        """Return every id, sorted; no network."""
         return self._ids
 
+    @override
     def entry(self, name: str) -> Entry:
-        """Return what is known of an id; no network."""
-        params = self._facts(name)
+        params = self._params(name)
         catalog = self.catalog
         family = catalog["families"][params["family"]]
         return Entry(
@@ -41,7 +43,7 @@ class D4RL(Source):
             citation=catalog["citation"],
             homepage=catalog["homepage"],
             known_issues=tuple(
-                catalog["known_issues"][fault] for fault in (*family["known_issues"], *params.get("known_issues", ()))
+                catalog["known_issues"][issue] for issue in (*family["known_issues"], *params.get("known_issues", ()))
             ),
             score=self._score(params),
             time_limit=params["time_limit"],
@@ -54,11 +56,12 @@ class D4RL(Source):
             },
         )
 
+    @override
     def assets(self, name: str) -> Sequence[Asset]:
-        """Return the file of an id; its path is the upstream's own, so that a copy of the upstream is a mirror."""
         from datasets_rl.fetch.asset import Asset
 
-        params = self._facts(name)
+        params = self._params(name)
+        # The path of the upstream, so that a copy of the upstream's files can serve as a mirror.
         path: str = params["path"]
         asset = Asset(
             urls=tuple(base + path for base in self.catalog["base_urls"]),
@@ -70,8 +73,8 @@ class D4RL(Source):
         )
         return (asset,)
 
+    @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        """Open the file of an id."""
         del params
         # h5py takes a tenth of a second to import, and listing ids does not need it.
         from datasets_rl.sources.d4rl.reader import D4RLReader
@@ -82,16 +85,16 @@ class D4RL(Source):
         path = self._file(name, files)
         return D4RLReader(path, entry.id, time_limit=entry.time_limit, continuing=continuing, sizes=sizes)
 
+    @override
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
     ) -> list[str]:
-        """Compare a converted dataset with its raw file, column by column."""
         from datasets_rl.sources.d4rl.compare import compare
 
-        wanted = self.assets(name)[0].path
-        if wanted not in files:
-            there = ", ".join(files) or "none"
-            return [f"the manifest names the raw files {there}; {self.name}/{name} is made of {wanted}"]
+        expected = self.assets(name)[0].path
+        if expected not in files:
+            listed = ", ".join(files) or "none"
+            return [f"the manifest lists the raw files {listed}; {self.name}/{name} is converted from {expected}"]
         entry = self.entry(name)
         limit = None if entry.params["continuing"] else entry.time_limit
         return compare(self._file(name, files), column, time_limit=limit, episodes=episodes)
@@ -100,7 +103,7 @@ class D4RL(Source):
     def _ids(self) -> tuple[str, ...]:
         return tuple(sorted(self.catalog["ids"]))
 
-    def _facts(self, name: str) -> dict[str, Any]:
+    def _params(self, name: str) -> dict[str, Any]:
         params: dict[str, Any] | None = self.catalog["ids"].get(name)
         if params is None:
             raise self.unknown(name)
@@ -117,9 +120,9 @@ class D4RL(Source):
 
 
 def _sizes(family: Mapping[str, Any], name: str) -> Sequence[int] | None:
-    """Return how many numbers an observation and an action have, where that is known."""
-    known: Mapping[str, Sequence[int]] = family.get("sizes", {})
-    return next((sizes for start, sizes in known.items() if f"{name}-".startswith(f"{start}-")), None)
+    """Return the sizes of an observation and an action; None if they are not known."""
+    sizes_by_prefix: Mapping[str, Sequence[int]] = family.get("sizes", {})
+    return next((sizes for prefix, sizes in sizes_by_prefix.items() if f"{name}-".startswith(f"{prefix}-")), None)
 
 
 SOURCE = D4RL()

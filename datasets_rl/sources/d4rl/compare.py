@@ -1,4 +1,4 @@
-"""A converted dataset against its raw file, with h5py alone: none of the code that converted it takes part."""
+"""Comparison of a converted dataset with its raw file, using h5py but none of the code that converted it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _Column = Callable[[tuple[str, ...], int, int], Any]
 
 
 def compare(path: Path, column: _Column, *, time_limit: int | None, episodes: EpisodeTable | None = None) -> list[str]:
-    """Compare every column, every row, and which ends of episodes the file does not mark.
+    """Compare every row of every column, and the episode ends that the file does not mark.
 
     Args:
         path: The raw file.
         column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
-        time_limit: Steps after which a trajectory may be cut where the file marks no time-outs.
+        time_limit: Number of steps after which a trajectory may be truncated, if the file marks no time-outs.
         episodes: The converted episodes.
 
     Returns:
-        For each column that differs, its first difference and how many rows differ.
+        For each column that differs, its first difference and the number of different rows.
 
     Raises:
         ConversionError: If the raw file is damaged.
@@ -45,27 +45,27 @@ def compare(path: Path, column: _Column, *, time_limit: int | None, episodes: Ep
     try:
         return _differences(path, column, time_limit, episodes)
     except DAMAGED as error:
-        raise ConversionError(path.name, [f"HDF5 says: {error}"]) from error
+        raise ConversionError(path.name, [f"HDF5 reports: {error}"]) from error
 
 
 def _differences(path: Path, column: _Column, limit: int | None, episodes: EpisodeTable | None) -> list[str]:
     with h5py.File(path, "r", locking=False) as file:
         rows = len(file["terminals"])
         raw = dict(datasets(file, "", ()))
-        found: list[str] = []
+        differences: list[str] = []
         for name, dataset in raw.items():
             per_step = dataset.shape and len(dataset) == rows and dataset.dtype.kind in "biuf"
             if per_step and name.partition("/")[0] not in _SKIPPED and 0 not in dataset.shape:
-                found.extend(_values(dataset, _key(name), column, rows))
-        found.extend(_inside(raw, column, rows))
-        found.extend(_flags(raw, column, rows, limit))
+                differences.extend(_values(dataset, _key(name), column, rows))
+        differences.extend(_inside(raw, column, rows))
+        differences.extend(_flags(raw, column, rows, limit))
         if episodes is not None:
-            found.extend(_episodes(raw, episodes, rows))
-    return found
+            differences.extend(_episodes(raw, episodes, rows))
+    return differences
 
 
 def datasets(group: h5py.Group, prefix: str, above: tuple[h5py.Group, ...]) -> Iterator[tuple[str, h5py.Dataset]]:
-    """Yield the datasets below a group under every name that they have; `visititems` gives one and follows no links."""
+    """Yield the datasets below a group under all their names; `visititems` yields a single one and follows no links."""
     for name, item in group.items():
         if isinstance(item, h5py.Dataset):
             yield f"{prefix}{name}", item
@@ -79,25 +79,25 @@ def _key(name: str) -> tuple[str, ...]:
 
 
 def _values(dataset: h5py.Dataset, key: tuple[str, ...], column: _Column, rows: int) -> Iterator[str]:
-    """Compare a column row by row, next observations at ends included."""
+    """Compare a column row by row, including the next observations at the ends of episodes."""
     tally = _Tally(key)
     for start, stop in _spans(dataset, rows):
-        wanted, got = dataset[start:stop], column(key, start, stop)
-        if key[:2] == ("next", "observation") and np.shape(got) == wanted.shape:
-            # Within an episode the observation of the next row is stored, from which rounding may differ.
+        raw, converted = dataset[start:stop], column(key, start, stop)
+        if key[:2] == ("next", "observation") and np.shape(converted) == raw.shape:
+            # Within an episode, the observation of the next row is stored, which may differ by rounding.
             within = ~np.asarray(column(("next", "done"), start, stop), bool).reshape(-1)
-            same = within & near(wanted, np.asarray(got))
-            wanted[same] = np.asarray(got)[same]
-        tally.add(start, wanted, got)
+            same = within & near(raw, np.asarray(converted))
+            raw[same] = np.asarray(converted)[same]
+        tally.add(start, raw, converted)
     yield from tally.report()
 
 
 def _inside(raw: dict[str, h5py.Dataset], column: _Column, rows: int) -> Iterator[str]:
-    """Compare the next observation and info with those of the next row, inside trajectories."""
+    """Compare the next observation and info with those of the next row, within trajectories."""
     for name, dataset in raw.items():
         root, _, rest = name.partition("/")
-        there = "/".join(filter(None, ("next_observations", rest))) in raw if root == "observations" else False
-        if root not in {"observations", "infos"} or there or 0 in dataset.shape:
+        has_next = "/".join(filter(None, ("next_observations", rest))) in raw if root == "observations" else False
+        if root not in {"observations", "infos"} or has_next or 0 in dataset.shape:
             continue
         key = ("next", *_key(name))
         tally = _Tally(key)
@@ -116,15 +116,15 @@ def _flags(raw: dict[str, h5py.Dataset], column: _Column, rows: int, limit: int 
     terminals = raw["terminals"][:].reshape(-1) == 1
     timeouts = raw["timeouts"][:].reshape(-1) == 1 if timed else np.zeros(rows, bool)
     terminated, truncated, done = (converted(name) for name in ("terminated", "truncated", "done"))
-    yield from _first("next.terminated", np.flatnonzero(terminated != terminals), "is not the file's terminals")
-    yield from _first("next.truncated", np.flatnonzero(timeouts & ~truncated), "lost the file's time-out")
+    yield from _first("next.terminated", np.flatnonzero(terminated != terminals), "differs from the file's terminals")
+    yield from _first("next.truncated", np.flatnonzero(timeouts & ~truncated), "lacks the file's time-out")
     yield from _first("next.done", np.flatnonzero(done != (terminated | truncated)), "is not terminated or truncated")
     added = truncated & ~timeouts
     added[-1:] = False
     repairs = _seams(raw, rows)
     if not timed and limit is not None:
         repairs |= _met_limit(done, limit)
-    yield from _first("next.truncated", np.flatnonzero(added & ~repairs), "is set and the file has no time-out")
+    yield from _first("next.truncated", np.flatnonzero(added & ~repairs), "is set, but the file has no time-out")
 
 
 def _episodes(raw: dict[str, h5py.Dataset], episodes: EpisodeTable, rows: int) -> Iterator[str]:
@@ -136,13 +136,13 @@ def _episodes(raw: dict[str, h5py.Dataset], episodes: EpisodeTable, rows: int) -
         return
     repaired = ~marked[episodes.stops - 1]
     wrong = np.flatnonzero(episodes["repaired"] != repaired)
-    yield from _first("repaired", wrong, "is not whether the file lacks the mark of the end", "episode")
+    yield from _first("repaired", wrong, "does not match the end flags of the file", "episode")
     wrong = np.flatnonzero(episodes["source"] != np.arange(len(episodes)))
     yield from _first("source", wrong, "is not the number of the episode", "episode")
 
 
 def _seams(raw: dict[str, h5py.Dataset], rows: int) -> NDArray[np.bool_]:
-    """Mark the rows after which the file goes on from another state than the one reached."""
+    """Return the mask of rows whose next observation differs from the observation of the following row, [N]."""
     seams = np.zeros(rows, bool)
     for name, dataset in raw.items():
         root, slash, rest = name.partition("/")
@@ -155,37 +155,37 @@ def _seams(raw: dict[str, h5py.Dataset], rows: int) -> NDArray[np.bool_]:
 
 
 def _met_limit(done: NDArray[np.bool_], limit: int) -> NDArray[np.bool_]:
-    """Mark the ends of trajectories that have as many steps as the limit."""
+    """Return the mask of last rows of trajectories whose number of steps equals the limit, [N]."""
     ends = np.flatnonzero(done)
-    marks = np.zeros(len(done), bool)
-    marks[ends[np.diff(ends, prepend=-1) == limit]] = True
-    return marks
+    mask = np.zeros(len(done), bool)
+    mask[ends[np.diff(ends, prepend=-1) == limit]] = True
+    return mask
 
 
 class _Tally:
-    """The differences of a column."""
+    """Count and first example of the differences of a column."""
 
     def __init__(self, key: tuple[str, ...]) -> None:
         self._name = dotted(key)
         self._first = ""
         self._count = 0
 
-    def add(self, start: int, wanted: _Array, got: Any, where: NDArray[np.bool_] | None = None) -> None:
-        """Compare the rows from `start` on; `where` [T] says which of them count."""
-        got = np.asarray(got)
-        if len(wanted) == len(got):
-            got = got.reshape(wanted.shape) if got.size == wanted.size else got
-        if got.shape != wanted.shape:
-            self._note(start, 1, f"has shape {list(got.shape)}, the file {list(wanted.shape)}")
+    def add(self, start: int, raw: _Array, converted: Any, where: NDArray[np.bool_] | None = None) -> None:
+        """Compare the rows that begin at `start`; the mask `where` [T] selects the rows to compare."""
+        converted = np.asarray(converted)
+        if len(raw) == len(converted):
+            converted = converted.reshape(raw.shape) if converted.size == raw.size else converted
+        if converted.shape != raw.shape:
+            self._note(start, 1, f"has shape {list(converted.shape)}, the file {list(raw.shape)}")
             return
-        differ = ~_same(wanted, got)
+        differ = ~_same(raw, converted)
         rows = np.flatnonzero(differ if where is None else differ & where)
         if len(rows):
             row = int(rows[0])
-            self._note(start + row, len(rows), f"is {_shown(got[row])}, in the file {_shown(wanted[row])}")
+            self._note(start + row, len(rows), f"is {_shown(converted[row])}, in the file {_shown(raw[row])}")
 
     def report(self) -> Iterator[str]:
-        """Yield one sentence if there were differences."""
+        """Yield one sentence if there are differences."""
         if self._count:
             yield f"{self._first} ({self._count:,} such rows)"
 
@@ -200,7 +200,7 @@ def _first(name: str, rows: NDArray[np.intp], text: str, what: str = "row") -> I
 
 
 def _same(left: _Array, right: _Array) -> NDArray[np.bool_]:
-    """Say which rows are equal, [T]; NaN equals NaN."""
+    """Return the mask of equal rows, [T]; NaN equals NaN."""
     same = left == right
     if left.dtype.kind == right.dtype.kind == "f":
         same |= np.isnan(left) & np.isnan(right)
@@ -208,15 +208,15 @@ def _same(left: _Array, right: _Array) -> NDArray[np.bool_]:
 
 
 def near(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
-    """Say which rows are one state but for rounding, [T]: see docs/sources/d4rl.md for the limit."""
+    """Return the mask of rows that are equal except for rounding, [T]; docs/sources/d4rl.md states the limit."""
     if left.dtype.kind != "f" or right.dtype.kind != "f":
         return _same(left, right)
-    limit = max(1e-5, *(8 * float(np.finfo(one.dtype).eps) for one in (left, right)))
+    limit = max(1e-5, *(8 * float(np.finfo(values.dtype).eps) for values in (left, right)))
     small = np.where(np.abs(left) < np.abs(right), left, right)
     same = np.isclose(left, right, rtol=0, atol=0, equal_nan=True)
     with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.abs(np.subtract(left, right, dtype=np.float64))
-        same |= np.isfinite(apart) & (apart <= limit + limit * np.abs(small, dtype=np.float64))
+        distance = np.abs(np.subtract(left, right, dtype=np.float64))
+        same |= np.isfinite(distance) & (distance <= limit + limit * np.abs(small, dtype=np.float64))
     return np.asarray(same.reshape(len(left), math.prod(left.shape[1:])).all(axis=1))
 
 
@@ -225,7 +225,7 @@ def _shown(value: Any) -> str:
 
 
 def _spans(dataset: h5py.Dataset, rows: int) -> Iterator[tuple[int, int]]:
-    """Cut [0, rows) at the borders of chunks: h5py inflates a chunk anew for every read that touches it."""
+    """Split [0, rows) at chunk boundaries, because h5py decompresses a chunk again for every read that touches it."""
     row_bytes = max(1, dataset.dtype.itemsize * int(np.prod(dataset.shape[1:])))
     step = dataset.chunks[0] if dataset.chunks else 1
     size = max(step, _BLOCK_BYTES // row_bytes // step * step)

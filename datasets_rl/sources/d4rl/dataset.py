@@ -1,4 +1,4 @@
-"""D4RL as replay buffers: the constructor of the reference, its meanings reproduced without D4RL."""
+"""Replay buffers of D4RL datasets, with the constructor and the semantics of TorchRL's class, without the d4rl package."""
 
 from __future__ import annotations
 
@@ -34,51 +34,51 @@ from datasets_rl.writers.base import Writer
 __all__ = ["D4RLExperienceReplay", "qlearning_rows"]
 
 _CAST = (OBSERVATION, ACTION, (NEXT, *OBSERVATION), NEXT_REWARD)
-_AS_THEY_ARE = (EPISODE, *ROOT_FLAGS, NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED)
+_UNCHANGED = (EPISODE, *ROOT_FLAGS, NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED)
 _REPAIRED = "repaired"
 
 
 class D4RLExperienceReplay(BaseDatasetExperienceReplay):
-    """A D4RL dataset as a replay buffer. Neither gym, mujoco_py nor d4rl is needed.
+    """Replay buffer of a D4RL dataset. Neither gym, mujoco_py nor d4rl is needed.
 
         >>> dataset = D4RLExperienceReplay("maze2d-umaze-v1", batch_size=256)
         >>> batch = dataset.sample()
 
-    The true observation after the last step of an episode is kept wherever the file has it, at time-outs too; where it
-    has not, it reads as zeros, and ``dataset.episodes["final_known"]`` is False. TorchRL zeroes all of them.
+    The observation after the last step of an episode is kept if the file has it, at time-outs too. Otherwise it reads
+    as zeros, and ``dataset.episodes["final_known"]`` is False. TorchRL replaces all of them with zeros.
 
     Args:
-        dataset_id: One of the 183 ids, ``"hopper-medium-v2"``.
-        batch_size: Steps (with `split_trajs`, episodes) of a batch where `sample` is not told.
-        sampler: Chooses the steps; uniform with replacement by default.
-        writer: Refuses writes by default; a dataset cannot be written to.
-        collate_fn: Applied to what the storage returns.
+        dataset_id: One of the 183 ids, such as ``"hopper-medium-v2"``.
+        batch_size: Number of steps (with `split_trajs`, of episodes) in a batch, unless `sample` gets another number.
+        sampler: Sampler of the steps; uniform with replacement by default.
+        writer: Writer of the buffer; by default one that raises, because a dataset is read-only.
+        collate_fn: Function applied to the output of the storage.
         pin_memory: Whether batches are copied to page-locked memory.
-        prefetch: Batches made ahead of time by as many threads.
-        transform: Applied to every batch.
-        split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
+        prefetch: Number of batches prepared in advance, by as many threads.
+        transform: Transform applied to every batch.
+        split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`.
         from_env: True shows the whole file with info and metadata, as `env.get_dataset()` does. False shows the
             transitions that `d4rl.qlearning_dataset` yields: float32, without info, without the last step of every
             episode that timed out (unless `terminate_on_end`), and without the last row of the file. An episode that
-            loses its last step ends, truncated, one step earlier, with the true observation after it. In files without
-            time-outs D4RL's rule also leaves rows out inside of trajectories: each piece is an episode of its own in
-            ``episode``, in `episodes`, by its flags and for the samplers.
-        use_truncated_as_done: False leaves time-outs out of ``("next", "done")``, which then is ``("next",
-            "terminated")``; episodes end where they end all the same.
-        root: The source's folder; by default ``<RLDS_HOME>/d4rl``.
-        download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
-        terminate_on_end: Keep the last step of episodes that timed out, which the whole file does anyway; by default
-            `from_env=False` leaves it out.
-        direct_download: As in TorchRL, True shows the whole file, whatever `from_env` says. The file is read directly,
-            without the d4rl package, in any case.
-        name: Another name of `dataset_id`, that of TorchRL's first release.
-        selection: The part that is wanted, `Selection(keys=("observation", "action"))`; by default any stored part,
-            or the whole dataset if there is none.
-        final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
+            loses its last step ends, truncated, one step earlier, with its true next observation. In files without
+            time-outs, D4RL's rule also drops rows within trajectories: each remaining section is then an episode in
+            ``episode``, in `episodes`, in the flags and for the samplers.
+        use_truncated_as_done: False excludes time-outs from ``("next", "done")``, which then equals ``("next",
+            "terminated")``; the boundaries of episodes do not change.
+        root: Folder of the source; by default ``<RLDS_HOME>/d4rl``.
+        download: True creates the dataset if it is missing, False requires it to exist, "force" creates it again.
+        terminate_on_end: Whether to keep the last step of episodes that timed out, which `from_env=True` always does;
+            by default `from_env=False` drops it.
+        direct_download: As in TorchRL, True shows the whole file, whatever `from_env` is. The file is always read
+            directly, without the d4rl package.
+        name: Alias of `dataset_id`, as in TorchRL's first release.
+        selection: Part of the dataset, `Selection(keys=("observation", "action"))`; by default the stored part, or the
+            whole dataset if nothing is stored.
+        final_unknown: Treatment of transitions whose next observation is unknown; see the base class.
 
     Raises:
         UnknownIdError: If there is no such id.
-        InvalidArgumentError: If arguments exclude each other; or as `BaseDatasetExperienceReplay` does.
+        InvalidArgumentError: If arguments exclude each other, or for the reasons of `BaseDatasetExperienceReplay`.
     """
 
     source = "d4rl"
@@ -105,21 +105,21 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         final_unknown: FinalUnknown | None = None,
         selection: Selection | None = None,
     ) -> None:
-        # In TorchRL a direct download is the whole file, whatever `from_env` says.
+        # In TorchRL a direct download is the whole file, whatever `from_env` is.
         from_env = from_env or bool(direct_download)
-        wanted = dataset_id if dataset_id is not None else name
-        if wanted is None:
+        id_or_alias = dataset_id if dataset_id is not None else name
+        if id_or_alias is None:
             raise InvalidArgumentError("no dataset_id was given", hint="`rlds list d4rl/*` shows the ids")
         if from_env and terminate_on_end is False:
             raise InvalidArgumentError(
-                "terminate_on_end=False leaves steps out, and the whole file is shown",
-                hint="give from_env=False (without direct_download), or leave terminate_on_end out",
+                "terminate_on_end=False drops steps, but from_env=True or direct_download=True shows the whole file",
+                hint="give from_env=False (without direct_download), or omit terminate_on_end",
             )
         self.from_env = from_env
         self.use_truncated_as_done = use_truncated_as_done
         self.terminate_on_end = bool(terminate_on_end)
         super().__init__(
-            wanted,
+            id_or_alias,
             batch_size,
             sampler,
             writer,
@@ -142,20 +142,20 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         if self.from_env:
             return rows, fields
         rows = np.intersect1d(rows, qlearning_rows(self.stored, terminate_on_end=self.terminate_on_end))
-        casts: dict[Key, torch.dtype | None] = dict.fromkeys(_AS_THEY_ARE) | dict.fromkeys(_CAST, torch.float32)
+        casts: dict[Key, torch.dtype | None] = dict.fromkeys(_UNCHANGED) | dict.fromkeys(_CAST, torch.float32)
         return rows, {key: dtype for key, dtype in casts.items() if key in fields}
 
 
 def qlearning_rows(stored: StoredDataset, *, terminate_on_end: bool) -> NDArray[np.int64]:
     """Return the rows that `d4rl.qlearning_dataset` yields, int64 [M].
 
-    The rule is that of D4RL 1.1 (d4rl/__init__.py): rows 0 to N - 2; a row is final where the file marks a time-out or,
-    in files that mark none, where as many steps as the time limit have passed since the last end; final rows are left
-    out unless `terminate_on_end`.
+    The rule is that of D4RL 1.1 (d4rl/__init__.py): it selects rows 0 to N - 2. A row is final if the file marks a
+    time-out or, in files without time-outs, if the number of steps since the last end equals the time limit. Final rows
+    are dropped unless `terminate_on_end`.
 
     Args:
         stored: The whole dataset.
-        terminate_on_end: Keep the final rows.
+        terminate_on_end: Whether to keep the final rows.
     """
     keep = np.ones(len(stored), np.bool_)
     keep[-1] = False
@@ -166,9 +166,9 @@ def qlearning_rows(stored: StoredDataset, *, terminate_on_end: bool) -> NDArray[
 
 def _final_rows(stored: StoredDataset) -> NDArray[np.bool_]:
     truncated = stored.column(NEXT_TRUNCATED)[:, 0].copy()
-    if not any(one.rule == "no-timeouts-column" for one in stored.manifest.decisions):
+    if not any(decision.rule == "no-timeouts-column" for decision in stored.manifest.decisions):
         if _REPAIRED in stored.episodes.names:
-            # Ends that the file does not mark were found by the converter; D4RL does not know them.
+            # The converter detected these ends, which the file does not mark; D4RL does not detect them.
             ends = stored.episodes.stops - 1
             truncated[ends[stored.episodes[_REPAIRED]]] = False
         return truncated
@@ -180,7 +180,7 @@ def _final_rows(stored: StoredDataset) -> NDArray[np.bool_]:
 
 
 def _mark_limits(final: NDArray[np.bool_], terminated: NDArray[np.intp], limit: int) -> None:
-    # D4RL counts the step after a termination as the second one: it sets its counter to 0 and then adds 1.
+    # D4RL counts the step after a termination as the second one, because it sets its counter to 0 and then adds 1.
     start, count = 0, 0
     for end in [*terminated.tolist(), len(final)]:
         first = start + limit - 1 - count

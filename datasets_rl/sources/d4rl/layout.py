@@ -1,4 +1,4 @@
-"""What each dataset of a file in D4RL's layout becomes: a column of the steps, a flag, or metadata."""
+"""Mapping of the HDF5 datasets of a file in D4RL's layout to columns, flags and metadata."""
 
 from __future__ import annotations
 
@@ -23,60 +23,60 @@ COLUMN_OF: Mapping[str, Key] = {
     "rewards": NEXT_REWARD,
     "infos": ("info",),
 }
-"""The key of each of D4RL's own names; what lies in a group of that name goes on with its path."""
+"""The key for each name that D4RL defines; for datasets in a group of that name, the rest of the path is appended."""
 WIDENED: Mapping[np.dtype[Any], np.dtype[Any]] = {
     np.dtype(np.uint16): np.dtype(np.int32),
     np.dtype(np.uint32): np.dtype(np.int64),
 }
-"""Unsigned integers that torch cannot gather, and the signed ones that hold their values."""
+"""Unsigned integer dtypes that torch cannot gather, and the signed dtypes that hold their values."""
 _TOO_WIDE = (np.dtype(np.uint64).str, *({np.dtype(np.longdouble).str} - {np.dtype(np.float64).str}))
 _MANDATORY = ("observations", "actions", "rewards", "terminals")
 _FOLLOWING = "next_observations"
-_CARRIED = ("observations", "infos")
+_SHARED = ("observations", "infos")
 _RESERVED = frozenset(
     {"observation", "action", "reward", "info", "next", "episode", "done", "terminated", "truncated", "mask"}
 )
 _METADATA = "metadata/"
-_METADATA_MOST = 64 << 20
+_METADATA_MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnSlice:
-    """A dataset of the file and the column that it becomes."""
+    """HDF5 dataset with the column that it is converted to."""
 
     name: str
     column: Column
     following: str = ""
-    """The dataset with the value after the step; empty where there is none."""
+    """Name of the HDF5 dataset with the value after the step; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A file in D4RL's layout."""
+    """Layout of a D4RL file."""
 
     parts: tuple[ColumnSlice, ...]
     rows: int
-    """N."""
+    """Number of rows, N."""
     flags: tuple[str, ...]
-    """Which of `FLAGS` are there."""
+    """The `FLAGS` that the file has."""
     metadata: Mapping[str, str]
-    """The datasets that have no row for each step, and the name of each among the metadata."""
+    """Metadata name of each HDF5 dataset that does not have one row per step."""
     renamed: int
-    """How many names are not those of the file."""
+    """Number of columns and metadata whose name differs from the file."""
     widened: int
-    """How many columns are stored with a wider dtype than in the file."""
+    """Number of columns that are stored with a wider dtype than in the file."""
 
 
 def layout(arrays: Mapping[str, Hdf5Array], what: str, sizes: Sequence[int] | None = None) -> Layout:
-    """Say what each dataset becomes.
+    """Map each HDF5 dataset of a file to a column, a flag or metadata.
 
     Args:
-        arrays: The datasets of the file.
-        what: The dataset, for messages.
-        sizes: How many numbers the environment's observations and actions have, where that is known.
+        arrays: The HDF5 datasets of the file.
+        what: Id of the dataset, for messages.
+        sizes: Sizes of the observations and actions of the environment, if known.
 
     Raises:
-        ConversionError: With every fault of every column.
+        ConversionError: If the file violates the layout; the error names every problem of every column.
     """
     rows = _row_count(arrays)
     kinds = {name: _kind(name, array, rows) for name, array in arrays.items()}
@@ -86,24 +86,24 @@ def layout(arrays: Mapping[str, Hdf5Array], what: str, sizes: Sequence[int] | No
     following = [name for name, kind in kinds.items() if kind == "following"]
     problems = [*_missing(arrays), *(["it has no rows"] if rows == 0 else [])]
     for name in (*columns, *flags, *following):
-        problems.extend(_column_faults(arrays[name], rows))
+        problems.extend(_column_problems(arrays[name], rows))
     for name in following:
-        problems.extend(_following_faults(arrays[name], arrays))
-    problems.extend(_size_faults(arrays, what, sizes))
+        problems.extend(_following_problems(arrays[name], arrays))
+    problems.extend(_size_problems(arrays, what, sizes))
     columns = [name for name in columns if 0 not in arrays[name].shape[1:]]
-    problems.extend(_key_faults(columns))
-    problems.extend(_metadata_faults([arrays[name] for name in metadata]))
+    problems.extend(_key_problems(columns))
+    problems.extend(_metadata_problems([arrays[name] for name in metadata]))
     if problems:
         raise ConversionError(what, problems)
-    parts = tuple(_part(arrays[name], arrays) for name in sorted(columns, key=_place))
+    parts = tuple(_column_slice(arrays[name], arrays) for name in sorted(columns, key=_column_order))
     renamed = sum("." in name for name in columns)
-    renamed += sum(name.removeprefix(_METADATA) != given for name, given in metadata.items())
+    renamed += sum(name.removeprefix(_METADATA) != metadata_name for name, metadata_name in metadata.items())
     widened = sum(arrays[name].dtype in WIDENED for name in columns)
     return Layout(parts, rows, flags, metadata, renamed, widened)
 
 
 def explicit(plan: Layout) -> Layout:
-    """Store the observation after a step as a column of its own, for rows that are no trajectories."""
+    """Return a layout that stores next observations as separate columns, for rows that do not form trajectories."""
     parts: list[ColumnSlice] = []
     for part in plan.parts:
         if not part.following:
@@ -138,12 +138,12 @@ def _row_count(arrays: Mapping[str, Hdf5Array]) -> int:
     return 0
 
 
-def _part(array: Hdf5Array, arrays: Mapping[str, Hdf5Array]) -> ColumnSlice:
+def _column_slice(array: Hdf5Array, arrays: Mapping[str, Hdf5Array]) -> ColumnSlice:
     key = _key(array.name)
     root, slash, rest = array.name.partition("/")
     shape = (1,) if key == NEXT_REWARD else array.shape[1:]
     following = _FOLLOWING + slash + rest if root == "observations" else ""
-    column = Column(key, WIDENED.get(array.dtype, array.dtype), shape, shared=root in _CARRIED)
+    column = Column(key, WIDENED.get(array.dtype, array.dtype), shape, shared=root in _SHARED)
     return ColumnSlice(array.name, column, following if following in arrays else "")
 
 
@@ -152,11 +152,11 @@ def _key(name: str) -> Key:
     return (*COLUMN_OF.get(root, (root,)), *rest)
 
 
-def _place(name: str) -> int:
-    """The order of the columns: D4RL's own names first, the rest as in the file."""
+def _column_order(name: str) -> int:
+    """Return the sort key of a column: names that D4RL defines come first, the others in file order."""
     root = name.partition("/")[0]
-    known = list(COLUMN_OF)
-    return known.index(root) if root in known else len(known)
+    roots = list(COLUMN_OF)
+    return roots.index(root) if root in roots else len(roots)
 
 
 def _missing(arrays: Mapping[str, Hdf5Array]) -> Iterator[str]:
@@ -166,66 +166,66 @@ def _missing(arrays: Mapping[str, Hdf5Array]) -> Iterator[str]:
             yield f"{name} is missing; expected {name} [N{', ...' if name in {'observations', 'actions'} else ''}]"
 
 
-def _column_faults(array: Hdf5Array, rows: int) -> Iterator[str]:
+def _column_problems(array: Hdf5Array, rows: int) -> Iterator[str]:
     shape = list(array.shape)
     if not array.numeric:
         yield f"{array.name} has dtype {array.dtype}; expected booleans, integers or floats"
     elif array.name not in FLAGS and array.dtype.str in _TOO_WIDE:
-        yield f"{array.name} has dtype {array.dtype}; torch holds no unsigned integers and floats that are so wide"
+        yield f"{array.name} has dtype {array.dtype}, which torch does not support"
     if array.shape[:1] != (rows,):
         yield f"{array.name} has shape {shape}; expected {rows:,} rows, as many as the other columns"
     elif array.name in {*FLAGS, "rewards"} and math.prod(array.shape[1:]) != 1:
         yield f"{array.name} has shape {shape}; expected [{rows}] or [{rows}, 1]"
 
 
-def _size_faults(arrays: Mapping[str, Hdf5Array], what: str, sizes: Sequence[int] | None) -> Iterator[str]:
-    for name, wanted in zip(("observations", "actions"), sizes or (), strict=False):
-        # Observations of several parts are a group, and have no size of their own.
-        if name in arrays and (got := math.prod(arrays[name].shape[1:])) != wanted:
+def _size_problems(arrays: Mapping[str, Hdf5Array], what: str, sizes: Sequence[int] | None) -> Iterator[str]:
+    for name, expected in zip(("observations", "actions"), sizes or (), strict=False):
+        # Observations of several parts are a group, for which the catalog has no single size.
+        if name in arrays and (size := math.prod(arrays[name].shape[1:])) != expected:
             title = what.rpartition("/")[2]
-            yield f"{name} have {got:,} numbers a step; {title} has {wanted:,}: this is another dataset's file"
+            yield f"{name} have {size:,} numbers per step; {title} has {expected:,}: this is another dataset's file"
 
 
-def _following_faults(array: Hdf5Array, arrays: Mapping[str, Hdf5Array]) -> Iterator[str]:
+def _following_problems(array: Hdf5Array, arrays: Mapping[str, Hdf5Array]) -> Iterator[str]:
     name = array.name.replace(_FOLLOWING, "observations", 1)
     if name not in arrays:
-        yield f"{array.name} has no {name} beside it"
+        yield f"{array.name} exists without {name}"
     elif arrays[name].shape[1:] != array.shape[1:]:
         yield f"{array.name} has shape {list(array.shape)}; expected that of {name}, {list(arrays[name].shape)}"
 
 
-def _key_faults(names: Sequence[str]) -> Iterator[str]:
+def _key_problems(names: Sequence[str]) -> Iterator[str]:
     seen: dict[Key, str] = {}
     for name in names:
         key = _key(name)
         if name.partition("/")[0] not in COLUMN_OF and key[0] in _RESERVED:
-            yield f"{name} has a name that means something else in TED; expected another"
+            yield f"{name} has a name that TED reserves; expected another name"
         if key in seen:
-            yield f"{name} and {seen[key]} both become {dotted(key)}"
+            yield f"{name} and {seen[key]} both map to the key {dotted(key)}"
         seen[key] = name
 
 
 def _metadata_names(names: Sequence[str]) -> dict[str, str]:
-    """Name what belongs to no step so that no name is there twice, and none is a folder of another."""
-    given = {name: name.removeprefix(_METADATA) for name in names if name.startswith(_METADATA)}
+    """Map HDF5 datasets to metadata names such that the names are unique and none is a folder of another."""
+    assigned = {name: name.removeprefix(_METADATA) for name in names if name.startswith(_METADATA)}
     for name in names:
-        if name in given:
+        if name in assigned:
             continue
         root, slash, rest = name.partition("/")
-        while any(_clash(root + slash + rest, other) for other in given.values()):
+        while any(_clash(root + slash + rest, other) for other in assigned.values()):
             root += "_"
-        given[name] = root + slash + rest
-    return {name: given[name] for name in names}
+        assigned[name] = root + slash + rest
+    return {name: assigned[name] for name in names}
 
 
 def _clash(left: str, right: str) -> bool:
     return f"{left}/".startswith(f"{right}/") or f"{right}/".startswith(f"{left}/")
 
 
-def _metadata_faults(arrays: Sequence[Hdf5Array]) -> Iterator[str]:
+def _metadata_problems(arrays: Sequence[Hdf5Array]) -> Iterator[str]:
     size = sum(array.dtype.itemsize * math.prod(array.shape) for array in arrays)
-    if size > _METADATA_MOST:
-        yield f"what belongs to no step has {size:,} bytes; expected at most {_METADATA_MOST:,}"
+    if size > _METADATA_MAX_BYTES:
+        yield f"the datasets without one row per step have {size:,} bytes; expected at most {_METADATA_MAX_BYTES:,}"
     for array in arrays:
         if not (array.numeric or array.text):
             yield f"{array.name} has dtype {array.dtype}; expected numbers or text"

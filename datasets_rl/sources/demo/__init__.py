@@ -1,4 +1,4 @@
-"""Datasets that are part of this package, in D4RL's layout: they need no network. `make_pendulum` wrote them."""
+"""Datasets in D4RL's layout that are part of this package and need no network; `make_pendulum` generates them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["SOURCE", "Demo"]
 
 
 class Demo(D4RL):
-    """The ids of the catalog."""
+    """Source of the datasets that are part of this package."""
 
     name = "demo"
 

@@ -1,7 +1,7 @@
-"""Make pendulum.hdf5, the data set that comes with the package: ``python -m datasets_rl.sources.demo.make_pendulum [FILE]``.
+"""Generate pendulum.hdf5, a dataset of this package: ``python -m datasets_rl.sources.demo.make_pendulum [FILE]``.
 
-Real rollouts of Gymnasium's Pendulum-v1 by three policies of different quality, in D4RL's own layout. The same
-versions of Gymnasium, numpy and h5py write the same bytes. Needs ``pip install 'datasets-rl[test]'``.
+The dataset has rollouts of Gymnasium's Pendulum-v1 by three policies of different quality, in D4RL's layout. With the
+same versions of Gymnasium, numpy and h5py, the file has the same bytes. Needs ``pip install 'datasets-rl[test]'``.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _WEAK_NOISE = 1.5
 
 
 def _random(angle: float, speed: float, generator: np.random.Generator) -> float:  # noqa: ARG001 - a policy's signature
-    """Push with any torque."""
+    """Return a random torque."""
     return float(generator.uniform(-_TORQUE, _TORQUE))
 
 
 def _weak(angle: float, speed: float, generator: np.random.Generator) -> float:
-    """Swing up with a trembling hand, and never catch the rod."""
+    """Swing up with a weak and noisy torque, without stabilizing the rod."""
     return _swing(angle, speed) * 0.3 + float(generator.normal(0, _WEAK_NOISE))
 
 
@@ -58,11 +58,11 @@ def columns(episodes: int = _EPISODES, seed: int = _SEED) -> dict[str, NDArray[n
     """Roll out the policies in turn.
 
     Args:
-        episodes: How many; each lasts 200 steps.
-        seed: Of the first episode.
+        episodes: Number of episodes; each has 200 steps.
+        seed: Seed of the first episode; it increases by one per episode.
 
     Returns:
-        D4RL's columns, [200 * episodes, ...].
+        Columns in D4RL's layout, [200 * episodes, ...].
     """
     env = gymnasium.make("Pendulum-v1")
     rows: list[_Row] = []
@@ -102,7 +102,7 @@ def _episode(env: Any, kind: int, seed: int) -> list[_Row]:
 
 
 def write(path: Path, data: Mapping[str, NDArray[np.generic]]) -> None:
-    """Write the columns, and what made them, as D4RL's generators do."""
+    """Write the columns and the metadata of the policies, as D4RL's generators do."""
     with h5py.File(path, "w", libver=("earliest", "v108")) as file:
         for name, array in data.items():
             file.create_dataset(name, data=array, compression="gzip", compression_opts=9, shuffle=True)

@@ -1,13 +1,13 @@
-"""Gen-DGRL: episodes of Procgen, an archive of files an id, from a plain web server.
+"""Gen-DGRL: episodes of Procgen, one archive of files per id, from a plain web server.
 
-    Procgen/Datasets/Compressed/1M/level_200/expert/bigfish.tar.xz      as TorchRL has it
-    1M/expert/bigfish.tar.xz                                            as the upstream's own tool has it since 2023
+    Procgen/Datasets/Compressed/1M/level_200/expert/bigfish.tar.xz      the path in TorchRL
+    1M/expert/bigfish.tar.xz                                            the path in the upstream's tool since 2023
     100k_procgen_dataset_1.tar                                          all games in one archive
 
     bigfish/<time>_<episode>_<length>_<level seed>_<return>.npy         in each; or .npz
 
-Neither scheme is known to be the one that answers: both are tried. An archive is one file, and is read in parts that
-begin where its blocks do.
+Both paths are tried, because it is not known which one the server supports. An archive is one file, and is read in
+parts that begin at its blocks.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
 
 from datasets_rl.errors import FetchError
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
@@ -32,22 +34,22 @@ __all__ = ["SOURCE", "GenDGRL"]
 _XZ_MAGIC = b"\xfd7zXZ\0"
 _SHARD_STEPS = 50_000  # 600 MB of frames
 _FRAME_BYTES = 3 * 64 * 64
-_STEP_BYTES = 20  # what is not the frame
+_STEP_BYTES = 20  # of everything except the frame
 
 
 class GenDGRL(Source):
-    """Sixteen games in eight categories."""
+    """Source of sixteen games in eight categories."""
 
     name = "gen_dgrl"
     selects = frozenset({"episodes"})
 
+    @override
     def ids(self) -> Sequence[str]:
-        """Return every id, sorted; no network."""
         catalog = self.catalog
         return sorted(f"{game}-{category}" for game in catalog["games"] for category in catalog["categories"])
 
+    @override
     def entry(self, name: str) -> Entry:
-        """Return what is known of an id; no network."""
         game, category = self._split(name)
         catalog = self.catalog
         return Entry(
@@ -57,11 +59,11 @@ class GenDGRL(Source):
             license=catalog["license"],
             citation=catalog["citation"],
             homepage=catalog["homepage"],
-            known_issues=tuple(catalog["known_issues"][fault] for fault in category["known_issues"]),
+            known_issues=tuple(catalog["known_issues"][issue] for issue in category["known_issues"]),
         )
 
     def assets(self, name: str) -> Sequence[Asset]:
-        """Return the archive of an id; its path is that of the first scheme."""
+        """Return the archive of an id; its path is the first one above."""
         from datasets_rl.fetch.asset import Asset
 
         paths = self._paths(name)
@@ -69,49 +71,49 @@ class GenDGRL(Source):
         return (_checked(Asset(urls, paths[0])),)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Take the archive that the user has under one of its names, or the upstream's; cut it into parts."""
+        """Find the archive under one of its paths, and split it into parts; see `Source.resolve`."""
         (asset,) = self.assets(name)
         try:
-            there = {one.path: one for one in upstream.folder("", ()).assets}
+            listed = {asset.path: asset for asset in upstream.folder("", ()).assets}
         except FetchError:
-            there = {}  # neither a folder of the user's nor a mirror that gives lists
+            listed = {}  # neither a local folder nor a mirror that lists files
         paths = self._paths(name)
         others = tuple(url for path in paths[1:] for url in upstream.below_mirrors(path))
         asset = replace(asset, urls=(*others, *asset.urls))
-        asset = next((_checked(there[path]) for path in paths if path in there), asset)
+        asset = next((_checked(listed[path]) for path in paths if path in listed), asset)
         steps = self._split(name)[1]["steps"]
         parts = max(1, steps // _SHARD_STEPS)
-        a_step = _STEP_BYTES + _FRAME_BYTES * (OBSERVATION in selection.kept_keys(PLAIN))
+        step_bytes = _STEP_BYTES + _FRAME_BYTES * (OBSERVATION in selection.kept_keys(PLAIN))
         return Listing(
             (asset,),
             tuple(Shard((asset.path,), [part, parts]) for part in range(parts)),
             params={"keys": list(selection.keys)},
             keys=PLAIN,
-            # How long the episodes are is not known.
-            stored_bytes=None if selection.episodes else steps * a_step,
+            # The lengths of the episodes are not known.
+            stored_bytes=None if selection.episodes else steps * step_bytes,
             numbers=Numbers.read(selection.episodes),
         )
 
+    @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        """Open the archive."""
         from datasets_rl.sources.gen_dgrl.reader import GenDGRLReader
 
-        (place,) = files.values()
+        (path,) = files.values()
         games = {game: game == self._split(name)[0] for game in self.catalog["games"]}
-        return GenDGRLReader(f"{self.name}/{name}", Path(place), games, params or {})
+        return GenDGRLReader(f"{self.name}/{name}", Path(path), games, params or {})
 
+    @override
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
     ) -> list[str]:
-        """Compare a converted dataset with its archive, episode by episode."""
         from datasets_rl.sources.gen_dgrl.compare import compare
 
-        (place,) = files.values()
+        (path,) = files.values()
         others = set(self.catalog["games"]) - {self._split(name)[0]}
-        return [] if episodes is None else compare(Path(place), others, column, episodes)
+        return [] if episodes is None else compare(Path(path), others, column, episodes)
 
     def _split(self, name: str) -> tuple[str, dict[str, Any]]:
-        """Return the game, and what is known of the category."""
+        """Return the game and the catalog entry of the category."""
         game, _, category = name.partition("-")
         if game not in self.catalog["games"] or category not in self.catalog["categories"]:
             raise self.unknown(name)
@@ -123,10 +125,10 @@ class GenDGRL(Source):
 
 
 def _checked(asset: Asset) -> Asset:
-    """Say how the file begins, which no plain tar does."""
-    # The archive of all games is plain, and may be what comes under the name of that of one game.
-    squeezed = asset.path.endswith(".xz") and "100k" not in asset.path
-    return replace(asset, magic=_XZ_MAGIC if squeezed else b"", kind="tar.xz" if squeezed else "tar")
+    """Return the asset with its format, so that its first bytes are checked."""
+    # The archive of all games is not compressed, and may be served at the address of the archive of one game.
+    compressed = asset.path.endswith(".xz") and "100k" not in asset.path
+    return replace(asset, magic=_XZ_MAGIC if compressed else b"", kind="tar.xz" if compressed else "tar")
 
 
 SOURCE = GenDGRL()

@@ -1,6 +1,6 @@
-"""A converted dataset against its archive, with tarfile and numpy: none of the code that converted it takes part.
+"""Comparison of a converted dataset with its archive, using tarfile and numpy but none of the code that converted it.
 
-Pickles are read by the allow-list machine all the same: nothing else may open them.
+The exception is the safe pickle reader, because no other code may open pickles.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _Column = Callable[[Key, int, int], Any]
 
 
 def compare(place: Path, others: Collection[str], column: _Column, episodes: EpisodeTable) -> list[str]:
-    """Compare every value of every episode, and what the names of the files say.
+    """Compare every value of every episode, and the metadata in the file names.
 
     Args:
         place: The archive.
-        others: The games whose files are not the dataset's.
+        others: The games whose files are not part of the dataset.
         column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
         episodes: The converted episodes.
 
@@ -49,30 +49,32 @@ def compare(place: Path, others: Collection[str], column: _Column, episodes: Epi
             seen += 1
             row = rows[number]
             date, episode, length, seed, total = name.rpartition(".")[0].split("_")
-            said = {
+            stated = {
                 "saved": int(date.replace("T", "")),
                 "number": int(episode),
                 "length": int(length),
                 "level_seed": int(seed),
                 "stated_return": float(total),
             }
-            for fact, value in said.items():
-                if episodes[fact][row] != value:
-                    differences.setdefault(fact, f"{fact} of episode {row} is {episodes[fact][row]}; its file {name}")
-            _one(differences, column, arrays, int(episodes.starts[row]), int(episodes.lengths[row]))
+            for name_part, value in stated.items():
+                if episodes[name_part][row] != value:
+                    differences.setdefault(
+                        name_part, f"{name_part} of episode {row} is {episodes[name_part][row]}; its file {name}"
+                    )
+            _compare_episode(differences, column, arrays, int(episodes.starts[row]), int(episodes.lengths[row]))
             if seen == len(rows):
                 break
     except DAMAGED as error:
         raise ConversionError(place.name, [f"it cannot be read: {error}"]) from error
-    found = [*differences.values()]
+    texts = [*differences.values()]
     if len(rows) != len(episodes):
-        found.append(f"source of the episodes has {len(rows):,} different numbers for {len(episodes):,} episodes")
-    # Where no observation is stored, none is unknown.
+        texts.append(f"source of the episodes has {len(rows):,} different numbers for {len(episodes):,} episodes")
+    # If no observation is stored, final_known is True.
     if episodes["final_known"].any() and _stores_observations(column):
-        found.append("final_known is True; the archive has no observation after the last step of an episode")
+        texts.append("final_known is True, but the archive has no observation after the last step of an episode")
     if seen != len(rows):
-        found.append(f"there are {len(rows):,} episodes; the archive has {seen:,} of them")
-    return found
+        texts.append(f"there are {len(rows):,} episodes; the archive has {seen:,} of them")
+    return texts
 
 
 def _stores_observations(column: _Column) -> bool:
@@ -95,29 +97,31 @@ def _files(place: Path, others: Collection[str]) -> Iterator[tuple[str, Mapping[
             data = stream.read() if stream is not None else b""
             if data.startswith(b"PK"):
                 with np.load(io.BytesIO(data), allow_pickle=False) as file:
-                    yield name, {one: file[one] for one in file.files}
+                    yield name, {array: file[array] for array in file.files}
             else:
                 yield name, load_npy(io.BytesIO(data), name)
 
 
-def _one(differences: dict[str, str], column: _Column, arrays: Mapping[str, Any], start: int, length: int) -> None:
+def _compare_episode(
+    differences: dict[str, str], column: _Column, arrays: Mapping[str, Any], start: int, length: int
+) -> None:
     frames = arrays["observations"]
     following = frames[1 : length + 1].copy()
     following[-1:] = 0  # the first frame of the next level
-    wanted: dict[Key, Any] = {
+    expected: dict[Key, Any] = {
         ("observation",): frames[:length],
         ("next", "observation"): following,
         ("action",): arrays["actions"],
         ("next", "reward"): arrays["rewards"],
         ("next", "terminated"): arrays["dones"],
     }
-    for key, values in wanted.items():
+    for key, values in expected.items():
         try:
-            got = np.asarray(column(key, start, start + length))
+            converted = np.asarray(column(key, start, start + length))
         except UnknownKeyError:
-            continue  # a field that was left out on request
-        wrong = np.flatnonzero((got != values.reshape(got.shape)).reshape(length, -1).any(axis=1))
+            continue  # a field that the selection excludes
+        wrong = np.flatnonzero((converted != values.reshape(converted.shape)).reshape(length, -1).any(axis=1))
         if len(wrong):
             row = int(wrong[0])
-            text = f"{dotted(key)} at row {start + row:,} is {got[row]!s:.80}, in the file {values[row]!s:.80}"
+            text = f"{dotted(key)} at row {start + row:,} is {converted[row]!s:.80}, in the file {values[row]!s:.80}"
             differences.setdefault(dotted(key), text)

@@ -1,4 +1,4 @@
-"""Gen-DGRL's datasets as replay buffers: the constructor of the reference."""
+"""Replay buffers of Gen-DGRL datasets, with the constructor of TorchRL's class."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ __all__ = ["GenDGRLExperienceReplay"]
 
 
 class GenDGRLExperienceReplay(BaseDatasetExperienceReplay):
-    """A dataset of Gen-DGRL as a replay buffer: games of Procgen, played by policies of several kinds.
+    """Replay buffer of a Gen-DGRL dataset: games of Procgen, played by various policies.
 
         >>> dataset = GenDGRLExperienceReplay("bigfish-1M_E", batch_size=32)
-        >>> dataset.sample()["observation"]       # [32, 3, 64, 64], bytes
-        >>> dataset.episodes["level_seed"]        # of each episode; "stated_return" is that of its file's name
+        >>> dataset.sample()["observation"]       # uint8 [32, 3, 64, 64]
+        >>> dataset.episodes["level_seed"]        # one per episode; "stated_return" is the return in the file name
 
-    It has as many steps as the archive has, which is not quite the round number of its name. The state after the last step
-    of an episode is not known: the next observation is zeros there, and `episodes` says so, ``"final_known"``.
+    The number of steps is that of the archive, which differs slightly from the round number in its name. The state after
+    the last step of an episode is not known: the next observation reads as zeros there, and
+    ``dataset.episodes["final_known"]`` is False.
 
     Args:
         dataset_id: The game and the category, ``"bigfish-1M_E"``.
-        batch_size: Steps (with `split_trajs`, episodes) of a batch where `sample` is not told.
-        download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
-        root: The source's folder; by default ``<RLDS_HOME>/gen_dgrl``.
-        sampler: Chooses the steps; uniform with replacement by default.
-        writer: Refuses writes by default; a dataset cannot be written to.
-        collate_fn: Applied to what the storage returns.
+        batch_size: Number of steps (with `split_trajs`, of episodes) in a batch, unless `sample` gets another number.
+        download: True creates the dataset if it is missing, False requires it to exist, "force" creates it again.
+        root: Folder of the source; by default ``<RLDS_HOME>/gen_dgrl``.
+        sampler: Sampler of the steps; uniform with replacement by default.
+        writer: Writer of the buffer; by default one that raises, because a dataset is read-only.
+        collate_fn: Function applied to the output of the storage.
         pin_memory: Whether batches are copied to page-locked memory.
-        prefetch: Batches made ahead of time by as many threads.
-        transform: Applied to every batch.
-        split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
-        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
-        final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
+        prefetch: Number of batches prepared in advance, by as many threads.
+        transform: Transform applied to every batch.
+        split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`.
+        selection: Part of the dataset; by default the stored part, or the whole dataset if nothing is stored.
+        final_unknown: Treatment of transitions whose next observation is unknown; see the base class.
 
     Raises:
         UnknownIdError: If there is no such id.
-        InvalidArgumentError: If the selection contradicts the stored one, or asks for more and `download` is False.
-        FetchError: If no address gives the archive.
+        InvalidArgumentError: If the selection contradicts the stored one, or exceeds it although `download` is False.
+        FetchError: If no address serves the archive.
     """
 
     source = "gen_dgrl"

@@ -1,11 +1,11 @@
-"""Gen-DGRL's archives as trajectories: each file in one is an episode.
+"""Reader of Gen-DGRL's archives, in which each file is an episode.
 
-observations   o_0  o_1  ...  o_T-1  | o_T            o_T is the first frame of the next level: Procgen had reset itself
+observations   o_0  o_1  ...  o_T-1  | o_T            o_T is the first frame of the next level, after Procgen's reset
 actions        a_0  a_1  ...  a_T-1
-rewards        r_0  r_1  ...  r_T-1                   what a_t led to
+rewards        r_0  r_1  ...  r_T-1                   r_t is the reward for a_t
 dones          0    0    ...  1
 
-A file is an ``.npz``, or a dict that numpy pickled; its bytes tell. Frames are floats from 0 to 255.
+A file is an ``.npz``, or a dict that numpy pickled; its first bytes show which. Frames are floats from 0 to 255.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
@@ -42,9 +43,9 @@ _NAME = re.compile(r"(\d{8})T(\d{6})_(\d{1,18})_(\d{1,9})_(-?\d{1,18})_(-?\d{1,1
 _FRAME = (3, 64, 64)
 _ACTIONS = 15
 _BLOCK_ROWS = (8 << 20) // (4 * 3 * 64 * 64)
-_FILE_MOST = 1 << 30  # 20 times what an episode of 1,000 steps has
-_STEPS_MOST = _FILE_MOST // (4 * 3 * 64 * 64)
-_RETURN_OFF = 0.01  # names have two digits
+_FILE_MAX_BYTES = 1 << 30  # 20 times what an episode of 1,000 steps has
+_STEPS_MAX = _FILE_MAX_BYTES // (4 * 3 * 64 * 64)
+_RETURN_TOLERANCE = 0.01  # names have two digits
 _FLAG = np.dtype(np.bool_)
 _COLUMNS = (
     Column(OBSERVATION, np.dtype(np.uint8), _FRAME, shared=True),
@@ -53,41 +54,42 @@ _COLUMNS = (
     Column(NEXT_TERMINATED, _FLAG, (1,)),
     Column(NEXT_TRUNCATED, _FLAG, (1,)),
 )
-_WANTED: Mapping[str, tuple[int, str, tuple[int, ...]]] = {
+_EXPECTED: Mapping[str, tuple[int, str, tuple[int, ...]]] = {
     "observations": (1, "fu", _FRAME),
     "actions": (0, "iu", (1,)),
     "rewards": (0, "f", (1,)),
     "dones": (0, "biuf", ()),
 }
-"""By name: how many rows more than steps, the kinds of type, the axes of a row."""
+"""By name: the number of rows in addition to the steps, the allowed dtype kinds, and the shape of a row."""
 _TEXTS = {
     "alien-last-frame": "the last frame of an episode is the first one of the next level: it was left out, and the state "
     "after the last step is not known",
-    "terminated": "episodes end with a flag that does not tell a time limit from another end: they were marked terminated",
-    "frames-cast": "frames are stored as floats with whole values: they became bytes",
+    "terminated": "the end flag of episodes does not distinguish a time limit from a termination: they were marked "
+    "terminated",
+    "frames-cast": "frames are stored as floats with integer values: they were converted to uint8",
     **NO_TRANSITION,
-    "flags-cast": "files store flags as numbers, 0 or 1; they were turned into booleans",
+    "flags-cast": "files store flags as numbers, 0 or 1; they were converted to booleans",
 }
 
 
 class GenDGRLReader(EpisodeReader):
-    """An archive; a part is a pair (k, n): the k-th of n parts.
+    """Reader of an archive; a part is a pair (k, n), the k-th of n parts.
 
     Args:
-        what: The dataset, for messages.
+        what: Id of the dataset, for messages.
         place: The archive.
-        games: All games, and whether each is wanted.
-        metadata: What of the selection is needed.
+        games: All games; True for the game of the dataset.
+        metadata: `Listing.params`: the selected keys.
     """
 
     columns = _COLUMNS
 
     def __init__(self, what: str, place: Path, games: Mapping[str, bool], metadata: Mapping[str, Any]) -> None:
         self._what = what
-        self._place = place
+        self._path = place
         self._games = games
-        self._wanted = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([column.key for column in _COLUMNS])
-        self._found: Counter[str] = Counter()
+        self._kept_keys = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([column.key for column in _COLUMNS])
+        self._counts: Counter[str] = Counter()
         self.steps = None
         self.metadata = {}
         self.decisions: list[Decision] = []
@@ -96,51 +98,53 @@ class GenDGRLReader(EpisodeReader):
         return self
 
     def __exit__(self, *details: object) -> None:
-        """Do nothing: the archive is open only while it is read."""
+        """Do nothing, because `episodes` closes the archive."""
 
+    @override
     def specs(self) -> Mapping[str, Any]:
-        """Return what Procgen's frames and actions may be."""
         return {
             "observation": {"kind": "bounded", "shape": list(_FRAME), "dtype": "uint8", "low": 0, "high": 255},
             "action": {"kind": "bounded", "shape": [1], "dtype": "int64", "low": 0, "high": _ACTIONS - 1},
         }
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:
-        """Yield the episodes of the game that begin in a part of the archive; by default those of all of it."""
-        self._found.clear()
-        for member in members_of_part(self._place, *(part or (0, 1))):
+        """Yield the episodes of the game that begin in a part of the archive; by default all episodes of the game."""
+        self._counts.clear()
+        for member in members_of_part(self._path, *(part or (0, 1))):
             path = PurePosixPath(member.name)
-            # An archive of one game may have no folder of that name; what lies in another game's is never meant.
+            # An archive of one game may have no folder of that name; files in the folder of another game are skipped.
             if path.name.startswith(".") or not all(self._games.get(folder, True) for folder in path.parts[:-1]):
                 continue
             yield from self._episode(path.name, member)
-        self.decisions = [Decision(rule, text, self._found[rule]) for rule, text in _TEXTS.items() if self._found[rule]]
+        self.decisions = [
+            Decision(rule, text, self._counts[rule]) for rule, text in _TEXTS.items() if self._counts[rule]
+        ]
 
     def _failed(self, name: str, problems: list[str]) -> ConversionError:
-        return ConversionError(self._what, [f"{name}: {one}" for one in problems])
+        return ConversionError(self._what, [f"{name}: {problem}" for problem in problems])
 
     def _episode(self, name: str, member: Member) -> Iterator[Episode]:
-        said = _NAME.fullmatch(name)
-        if said is None:
-            raise self._failed(name, ["it is not named <time>_<episode>_<length>_<level seed>_<return>.npy"])
-        date, time, number, length, seed, total = said.groups()
+        match = _NAME.fullmatch(name)
+        if match is None:
+            raise self._failed(name, ["its name is not <time>_<episode>_<length>_<level seed>_<return>.npy"])
+        date, time, number, length, seed, total = match.groups()
         if not int(length):
-            self._found["no-transition"] += 1
+            self._counts["no-transition"] += 1
             return
         try:
             file = _opened(name, member)
-            if faults := [*_misplaced(file, int(length))]:
-                raise self._failed(name, faults)
-            action, reward, done = (file.read(one) for one in ("actions", "rewards", "dones"))
+            if problems := [*_shape_problems(file, int(length))]:
+                raise self._failed(name, problems)
+            action, reward, done = (file.read(array) for array in ("actions", "rewards", "dones"))
         except ConversionError as error:
-            raise self._failed(name, [one.removeprefix(f"{name}: ") for one in error.problems]) from None
+            raise self._failed(name, [problem.removeprefix(f"{name}: ") for problem in error.problems]) from None
         steps = len(action)
-        if faults := [*_wrong(action, reward, done.reshape(-1), float(total))]:
-            raise self._failed(name, faults)
-        self._found["alien-last-frame"] += 1
-        self._found["terminated"] += 1
-        self._found["frames-cast"] += file.stored["observations"][1] != "u"
-        self._found["flags-cast"] += done.dtype.kind != "b"
+        if problems := [*_value_problems(action, reward, done.reshape(-1), float(total))]:
+            raise self._failed(name, problems)
+        self._counts["alien-last-frame"] += 1
+        self._counts["terminated"] += 1
+        self._counts["frames-cast"] += file.stored["observations"][1] != "u"
+        self._counts["flags-cast"] += done.dtype.kind != "b"
         ends = done.reshape(-1, 1) == 1
         columns = {
             ACTION: action.astype(np.int64).reshape(steps, 1),
@@ -148,14 +152,14 @@ class GenDGRLReader(EpisodeReader):
             NEXT_TERMINATED: ends,
             NEXT_TRUNCATED: np.zeros_like(ends),
         }
-        columns = {key: values for key, values in columns.items() if key in self._wanted}
+        columns = {key: values for key, values in columns.items() if key in self._kept_keys}
         metadata: dict[str, Any] = {
             "saved": np.int64(date + time),
             "number": np.int64(number),
             "level_seed": np.int64(seed),
             "stated_return": np.float64(total),
         }
-        if OBSERVATION not in self._wanted:
+        if OBSERVATION not in self._kept_keys:
             yield Episode(columns, {}, metadata=metadata)
             return
         for start, frames in self._frames(name, file):
@@ -165,7 +169,7 @@ class GenDGRLReader(EpisodeReader):
                 yield Episode(rows, {OBSERVATION: frames[: stop - start]}, stop < steps, metadata)
 
     def _frames(self, name: str, file: _Arrays) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """Yield frames as bytes in blocks, with the first row of each."""
+        """Yield frames as uint8 in blocks, with the first row of each."""
         start = 0
         for block in file.blocks("observations", _BLOCK_ROWS):
             with np.errstate(invalid="ignore"):
@@ -173,69 +177,69 @@ class GenDGRLReader(EpisodeReader):
             if block.dtype != np.uint8 and not np.array_equal(frames, block):
                 row = start + int(np.flatnonzero((frames != block).reshape(len(block), -1).any(axis=1))[0])
                 value = block[row - start][frames[row - start] != block[row - start]][0]
-                raise self._failed(
-                    name, [f"observations of row {row} have {value}; expected whole numbers from 0 to 255"]
-                )
+                raise self._failed(name, [f"observations of row {row} have {value}; expected integers from 0 to 255"])
             yield start, frames
             start += len(block)
 
 
 @dataclass(frozen=True, slots=True)
 class _Arrays:
-    """The arrays of an episode, before they are read."""
+    """Arrays of an episode, before they are read."""
 
     stored: Mapping[str, tuple[tuple[int, ...], str]]
-    """The shape of each, and the kind of its type, "f" or "i"."""
+    """Shape and dtype kind, such as "f" or "i", of each array."""
     read: Callable[[str], NDArray[Any]]
     blocks: Callable[[str, int], Iterator[NDArray[Any]]]
-    """Yields an array in blocks of so many rows."""
+    """Function of a name and a number of rows that yields the array in blocks."""
 
 
 def _opened(name: str, member: Member) -> _Arrays:
-    """Open an episode as what its first bytes say that it is."""
-    if member.size > _FILE_MOST:
-        raise ConversionError(name, [f"it has {member.size:,} bytes; expected {_FILE_MOST:,} at most"])
+    """Open the file of an episode in the format that its first bytes show."""
+    if member.size > _FILE_MAX_BYTES:
+        raise ConversionError(name, [f"it has {member.size:,} bytes; expected at most {_FILE_MAX_BYTES:,}"])
     head = bytearray(len(npy.MAGIC))
     head = head[: fill(member.stream, memoryview(head))]
     rest = Joined(io.BytesIO(head), member.stream)
     if head.startswith(zips.MAGIC):
         file = NpzFile(io.BytesIO(rest.read() or b""), name)
-        stored = {one: (array.shape, array.dtype.kind) for one, array in file.arrays.items()}
+        stored = {array_name: (array.shape, array.dtype.kind) for array_name, array in file.arrays.items()}
         return _Arrays(stored, file.read, file.blocks)
     if not head.startswith(npy.MAGIC):
         raise ConversionError(name, [unlike(bytes(head), "an .npz file or a .npy file")], hint=AGAIN)
     arrays = load_npy(rest, name, most=member.size)
-    if not isinstance(arrays, dict) or not all(isinstance(one, np.ndarray) for one in arrays.values()):
-        raise ConversionError(name, [f"it holds a {type(arrays).__name__}; expected a dict of arrays"])
+    if not isinstance(arrays, dict) or not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        raise ConversionError(name, [f"it is a pickled {type(arrays).__name__}; expected a dict of arrays"])
 
-    def blocks(one: str, rows: int) -> Iterator[NDArray[Any]]:
-        yield from (arrays[one][start : start + rows] for start in range(0, len(arrays[one]), rows))
+    def blocks(array_name: str, rows: int) -> Iterator[NDArray[Any]]:
+        array = arrays[array_name]
+        yield from (array[start : start + rows] for start in range(0, len(array), rows))
 
-    return _Arrays({one: (array.shape, array.dtype.kind) for one, array in arrays.items()}, arrays.__getitem__, blocks)
+    stored = {array_name: (array.shape, array.dtype.kind) for array_name, array in arrays.items()}
+    return _Arrays(stored, arrays.__getitem__, blocks)
 
 
-def _misplaced(file: _Arrays, length: int) -> Iterator[str]:
-    """Yield which arrays an episode of that length lacks, or has in other shapes."""
-    for name, (more, kinds, axes) in _WANTED.items():
+def _shape_problems(file: _Arrays, length: int) -> Iterator[str]:
+    """Yield the arrays that are missing or have unexpected shapes in an episode of the stated length."""
+    for name, (more, kinds, axes) in _EXPECTED.items():
         if name not in file.stored:
             yield f"it has no {name}"
             continue
         shape, kind = file.stored[name]
         if kind not in kinds:
-            yield f"{name} are of kind {kind!r}; expected one of {kinds}"
+            yield f"{name} have the dtype kind {kind!r}; expected one of {kinds}"
         if shape[:1] != (length + more,) or (shape[1:] != axes and not (axes in {(), (1,)} and prod(shape[1:]) == 1)):
-            yield f"{name} are {list(shape)}; the file's name says {[length + more, *axes]}"
-    if not 0 < length <= _STEPS_MOST:
-        yield f"its name says {length:,} steps; expected 1 to {_STEPS_MOST:,}"
+            yield f"{name} are {list(shape)}; the file name states {[length + more, *axes]}"
+    if not 0 < length <= _STEPS_MAX:
+        yield f"its name states {length:,} steps; expected 1 to {_STEPS_MAX:,}"
 
 
-def _wrong(action: NDArray[Any], reward: NDArray[Any], done: NDArray[Any], total: float) -> Iterator[str]:
-    """Yield which values cannot be those of an episode with that return."""
+def _value_problems(action: NDArray[Any], reward: NDArray[Any], done: NDArray[Any], total: float) -> Iterator[str]:
+    """Yield the values that are invalid or contradict the stated return."""
     if rows := np.flatnonzero((action < 0) | (action >= _ACTIONS))[:1].tolist():
         yield f"action {rows[0]} is {action.reshape(-1)[rows[0]]}; expected 0 to {_ACTIONS - 1}"
     if rows := np.flatnonzero(~np.isfinite(reward))[:1].tolist():
-        yield f"reward {rows[0]} is {reward.reshape(-1)[rows[0]]}"
-    elif abs((found := float(reward.sum(dtype=np.float64))) - total) > _RETURN_OFF:
-        yield f"its rewards add up to {found:.2f}; its name says {total:.2f}"
+        yield f"reward {rows[0]} is {reward.reshape(-1)[rows[0]]}; expected a finite number"
+    elif abs((actual := float(reward.sum(dtype=np.float64))) - total) > _RETURN_TOLERANCE:
+        yield f"its return is {actual:.2f}; its name states {total:.2f}"
     if rows := np.flatnonzero(done != (np.arange(len(done)) == len(done) - 1))[:1].tolist():
-        yield f"dones of row {rows[0]} of {len(done)} is {done[rows[0]]}; expected a mark at the end, and nowhere else"
+        yield f"dones of row {rows[0]} of {len(done)} is {done[rows[0]]}; expected 1 only in the last row"

@@ -1,8 +1,8 @@
-"""Files of one's own: a folder of npz, HDF5 or Parquet files with a ``dataset.toml`` that says what is in them.
+"""Custom datasets: a folder of npz, HDF5 or Parquet files with a ``dataset.toml`` that describes them.
 
     rlds download local/gripper --from-local ~/data/gripper
 
-The id is any name. A folder above many such folders, here or on a server, can be named as a mirror of ``local``.
+The id is any name. A folder that contains many such folders, local or on a server, can be set as a mirror of ``local``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError, UnknownIdError
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
@@ -32,21 +34,22 @@ _KINDS = {"hdf5": "HDF5", "npz": "npz", "parquet": "Parquet"}
 
 
 class Local(Source):
-    """Any name, for a folder of the user's own."""
+    """Source of custom datasets: any name for a folder of the user."""
 
     name = "local"
     restated = frozenset({"license", "citation", "homepage", "known_issues"})
     selects = frozenset({"episodes"})
 
     def ids(self) -> Sequence[str]:
-        """Return nothing: which datasets a user has is not known before they are named."""
+        """Return no ids, because the datasets of a user cannot be listed."""
         return ()
 
     def entry(self, name: str) -> Entry:
-        """Return an entry without facts: those are in the folder.
+        """Return an entry without further fields, which ``dataset.toml`` in the folder provides.
 
         Raises:
-            UnknownIdError: If it is no name: letters, digits, dots, dashes and underscores, joined by slashes.
+            UnknownIdError: If the id is not made up of letters, digits, dots, dashes and underscores, joined by
+                slashes.
         """
         if not _ID.fullmatch(name):
             raise UnknownIdError(
@@ -55,20 +58,20 @@ class Local(Source):
         return Entry(self.name, name)
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Read the description, and put the files into shards."""
+        """Read the description, and group the files into shards; see `Source.resolve`."""
         entry = self.entry(name)
         try:
             folder = upstream.folder(name, ())
         except FetchError as error:
-            error.hint = f"give the folder that has the files and a {FILE}: --from-local DIR"
+            error.hint = f"give the folder with the files and a {FILE}: --from-local DIR"
             raise
         inside = {asset.path.removeprefix(f"{name}/"): asset for asset in folder.assets}
         if FILE not in inside:
             raise _undescribed(entry, inside)
         document = _parsed(upstream.text(inside[FILE]), entry.id)
-        said = Description.read(document, entry.id)
-        form, paths = said.data(inside, entry.id)
-        numbers = _chosen(selection, said, len(paths))
+        description = Description.read(document, entry.id)
+        form, paths = description.data(inside, entry.id)
+        numbers = _chosen(selection, description, len(paths))
         data = {
             paths[number]: (number, replace(inside[paths[number]], magic=_MAGIC[form], kind=_KINDS[form]))
             for number in numbers
@@ -76,16 +79,17 @@ class Local(Source):
         }
         if not data:
             raise InvalidArgumentError(
-                f"no file is left of {len(paths):,}", hint=f"the first one is {inside[paths[0]].path}"
+                f"include and exclude match none of the {len(paths):,} files",
+                hint=f"the path of the first file is {inside[paths[0]].path}",
             )
         first = next(iter(data))
         described = replace(
             entry,
-            title=said.name,
-            license=said.license,
-            citation=said.citation,
-            homepage=said.homepage,
-            known_issues=said.known_issues,
+            title=description.name,
+            license=description.license,
+            citation=description.citation,
+            homepage=description.homepage,
+            known_issues=description.known_issues,
         )
         return Listing(
             (inside[FILE], *(asset for _, asset in data.values())),
@@ -102,34 +106,34 @@ class Local(Source):
             revision=folder.revision,
         )
 
+    @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        """Open the files of a shard."""
         from datasets_rl.sources.local.reader import LocalReader
 
-        known = params or {}
+        params = params or {}
         return LocalReader(
             f"{self.name}/{name}",
-            Description.read(known["document"], f"{self.name}/{name}"),
-            known["format"],
-            {path.removeprefix(f"{name}/"): Path(place) for path, place in files.items()},
-            known["first"],
-            known["keys"],
-            chosen=known.get("chosen", False),
+            Description.read(params["document"], f"{self.name}/{name}"),
+            params["format"],
+            {path.removeprefix(f"{name}/"): Path(file) for path, file in files.items()},
+            params["first"],
+            params["keys"],
+            chosen=params.get("chosen", False),
         )
 
+    @override
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
     ) -> list[str]:
-        """Compare a converted dataset with its raw files, column by column."""
         from datasets_rl.sources.local.compare import compare
 
-        inside = {path.removeprefix(f"{name}/"): Path(place) for path, place in files.items()}
+        inside = {path.removeprefix(f"{name}/"): Path(file) for path, file in files.items()}
         what = f"{self.name}/{name}"
         if FILE not in inside or episodes is None:
-            return [f"the manifest of {what} names no {FILE} among its raw files"]
-        said = Description.read(_parsed(inside[FILE].read_text("utf-8"), what), what)
-        form, paths = said.data(inside, what)
-        return compare([(path, inside[path]) for path in paths], form, said, column, episodes)
+            return [f"the manifest of {what} lists no {FILE} among its raw files"]
+        description = Description.read(_parsed(inside[FILE].read_text("utf-8"), what), what)
+        form, paths = description.data(inside, what)
+        return compare([(path, inside[path]) for path in paths], form, description, column, episodes)
 
 
 def _parsed(text: str, what: str) -> dict[str, Any]:
@@ -138,19 +142,19 @@ def _parsed(text: str, what: str) -> dict[str, Any]:
     try:
         return parse_toml(text)
     except ValueError as error:
-        raise ConversionError(what, [f"{FILE} cannot be read as TOML: {error}"]) from error
+        raise ConversionError(what, [f"{FILE} is not valid TOML: {error}"]) from error
 
 
-def _chosen(selection: Selection, said: Description, total: int) -> list[int]:
-    """Return the numbers of the files that have the episodes that are wanted."""
-    # Where the description leaves it out, the first file tells whether a file is an episode.
-    if selection.episodes and said.by not in {"file", ""}:
-        raise no_choice(said.by)
+def _chosen(selection: Selection, description: Description, total: int) -> list[int]:
+    """Return the numbers of the files with the selected episodes."""
+    # If the description does not state it, the first file determines whether each file is an episode.
+    if selection.episodes and description.by not in {"file", ""}:
+        raise no_choice(description.by)
     return read_numbers(selection.episodes, total)
 
 
 def _grouped(data: Mapping[str, tuple[int, Asset]]) -> Iterator[Shard]:
-    """Put as many files into a shard as make it worth a commit."""
+    """Group files into shards of about `_SHARD_BYTES`, because each shard costs a commit."""
     group: list[str] = []
     size = 0
     for name, (_, asset) in data.items():
@@ -167,16 +171,17 @@ def _shard(group: Sequence[str], data: Mapping[str, tuple[int, Asset]]) -> Shard
 
 
 def _undescribed(entry: Entry, inside: Mapping[str, Asset]) -> ConversionError:
-    """Make the error for a folder without a description: one to copy, filled with what was found."""
+    """Return the error for a folder without a description, with a template that is filled from the files."""
     endings = tuple(end for ends in ENDINGS.values() for end in ends)
     data = [path for path in inside if path.lower().endswith(endings)]
     if not data:
-        shown = ", ".join(sorted(inside)[:5])
-        return ConversionError(entry.id, [f"it has neither {FILE} nor an npz, HDF5 or Parquet file, but {shown}"])
+        names = ", ".join(sorted(inside)[:5])
+        problem = f"it has neither {FILE} nor an npz, HDF5 or Parquet file; its first files are {names}"
+        return ConversionError(entry.id, [problem])
     from datasets_rl.sources.local.template import template
 
     text = template(entry.name, {path: inside[path] for path in data})
-    return ConversionError(entry.id, [f"it has no {FILE}"], hint=f"put one beside the files, such as\n\n{text}")
+    return ConversionError(entry.id, [f"it has no {FILE}"], hint=f"add one to the folder, such as\n\n{text}")
 
 
 SOURCE = Local()

@@ -1,4 +1,4 @@
-"""One's own files as a replay buffer."""
+"""Replay buffers of custom datasets."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ __all__ = ["LocalExperienceReplay"]
 
 
 class LocalExperienceReplay(BaseDatasetExperienceReplay):
-    """A folder of npz, HDF5 or Parquet files with a ``dataset.toml`` as a replay buffer.
+    """Replay buffer of a folder of npz, HDF5 or Parquet files with a ``dataset.toml``.
 
         >>> dataset = LocalExperienceReplay("gripper", 256, folder="~/data/gripper")
         >>> dataset.sample()
 
-    The files are converted once, and stay where they are.
+    The files are converted once and are not moved.
 
     Args:
-        dataset_id: Any name; it is stored under it.
-        *args: Those of `BaseDatasetExperienceReplay`, in its order.
-        folder: Where the files lie; needed until the dataset is stored.
-        **options: Those of `BaseDatasetExperienceReplay`.
+        dataset_id: Any name, under which the dataset is stored.
+        *args: Positional arguments of `BaseDatasetExperienceReplay`.
+        folder: Folder of the files; required until the dataset is stored.
+        **options: Keyword arguments of `BaseDatasetExperienceReplay`.
 
     Raises:
-        UnknownIdError: If it is no name.
-        ConversionError: If the files are not what their description says.
-        FetchError: If nothing is stored, and no folder was given.
+        UnknownIdError: If the name has characters that are not allowed.
+        ConversionError: If the files do not match their description.
+        FetchError: If the dataset is not stored, and no folder was given.
     """
 
     source = "local"

@@ -1,4 +1,4 @@
-"""What a ``dataset.toml`` says of the files beside it.
+"""Parser of ``dataset.toml``, the description of the files in its folder.
 
     name = "Gripper, second run"        shown in listings
     license = "CC-BY-4.0"
@@ -11,7 +11,7 @@
     observation.joints = "joints"
     action = { array = "torques", low = -1.0, high = 1.0 }
 
-What it does not say follows from the usual names.
+Names that it does not state are inferred from the usual names of arrays.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = ["ALIGNMENTS", "ENDINGS", "FILE", "WAYS", "Description", "Field", "no_
 
 FILE = "dataset.toml"
 ENDINGS: Mapping[str, tuple[str, ...]] = {"hdf5": (".hdf5", ".h5"), "npz": (".npz",), "parquet": (".parquet",)}
-"""The endings of the files of each format."""
+"""File name suffixes of each format."""
 WAYS = ("file", "flags", "column", "lengths", "ends")
-"""How the ends of episodes are told."""
+"""Ways to mark the ends of episodes."""
 ALIGNMENTS = ("same-row", "one-more", "action-before")
 _LAYOUTS = ("HWC to CHW", "CHW to HWC")
 _USUAL: Mapping[Key, tuple[str, ...]] = {
@@ -58,29 +58,30 @@ _OPTIONS = ("array", "layout", "low", "high", "n")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a step, and the array that has it."""
+    """Field of a step, with the array that stores it."""
 
     key: Key
     array: str
-    """With slashes, where it lies in groups; empty where `constant` stands for it."""
+    """Name of the array, with slashes if it is in groups; empty for a `constant`."""
     layout: str = ""
-    """``HWC to CHW``: how the axes of pictures are turned."""
+    """Conversion of the axes of images, ``HWC to CHW`` or ``CHW to HWC``; empty for none."""
     low: Any = None
     high: Any = None
     n: int | None = None
-    """How many choices there are, counted from 0."""
+    """Number of categories, which are the integers from 0 to n - 1."""
     constant: float | None = None
+    """Value of every step, instead of an array."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A ``dataset.toml``, read and checked."""
+    """Parsed and validated ``dataset.toml``."""
 
     name: str = ""
     format: str = ""
-    """One of `ENDINGS`; by default what the endings of the files say."""
+    """One of `ENDINGS`; by default inferred from the suffixes of the files."""
     alignment: str = ""
-    """One of `ALIGNMENTS`; by default what the numbers of rows say."""
+    """One of `ALIGNMENTS`; by default inferred from the numbers of rows."""
     license: str = ""
     citation: str = ""
     homepage: str = ""
@@ -88,146 +89,146 @@ class Description:
     """Globs on the paths of the files; by default all files of the format."""
     known_issues: tuple[str, ...] = ()
     by: str = ""
-    """One of `WAYS`; by default what the file has."""
+    """One of `WAYS`; by default inferred from the arrays of the file."""
     marks: str = ""
-    """The array that tells the episodes, where it is told by one."""
+    """Name of the array that marks the episodes, if `by` needs one."""
     fields: tuple[Field, ...] = field(default=())
 
     @classmethod
     def read(cls, document: Mapping[str, Any], what: str) -> Description:
-        """Read what TOML made of the file.
+        """Validate a parsed TOML document.
 
         Raises:
-            ConversionError: With everything that is wrong with it.
+            ConversionError: If the document is invalid; the error names every problem.
         """
         document = {_FORMER_KEYS.get(name, name): value for name, value in document.items()}
-        problems = list(_key_faults(document, (*_TEXTS, *_LISTS, *_TABLES), ""))
+        problems = list(_key_problems(document, (*_TEXTS, *_LISTS, *_TABLES), ""))
         values: dict[str, Any] = {}
         for name in _TEXTS:
             values[name] = document.get(name, "")
             if not isinstance(values[name], str):
-                problems.append(f"{name} is {values[name]!r}; expected a text")
+                problems.append(f"{name} is {values[name]!r}; expected a string")
         for name in _LISTS:
-            given = document.get(name, [])
-            values[name] = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list) else (given,)
-            if not all(isinstance(one, str) for one in values[name]):
-                problems.append(f"{name} is {given!r}; expected texts")
-        for name, known in (("format", (*ENDINGS, "")), ("alignment", (*ALIGNMENTS, ""))):
-            problems.extend(_choice_faults(name, values[name], known))
+            value = document.get(name, [])
+            values[name] = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else (value,)
+            if not all(isinstance(item, str) for item in values[name]):
+                problems.append(f"{name} is {value!r}; expected a list of strings")
+        for name, choices in (("format", (*ENDINGS, "")), ("alignment", (*ALIGNMENTS, ""))):
+            problems.extend(_choice_problems(name, values[name], choices))
         episodes, fields = ({} if document.get(name) is None else document[name] for name in _TABLES)
         for name, table in zip(_TABLES, (episodes, fields), strict=True):
             if not isinstance(table, Mapping):
                 problems.append(f"{name} is {table!r}; expected a table, [{name}]")
         by, marks = _read_episodes(episodes if isinstance(episodes, Mapping) else {}, problems)
-        found = tuple(_read_fields(fields if isinstance(fields, Mapping) else {}, (), problems))
-        problems.extend(_nesting_faults(found))
+        parsed = tuple(_read_fields(fields if isinstance(fields, Mapping) else {}, (), problems))
+        problems.extend(_nesting_problems(parsed))
         if problems:
-            raise ConversionError(what, [f"{FILE}: {one}" for one in problems])
-        return cls(**values, by=by, marks=marks, fields=found)
+            raise ConversionError(what, [f"{FILE}: {problem}" for problem in problems])
+        return cls(**values, by=by, marks=marks, fields=parsed)
 
     def data(self, paths: Iterable[str], what: str) -> tuple[str, list[str]]:
-        """Return the format, and which of the files have the data, in their order: 2 comes before 10.
+        """Return the format and the data files, in numeric order: 2 precedes 10.
 
         Raises:
-            ConversionError: If none does, or they are of several formats.
+            ConversionError: If there are no data files, or they have several formats.
         """
-        there = [path for path in paths if path.rpartition("/")[2] != FILE]
-        wanted = [path for path in there if _meets(path, self.files)] if self.files else there
-        formats = {path: form for path in wanted for form, ends in ENDINGS.items() if path.lower().endswith(ends)}
-        # Whoever named the files knows better than their endings what they are.
-        named = self.format and self.files
+        others = [path for path in paths if path.rpartition("/")[2] != FILE]
+        candidates = [path for path in others if _matches(path, self.files)] if self.files else others
+        formats = {path: form for path in candidates for form, ends in ENDINGS.items() if path.lower().endswith(ends)}
+        # A description that states both the format and the files overrides the suffixes.
+        explicit = self.format and self.files
         chosen = self.format or next(iter(formats.values()), "")
-        data = sorted((path for path in wanted if named or formats.get(path) == chosen), key=_natural)
+        data = sorted((path for path in candidates if explicit or formats.get(path) == chosen), key=_natural)
         if not data or (not self.format and len(set(formats.values())) > 1):
             kinds = ", ".join(sorted(set(formats.values()))) or "neither npz, HDF5 nor Parquet"
-            asked = f"for {', '.join(self.files)}" if self.files else f"for {self.format or 'any format'}"
-            problem = f"there are {len(there):,} files ({kinds}), and {asked} {len(data):,} are of use"
-            raise ConversionError(what, [problem], hint=f"say format = ... and files = ... in {FILE}")
+            criterion = ", ".join(self.files) if self.files else self.format or "a single format"
+            problem = f"of {len(others):,} files ({kinds}), {len(data):,} match {criterion}"
+            raise ConversionError(what, [problem], hint=f"set format = ... and files = ... in {FILE}")
         return chosen, data
 
     def of(self, arrays: Iterable[str]) -> tuple[Field, ...]:
-        """Return the fields of a file with these arrays: those that are named here, and those of usual names."""
-        named = {one.key for one in self.fields}
-        taken = {one.array for one in self.fields} | {self.marks}
-        more = [
+        """Return the fields of a file with these arrays: the described ones, and those inferred from usual names."""
+        described = {field.key for field in self.fields}
+        taken = {field.array for field in self.fields} | {self.marks}
+        inferred = [
             Field(key, array)
             for array, key in usual(arrays).items()
-            if array not in taken and not any(_overlap(key, one) for one in named)
+            if array not in taken and not any(_overlap(key, other) for other in described)
         ]
-        if {NEXT_TERMINATED, NEXT_TRUNCATED} & {one.key for one in (*self.fields, *more)}:
-            more = [one for one in more if one.key != NEXT_DONE]
-        return (*self.fields, *more)
+        if {NEXT_TERMINATED, NEXT_TRUNCATED} & {field.key for field in (*self.fields, *inferred)}:
+            inferred = [field for field in inferred if field.key != NEXT_DONE]
+        return (*self.fields, *inferred)
 
     def told(self, arrays: Iterable[str], fields: Sequence[Field]) -> tuple[str, str]:
-        """Return how the ends of the episodes of a file are told, and by which array."""
+        """Return the way in which a file marks the ends of episodes, one of `WAYS`, and the array that marks them."""
         if self.by:
             return self.by, self.marks
         marks = next((name for name in arrays if name in _MARKS), "")
         if marks:
             return "column", marks
         flags = {NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE}
-        return ("flags", "") if flags & {one.key for one in fields} else ("file", "")
+        return ("flags", "") if flags & {field.key for field in fields} else ("file", "")
 
 
 def no_choice(by: str) -> InvalidArgumentError:
-    """Make the error for episodes that are chosen by number where a file is not one episode."""
+    """Return the error for a selection of episodes by number if the files are not single episodes."""
     return InvalidArgumentError(
-        f"episodes can be chosen where a file is an episode; here {by} tell them apart",
-        hint=f'put [episodes] by = "file" into {FILE}, or choose files with --include',
+        f"episodes can be selected by number only if each file is one episode; here {by} mark the episodes",
+        hint=f'set [episodes] by = "file" in {FILE}, or select files with --include',
     )
 
 
 def usual(arrays: Iterable[str]) -> dict[str, Key]:
-    """Return the keys of the arrays whose names are usual ones; the first of several names for a key counts."""
-    found: dict[str, Key] = {}
+    """Return the keys of the arrays with usual names; of several names for a key, the first one is used."""
+    keys: dict[str, Key] = {}
     roots: dict[Key, str] = {}
     parts = {name: tuple(re.split(r"[./]", name)) for name in arrays}
     for key, names in _USUAL.items():
         for usual_name in names:
             root = tuple(usual_name.split("/"))
-            for array, way in parts.items():
-                if way[: len(root)] == root and all(way) and roots.setdefault(key, usual_name) == usual_name:
-                    found[array] = (*key, *way[len(root) :])
-    return found
+            for array, names_ in parts.items():
+                if names_[: len(root)] == root and all(names_) and roots.setdefault(key, usual_name) == usual_name:
+                    keys[array] = (*key, *names_[len(root) :])
+    return keys
 
 
 def _overlap(left: Key, right: Key) -> bool:
-    most = min(len(left), len(right))
-    return left[:most] == right[:most]
+    common = min(len(left), len(right))
+    return left[:common] == right[:common]
 
 
-def _meets(path: str, globs: Sequence[str]) -> bool:
+def _matches(path: str, globs: Sequence[str]) -> bool:
     name = path.rpartition("/")[2]
-    return any(fnmatchcase(path, one) or fnmatchcase(name, one) for one in globs)
+    return any(fnmatchcase(path, pattern) or fnmatchcase(name, pattern) for pattern in globs)
 
 
 def _natural(path: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path)]
 
 
-def _key_faults(table: Mapping[str, Any], known: Sequence[str], where: str) -> Iterator[str]:
+def _key_problems(table: Mapping[str, Any], known: Sequence[str], where: str) -> Iterator[str]:
     for name in table:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1)
             yield f"{where}{name} is unknown; expected one of {', '.join(near or known)}"
 
 
-def _choice_faults(name: str, value: Any, known: Sequence[str]) -> Iterator[str]:
+def _choice_problems(name: str, value: Any, known: Sequence[str]) -> Iterator[str]:
     if isinstance(value, str) and value not in known:
         yield f"{name} is {value!r}; expected one of {', '.join(filter(None, known))}"
 
 
 def _read_episodes(table: Mapping[str, Any], problems: list[str]) -> tuple[str, str]:
-    problems.extend(_key_faults(table, ("by", "array"), "episodes."))
+    problems.extend(_key_problems(table, ("by", "array"), "episodes."))
     by, marks = table.get("by", ""), table.get("array", "")
     if not isinstance(by, str) or not isinstance(marks, str):
-        problems.append("episodes.by and episodes.array are texts")
+        problems.append(f"episodes.by and episodes.array are {by!r} and {marks!r}; expected strings")
         return "", ""
-    problems.extend(_choice_faults("episodes.by", by, (*WAYS, "")))
+    problems.extend(_choice_problems("episodes.by", by, (*WAYS, "")))
     if (by in {"column", "lengths", "ends"}) != bool(marks) and by in (*WAYS, ""):
         expected = "also episodes.array" if by else "also episodes.by"
         problems.append(
-            f"episodes.by = {by!r} is told by no array; leave episodes.array out"
+            f"episodes.by = {by!r} takes no array; remove episodes.array"
             if by in {"file", "flags"}
             else f"episodes has {'by' if by else 'array'}; expected {expected}"
         )
@@ -235,14 +236,14 @@ def _read_episodes(table: Mapping[str, Any], problems: list[str]) -> tuple[str, 
 
 
 def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> Iterator[Field]:
-    """Yield the fields of a table, and of the tables in it: one with an array is a field itself."""
+    """Yield the fields of a table and of its subtables; a subtable with an array is a field itself."""
     for name, value in table.items():
         key = (*path, *name.split("."))
         if len(key) == 1:
             key = _SHORT.get(key[0], key)
         where = ".".join(key)
         if not all(key):
-            problems.append(f"fields: {where!r} is no key")
+            problems.append(f"fields: {where!r} is not a valid key; expected names joined by dots")
         elif isinstance(value, str):
             yield Field(key, value)
         elif isinstance(value, Mapping) and isinstance(value.get("array"), str):
@@ -257,37 +258,39 @@ def _read_fields(table: Mapping[str, Any], path: Key, problems: list[str]) -> It
 
 def _read_field(key: Key, table: Mapping[str, Any], problems: list[str]) -> Iterator[Field]:
     where = ".".join(key)
-    problems.extend(_key_faults(table, _OPTIONS, f"fields.{where}."))
+    problems.extend(_key_problems(table, _OPTIONS, f"fields.{where}."))
     layout, n = table.get("layout", ""), table.get("n")
     if layout not in (*_LAYOUTS, ""):
         problems.append(f"fields.{where}.layout is {layout!r}; expected one of {', '.join(_LAYOUTS)}")
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
-        problems.append(f"fields.{where}.n is {n!r}; expected a whole number from 1")
+        problems.append(f"fields.{where}.n is {n!r}; expected an integer >= 1")
     low, high = table.get("low"), table.get("high")
-    if not all(one is None or _numbers(one) for one in (low, high)):
+    if not all(bound is None or _numbers(bound) for bound in (low, high)):
         problems.append(f"fields.{where}: low and high are {low!r} and {high!r}; expected numbers, or lists of them")
     elif (low is None) != (high is None):
-        problems.append(f"fields.{where} has one of low and high; expected both")
+        problems.append(f"fields.{where} has only one of low and high; expected both")
     elif n is not None and low is not None:
-        problems.append(f"fields.{where} has n and bounds; expected one of the two")
+        problems.append(f"fields.{where} has both n and bounds; expected only one of them")
     else:
         yield Field(key, table["array"], layout, low, high, n)
 
 
 def _numbers(value: Any) -> bool:
     if isinstance(value, list):
-        return bool(value) and all(_numbers(one) for one in value)
+        return bool(value) and all(_numbers(item) for item in value)
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _nesting_faults(fields: Sequence[Field]) -> Iterator[str]:
+def _nesting_problems(fields: Sequence[Field]) -> Iterator[str]:
     allowed = {NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE}
-    for number, one in enumerate(fields):
-        name = ".".join(one.key)
-        if one.key[0] == NEXT and one.key not in allowed and one.key[:2] != (NEXT, *OBSERVATION):
-            yield f"fields.{name} cannot be given: below next are reward, terminated, truncated, done and observation"
-        if one.key[0] in {"episode", "mask"}:
-            yield f"fields.{name} means something else in TED; expected another name"
+    for number, current in enumerate(fields):
+        name = ".".join(current.key)
+        if current.key[0] == NEXT and current.key not in allowed and current.key[:2] != (NEXT, *OBSERVATION):
+            yield (
+                f"fields.{name} is not allowed: next may have only reward, terminated, truncated, done and observation"
+            )
+        if current.key[0] in {"episode", "mask"}:
+            yield f"fields.{name} has a name that TED reserves; expected another name"
         for other in fields[:number]:
-            if _overlap(one.key, other.key):
+            if _overlap(current.key, other.key):
                 yield f"fields.{name} and fields.{'.'.join(other.key)} exclude each other"

@@ -1,4 +1,4 @@
-"""The arrays of a file, whatever its format: what they are, known at once, and their rows, from front to back."""
+"""Common interface to the arrays of npz, HDF5 and Parquet files: their shapes and dtypes, and their rows in order."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.read.ragged import Ragged
@@ -20,25 +21,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Array", "ArrayFile", "Rows", "open_arrays"]
 
-_WHOLE_MOST = 64 << 20
-_TEXT = np.dtype(np.int32)  # what numbers of texts are
+_WHOLE_MAX_BYTES = 64 << 20
+_TEXT = np.dtype(np.int32)  # the dtype of the integer codes of strings
 
 _Values = NDArray[Any] | list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array with rows."""
+    """Description of an array: number, shape and dtype of its rows."""
 
     rows: int
     shape: tuple[int, ...]
-    """Of one row."""
+    """Shape of one row."""
     dtype: np.dtype[Any]
     text: bool = False
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row; texts are counted as numbers."""
+        """Number of bytes of a row; strings count as integer codes."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     def __str__(self) -> str:
@@ -46,23 +47,23 @@ class Array:
 
 
 class ArrayFile(ABC):
-    """An open file. A context manager."""
+    """Open file of arrays. A context manager."""
 
     name: str
     arrays: Mapping[str, Array]
     unwritten: int = 0
-    """Chunks that the file does not store, and that read as fill values."""
+    """Number of chunks that were never written to the file and read as fill values."""
 
     @abstractmethod
     def blocks(self, name: str, rows: int) -> Iterator[_Values]:
-        """Yield the rows of an array in blocks of that many; several arrays may take turns.
+        """Yield the rows of an array in blocks of `rows`; the blocks of several arrays may be read alternately.
 
         Raises:
-            ConversionError: If it does not decode.
+            ConversionError: If the array cannot be decoded.
         """
 
     def whole(self, name: str) -> _Values:
-        """Return all rows of a narrow array."""
+        """Return all rows of a small array."""
         blocks = [*self.blocks(name, 1 << 16)]
         if blocks and isinstance(blocks[0], list):
             return [text for block in blocks for text in block]
@@ -76,41 +77,41 @@ class ArrayFile(ABC):
 
 
 class Rows:
-    """The rows of an array in ascending order, as many at a time as the caller asks for.
+    """Reader of ascending ranges of the rows of an array.
 
-    block     |         |         |
-    asked       [------) [------)         the second range is assembled from two blocks
+    block      |         |         |
+    read()       [------) [------)         the second range is assembled from two blocks
     """
 
     def __init__(self, file: ArrayFile, name: str, rows: int) -> None:
         self._name = f"{file.name}: {name}"
         self._blocks = file.blocks(name, rows)
-        self._held: _Values = []
+        self._block: _Values = []
         self._start = 0
 
     def read(self, start: int, stop: int) -> _Values:
-        """Return the rows [start, stop); later calls ask for later ones."""
+        """Return the rows [start, stop), which must not precede those of earlier calls."""
         parts: list[Any] = []
         while start < stop:
-            end = self._start + len(self._held)
+            end = self._start + len(self._block)
             if start < end:
-                parts.append(self._held[start - self._start : stop - self._start])
+                parts.append(self._block[start - self._start : stop - self._start])
                 start = min(end, stop)
                 continue
             block = next(self._blocks, None)
             if block is None:
                 raise ConversionError(self._name, [f"it ends at row {end:,}; expected {stop:,} rows"])
-            self._held, self._start = block, end
+            self._block, self._start = block, end
         if len(parts) == 1:
             whole: _Values = parts[0]
             return whole
         return [text for part in parts for text in part] if isinstance(parts[0], list) else np.concatenate(parts)
 
     def finish(self) -> None:
-        """Read the rows that no step uses: formats with a checksum compare it at the last row.
+        """Read the remaining rows, because formats with a checksum compare it after the last row.
 
         Raises:
-            ConversionError: If the rest of the array is cut or damaged.
+            ConversionError: If the rest of the array is truncated or damaged.
         """
         for _ in self._blocks:
             pass
@@ -122,11 +123,11 @@ def open_arrays(path: Path, form: str, name: str) -> ArrayFile:
     Args:
         path: The file.
         form: ``hdf5``, ``npz`` or ``parquet``.
-        name: What it is called in errors.
+        name: Name of the file in errors.
 
     Raises:
-        ConversionError: If it is no such file, or damaged.
-        MissingDependencyError: If pyarrow is wanted and absent.
+        ConversionError: If the file is damaged or has another format.
+        MissingDependencyError: If pyarrow is needed and not installed.
     """
     if form == "parquet":
         return _Table(path, name)
@@ -141,11 +142,12 @@ class _Hdf5(ArrayFile):
         self._file = Hdf5File(path)
         self.unwritten = self._file.unwritten
         self.arrays = {
-            array: Array(one.shape[0], one.shape[1:], one.dtype)
-            for array, one in self._file.arrays.items()
-            if one.shape and not one.text
+            array_name: Array(array.shape[0], array.shape[1:], array.dtype)
+            for array_name, array in self._file.arrays.items()
+            if array.shape and not array.text
         }
 
+    @override
     def blocks(self, name: str, rows: int) -> Iterator[_Values]:
         for block in self._file.blocks([name], rows=rows):
             yield block.columns[name]
@@ -164,18 +166,19 @@ class _Npz(ArrayFile):
         self.name = name
         self._file = NpzFile(path)
         self.arrays = {
-            array: Array(one.shape[0], one.shape[1:], _TEXT, text=True)
-            if one.dtype.kind == "U"
-            else Array(one.shape[0], one.shape[1:], one.dtype.newbyteorder("="))
-            for array, one in self._file.arrays.items()
-            if one.shape
+            array_name: Array(array.shape[0], array.shape[1:], _TEXT, text=True)
+            if array.dtype.kind == "U"
+            else Array(array.shape[0], array.shape[1:], array.dtype.newbyteorder("="))
+            for array_name, array in self._file.arrays.items()
+            if array.shape
         }
 
+    @override
     def blocks(self, name: str, rows: int) -> Iterator[_Values]:
         reader, array = self._file.open(name), self.arrays[name]
-        if reader.fortran and len(reader.shape) > 1 and array.rows * array.row_bytes > _WHOLE_MOST:
-            problem = f"{name} keeps its columns together and not its rows, and is too large to be turned"
-            raise ConversionError(self.name, [problem], hint="save numpy.ascontiguousarray of it")
+        if reader.fortran and len(reader.shape) > 1 and array.rows * array.row_bytes > _WHOLE_MAX_BYTES:
+            problem = f"{name} is in Fortran order and too large to be transposed in memory"
+            raise ConversionError(self.name, [problem], hint="save it with numpy.ascontiguousarray")
         for block in reader.blocks(rows):
             yield block.tolist() if array.text else block
 
@@ -194,30 +197,31 @@ class _Table(ArrayFile):
         self._file = TableFile(path)
         self.arrays = {}
         try:
-            # How long the lists of a column are is known of its rows alone.
+            # The lengths of the lists of a column are known only after reading its rows.
             self.arrays = {column: self._array(column) for column in self._file.columns}
         except BaseException:
             self._file.__exit__(None, None, None)
             raise
 
+    @override
     def blocks(self, name: str, rows: int) -> Iterator[_Values]:
         for block in self._file.blocks([name], rows=rows):
             values = block[name]
             if isinstance(values, Ragged):
                 values = values.stacked(f"{self.name}: {name}")
             if isinstance(values, list) and values and isinstance(values[0], bytes):
-                raise ConversionError(self.name, [f"{name} holds bytes; expected numbers or text"])
-            wanted = self.arrays.get(name)
-            if isinstance(values, np.ndarray) and wanted is not None and values.shape[1:] != wanted.shape:
-                problem = f"{name} has rows of {list(values.shape[1:])}; the first one has {list(wanted.shape)}"
+                raise ConversionError(self.name, [f"{name} has bytes; expected numbers or text"])
+            array = self.arrays.get(name)
+            if isinstance(values, np.ndarray) and array is not None and values.shape[1:] != array.shape:
+                problem = f"{name} has rows of shape {list(values.shape[1:])}; the first row has {list(array.shape)}"
                 raise ConversionError(self.name, [problem])
-            yield values  # type: ignore[misc]  # lists of bytes were refused
+            yield values  # type: ignore[misc]  # lists of bytes raised an error above
 
     def _array(self, name: str) -> Array:
         try:
             first = next(self.blocks(name, 1), np.empty(0))
         except ConversionError:
-            # It is a fault where the column is wanted, and only there.
+            # This is an error only if the column is used.
             return Array(self._file.rows, (), np.dtype(object))
         if isinstance(first, list):
             return Array(self._file.rows, (), _TEXT, text=True)

@@ -1,9 +1,9 @@
-"""What the arrays of a file become, and where in each of them an episode lies.
+"""Mapping of the arrays of a file to columns, and of their rows to episodes.
 
               states                          steps
-same-row      s_0 s_1 s_2     | s_0' s_1'     a_0 a_1 a_2 | a_0' a_1'     s_3 is in next_observation, or nowhere
-one-more      s_0 s_1 s_2 s_3 | s_0' s_1'     a_0 a_1 a_2 | a_0'          or as many rows of steps, the last one idle
-action-before s_0 s_1 s_2 s_3 | s_0' s_1'      -  a_0 a_1 a_2 |  -  a_0'  a row has what led to its state
+same-row      s_0 s_1 s_2     | s_0' s_1'     a_0 a_1 a_2 | a_0' a_1'     s_3 is in next_observation, or not stored
+one-more      s_0 s_1 s_2 s_3 | s_0' s_1'     a_0 a_1 a_2 | a_0'          or equally many rows, the last one unused
+action-before s_0 s_1 s_2 s_3 | s_0' s_1'      -  a_0 a_1 a_2 |  -  a_0'  a row has the action that led to its state
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WIDENED: Mapping[np.dtype[Any], np.dtype[Any]] = {
     np.dtype(np.uint16): np.dtype(np.int32),
     np.dtype(np.uint32): np.dtype(np.int64),
 }
-_HELD = tuple(np.dtype(name) for name in ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "f2", "f4", "f8"))
+_SUPPORTED = tuple(np.dtype(name) for name in ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "f2", "f4", "f8"))
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 _STATES = (OBSERVATION[0], "info")
 _TURNS: Mapping[str, tuple[int, ...]] = {"": (), "HWC to CHW": (2, 0, 1), "CHW to HWC": (1, 2, 0)}
@@ -51,27 +51,27 @@ _Index = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ColumnSlice:
-    """An array and the column that it becomes."""
+    """Array with the column that it is converted to."""
 
     array: str
     column: Column
     turn: tuple[int, ...] = ()
-    """The axes of a row in their new order; empty where they stay."""
+    """New order of the axes of a row; empty if they are not transposed."""
     constant: float | None = None
 
     @property
     def state(self) -> bool:
-        """Whether it is there before and after every step."""
+        """Whether it is a state, which exists before and after every step."""
         return self.column.key[0] in _STATES
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the arrays of a file become."""
+    """Mapping of the arrays of a file to columns and flags."""
 
     parts: tuple[ColumnSlice, ...]
     following: Mapping[Key, str]
-    """By the key of an observation, the array of the observations after the steps."""
+    """Names of the arrays of next observations, by the key of the observation."""
     flags: Mapping[Key, str]
     by: str
     marks: str
@@ -81,7 +81,7 @@ class Plan:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Every column, flags included."""
+        """Every column, including the flags."""
         flag = np.dtype(np.bool_)
         flags = (Column(NEXT_TERMINATED, flag, (1,)), Column(NEXT_TRUNCATED, flag, (1,)))
         return (*(part.column for part in self.parts), *flags)
@@ -89,195 +89,201 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where the E episodes of a file lie in its arrays."""
+    """Rows and flags of the E episodes of a file."""
 
     lengths: _Index
-    """Steps of each, [E], adding up to N; 0 where an episode has a state and no step."""
+    """Number of steps of each episode, [E], with the sum N; 0 for an episode with a state but no step."""
     numbers: _Index
-    """The upstream's own number of each, [E]."""
+    """Number of each episode in the file, [E]."""
     lead: int
-    """Rows of an episode in front of its first step."""
+    """Number of rows of an episode before its first step."""
     extra: int
-    """Rows of an episode beyond its steps, in the arrays of steps."""
+    """Number of rows of an episode that are not steps, in the arrays of steps."""
     extras: Mapping[str, int]
-    """The same for each array of states."""
+    """The same number for each array of states."""
     terminated: _Flags
     truncated: _Flags
-    """[N]; the last step of every episode has one of the two."""
+    """End flags, [N] each; the last step of every episode has at least one."""
     found: Counter[str]
     """How often each rule was applied."""
 
 
 def is_empty(file: ArrayFile, said: Description) -> bool:
-    """Say whether a file has no step at all: arrays of steps without a row, and at most the state before the first."""
-    rows = {one.key: file.arrays[one.array].rows for one in said.of(file.arrays) if one.array in file.arrays}
+    """Return whether a file has no steps: its arrays of steps have no rows, and those of states at most one."""
+    rows = {field.key: file.arrays[field.array].rows for field in said.of(file.arrays) if field.array in file.arrays}
     states = [count for key, count in rows.items() if key[0] in _STATES]
     steps = [count for key, count in rows.items() if key[0] not in _STATES]
     return bool(rows) and not any(steps) and max(states, default=0) <= (1 if steps else 0)
 
 
 def plan(file: ArrayFile, said: Description, known: Sequence[Column] | None = None) -> Plan:
-    """Say what the arrays of a file become.
+    """Map the arrays of a file to columns and flags.
 
     Args:
         file: The file.
-        said: What its description says.
-        known: The columns of the first file, which this one must have too.
+        said: The description of the file.
+        known: The columns of the first file, which this file must have too.
 
     Raises:
-        ConversionError: With everything that is wrong.
+        ConversionError: If the file does not match its description; the error names every problem.
     """
     fields = said.of(file.arrays)
-    problems = list(_lacking(file, fields))
+    problems = list(_missing(file, fields))
     by, marks = said.told(file.arrays, fields)
     if marks and marks not in file.arrays:
-        problems.append(f"it has no array {marks}, which tells its episodes")
-    usable = [one for one in fields if one.array in file.arrays]
-    problems.extend(fault for one in usable for fault in _array_faults(one, file.arrays[one.array]))
+        problems.append(f"it has no array {marks}, which marks its episodes")
+    present = [field for field in fields if field.array in file.arrays]
+    problems.extend(problem for field in present for problem in _array_problems(field, file.arrays[field.array]))
     if problems:
         raise ConversionError(file.name, problems)
     parts = tuple(
-        _part(one, file.arrays.get(one.array)) for one in fields if one.key not in _FLAGS and one.key[:2] != _AFTER
+        _column_slice(field, file.arrays.get(field.array))
+        for field in fields
+        if field.key not in _FLAGS and field.key[:2] != _AFTER
     )
-    made = Plan(
+    result = Plan(
         parts,
-        {one.key[1:]: one.array for one in fields if one.key[:2] == _AFTER},
-        {one.key: one.array for one in fields if one.key in _FLAGS},
+        {field.key[1:]: field.array for field in fields if field.key[:2] == _AFTER},
+        {field.key: field.array for field in fields if field.key in _FLAGS},
         by,
         marks,
         said.alignment,
-        tuple(sorted(set(file.arrays) - {one.array for one in fields} - {marks})),
-        sum(file.arrays[one.array].dtype in _WIDENED for one in fields if one.array),
+        tuple(sorted(set(file.arrays) - {field.array for field in fields} - {marks})),
+        sum(file.arrays[field.array].dtype in _WIDENED for field in fields if field.array),
     )
-    problems.extend(_following_faults(made, file))
-    problems.extend(_unlike(made.columns, known or made.columns))
+    problems.extend(_following_problems(result, file))
+    problems.extend(_column_problems(result.columns, known or result.columns))
     if problems:
         raise ConversionError(file.name, problems)
-    return made
+    return result
 
 
 _AFTER = (NEXT, *OBSERVATION)
 
 
-def _lacking(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]:
-    there = listed([f"{name} {array}" for name, array in file.arrays.items()]) or "none"
-    for one in fields:
-        if one.array and one.array not in file.arrays:
-            yield f"it has no array {one.array}, which is {dotted(one.key)}; it has {there}"
+def _missing(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]:
+    arrays = listed([f"{name} {array}" for name, array in file.arrays.items()]) or "none"
+    for field in fields:
+        if field.array and field.array not in file.arrays:
+            yield f"it has no array {field.array}, which is {dotted(field.key)}; it has {arrays}"
     for key in (OBSERVATION, ACTION, NEXT_REWARD):
-        if not any(one.key[: len(key)] == key for one in fields):
-            yield f"no array of it is known to be {dotted(key)}; it has {there}"
+        if not any(field.key[: len(key)] == key for field in fields):
+            yield f"no array is described or named as {dotted(key)}; it has {arrays}"
 
 
-def _array_faults(one: Field, array: Array) -> Iterator[str]:
-    name, shape = one.array, [array.rows, *array.shape]
-    single = one.key in _FLAGS or one.key == NEXT_REWARD
-    if array.text and (single or one.key[:2] == _AFTER):
-        yield f"{name} holds texts; expected numbers"
-    elif not array.text and array.dtype not in _HELD:
-        objects = "Python objects" if array.dtype.hasobject else str(array.dtype)
-        yield f"{name} holds {objects}; expected booleans, integers up to 64 bits with a sign, or floats"
+def _array_problems(field: Field, array: Array) -> Iterator[str]:
+    name, shape = field.array, [array.rows, *array.shape]
+    single = field.key in _FLAGS or field.key == NEXT_REWARD
+    if array.text and (single or field.key[:2] == _AFTER):
+        yield f"{name} has strings; expected numbers"
+    elif not array.text and array.dtype not in _SUPPORTED:
+        objects = "Python objects" if array.dtype.hasobject else f"dtype {array.dtype}"
+        yield f"{name} has {objects}; expected booleans, integers that fit into int64, or floats"
     if single and math.prod(array.shape) != 1:
-        yield f"{name} has shape {shape}; expected one number a row"
-    if one.layout and (len(array.shape) != 3 or array.text):
-        yield f"{name} has shape {shape}; expected pictures, three axes a row, to be turned from {one.layout}"
+        yield f"{name} has shape {shape}; expected one number per row"
+    if field.layout and (len(array.shape) != 3 or array.text):
+        yield f"{name} has shape {shape}; expected images, three axes per row, to convert {field.layout}"
     if not array.rows:
         yield f"{name} has no row"
     if 0 in array.shape:
-        yield f"{name} has shape {shape}, which is no value"
-    for bound in (one.low, one.high):
+        yield f"{name} has shape {shape}, which has no values"
+    for bound in (field.low, field.high):
         axes = np.shape(bound) if bound is not None and not array.text else ()
-        if not _spreads(axes, array.shape):
-            yield f"{name} has rows of {list(array.shape)}; its bounds have {list(axes)}"
+        if not _broadcasts(axes, array.shape):
+            yield f"{name} has rows of shape {list(array.shape)}; its bounds have {list(axes)}"
 
 
-def _spreads(axes: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+def _broadcasts(axes: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     try:
         return np.broadcast_shapes(axes, shape) == shape
     except ValueError:
         return False
 
 
-def _part(one: Field, array: Array | None) -> ColumnSlice:
+def _column_slice(field: Field, array: Array | None) -> ColumnSlice:
+    key = field.key
     if array is None:
-        return ColumnSlice("", Column(one.key, np.dtype(np.float32), (1,)), constant=one.constant)
-    turn = _TURNS[one.layout]
-    shape = (1,) if one.key == NEXT_REWARD else tuple(array.shape[axis] for axis in turn) or array.shape
+        return ColumnSlice("", Column(key, np.dtype(np.float32), (1,)), constant=field.constant)
+    turn = _TURNS[field.layout]
+    shape = (1,) if key == NEXT_REWARD else tuple(array.shape[axis] for axis in turn) or array.shape
     dtype = _WIDENED.get(array.dtype, array.dtype)
-    return ColumnSlice(one.array, Column(one.key, dtype, shape, shared=one.key[0] in _STATES, text=array.text), turn)
+    return ColumnSlice(field.array, Column(key, dtype, shape, shared=key[0] in _STATES, text=array.text), turn)
 
 
-def _following_faults(made: Plan, file: ArrayFile) -> Iterator[str]:
+def _following_problems(made: Plan, file: ArrayFile) -> Iterator[str]:
     by_key = {part.column.key: part for part in made.parts}
     for key, name in made.following.items():
         part, array = by_key.get(key), file.arrays[name]
         if part is None:
-            yield f"{name} is the {dotted(key)} after each step, and there is no {dotted(key)}"
+            yield f"{name} is the next {dotted(key)}, but there is no {dotted(key)}"
         elif array.shape != file.arrays[part.array].shape or array.dtype != file.arrays[part.array].dtype:
             yield f"{name} is {array}; {part.array} is {file.arrays[part.array]}"
-    lacking = [dotted(key) for key in by_key if key[0] == OBSERVATION[0] and key not in made.following]
-    if made.following and lacking:
-        yield f"{', '.join(lacking)} has no observation after each step, as {dotted(next(iter(made.following)))} has"
+    missing = [dotted(key) for key in by_key if key[0] == OBSERVATION[0] and key not in made.following]
+    if made.following and missing:
+        yield f"{', '.join(missing)} has no next observation, unlike {dotted(next(iter(made.following)))}"
 
 
-def _unlike(columns: Sequence[Column], known: Sequence[Column]) -> Iterator[str]:
-    here, there = ({one.key: one for one in some} for some in (columns, known))
-    for key in there.keys() - here.keys():
-        yield f"it has no {dotted(key)}, as the first file has"
-    for key in here.keys() - there.keys():
-        yield f"it has {dotted(key)}, which the first file has not"
-    for key in here.keys() & there.keys():
-        one, first = here[key], there[key]
-        if (one.dtype, one.shape, one.text) != (first.dtype, first.shape, first.text):
-            shapes = f"{one.dtype.name} {list(one.shape)}; in the first file {first.dtype.name} {list(first.shape)}"
+def _column_problems(columns: Sequence[Column], known: Sequence[Column]) -> Iterator[str]:
+    own_columns, first_columns = ({column.key: column for column in group} for group in (columns, known))
+    for key in first_columns.keys() - own_columns.keys():
+        yield f"it has no {dotted(key)}, unlike the first file"
+    for key in own_columns.keys() - first_columns.keys():
+        yield f"it has {dotted(key)}, unlike the first file"
+    for key in own_columns.keys() & first_columns.keys():
+        own, first = own_columns[key], first_columns[key]
+        if (own.dtype, own.shape, own.text) != (first.dtype, first.shape, first.text):
+            shapes = f"{own.dtype.name} {list(own.shape)}; in the first file {first.dtype.name} {list(first.shape)}"
             yield f"{dotted(key)} is {shapes}"
 
 
 def bounds(file: ArrayFile, made: Plan) -> Bounds:
-    """Find the episodes of a file; only flags and what tells episodes is read, a few bytes a row.
+    """Return the episodes of a file, reading only the flags and the array of marks, a few bytes per row.
 
     Raises:
-        ConversionError: If the numbers of rows contradict each other, or flags stand where no episode ends; with
-            everything that is wrong.
+        ConversionError: If the numbers of rows contradict each other, or flags are set within an episode; the error
+            names every problem.
     """
     rows, states = _row_counts(file, made)
     flags = {key: _flag(file, name) for key, name in made.flags.items()}
-    held, numbers = _held(file, made, rows, flags)
-    count = len(held)
+    row_counts, numbers = _episode_rows(file, made, rows, flags)
+    count = len(row_counts)
     alignment = made.alignment or ("one-more" if states == rows + count else "same-row")
     extra = int(alignment != "same-row" and states == rows)
-    wanted = {"same-row": (rows,), "one-more": (rows, rows + count), "action-before": (rows,)}[alignment]
-    if states not in wanted:
-        expected = " or ".join(f"{one:,}" for one in wanted)
+    allowed = {"same-row": (rows,), "one-more": (rows, rows + count), "action-before": (rows,)}[alignment]
+    if states not in allowed:
+        expected = " or ".join(f"{number:,}" for number in allowed)
         problem = f"the observations have {states:,} rows, for {rows:,} rows of rewards in {count:,} episodes"
         raise ConversionError(file.name, [f"{problem}; expected {expected} ({alignment})"])
-    if made.by in {"lengths", "ends"} and extra and held.sum() + count == rows:
-        held = held + 1  # they count steps, not rows
-    if held.sum() != rows:
-        raise ConversionError(file.name, [f"{made.marks} tells of {held.sum():,} rows; there are {rows:,}"])
+    if made.by in {"lengths", "ends"} and extra and row_counts.sum() + count == rows:
+        row_counts = row_counts + 1  # the array counts steps, not rows
+    if row_counts.sum() != rows:
+        raise ConversionError(file.name, [f"{made.marks} counts {row_counts.sum():,} rows; there are {rows:,}"])
     if made.by == "flags" and extra and alignment == "one-more":
-        problem = "the last row of an episode has no step, so its flags tell no end"
-        raise ConversionError(file.name, [problem], hint="tell the episodes by file, column, lengths or ends")
+        problem = "the last row of an episode is not a step, so its flags cannot mark the end"
+        raise ConversionError(file.name, [problem], hint="set [episodes] by to file, column, lengths or ends")
     if made.following and alignment == "action-before":
-        problem = f"{', '.join(made.following.values())}: what a row led to is the observation of the row itself"
-        raise ConversionError(file.name, [problem], hint="leave next.observation out, or the alignment")
-    rowless = extra * int((held == 0).sum())
-    if rowless:  # without a row there is none beyond the steps either
-        held, numbers = held[held > 0], numbers[held > 0]
-    lengths = held - extra
+        problem = (
+            f"{', '.join(made.following.values())} contradicts the alignment action-before: "
+            "the next observation of a step is the observation of its own row"
+        )
+        raise ConversionError(file.name, [problem], hint="remove next.observation, or the alignment")
+    rowless = extra * int((row_counts == 0).sum())
+    if rowless:  # an episode without rows has no extra row either
+        row_counts, numbers = row_counts[row_counts > 0], numbers[row_counts > 0]
+    lengths = row_counts - extra
     extras = _extras(file, made, lengths, extra)
     lead = int(alignment == "action-before")
     kept = np.ones(rows, np.bool_)
     if extra:
-        kept[np.cumsum(held) - (held if lead else 1)] = False
-    found = Counter({alignment: rows, "widened": made.widened, "left-out": len(made.left_out)})
-    found["no-transition"] = rowless + int((lengths == 0).sum())
-    terminated, truncated = _ends(file, made, {key: one[kept] for key, one in flags.items()}, lengths, found)
-    return Bounds(lengths, numbers, lead, extra, extras, terminated, truncated, found)
+        kept[np.cumsum(row_counts) - (row_counts if lead else 1)] = False
+    counts = Counter({alignment: rows, "widened": made.widened, "left-out": len(made.left_out)})
+    counts["no-transition"] = rowless + int((lengths == 0).sum())
+    terminated, truncated = _ends(file, made, {key: flag[kept] for key, flag in flags.items()}, lengths, counts)
+    return Bounds(lengths, numbers, lead, extra, extras, terminated, truncated, counts)
 
 
 def _row_counts(file: ArrayFile, made: Plan) -> tuple[int, int]:
-    """Return how many rows the steps have, and how many the observations."""
+    """Return the numbers of rows of the arrays of steps and of the observations."""
     steps = [part.array for part in made.parts if part.array and not part.state]
     steps += [*made.flags.values(), *made.following.values()]
     if made.marks and made.by == "column":
@@ -289,7 +295,7 @@ def _row_counts(file: ArrayFile, made: Plan) -> tuple[int, int]:
         rows = {name: file.arrays[name].rows for name in names}
         if len(set(rows.values())) > 1:
             problems.append(
-                f"{', '.join(f'{name} has {count:,} rows' for name, count in rows.items())}; expected one number"
+                f"{', '.join(f'{name} has {count:,} rows' for name, count in rows.items())}; expected equal numbers"
             )
         counts.append(next(iter(rows.values())))
     if problems:
@@ -307,13 +313,13 @@ def _flag(file: ArrayFile, name: str) -> _Flags:
     return np.asarray(raw == 1)
 
 
-def _held(file: ArrayFile, made: Plan, rows: int, flags: Mapping[Key, _Flags]) -> tuple[_Index, _Index]:
-    """Return how many rows each episode has, [E], as far as the file tells, and its own number, [E]."""
+def _episode_rows(file: ArrayFile, made: Plan, rows: int, flags: Mapping[Key, _Flags]) -> tuple[_Index, _Index]:
+    """Return the number of rows of each episode that the file states, [E], and the number of each episode, [E]."""
     if made.by == "file":
         return np.array([rows], np.int64), np.zeros(1, np.int64)
     if made.by == "flags":
         if not flags:
-            raise ConversionError(file.name, ["it has no flag, which would tell where episodes end"])
+            raise ConversionError(file.name, ["it has no flags, which mark the ends of episodes"])
         stops = np.flatnonzero(np.logical_or.reduce([*flags.values()])) + 1
         stops = stops if len(stops) and stops[-1] == rows else np.append(stops, rows)
     elif made.by == "column":
@@ -321,30 +327,31 @@ def _held(file: ArrayFile, made: Plan, rows: int, flags: Mapping[Key, _Flags]) -
     else:
         raw = np.asarray(file.whole(made.marks)).reshape(-1)
         if raw.dtype.kind not in "iu" or not len(raw):
-            raise ConversionError(file.name, [f"{made.marks} is {file.arrays[made.marks]}; expected whole numbers"])
+            raise ConversionError(file.name, [f"{made.marks} is {file.arrays[made.marks]}; expected integers"])
         stops = raw.astype(np.int64) if made.by == "ends" else np.cumsum(raw, dtype=np.int64)
-    held = np.diff(stops, prepend=0)
-    if (held < 0).any():
-        wrong = int(np.argmax(held < 0))
-        raise ConversionError(file.name, [f"{made.marks} gives episode {wrong} of it {held[wrong]:,} rows"])
-    return held, np.arange(len(held), dtype=np.int64)
+    counts = np.diff(stops, prepend=0)
+    if (counts < 0).any():
+        wrong = int(np.argmax(counts < 0))
+        problem = f"{made.marks} states {counts[wrong]:,} rows for its episode {wrong}; expected at least 0"
+        raise ConversionError(file.name, [problem])
+    return counts, np.arange(len(counts), dtype=np.int64)
 
 
 def _runs(file: ArrayFile, name: str) -> tuple[_Index, _Index]:
-    """Find the runs of equal values of a column."""
+    """Return the lengths of the runs of equal values of a column, [E], and the values, [E]."""
     values = np.asarray(file.whole(name)).reshape(file.arrays[name].rows, -1)[:, 0]
     starts = np.append(0, np.flatnonzero(values[1:] != values[:-1]) + 1)
     names, counts = np.unique(values[starts], return_counts=True)
     if (counts > 1).any():
-        again = names[counts > 1][0]
-        problem = f"{name} is {again} in {counts.max():,} places that do not touch; expected each episode in one piece"
+        repeated = names[counts > 1][0]
+        problem = f"{name} is {repeated} in {counts.max():,} separate ranges of rows; expected one range per episode"
         raise ConversionError(file.name, [problem])
     numbers = values[starts].astype(np.int64) if values.dtype.kind in "iu" else np.arange(len(starts))
     return np.diff(np.append(starts, len(values))), numbers
 
 
 def _extras(file: ArrayFile, made: Plan, lengths: _Index, extra: int) -> dict[str, int]:
-    """Return how many rows of an episode each array of states has beyond its steps."""
+    """Return how many rows per episode each array of states has in addition to the steps."""
     steps, count = int(lengths.sum()), len(lengths)
     extras: dict[str, int] = {}
     problems = []
@@ -361,9 +368,9 @@ def _extras(file: ArrayFile, made: Plan, lengths: _Index, extra: int) -> dict[st
 
 
 def _ends(
-    file: ArrayFile, made: Plan, flags: Mapping[Key, _Flags], lengths: _Index, found: Counter[str]
+    file: ArrayFile, made: Plan, flags: Mapping[Key, _Flags], lengths: _Index, counts: Counter[str]
 ) -> tuple[_Flags, _Flags]:
-    """Return terminated and truncated, [N]."""
+    """Return terminated and truncated, [N] each."""
     never = np.zeros(int(lengths.sum()), np.bool_)
     last = never.copy()
     last[np.cumsum(lengths[lengths > 0]) - 1] = True
@@ -371,12 +378,12 @@ def _ends(
     truncated = flags.get(NEXT_TRUNCATED, never).copy()
     wrong = np.flatnonzero((terminated | truncated) & ~last)
     if len(wrong):
-        problem = f"a flag stands at step {wrong[0]:,}, within an episode ({len(wrong):,} such steps)"
-        raise ConversionError(file.name, [problem], hint=f"it is told by {made.by} where episodes end")
-    found["no-terminated"] = int(not {NEXT_TERMINATED, NEXT_DONE} & set(flags))
-    found["done-as-terminated"] = int(terminated.sum()) if NEXT_DONE in flags and NEXT_TERMINATED not in flags else 0
-    found["both-flags"] = int((terminated & truncated).sum())
+        problem = f"a flag is set at step {wrong[0]:,}, within an episode ({len(wrong):,} such steps)"
+        raise ConversionError(file.name, [problem], hint=f"the ends of episodes are determined by {made.by}")
+    counts["no-terminated"] = int(not {NEXT_TERMINATED, NEXT_DONE} & set(flags))
+    counts["done-as-terminated"] = int(terminated.sum()) if NEXT_DONE in flags and NEXT_TERMINATED not in flags else 0
+    counts["both-flags"] = int((terminated & truncated).sum())
     open_ends = last & ~(terminated | truncated)
-    found["end-without-flag"] = int(open_ends.sum())
+    counts["end-without-flag"] = int(open_ends.sum())
     truncated |= open_ends
     return terminated, truncated

@@ -1,4 +1,4 @@
-"""A shard of a user's own files as episodes."""
+"""Reader of custom datasets."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
@@ -29,44 +30,47 @@ if TYPE_CHECKING:
 __all__ = ["LocalReader"]
 
 _BLOCK_BYTES = 8 << 20
-_FAULTS_MOST = 20
+_PROBLEMS_MAX = 20
 _TEXTS = {
     "same-row": "row i has the observation, the action taken in it, and the reward and flags of that action",
-    "one-more": "an episode has an observation more than actions: the last one is that after the last action",
-    "action-before": "row i has the observation and what led to it: actions, rewards and flags were moved a row up",
-    "next-observation-rounded": "next observations differ from the observation of the next row by rounding alone "
-    "(docs/sources/d4rl.md says how much): the observation of the next row was stored for both",
-    "no-terminated": "files say of no step that the task ended with it: nothing is marked terminated",
-    "done-as-terminated": "the files do not tell terminations from time-outs: every end is marked terminated",
+    "one-more": "an episode has one more observation than actions: the last one is the observation after the last "
+    "action",
+    "action-before": "row i has the observation and the action, reward and flags that led to it: these were moved one "
+    "row up",
+    "next-observation-rounded": "next observations differ from the observation of the next row only by rounding "
+    "(docs/sources/d4rl.md states the limit): the observation of the next row was stored for both",
+    "no-terminated": "the files have no flag for terminations: no step is marked terminated",
+    "done-as-terminated": "the files do not distinguish terminations from time-outs: every end is marked terminated",
     "both-flags": "steps that are terminated and truncated keep both flags",
     "end-without-flag": "episodes end without a flag: their last step was marked truncated",
-    "widened": "unsigned integers of 16 and 32 bits became signed ones of 32 and 64 bits, which torch can gather",
-    "constant-reward": "the files have no rewards: every reward is the number that the description gives",
+    "widened": "unsigned integers of 16 and 32 bits were converted to signed integers of 32 and 64 bits, which torch "
+    "can gather",
+    "constant-reward": "the files have no rewards: every reward is the constant in the description",
     **NO_TRANSITION,
-    "turned": "the axes of pictures were turned as the description says",
+    "turned": "the axes of images were transposed as the description states",
     "final-observation-kept": "the observation after the last step of an episode was taken from the files",
-    "final-observation-unknown": "the files do not hold the observation after the last step of an episode",
-    "unwritten-chunks": "chunks that the file never wrote have the fill value of their array",
+    "final-observation-unknown": "the files do not store the observation after the last step of an episode",
+    "unwritten-chunks": "chunks that were never written to the file have the fill value of their array",
     "not-finite": "values that are NaN or infinite were kept",
-    "left-out": "arrays that are no field of the description, and have none of the usual names, were left out",
+    "left-out": "arrays that the description does not mention and that have no usual name were left out",
 }
 
 
 class LocalReader(EpisodeReader):
-    """Open files of one's own, one after the other.
+    """Reader of the files of a custom dataset, one after the other.
 
     Args:
-        what: The dataset, for messages.
-        said: What its description says.
+        what: Id of the dataset, for messages.
+        said: The description of the dataset.
         form: The format of the files.
-        places: Where files lie, by name.
-        first: The one that says what the columns are.
-        keys: The fields that are wanted; all by default.
-        chosen: Whether episodes were chosen by their numbers, which are those of the files.
+        places: The local files, by name.
+        first: Name of the file that defines the columns.
+        keys: The selected fields; all by default.
+        chosen: Whether episodes were selected by number, which requires one episode per file.
 
     Raises:
-        InvalidArgumentError: If episodes were chosen and a file is not one episode.
-        ConversionError: If the first file with a row is damaged, or has not what the description says.
+        InvalidArgumentError: If episodes were selected by number, but a file is not a single episode.
+        ConversionError: If the first file with a row is damaged, or does not match the description.
     """
 
     def __init__(
@@ -83,28 +87,28 @@ class LocalReader(EpisodeReader):
         self._what = what
         self._chosen = chosen
         self.columns: Sequence[Column] = ()
-        self._said = said
+        self._description = said
         self._form = form
-        self._places = places
+        self._paths = places
         self._plan = self._first_plan([first, *(name for name in places if name not in {first, FILE})])
         self.columns = self._plan.columns
         self._kept = Selection(keys=tuple(keys)).kept_keys([column.key for column in self.columns])
         self.steps = None
         self.metadata: Mapping[str, Any] = {}
         self.decisions: list[Decision] = []
-        self._found: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *details: object) -> None:
-        """Hold nothing: each file is open while it is read."""
+        """Do nothing, because `episodes` closes each file."""
 
+    @override
     def specs(self) -> Mapping[str, Any]:
-        """Return the bounds and numbers of choices that the description gives."""
-        said = {one.key: one for one in self._said.fields}
-        found = ((part, said.get(part.column.key)) for part in self._plan.parts)
-        return {dotted(part.column.key): spec for part, one in found if one and (spec := _spec(part, one))}
+        fields = {field.key: field for field in self._description.fields}
+        pairs = ((part, fields.get(part.column.key)) for part in self._plan.parts)
+        return {dotted(part.column.key): spec for part, field in pairs if field and (spec := _spec(part, field))}
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:
         """Yield the episodes of files, in order.
@@ -113,61 +117,66 @@ class LocalReader(EpisodeReader):
             part: The name and the number of each file.
 
         Raises:
-            ConversionError: If files break the description; the faults of those behind the first such one are told too.
+            ConversionError: If files do not match the description; the error also names the problems of all following
+                files.
         """
-        self._found = Counter()
+        self._counts = Counter()
         files = part or []
-        for place, (name, number) in enumerate(files):
+        for index, (name, number) in enumerate(files):
             try:
                 with self._open(name) as file:
-                    if is_empty(file, self._said):
-                        self._found["no-transition"] += 1
+                    if is_empty(file, self._description):
+                        self._counts["no-transition"] += 1
                         continue
                     made = self._planned(file)
                     yield from self._of(file, made, bounds(file, made), number)
             except ConversionError as error:
-                problems = [*_named(error), *self._faults(files[place + 1 :])]
-                if (rest := len(problems) - _FAULTS_MOST) > 0:
-                    problems = [*problems[:_FAULTS_MOST], f"and {rest:,} more"]
-                raise ConversionError(self._what, problems, hint=error.hint or f"mend the files, or {FILE}") from error
+                problems = [*_named(error), *self._problems(files[index + 1 :])]
+                if (rest := len(problems) - _PROBLEMS_MAX) > 0:
+                    problems = [*problems[:_PROBLEMS_MAX], f"and {rest:,} more"]
+                raise ConversionError(
+                    self._what, problems, hint=error.hint or f"correct the files, or {FILE}"
+                ) from error
         texts = {**_TEXTS, "left-out": f"{_TEXTS['left-out']}: {listed(self._plan.left_out)}"}
-        self.decisions = [Decision(rule, text, self._found[rule]) for rule, text in texts.items() if self._found[rule]]
+        self.decisions = [
+            Decision(rule, text, self._counts[rule]) for rule, text in texts.items() if self._counts[rule]
+        ]
 
     def _first_plan(self, names: Sequence[str]) -> Plan:
-        """Return what the arrays of the first file become that has a row: an empty one does not tell its types."""
+        """Return the plan of the first file that has a row, because an empty one may not show the types of its columns."""
         for name in names:
             with self._open(name) as file:
-                if not is_empty(file, self._said):
+                if not is_empty(file, self._description):
                     return self._planned(file)
         raise ConversionError(self._what, [f"none of {len(names):,} files has a step: {', '.join(names[:3])}"])
 
     def _planned(self, file: ArrayFile) -> Plan:
-        made = plan(file, self._said, self.columns)
+        made = plan(file, self._description, self.columns)
         if self._chosen and made.by != "file":
             raise no_choice(made.by)
         return made
 
     def _open(self, name: str) -> ArrayFile:
-        return open_arrays(self._places[name], self._form, name)
+        return open_arrays(self._paths[name], self._form, name)
 
-    def _faults(self, files: Sequence[tuple[str, int]]) -> Iterator[str]:
+    def _problems(self, files: Sequence[tuple[str, int]]) -> Iterator[str]:
         for name, _ in files:
             try:
                 with self._open(name) as file:
-                    if not is_empty(file, self._said):
+                    if not is_empty(file, self._description):
                         bounds(file, self._planned(file))
             except ConversionError as error:
                 yield from _named(error)
 
     def _of(self, file: ArrayFile, made: Plan, where: Bounds, number: int) -> Iterator[Episode]:
         parts = [part for part in made.parts if part.column.key in self._kept]
-        wanted = [part.array for part in parts if part.array]
+        names = [part.array for part in parts if part.array]
         after = {key: name for key, name in made.following.items() if key in self._kept}
-        row_bytes = sum(file.arrays[name].row_bytes for name in chain(wanted, after.values()))
+        row_bytes = sum(file.arrays[name].row_bytes for name in chain(names, after.values()))
         block = max(1, _BLOCK_BYTES // max(row_bytes, 1))
-        reading = _Reading(file, parts, after, where, block)
-        self._found += where.found
-        self._found["unwritten-chunks"] += file.unwritten
+        reading = _FileReader(file, parts, after, where, block)
+        self._counts += where.found
+        self._counts["unwritten-chunks"] += file.unwritten
         self._count(made, where)
         start = 0
         for episode, length in enumerate(where.lengths.tolist()):
@@ -179,22 +188,24 @@ class LocalReader(EpisodeReader):
                 steps, states = reading.piece(episode, rows, ends=last == length)
                 steps[NEXT_TERMINATED] = where.terminated[rows, None]
                 steps[NEXT_TRUNCATED] = where.truncated[rows, None]
-                self._found["not-finite"] += sum(_not_finite(one) for one in chain(steps.values(), states.values()))
+                self._counts["not-finite"] += sum(
+                    _not_finite(values) for values in chain(steps.values(), states.values())
+                )
                 yield Episode(steps, states, last < length, metadata)
             start += length
         reading.finish()
-        self._found["next-observation-rounded"] += int(reading.rounded.sum())
+        self._counts["next-observation-rounded"] += int(reading.rounded.sum())
 
     def _count(self, made: Plan, where: Bounds) -> None:
         observed = [part.array for part in made.parts if part.column.key[0] == OBSERVATION[0]]
         known = bool(made.following) or all(where.extras[name] for name in observed)
-        self._found[f"final-observation-{'kept' if known else 'unknown'}"] += int((where.lengths > 0).sum())
-        self._found["turned"] += sum(bool(part.turn) for part in made.parts)
-        self._found["constant-reward"] += len(where.terminated) * any(part.constant is not None for part in made.parts)
+        self._counts[f"final-observation-{'kept' if known else 'unknown'}"] += int((where.lengths > 0).sum())
+        self._counts["turned"] += sum(bool(part.turn) for part in made.parts)
+        self._counts["constant-reward"] += len(where.terminated) * any(part.constant is not None for part in made.parts)
 
 
-class _Reading:
-    """A pass over the arrays of a file."""
+class _FileReader:
+    """Reader of the arrays of a file, in one pass."""
 
     def __init__(
         self, file: ArrayFile, parts: Sequence[ColumnSlice], after: Mapping[Key, str], where: Bounds, block: int
@@ -206,10 +217,10 @@ class _Reading:
         self._after = {key: Rows(file, name, block) for key, name in after.items()}
         self._reached: dict[Key, Any] = {}
         self.rounded = np.zeros(len(where.terminated), np.bool_)
-        """Rows whose observation differs by rounding from the next observation of the row before, [N]."""
+        """Mask of rows whose observation differs by rounding from the next observation of the previous row, [N]."""
 
     def piece(self, episode: int, rows: slice, *, ends: bool) -> tuple[dict[Key, Any], dict[Key, Any]]:
-        """Read the steps `rows`, which are of one episode, and the states around them."""
+        """Read a range of steps of one episode, and their states."""
         steps: dict[Key, Any] = {}
         states: dict[Key, Any] = {}
         for part in self._parts:
@@ -228,10 +239,10 @@ class _Reading:
         return steps, states
 
     def finish(self) -> None:
-        """Read every array to its end, where formats with a checksum compare it.
+        """Read every array to its end, because formats with a checksum compare it there.
 
         Raises:
-            ConversionError: If an array is cut or damaged.
+            ConversionError: If an array is truncated or damaged.
         """
         for rows in chain(self._rows.values(), self._after.values()):
             rows.finish()
@@ -245,11 +256,11 @@ class _Reading:
     def _with_final(
         self, part: ColumnSlice, values: NDArray[Any], rows: slice, shift: int, *, ends: bool
     ) -> NDArray[Any]:
-        """Add the state after the last step; within an episode it must be that of the next row.
+        """Append the state after the last step; within an episode, the next state must equal that of the next row.
 
         row          0    1    2
         state       s_0  s_1  s_2
-        after       s_1  s_2  s_3        s_3 stands only here
+        after       s_1  s_2  s_3        s_3 is stored only here
         """
         key = part.column.key
         after = self._turned(part, self._after[key].read(rows.start + shift, rows.stop + shift))
@@ -259,9 +270,13 @@ class _Reading:
         wrong = np.flatnonzero(jumps)
         if len(wrong):
             row = rows.start + int(wrong[0]) - 1
-            problem = f"next.{dotted(key)} at row {row:,} is not {dotted(key)} of row {row + 1:,}, within an episode"
+            problem = (
+                f"next.{dotted(key)} at row {row:,} differs from {dotted(key)} at row {row + 1:,}, within an episode"
+            )
             raise ConversionError(
-                self._name, [f"{problem} ({len(wrong):,} such rows)"], hint="say in [episodes] how their ends are told"
+                self._name,
+                [f"{problem} ({len(wrong):,} such rows)"],
+                hint="state in [episodes] how the files mark the ends of episodes",
             )
         if not ends:
             self._reached[key] = after[-1:]
@@ -269,13 +284,13 @@ class _Reading:
 
     @staticmethod
     def _turned(part: ColumnSlice, values: Any) -> NDArray[Any]:
-        """Give values the dtype and the axes of their column."""
+        """Convert values to the dtype and the axes of their column."""
         cast: NDArray[Any] = values.astype(part.column.dtype, copy=False)
         return cast.transpose(0, *(axis + 1 for axis in part.turn)) if part.turn else cast
 
 
 def _named(error: ConversionError) -> list[str]:
-    return [f"{error.what}: {one}" for one in error.problems]
+    return [f"{error.what}: {problem}" for problem in error.problems]
 
 
 def _not_finite(values: Any) -> int:
@@ -285,17 +300,17 @@ def _not_finite(values: Any) -> int:
     return 0 if finite.all() else int((~finite).sum())
 
 
-def _spec(part: ColumnSlice, one: Field) -> dict[str, Any] | None:
+def _spec(part: ColumnSlice, field: Field) -> dict[str, Any] | None:
     plain = {"dtype": part.column.dtype.name, "shape": list(part.column.shape)}
-    if one.n is not None:
-        return {"kind": "discrete", **plain, "n": one.n}
-    if one.low is None:
+    if field.n is not None:
+        return {"kind": "discrete", **plain, "n": field.n}
+    if field.low is None:
         return None
-    return {"kind": "bounded", **plain, "low": _bound(part, one.low), "high": _bound(part, one.high)}
+    return {"kind": "bounded", **plain, "low": _bound(part, field.low), "high": _bound(part, field.high)}
 
 
-def _bound(part: ColumnSlice, given: Any) -> Any:
-    bound = np.asarray(given).astype(part.column.dtype)
+def _bound(part: ColumnSlice, value: Any) -> Any:
+    bound = np.asarray(value).astype(part.column.dtype)
     if part.turn and bound.ndim:
         shape = [part.column.shape[part.turn.index(axis)] for axis in range(len(part.turn))]
         bound = np.broadcast_to(bound, shape).transpose(part.turn)

@@ -1,4 +1,4 @@
-"""A ``dataset.toml`` to begin with, from what is found in the files."""
+"""Template of a ``dataset.toml``, filled from the files."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ __all__ = ["template"]
 
 
 def template(name: str, data: Mapping[str, Asset]) -> str:
-    """Write a description of files that have none.
+    """Return a description for files that have none.
 
     Args:
         name: The id within the source.
-        data: The files by path; the first one is looked into if it lies on this machine.
+        data: The files by path; the first one is opened if it is on this machine.
     """
     try:
         form, paths = Description().data(data, name)
     except ConversionError:
         form, paths = "", sorted(data)
     lines = [f"name = {json.dumps(name)}", f'format = "{form or "npz"}"', 'license = ""']
-    lines += [f"# files = [{json.dumps(paths[0])}]    # of several formats, say which files"] if not form else []
+    lines += (
+        [f"# files = [{json.dumps(paths[0])}]    # the files have several formats: select some"] if not form else []
+    )
     arrays = _arrays(data[paths[0]], form, paths[0]) if form else {}
     if not arrays:
         return "\n".join(lines)
@@ -57,15 +59,15 @@ def _fields(arrays: Mapping[str, Array], marks: str) -> Iterator[str]:
 def _arrays(asset: Asset, form: str, name: str) -> Mapping[str, Array]:
     try:
         scheme = scheme_of(asset.urls[0])
-        place = scheme.resolve(asset.urls[0], _never) if scheme.IN_PLACE else None
-        if not isinstance(place, Path):
+        path = scheme.resolve(asset.urls[0], _ask_nothing) if scheme.IN_PLACE else None
+        if not isinstance(path, Path):
             return {}
-        with open_arrays(place, form, name) as file:
+        with open_arrays(path, form, name) as file:
             return file.arrays
     except (InvalidArgumentError, NotThere, ConversionError):
         return {}
 
 
-def _never(url: str, headers: object) -> Mapping[str, str]:
+def _ask_nothing(url: str, headers: object) -> Mapping[str, str]:
     del headers
     raise NotThere(f"no request is made for {url}")

@@ -1,10 +1,10 @@
-"""Minari: a folder an id, on the Hugging Face hub and in a Google bucket.
+"""Minari: one folder per id, on the Hugging Face hub and in a Google bucket.
 
     <namespace>/<name>-v<k>/data/metadata.json
     <namespace>/<name>-v<k>/data/main_data.hdf5
     <namespace>/<name>-v<k>/data/<episode>/part-0.arrow, metadata.json        or part-0.parquet
 
-The files are read as they are: neither minari nor any environment is imported.
+The files are read directly: neither minari nor any environment is imported.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Score, Selection, Shard, Source
@@ -41,18 +43,18 @@ _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
 class Minari(Source):
-    """Every dataset that follows Minari's naming; those in the catalog are the ones known to exist."""
+    """Source of every dataset whose id follows Minari's naming; the catalog lists the ids that are known to exist."""
 
     name = "minari"
     restated = frozenset({"score"})
     selects = frozenset({"episodes"})
 
+    @override
     def ids(self) -> Sequence[str]:
-        """Return the ids that are known without asking the upstream, sorted."""
         return sorted(self.catalog["ids"])
 
     def listed(self, upstream: Upstream) -> Sequence[str]:
-        """Return the ids that the namespaces of the remote name; that of MINARI_REMOTE, where it is set.
+        """Return the ids in the namespaces of the remote, which MINARI_REMOTE may set.
 
         Raises:
             FetchError: If no remote answers.
@@ -60,17 +62,18 @@ class Minari(Source):
         failures = []
         for remote in _remotes():
             try:
-                found = _of_hub(remote[1], upstream) if remote[0] == "hf" else _of_bucket(remote[1], upstream)
-                return sorted(one for one in found if _ID.fullmatch(one))
+                names = _hub_ids(remote[1], upstream) if remote[0] == "hf" else _bucket_ids(remote[1], upstream)
+                return sorted(name for name in names if _ID.fullmatch(name))
             except FetchError as error:
                 failures.append(error)
         raise failures[0]
 
     def entry(self, name: str) -> Entry:
-        """Return what is known of an id; no network.
+        """Return the catalog entry of an id, or an entry without a title if the catalog does not list the id.
 
         Raises:
-            UnknownIdError: If it is no id of Minari's: names joined by slashes, with a version, ``D4RL/door/human-v2``.
+            UnknownIdError: If the id is not of Minari's form: names joined by slashes, with a version,
+                ``D4RL/door/human-v2``.
         """
         if not _ID.fullmatch(name):
             raise self.unknown(name)
@@ -84,13 +87,13 @@ class Minari(Source):
             homepage=catalog["homepage"],
         )
 
+    @override
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Read the metadata, and cut the episodes into shards."""
         entry = self.entry(name)
         folder = upstream.folder(name, _addresses(name))
         inside = _inside(folder, name)
         if "metadata.json" not in inside:
-            return _contents_of_one_file(entry, folder, inside, selection)
+            return _single_file_listing(entry, folder, inside, selection)
         metadata = _metadata(upstream.text(inside["metadata.json"]), entry, name)
         total = metadata["total_episodes"]
         numbers = read_numbers(selection.episodes, total)
@@ -117,16 +120,16 @@ class Minari(Source):
             steps=metadata["total_steps"] if len(numbers) == total else None,
         )
 
+    @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        """Open the files of a shard."""
         from datasets_rl.sources.minari.reader import MinariReader
 
-        return MinariReader(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, params or {})
+        return MinariReader(f"{self.name}/{name}", {path: Path(file) for path, file in files.items()}, params or {})
 
+    @override
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
     ) -> list[str]:
-        """Compare a converted dataset with its raw files, column by column."""
         from datasets_rl.sources.minari.compare import compare
 
         del name
@@ -134,61 +137,61 @@ class Minari(Source):
 
 
 def own_cache() -> Path:
-    """Return the folder in which Minari itself keeps its datasets: MINARI_DATASETS_PATH, or its default."""
+    """Return the folder in which the minari package stores datasets: MINARI_DATASETS_PATH, or its default."""
     return Path(os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets").expanduser().absolute()
 
 
 def _remotes() -> list[tuple[str, str]]:
-    """Return where datasets may be, ``("hf", author)`` or ``("gcp", bucket)``, in the order in which they are asked."""
-    said = os.environ.get("MINARI_REMOTE")
-    found = []
-    for remote in [said] if said else _DEFAULT_REMOTES:
-        place = _REMOTE.fullmatch(remote.rstrip("/"))
-        if place is None:
+    """Return the remotes, ``("hf", author)`` or ``("gcp", bucket)``, in the order in which they are tried."""
+    configured = os.environ.get("MINARI_REMOTE")
+    remotes = []
+    for remote in [configured] if configured else _DEFAULT_REMOTES:
+        match = _REMOTE.fullmatch(remote.rstrip("/"))
+        if match is None:
             raise InvalidArgumentError(f"MINARI_REMOTE is {remote!r}; expected hf://AUTHOR or gcp://BUCKET")
-        found.append((place[1], place[2]))
-    return found
+        remotes.append((match[1], match[2]))
+    return remotes
 
 
 def _addresses(name: str) -> list[str]:
-    # On the hub the first name is a repository; in the bucket all are folders.
-    return [f"hf://datasets/{place}/{name}" if kind == "hf" else f"gs://{place}/{name}" for kind, place in _remotes()]
+    # On the hub, the first name is a repository; in the bucket, all names are folders.
+    return [f"hf://datasets/{owner}/{name}" if kind == "hf" else f"gs://{owner}/{name}" for kind, owner in _remotes()]
 
 
-def _of_hub(author: str, upstream: Upstream) -> list[str]:
-    """Return the ids of an author: a repository is a dataset, or a namespace that names all below it."""
+def _hub_ids(author: str, upstream: Upstream) -> list[str]:
+    """Return the ids of an author: each repository is a dataset, or a namespace with a list of its datasets."""
     from datasets_rl.fetch.asset import Asset
 
-    found: list[str] = []
+    names: list[str] = []
     for repo in upstream.repositories(author):
         name = repo.rpartition("/")[2]
         if _ID.fullmatch(name):
-            found.append(name)
+            names.append(name)
             continue
         path = f"{name}/{_NAMESPACE}"
         try:
             text = upstream.text(Asset((f"hf://datasets/{repo}/{_NAMESPACE}",), path))
-            found += [str(one) for one in json.loads(text).get("datasets", [])]
+            names += [str(dataset) for dataset in json.loads(text).get("datasets", [])]
         except (FetchError, AttributeError, TypeError, ValueError):
-            continue  # something else of the author's
-    return found
+            continue  # a repository of the author that is not a namespace
+    return names
 
 
-def _of_bucket(bucket: str, upstream: Upstream) -> list[str]:
-    """Return the ids of a bucket: every folder with metadata."""
+def _bucket_ids(bucket: str, upstream: Upstream) -> list[str]:
+    """Return the ids of a bucket: every folder that has metadata."""
     assets = upstream.folder("", [f"gs://{bucket}"]).assets
     return [asset.path.removesuffix(_METADATA) for asset in assets if asset.path.endswith(_METADATA)]
 
 
 def _inside(folder: Folder, name: str) -> dict[str, Asset]:
-    """Return the data files by their path below ``data``; the user may have named the folder ``data`` itself."""
+    """Return the data files by their path below ``data``; a local folder of the user may be ``data`` itself."""
     start = f"{name}/data/"
     below = {asset.path[len(start) :]: asset for asset in folder.assets if asset.path.startswith(start)}
     return below or {asset.path[len(name) + 1 :]: asset for asset in folder.assets}
 
 
-def _contents_of_one_file(entry: Entry, folder: Folder, inside: Mapping[str, Asset], selection: Selection) -> Listing:
-    """Before version 0.5 the metadata is in the HDF5 file."""
+def _single_file_listing(entry: Entry, folder: Folder, inside: Mapping[str, Asset], selection: Selection) -> Listing:
+    """Return the listing of a dataset of a version before 0.5, whose metadata is in the HDF5 file."""
     main = _hdf5(entry, inside)
     params = {"episodes": selection.episodes, "keys": list(selection.keys)}
     return Listing((main,), (Shard((main.path,)),), params=params, entry=entry, revision=folder.revision)
@@ -196,33 +199,37 @@ def _contents_of_one_file(entry: Entry, folder: Folder, inside: Mapping[str, Ass
 
 def _hdf5(entry: Entry, inside: Mapping[str, Asset]) -> Asset:
     if _MAIN not in inside:
-        raise ConversionError(entry.id, [f"it has no data/{_MAIN}, but {', '.join(sorted(inside)[:5]) or 'nothing'}"])
+        raise ConversionError(
+            entry.id, [f"it has no data/{_MAIN}; its files are {', '.join(sorted(inside)[:5]) or 'none'}"]
+        )
     return replace(inside[_MAIN], magic=_HDF5_MAGIC, kind="HDF5")
 
 
 def _metadata(text: str, entry: Entry, name: str) -> dict[str, Any]:
-    """Read metadata.json, trusting nothing in it.
+    """Parse and validate metadata.json.
 
     Raises:
-        ConversionError: If it does not describe this dataset; all faults at once.
+        ConversionError: If it does not describe this dataset; the error names every problem.
     """
     try:
         metadata = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConversionError(entry.id, [f"metadata.json is no JSON: {error}"]) from error
+        raise ConversionError(entry.id, [f"metadata.json is not valid JSON: {error}"]) from error
     if not isinstance(metadata, dict):
         raise ConversionError(entry.id, [f"metadata.json is a {type(metadata).__name__}; expected an object"])
-    faults = [
-        f"metadata.json: {field} is {metadata.get(field)!r:.60}; expected a whole number from 1"
+    problems = [
+        f"metadata.json: {field} is {metadata.get(field)!r:.60}; expected an integer >= 1"
         for field in ("total_episodes", "total_steps")
         if not isinstance(metadata.get(field), int) or isinstance(metadata[field], bool) or metadata[field] < 1
     ]
     if metadata.setdefault("data_format", "hdf5") not in {"hdf5", "arrow", "parquet"}:
-        faults.append(f"metadata.json: data_format is {metadata['data_format']!r:.60}; expected hdf5, arrow or parquet")
+        problems.append(
+            f"metadata.json: data_format is {metadata['data_format']!r:.60}; expected hdf5, arrow or parquet"
+        )
     if metadata.get("dataset_id", name) != name:
-        faults.append(f"metadata.json: it is of the dataset {metadata['dataset_id']!r:.60}; expected {name}")
-    if faults:
-        raise ConversionError(entry.id, faults)
+        problems.append(f"metadata.json: dataset_id is {metadata['dataset_id']!r:.60}; expected {name}")
+    if problems:
+        raise ConversionError(entry.id, problems)
     return metadata
 
 
@@ -238,24 +245,25 @@ def _episode_files(
     entry: Entry, inside: Mapping[str, Asset], kind: str, numbers: Sequence[int]
 ) -> dict[int, list[Asset]]:
     """Return the files of each episode, the table first."""
-    found: dict[int, list[Asset]] = {}
+    files: dict[int, list[Asset]] = {}
     for path, asset in sorted(inside.items(), key=lambda item: not item[0].endswith(kind)):
-        place = _EPISODE_FOLDER.fullmatch(path)
-        if place is not None and path.endswith((f".{kind}", "/metadata.json")):
+        match = _EPISODE_FOLDER.fullmatch(path)
+        if match is not None and path.endswith((f".{kind}", "/metadata.json")):
             magic = b"PAR1" if path.endswith(".parquet") else b"ARROW1" if path.endswith(".arrow") else b""
-            found.setdefault(int(place[1]), []).append(replace(asset, magic=magic, kind=kind if magic else "JSON"))
-    faults = []
+            files.setdefault(int(match[1]), []).append(replace(asset, magic=magic, kind=kind if magic else "JSON"))
+    problems = []
     for number in numbers:
-        tables = sum(asset.path.endswith(f".{kind}") for asset in found.get(number, []))
+        tables = sum(asset.path.endswith(f".{kind}") for asset in files.get(number, []))
         if tables != 1:
-            faults.append(f"episode {number} has {tables} {kind} files; expected 1")
-    if faults:
-        raise ConversionError(entry.id, [*faults[:20], *([f"and {len(faults) - 20:,} more"] if faults[20:] else [])])
-    return found
+            problems.append(f"episode {number} has {tables} {kind} files; expected 1")
+    if problems:
+        more = [f"and {len(problems) - 20:,} more"] if problems[20:] else []
+        raise ConversionError(entry.id, [*problems[:20], *more])
+    return files
 
 
 def _grouped(numbers: Sequence[int], episodes: Mapping[int, Sequence[Asset]]) -> Iterator[Shard]:
-    """Put as many episodes into a shard as make it worth a commit."""
+    """Group episodes into shards of about `_SHARD_BYTES`, because each shard costs a commit."""
     group: list[int] = []
     size = 0
     for number in numbers:

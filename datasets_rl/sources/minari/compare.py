@@ -1,4 +1,4 @@
-"""A converted dataset against its raw files, with h5py, pyarrow and pillow: none of the code that converted it takes part."""
+"""Comparison of a converted dataset with its raw files, using h5py, pyarrow and pillow but no code of the conversion."""
 
 from __future__ import annotations
 
@@ -35,102 +35,101 @@ _ROOTS: Mapping[str, Key] = {
 
 
 class _Rows(NamedTuple):
-    """A column of one raw episode."""
+    """Column of one raw episode."""
 
     length: int
     read: Callable[[int, int], NDArray[Any]]
-    """Returns rows [start, stop)."""
+    """Function that returns the rows [start, stop)."""
     row_bytes: int = 8
 
 
 def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) -> list[str]:
-    """Compare every value of every episode: numbers, pixels and texts.
+    """Compare every value of every episode: numbers, pixels and strings.
 
     Args:
-        files: The raw files by path.
+        files: The local raw files, by path.
         column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
         episodes: The converted episodes.
 
     Returns:
-        For each column that differs, its first difference and how many rows differ.
+        For each column that differs, its first difference and the number of different rows.
 
     Raises:
         ConversionError: If a raw file is damaged.
     """
     differences: dict[Key, tuple[str, int]] = {}
-    main = next((place for path, place in files.items() if path.endswith(".hdf5")), None)
-    done: dict[int, int] = {}
+    main = next((file for path, file in files.items() if path.endswith(".hdf5")), None)
+    compared: dict[int, int] = {}
     try:
         with ExitStack() as stack:
             file = stack.enter_context(h5py.File(main, "r", locking=False)) if main is not None else None
             for row, number in enumerate(episodes["source"].tolist()):
-                # An episode that has flags inside became several trajectories.
-                skip = done.get(number, 0)
+                # An episode with flags inside was converted to several trajectories.
+                skip = compared.get(number, 0)
                 length, start = int(episodes.lengths[row]), int(episodes.starts[row])
                 raw = dict(_of_hdf5(file, number)) if file is not None else dict(_of_table(files, number))
                 if not raw:
-                    text = f"source of episode {row:,} is {number}, and the raw files have no episode of this number"
+                    text = f"source of episode {row:,} is {number}, but the raw files have no episode of this number"
                     differences.setdefault(("source",), (text, length))
                     continue
                 if wrong := _seed_difference(episodes, row, _seed(file, files, number)):
                     differences.setdefault(("seed",), (wrong, length))
                 steps = raw[NEXT_REWARD].length
-                raw[NEXT_TRUNCATED] = _cut_at_its_end(raw)
+                raw[NEXT_TRUNCATED] = _with_final_truncation(raw)
                 for key, rows in raw.items():
-                    for place, late in _places(key, rows.length - steps):
-                        # Row t of what comes late is what stands under "next" at row t.
-                        _one(differences, column, place, rows, skip + late, start, length)
-                done[number] = skip + length
-                if (row == len(episodes) - 1 or episodes["source"][row + 1] != number) and done[number] != steps:
-                    differences["episode",] = (f"episode {number} has {done[number]} rows, in the file {steps}", 1)
+                    for stored_key, shift in _stored_keys(key, rows.length - steps):
+                        _compare_column(differences, column, stored_key, rows, skip + shift, start, length)
+                compared[number] = skip + length
+                if (row == len(episodes) - 1 or episodes["source"][row + 1] != number) and compared[number] != steps:
+                    differences["episode",] = (f"episode {number} has {compared[number]} rows, in the file {steps}", 1)
     except DAMAGED as error:
         raise ConversionError("the raw files", [f"they cannot be read: {error}"]) from error
     return [f"{text} ({count:,} such rows)" for text, count in differences.values()]
 
 
 def _seed(file: h5py.File | None, files: Mapping[str, Path], number: int) -> int | None:
-    """Return the seed of a raw episode; None where there is none that is an integer."""
+    """Return the seed of a raw episode; None if it has no integer seed."""
     if file is not None:
         seed = file[f"episode_{number}"].attrs.get("seed")
     else:
-        own = [one for path, one in files.items() if path.endswith(f"/{number}/metadata.json")]
-        seed = json.loads(own[0].read_text("utf-8")).get("seed") if own else None
+        metadata = [file for path, file in files.items() if path.endswith(f"/{number}/metadata.json")]
+        seed = json.loads(metadata[0].read_text("utf-8")).get("seed") if metadata else None
     values = np.asarray(seed)
     return int(values.item()) if values.dtype.kind in "biu" and values.size == 1 else None
 
 
 def _seed_difference(episodes: EpisodeTable, row: int, seed: int | None) -> str:
     expected = (seed is not None, (seed or 0) % (1 << 64))
-    found = (bool(episodes["seeded"][row]), int(episodes["seed"][row]))
-    if found == expected:
+    converted = (bool(episodes["seeded"][row]), int(episodes["seed"][row]))
+    if converted == expected:
         return ""
-    return f"seeded and seed of episode {row:,} are {found}, in the file {expected}"
+    return f"seeded and seed of episode {row:,} are {converted}, in the file {expected}"
 
 
-def _places(key: Key, more: int) -> Sequence[tuple[Key, int]]:
-    """Return where a column with `more` rows than there are steps stands, and how far its rows are shifted there.
+def _stored_keys(key: Key, extra_rows: int) -> Sequence[tuple[Key, int]]:
+    """Return the converted keys of a raw column, with the shift from a converted row to a raw row.
 
-    raw        v_0 v_1 v_2 v_3     a row more: v_t at row t, and v_t+1 under "next"
+    raw        v_0 v_1 v_2 v_3     one extra row: v_t at row t, and v_t+1 under "next"
     raw            v_1 v_2 v_3     infos without a row for the reset: v_t+1 under "next"
     row         0   1   2
     """
-    if more == 1:
+    if extra_rows == 1:
         return [(key, 0), (("next", *key), 1)]
     return [(("next", *key), 0)] if key[0] == "info" else [(key, 0)]
 
 
-def _cut_at_its_end(raw: Mapping[Key, _Rows]) -> _Rows:
-    """Return the truncations; the last row of an episode without a flag at its end was cut there."""
+def _with_final_truncation(raw: Mapping[Key, _Rows]) -> _Rows:
+    """Return the truncations of an episode, with the last row truncated if it has no end flag."""
     rows = raw[NEXT_TRUNCATED]
     values = rows.read(0, rows.length).astype(bool)
     values[-1] |= not raw[NEXT_TERMINATED].read(rows.length - 1, rows.length)[0]
-    return _held(values)
+    return _in_memory(values)
 
 
-def _one(
+def _compare_column(
     differences: dict[Key, tuple[str, int]],
     column: _Column,
-    place: Key,
+    key: Key,
     rows: _Rows,
     shift: int,
     start: int,
@@ -140,44 +139,44 @@ def _one(
     for first in range(0, length, block):
         last = min(first + block, length)
         try:
-            got = _converted(column, place, start + first, start + last)
+            converted = _converted(column, key, start + first, start + last)
         except UnknownKeyError:
-            return  # a field that was left out on request
-        wanted = rows.read(shift + first, shift + last)
-        if wanted.size != got.size:
-            differences.setdefault(place, (f"{dotted(place)} is {got.shape}, in the file {wanted.shape}", length))
+            return  # a field that the selection excludes
+        raw = rows.read(shift + first, shift + last)
+        if raw.size != converted.size:
+            differences.setdefault(key, (f"{dotted(key)} is {converted.shape}, in the file {raw.shape}", length))
             return
-        wanted = wanted.reshape(got.shape)
-        same = (got == wanted) | ((got != got) & (wanted != wanted))  # noqa: PLR0124 -- NaN
+        raw = raw.reshape(converted.shape)
+        same = (converted == raw) | ((converted != converted) & (raw != raw))  # noqa: PLR0124 -- NaN
         wrong = np.flatnonzero(~same.reshape(last - first, -1).all(axis=1))
         if len(wrong):
             at = int(wrong[0])
             row = start + first + at
-            text = f"{dotted(place)} at row {row:,} is {got[at]!s:.80}, in the file {wanted[at]!s:.80}"
-            before = differences.get(place, (text, 0))
-            differences[place] = (before[0], before[1] + len(wrong))
+            text = f"{dotted(key)} at row {row:,} is {converted[at]!s:.80}, in the file {raw[at]!s:.80}"
+            before = differences.get(key, (text, 0))
+            differences[key] = (before[0], before[1] + len(wrong))
 
 
-def _converted(column: _Column, place: Key, start: int, stop: int) -> NDArray[Any]:
+def _converted(column: _Column, key: Key, start: int, stop: int) -> NDArray[Any]:
     try:
-        return np.asarray(column(place, start, stop))
+        return np.asarray(column(key, start, stop))
     except UnknownKeyError:
-        if not any(name.isdecimal() for name in place):
+        if not any(name.isdecimal() for name in key):
             raise
-        # The members of a Tuple have numbers for names in tables.
-        return np.asarray(column(tuple(f"_index_{one}" if one.isdecimal() else one for one in place), start, stop))
+        # In tables, the names of the members of a Tuple are numbers.
+        return np.asarray(column(tuple(f"_index_{name}" if name.isdecimal() else name for name in key), start, stop))
 
 
 def _of_hdf5(file: h5py.File, number: int) -> Iterator[tuple[Key, _Rows]]:
-    found: list[tuple[str, h5py.Dataset]] = []
+    datasets: list[tuple[str, h5py.Dataset]] = []
 
     def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
-            found.append((name, item))
+            datasets.append((name, item))
 
     if f"episode_{number}" in file:
         file[f"episode_{number}"].visititems(visit)
-    for name, dataset in found:
+    for name, dataset in datasets:
         yield _key(name.split("/")), _of_dataset(dataset)
 
 
@@ -186,8 +185,8 @@ def _of_dataset(dataset: h5py.Dataset) -> _Rows:
         return _Rows(len(dataset), lambda start, stop: np.asarray(dataset.asstr()[start:stop], object))
     flat = dataset.dtype.kind == "O" or (dataset.dtype == np.uint8 and dataset.ndim == 2)
     if flat and bytes(dataset[0][:3]) == _JPEG:
-        row_bytes = _picture(dataset[0]).nbytes
-        return _Rows(len(dataset), lambda start, stop: np.stack([*map(_picture, dataset[start:stop])]), row_bytes)
+        row_bytes = _decode_image(dataset[0]).nbytes
+        return _Rows(len(dataset), lambda start, stop: np.stack([*map(_decode_image, dataset[start:stop])]), row_bytes)
     row_bytes = dataset.dtype.itemsize * int(np.prod(dataset.shape[1:]))
     return _Rows(len(dataset), lambda start, stop: dataset[start:stop], row_bytes)
 
@@ -195,11 +194,13 @@ def _of_dataset(dataset: h5py.Dataset) -> _Rows:
 def _of_table(files: Mapping[str, Path], number: int) -> Iterator[tuple[Key, _Rows]]:
     from pyarrow import feather, parquet
 
-    own = (one for path, one in files.items() if path.rpartition("/")[0].endswith(f"/{number}") and "part-" in path)
-    place = next(own, None)
-    if place is None:
+    tables = (
+        file for path, file in files.items() if path.rpartition("/")[0].endswith(f"/{number}") and "part-" in path
+    )
+    file = next(tables, None)
+    if file is None:
         return
-    table = parquet.read_table(place) if place.suffix == ".parquet" else feather.read_table(place, memory_map=False)
+    table = parquet.read_table(file) if file.suffix == ".parquet" else feather.read_table(file, memory_map=False)
     for name in table.column_names:
         if name != "episode_id":
             array = table.column(name).combine_chunks()
@@ -213,19 +214,19 @@ def _of_array(names: Sequence[str], array: Any) -> Iterator[tuple[Key, _Rows]]:
         for number in range(array.type.num_fields):
             yield from _of_array([*names, array.type.field(number).name], array.field(number))
     elif pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
-        images = [one.as_buffer() for one in array]
-        row_bytes = _picture(images[0]).nbytes
+        images = [scalar.as_buffer() for scalar in array]
+        row_bytes = _decode_image(images[0]).nbytes
         yield (
             _key(names),
-            _Rows(len(array), lambda start, stop: np.stack([*map(_picture, images[start:stop])]), row_bytes),
+            _Rows(len(array), lambda start, stop: np.stack([*map(_decode_image, images[start:stop])]), row_bytes),
         )
     elif pa.types.is_fixed_size_list(array.type):
-        yield _key(names), _held(array.flatten().to_numpy(zero_copy_only=False).reshape(len(array), -1))
+        yield _key(names), _in_memory(array.flatten().to_numpy(zero_copy_only=False).reshape(len(array), -1))
     else:
-        yield _key(names), _held(array.to_numpy(zero_copy_only=False))
+        yield _key(names), _in_memory(array.to_numpy(zero_copy_only=False))
 
 
-def _held(values: NDArray[Any]) -> _Rows:
+def _in_memory(values: NDArray[Any]) -> _Rows:
     return _Rows(len(values), lambda start, stop: values[start:stop], values.nbytes // max(len(values), 1))
 
 
@@ -234,7 +235,7 @@ def _key(names: Sequence[str]) -> Key:
     return (*_ROOTS.get(root, (root,)), *rest)
 
 
-def _picture(encoded: Any) -> NDArray[np.uint8]:
+def _decode_image(encoded: Any) -> NDArray[np.uint8]:
     from PIL import Image
 
     with Image.open(io.BytesIO(bytes(encoded))) as image:

@@ -1,4 +1,4 @@
-"""Minari's datasets as replay buffers: the constructor of the reference, without minari."""
+"""Replay buffers of Minari datasets, with the constructor of TorchRL's class, without the minari package."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ __all__ = ["MinariExperienceReplay"]
 
 
 class MinariExperienceReplay(BaseDatasetExperienceReplay):
-    """A dataset of Minari as a replay buffer. Neither minari, gymnasium nor any environment is needed.
+    """Replay buffer of a Minari dataset. Neither minari, gymnasium nor any environment is needed.
 
         >>> dataset = MinariExperienceReplay("D4RL/door/human-v2", batch_size=256)
         >>> dataset.sample()["observation"], dataset.metadata["env_spec"]
 
-    HDF5, Arrow and Parquet files of all versions are read. The members of Dict spaces are nested fields, those of Tuple
-    spaces are called ``_index_0``, ``_index_1``; images are arrays, whether they are stored as JPEG or raw; texts are
-    numbers, whose texts `texts` gives. The observation after the last step is that of the file.
+    HDF5, Arrow and Parquet files of all versions are supported. The members of Dict spaces are nested fields; the
+    members of Tuple spaces have the names ``_index_0``, ``_index_1``. Images are arrays, whether they are stored as
+    JPEG or raw. Strings are integer codes, which `texts` maps to the strings. The observation after the last step is
+    the one in the file.
 
     Args:
         dataset_id: Names joined by slashes, with the version: ``"D4RL/door/human-v2"``.
-        batch_size: Steps (with `split_trajs`, episodes) of a batch where `sample` is not told.
-        root: The source's folder; by default ``<RLDS_HOME>/minari``.
-        download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
-        sampler: Chooses the steps; uniform with replacement by default.
-        writer: Refuses writes by default; a dataset cannot be written to.
-        collate_fn: Applied to what the storage returns.
+        batch_size: Number of steps (with `split_trajs`, of episodes) in a batch, unless `sample` gets another number.
+        root: Folder of the source; by default ``<RLDS_HOME>/minari``.
+        download: True creates the dataset if it is missing, False requires it to exist, "force" creates it again.
+        sampler: Sampler of the steps; uniform with replacement by default.
+        writer: Writer of the buffer; by default one that raises, because a dataset is read-only.
+        collate_fn: Function applied to the output of the storage.
         pin_memory: Whether batches are copied to page-locked memory.
-        prefetch: Batches made ahead of time by as many threads.
-        transform: Applied to every batch.
-        split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
-        load_from_local_minari: Read the files that lie in Minari's own cache (MINARI_DATASETS_PATH, or
-            ``~/.minari/datasets``), in their place, and not those of the remote.
-        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
-        final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
+        prefetch: Number of batches prepared in advance, by as many threads.
+        transform: Transform applied to every batch.
+        split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`.
+        load_from_local_minari: Whether to read the files in the cache of the minari package (MINARI_DATASETS_PATH, or
+            ``~/.minari/datasets``) in place, instead of those of the remote.
+        selection: Part of the dataset; by default the stored part, or the whole dataset if nothing is stored.
+        final_unknown: Treatment of transitions whose next observation is unknown; see the base class.
 
     Raises:
-        UnknownIdError: If it is no id of Minari's.
-        InvalidArgumentError: If the selection contradicts the stored one, or asks for more and `download` is False.
-        FetchError: If no remote has it.
+        UnknownIdError: If the id is not of Minari's form.
+        InvalidArgumentError: If the selection contradicts the stored one, or exceeds it although `download` is False.
+        FetchError: If no remote has the dataset.
     """
 
     source = "minari"

@@ -1,10 +1,10 @@
-"""Episodes as Minari stores them: an HDF5 file of groups, or a folder an episode with an Arrow or Parquet table.
+"""Raw episodes in Minari's files: one HDF5 file with a group per episode, or an Arrow or Parquet table per episode.
 
     HDF5      observations [N + 1], actions [N], rewards [N], terminations [N], truncations [N], infos [N + 1] or [N]
-    tables    every column [N + 1]: actions, rewards and flags have a row of padding at the end, which is cut
+    tables    every column [N + 1]: actions, rewards and flags have a row of padding at the end, which is dropped
 
-What a column holds is decided by what is stored, and not by what the space or the metadata says: images are JPEG or
-raw, whatever ``jpeg_encoding`` is.
+The stored data determines the type of a column, not the space or the metadata: images are JPEG or raw, whatever
+``jpeg_encoding`` is.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import h5py
 import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl.errors import MissingDependencyError
 from datasets_rl.read import images
@@ -41,66 +42,67 @@ _ROOTS: Mapping[str, Key] = {
     "truncations": NEXT_TRUNCATED,
 }
 _JPEG = b"\xff\xd8\xff"
-_DEEPEST = 16
-_SHRUNK_MOST = 1100  # deflate cannot shrink anything more than 1032-fold
+_DEPTH_MAX = 16
+_COMPRESSION_MAX = 1100  # deflate compresses at most 1032-fold
 
 
 class Faults(Exception):
-    """What is wrong with an episode; the arguments say it, a sentence each."""
+    """Problems of an episode; the arguments are one sentence for each."""
 
 
 class Linked(Faults):
-    """The data lie elsewhere, maybe in another file: nobody knows what lies there on this machine."""
+    """The data are links, which may lead to unrelated files on this machine."""
 
 
 class Stored(ABC):
-    """A column of one episode, before it is read."""
+    """Column of one episode, before it is read."""
 
     length: int
+    """Number of rows."""
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    """Axes of one row."""
+    """Shape of one row."""
     kind: str = "numbers"
-    """``numbers``, ``jpeg`` or ``text``."""
+    """Type of the values: ``numbers``, ``jpeg`` or ``text``."""
 
     @abstractmethod
     def read(self, start: int, stop: int) -> NDArray[Any] | TextStates:
         """Return the rows [start, stop).
 
         Raises:
-            ConversionError: If images are damaged, or of another size than the space says.
+            ConversionError: If images are damaged, or their shape differs from that of the space.
         """
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row in memory."""
+        """Number of bytes of one row in memory."""
         return self.dtype.itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class RawEpisode:
-    """One episode, opened."""
+    """Opened raw episode."""
 
     number: int
     columns: Mapping[Key, Stored]
     steps: int | None
-    """What the episode's own metadata says."""
+    """Number of steps that the metadata of the episode states."""
     seed: int | None
 
 
 def cleaned(names: Sequence[str]) -> Key:
-    """Make a key of names: dots, which separate the names of a key, become underscores."""
+    """Convert names to a key: dots, which separate the names of a key, are replaced with underscores."""
     return tuple(name.replace(".", "_").replace("\\", "_") or "_" for name in names)
 
 
 class Hdf5Episodes:
-    """The episodes of a main_data.hdf5.
+    """Reader of the raw episodes in a main_data.hdf5.
 
-    The way to every column is found in the first episode that is read; another one costs an opening a column.
+    The first episode that is read determines the paths of all columns; each other episode then only opens its columns.
 
     Args:
         path: The file.
-        leaves: The leaves of the spaces by key, where the metadata has them.
+        leaves: Leaf spaces by key, if the metadata has them.
     """
 
     def __init__(self, path: Path, leaves: Mapping[Key, Leaf]) -> None:
@@ -117,18 +119,18 @@ class Hdf5Episodes:
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """The metadata that versions before 0.5 keep in the file itself."""
+        """Metadata, which versions before 0.5 store in this file."""
         with library_errors(self._name):
             raw = dict(self._file.attrs)
-        found = {}
+        attributes = {}
         for name, value in raw.items():
             plain = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-            found[name] = plain.item() if isinstance(plain, np.generic) else plain
-        return found
+            attributes[name] = plain.item() if isinstance(plain, np.generic) else plain
+        return attributes
 
     @cached_property
     def numbers(self) -> list[int]:
-        """The numbers of the episodes, ascending: by name, episode_10 would come before episode_2."""
+        """Numbers of the episodes, in numeric order: by name, episode_10 would precede episode_2."""
         with library_errors(self._name):
             names = [name for name in self._file if name.startswith("episode_")]
         return sorted(int(name[8:]) for name in names if name[8:].isdecimal())
@@ -137,49 +139,49 @@ class Hdf5Episodes:
         """Open an episode.
 
         Raises:
-            Faults: If it is not there, or has other columns than the first one; `Linked` if it is in another file.
+            Faults: If the episode is missing, or its columns differ from the first episode's; `Linked` if it is a link.
         """
         name = f"episode_{number}".encode()
         try:
-            group = h5g.open(_itself(self._file.id, name), name)
+            group = h5g.open(_check_not_linked(self._file.id, name), name)
             if not self._columns:
                 self._find(group, b"", ())
             for path, count in self._groups.items():
-                there = h5g.open(_itself(group, path), path) if path else group
-                if there.get_num_objs() != count:
+                subgroup = h5g.open(_check_not_linked(group, path), path) if path else group
+                if subgroup.get_num_objs() != count:
                     raise Faults(
-                        f"{path.decode() or 'it'} has {there.get_num_objs()} members; the first episode {count}"
+                        f"{path.decode() or 'it'} has {subgroup.get_num_objs()} members; in the first episode {count}"
                     )
             columns = {key: self._column(group, path, key) for key, path in self._columns.items()}
             return RawEpisode(number, columns, _attribute(group, b"total_steps"), _attribute(group, b"seed"))
         except LIBRARY_ERRORS as error:
-            raise Faults(f"HDF5 says: {error}") from error
+            raise Faults(f"HDF5 reports: {error}") from error
 
     def _find(self, group: Any, path: bytes, names: tuple[str, ...]) -> None:
-        """Note the way to every column below a group, and how many members each group has."""
+        """Record the path of every column below a group, and the number of members of each group."""
         self._groups[path] = group.get_num_objs()
         for number in range(group.get_num_objs()):
             member = group.get_objname_by_idx(number)
-            way = (*names, member.decode("utf-8"))
+            member_names = (*names, member.decode("utf-8"))
             full = b"/".join(filter(None, (path, member)))
-            found = h5o.open(_itself(group, member), member)
-            if len(way) > _DEEPEST:
-                raise Faults(f"{full.decode()} lies {len(way)} groups deep; expected at most {_DEEPEST}")
-            if isinstance(found, h5g.GroupID):
-                self._find(found, full, way)
-            elif isinstance(found, h5d.DatasetID):
-                key = (*_ROOTS.get(way[0], (way[0],)), *way[1:])
+            item = h5o.open(_check_not_linked(group, member), member)
+            if len(member_names) > _DEPTH_MAX:
+                raise Faults(f"{full.decode()} is nested in {len(member_names)} groups; expected at most {_DEPTH_MAX}")
+            if isinstance(item, h5g.GroupID):
+                self._find(item, full, member_names)
+            elif isinstance(item, h5d.DatasetID):
+                key = (*_ROOTS.get(member_names[0], (member_names[0],)), *member_names[1:])
                 self._columns[cleaned(key)] = full
 
     def _column(self, group: Any, path: bytes, key: Key) -> Stored:
-        return _Hdf5Column(path.decode(), h5d.open(_itself(group, path), path), self.leaves.get(key))
+        return _Hdf5Column(path.decode(), h5d.open(_check_not_linked(group, path), path), self.leaves.get(key))
 
 
-def _itself(group: Any, path: bytes) -> Any:
-    """Return the group, if what lies there below it is the data itself.
+def _check_not_linked(group: Any, path: bytes) -> Any:
+    """Return the group, after checking that its member is not a link.
 
-    Where a link leads is up to HDF5: if there is no file of that path, it takes one of that name beside this file, and
-    all of Minari's have one name.
+    HDF5 decides where a link leads: if no file of the linked path exists, it opens a file of that name in the folder of
+    this file, and all files of Minari have the same name.
     """
     if group.links.get_info(path).type != h5l.TYPE_HARD:
         raise Linked(f"{path.decode()} is a link; expected the data itself")
@@ -188,26 +190,27 @@ def _itself(group: Any, path: bytes) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Type:
-    """What a type of HDF5 means."""
+    """Decoded HDF5 datatype."""
 
     size: int
-    """Bytes of a value in the file."""
+    """Number of bytes of a value in the file."""
     dtype: np.dtype[Any]
-    """In this machine's byte order."""
+    """Equivalent dtype in the byte order of this machine."""
     memory: Any
-    """The type of HDF5 that this is."""
+    """HDF5 datatype of `dtype`."""
     text: bool
+    """Whether values are strings."""
     vlen: np.dtype[Any] | None
-    """Of the elements, where each value is an array of any length."""
+    """Dtype of the elements, if each value is an array of variable length."""
 
 
 def _type(stored: Any) -> _Type:
-    return _meaning(stored.get_type().encode())
+    return _decode_type(stored.get_type().encode())
 
 
 @lru_cache(maxsize=256)
-def _meaning(encoded: bytes) -> _Type:
-    # To ask for it costs as much as to open the dataset, and a dataset has a few types for its thousands of episodes.
+def _decode_type(encoded: bytes) -> _Type:
+    # Decoding a type costs as much as opening a dataset, and thousands of episodes share a few types.
     kind = h5t.decode(encoded)
     dtype = kind.dtype
     text = h5py.check_string_dtype(dtype) is not None
@@ -216,7 +219,7 @@ def _meaning(encoded: bytes) -> _Type:
 
 
 class _Hdf5Column(Stored):
-    """A dataset of the file."""
+    """Column that is stored as an HDF5 dataset."""
 
     def __init__(self, name: str, dataset: Any, leaf: Leaf | None) -> None:
         shape: tuple[int, ...] = dataset.shape
@@ -224,14 +227,14 @@ class _Hdf5Column(Stored):
         if not shape:
             raise Faults(f"{name} is a single value; expected a row for each step")
         declared, stored = kind.size * math.prod(shape), dataset.get_storage_size()
-        # Data in other files, or that was never written, takes no room here either.
-        if stored * _SHRUNK_MOST < declared:
+        # This also rejects data in other files, and data that was never written: neither is stored in this file.
+        if stored * _COMPRESSION_MAX < declared:
             raise Faults(f"{name} declares {list(shape)}, {declared:,} bytes, but stores {stored:,}")
-        # To ask for the chunks costs more than to open the dataset, and few bytes never inflate to a large one.
-        if stored * _SHRUNK_MOST > CHUNK_GRACE and (
-            faults := [*chunk_issues(name, shape, _chunks(dataset), kind.size)]
+        # Reading the chunk shape costs more than opening the dataset, and few bytes never decompress to a large chunk.
+        if stored * _COMPRESSION_MAX > CHUNK_GRACE and (
+            problems := [*chunk_issues(name, shape, _chunks(dataset), kind.size)]
         ):
-            raise Faults(*faults)
+            raise Faults(*problems)
         self._name = name
         self._dataset = dataset
         self._memory = kind.memory
@@ -240,24 +243,25 @@ class _Hdf5Column(Stored):
         if kind.text:
             self.kind, self.shape, self.dtype = "text", (), np.dtype(np.int32)
             if len(shape) != 1:
-                raise Faults(f"{name} holds texts in {list(shape)}; expected one a step")
+                raise Faults(f"{name} has strings of shape {list(shape)}; expected one string per step")
         elif not self.length:
-            pass  # no first value tells whether it is an image
+            pass  # without a first value, images cannot be detected
         elif objects or (kind.dtype == np.uint8 and len(shape) == 2 and self._may_be_jpeg(leaf)):
             if objects and kind.vlen != np.uint8:
-                raise Faults(f"{name} holds objects; expected numbers, texts or JPEG images")
+                raise Faults(f"{name} has values of type object; expected numbers, strings or JPEG images")
             if objects or self._encoded(0).startswith(_JPEG):
                 self.kind, self.dtype = "jpeg", np.dtype(np.uint8)
                 self.shape = _image_shape(self._encoded(0), name, leaf)
 
     @staticmethod
     def _may_be_jpeg(leaf: Leaf | None) -> bool:
-        # A frame of two axes has three with time; infos have no space, and their first bytes tell.
+        # A raw frame of two axes has three with time. Infos have no space; their first bytes identify JPEG images.
         return leaf is None or len(leaf.shape) != 1
 
     def _encoded(self, row: int) -> bytes:
         return bytes(h5py.Dataset(self._dataset)[row])
 
+    @override
     def read(self, start: int, stop: int) -> NDArray[Any] | TextStates:
         with library_errors(self._name, f"rows {start:,} to {stop - 1:,}: "):
             if self.kind == "numbers" and (start, stop) == (0, self.length):
@@ -268,8 +272,8 @@ class _Hdf5Column(Stored):
         if self.kind == "numbers":
             return np.asarray(rows, self.dtype)
         if self.kind == "text":
-            return TextStates.of([_text(one, self._name) for one in rows.tolist()])
-        return _decoded([bytes(one) for one in rows], self.shape, self._name)
+            return TextStates.of([_text(value, self._name) for value in rows.tolist()])
+        return _decoded([bytes(value) for value in rows], self.shape, self._name)
 
 
 def _chunks(dataset: Any) -> tuple[int, ...] | None:
@@ -278,7 +282,7 @@ def _chunks(dataset: Any) -> tuple[int, ...] | None:
 
 
 def _attribute(group: Any, name: bytes) -> int | None:
-    """Return a whole number among the attributes; seeds have up to 64 bits."""
+    """Return an integer attribute, of up to 64 bits for seeds; None if it is missing or not an integer."""
     if not h5a.exists(group, name):
         return None
     attribute = h5a.open(group, name)
@@ -291,12 +295,12 @@ def _attribute(group: Any, name: bytes) -> int | None:
 
 
 class TableEpisodes:
-    """The episodes of folders with a table each.
+    """Reader of raw episodes in folders with one table each.
 
     Args:
-        files: The files of some episodes by path.
-        leaves: The leaves of the spaces by key; tables are flat, and only the spaces say how values lie in them.
-        what: The dataset, for messages.
+        files: The local files of the episodes, by path.
+        leaves: Leaf spaces by key; the rows of tables are flat, and only the spaces state their shapes.
+        what: Id of the dataset, for messages.
     """
 
     def __init__(self, files: Mapping[str, Path], leaves: Mapping[Key, Leaf], what: str) -> None:
@@ -304,28 +308,28 @@ class TableEpisodes:
         self._what = what
         self._tables: dict[int, Path] = {}
         self._metadata: dict[int, Path] = {}
-        for path, place in files.items():
+        for path, file in files.items():
             folder, _, name = path.rpartition("/")
             number = folder.rpartition("/")[2].rpartition("=")[2]
             if number.isdecimal():
-                (self._metadata if name == "metadata.json" else self._tables)[int(number)] = place
+                (self._metadata if name == "metadata.json" else self._tables)[int(number)] = file
 
     def close(self) -> None:
-        """Do nothing: a file is open only while it is read."""
+        """Do nothing, because each file is closed after it is read."""
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of the episodes that are there, ascending."""
+        """Numbers of the available episodes, ascending."""
         return sorted(self._tables)
 
     def read(self, number: int) -> RawEpisode:
         """Read an episode.
 
         Raises:
-            Faults: If it is not there, or is no such table.
+            Faults: If the episode is missing, or its table cannot be read.
         """
         if number not in self._tables:
-            raise Faults("it is not there")
+            raise Faults("it has no table")
         table = _read_table(self._tables[number])
         columns: dict[Key, Stored] = {}
         for name in table.schema.names:
@@ -339,28 +343,28 @@ class TableEpisodes:
         )
         return RawEpisode(number, columns, steps, seed)
 
-    def _flattened(self, array: Any, names: Key, about: Any, *, cut: bool) -> Iterator[tuple[Key, Stored]]:
+    def _flattened(self, array: Any, names: Key, field: Any, *, cut: bool) -> Iterator[tuple[Key, Stored]]:
         import pyarrow as pa
 
         if pa.types.is_struct(array.type):
             for number in range(array.type.num_fields):
                 inner = array.type.field(number)
-                # A Tuple is a struct of "0", "1", ...; in HDF5 its members are called otherwise.
+                # A Tuple is a struct with the names "0", "1", ...; the keys follow the names in HDF5 files.
                 key = (*names, f"_index_{inner.name}" if self._is_tuple(names) else inner.name)
                 yield from self._flattened(array.field(number), key, inner, cut=cut)
             return
         key = cleaned(names)
-        yield key, _TableColumn(".".join(names), array[: len(array) - 1] if cut else array, self.leaves.get(key), about)
+        yield key, _TableColumn(".".join(names), array[: len(array) - 1] if cut else array, self.leaves.get(key), field)
 
     def _is_tuple(self, names: Key) -> bool:
         key = cleaned(names)
-        return any(one[: len(key) + 1] == (*key, "_index_0") for one in self.leaves)
+        return any(leaf_key[: len(key) + 1] == (*key, "_index_0") for leaf_key in self.leaves)
 
 
 class _TableColumn(Stored):
-    """A flat column of a table."""
+    """Flat column of a table."""
 
-    def __init__(self, name: str, array: Any, leaf: Leaf | None, about: Any) -> None:
+    def __init__(self, name: str, array: Any, leaf: Leaf | None, field: Any) -> None:
         import pyarrow as pa
 
         kind = array.type
@@ -376,24 +380,25 @@ class _TableColumn(Stored):
             self.kind, self.dtype = "jpeg", np.dtype(np.uint8)
             self.shape = _image_shape(array[0].as_py(), name, leaf)
         elif pa.types.is_fixed_size_list(kind):
-            self.shape = self._axes(kind.list_size, leaf, about)
+            self.shape = self._row_shape(kind.list_size, leaf, field)
             self._listed = True
             self.dtype = np.dtype(kind.value_type.to_pandas_dtype())
         else:
             self.shape = ()
             self.dtype = np.dtype(kind.to_pandas_dtype())
         if self.dtype.kind not in "biuf":
-            raise Faults(f"{name} holds {kind}; expected numbers, texts or JPEG images")
+            raise Faults(f"{name} has values of type {kind}; expected numbers, strings or JPEG images")
 
-    def _axes(self, size: int, leaf: Leaf | None, about: Any) -> tuple[int, ...]:
-        said = (about.metadata or {}).get(b"shape") if about is not None else None
+    def _row_shape(self, size: int, leaf: Leaf | None, field: Any) -> tuple[int, ...]:
+        stated = (field.metadata or {}).get(b"shape") if field is not None else None
         shape = leaf.shape if leaf is not None else (size,)
-        if leaf is None and said is not None:
-            shape = tuple(int(one) for one in said.decode().split(",") if one)
+        if leaf is None and stated is not None:
+            shape = tuple(int(axis) for axis in stated.decode().split(",") if axis)
         if int(np.prod(shape, dtype=np.int64)) != size:
-            raise Faults(f"{self._name} has {size} values a step; expected {list(shape)}")
+            raise Faults(f"{self._name} has {size} values per step; expected {list(shape)}")
         return shape
 
+    @override
     def read(self, start: int, stop: int) -> NDArray[Any] | TextStates:
         rows = self._array[start:stop]
         if self.kind == "text":
@@ -423,7 +428,7 @@ def _json(path: Path) -> Mapping[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise Faults(f"its metadata.json is no JSON: {error}") from error
+        raise Faults(f"its metadata.json is not valid JSON: {error}") from error
     return value if isinstance(value, dict) else {}
 
 
@@ -431,7 +436,7 @@ def _text(value: Any, name: str) -> str:
     try:
         return value.decode("utf-8") if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError as error:
-        raise Faults(f"{name} holds a text that is not UTF-8: {error}") from error
+        raise Faults(f"{name} has a string that is not UTF-8: {error}") from error
 
 
 def _image_shape(encoded: bytes, name: str, leaf: Leaf | None) -> tuple[int, ...]:
@@ -440,12 +445,12 @@ def _image_shape(encoded: bytes, name: str, leaf: Leaf | None) -> tuple[int, ...
     rows, columns, channels = images.header(encoded, name).shape
     shape = (rows, columns) if channels == 1 else (rows, columns, channels)
     if leaf is not None and leaf.shape not in {shape, (*shape, 1)}:
-        raise Faults(f"{name} decodes to {list(shape)}; the space says {list(leaf.shape)}")
+        raise Faults(f"{name} has images of shape {list(shape)}; its space has {list(leaf.shape)}")
     return leaf.shape if leaf is not None else shape
 
 
 def _decoded(encoded: Sequence[bytes], shape: tuple[int, ...], name: str) -> NDArray[np.uint8]:
     out: NDArray[np.uint8] = np.empty((len(encoded), *shape), np.uint8)
-    # A grey image has no axis for its one channel.
+    # A grayscale image has no channel axis.
     images.decode(encoded, out if out.ndim == 4 else out[..., None], name)
     return out

@@ -1,9 +1,9 @@
-"""Minari's episodes as trajectories.
+"""Reader of Minari's episodes.
 
-observations   o_0  o_1  o_2  ...  o_T-1  o_T        the state after the last step is always there
+observations   o_0  o_1  o_2  ...  o_T-1  o_T        the state after the last step is always stored
 actions        a_0  a_1  a_2  ...  a_T-1
-rewards        r_0  r_1  r_2  ...  r_T-1             what a_t led to
-infos          i_0  i_1  i_2  ...  i_T-1  i_T        or T rows, i_1 ... i_T, where the reset gave none
+rewards        r_0  r_1  r_2  ...  r_T-1             r_t is the reward for a_t
+infos          i_0  i_1  i_2  ...  i_T-1  i_T        or T rows, i_1 ... i_T, if the reset returned no info
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
@@ -65,39 +66,42 @@ _METADATA = (
     "jpeg_encoding",
 )
 _TEXTS = {
-    "minari-n-plus-one": "an episode has one observation more than actions: that after the last step",
+    "minari-n-plus-one": "an episode has one more observation than actions: the observation after the last step",
     **NO_TRANSITION,
-    "info-without-reset": "episodes whose infos have no row for the reset: those of their first state are zeros",
+    "info-without-reset": "the infos of these episodes have no row for the reset: the info of their first state was "
+    "filled with zeros",
     "end-without-flag": "episodes end without a flag: their last row was marked truncated",
-    "flag-inside-episode": "rows inside an episode have an end flag: the trajectory ends there and goes on as another",
+    "flag-inside-episode": "rows inside an episode have an end flag: the trajectory ends there, and another one begins",
     "both-flags": "rows that are terminated and truncated keep both flags",
     "not-finite": "values that are NaN or infinite were kept",
     "jpeg": "values of images stored as JPEG, which is lossy, were decoded",
-    "jpeg-of-symbols": "values stored as JPEG although their space is no image, as Minari 0.5.3 did: they are damaged",
-    "widened": "unsigned integers of 16 and 32 bits became signed ones of 32 and 64 bits, which torch can gather",
-    "flags-cast": "the files store flags as numbers, 0 or 1; they were turned into booleans",
-    "unknown-minari-version": "the files are of a version of Minari that this reader does not know",
-    "space-missing": "the metadata has no such space: what the values may be is not known",
+    "jpeg-of-symbols": "values are stored as JPEG although their space is not an image, as Minari 0.5.3 did: they are "
+    "damaged",
+    "widened": "unsigned integers of 16 and 32 bits were converted to signed integers of 32 and 64 bits, which torch "
+    "can gather",
+    "flags-cast": "the files store flags as numbers, 0 or 1; they were converted to booleans",
+    "unknown-minari-version": "the files are of a Minari version that this reader was not tested with",
+    "space-missing": "the metadata lacks the observation or action space: the range of the values is not known",
 }
 
 
 class MinariReader(EpisodeReader):
-    """Opened files of a shard.
+    """Reader of the files of a shard of a Minari dataset.
 
     Args:
-        what: The dataset, for messages.
-        files: The files by path.
-        metadata: The metadata, where it is in a file of its own, and what is wanted.
+        what: Id of the dataset, for messages.
+        files: The local files, by path.
+        metadata: `Listing.params`: the metadata, if it is in a separate file, and the selection.
 
     Raises:
-        ConversionError: If the files contradict the metadata or themselves; every fault that was found.
+        ConversionError: If the files contradict the metadata or each other; the error names every problem.
     """
 
     def __init__(self, what: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
         self._what = what
         self._selection = Selection(episodes=metadata.get("episodes", ""), keys=tuple(metadata.get("keys", ())))
         self._metadata = dict(metadata.get("metadata", {}))
-        self._found: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         self.decisions: list[Decision] = []
         self._episodes = self._open(files)
         try:
@@ -110,7 +114,7 @@ class MinariReader(EpisodeReader):
         except BaseException:
             self._episodes.close()
             raise
-        self._wanted = self._selection.kept_keys([column.key for column in self.columns])
+        self._kept_keys = self._selection.kept_keys([column.key for column in self.columns])
         self._by_key = {column.key: column for column in self.columns}
 
     def __enter__(self) -> Self:
@@ -120,7 +124,7 @@ class MinariReader(EpisodeReader):
         self._episodes.close()
 
     def _open(self, files: Mapping[str, Path]) -> Hdf5Episodes | TableEpisodes:
-        main = next((place for path, place in files.items() if path.endswith(".hdf5")), None)
+        main = next((file for path, file in files.items() if path.endswith(".hdf5")), None)
         if main is None:
             return TableEpisodes(files, self._leaves_of(self._metadata), self._what)
         episodes = Hdf5Episodes(main, {})
@@ -137,66 +141,68 @@ class MinariReader(EpisodeReader):
         return episodes
 
     def _leaves_of(self, metadata: Mapping[str, Any]) -> dict[Key, Leaf]:
-        faults: list[str] = []
-        found: dict[Key, Leaf] = {}
+        problems: list[str] = []
+        by_key: dict[Key, Leaf] = {}
         self._spaceless = [name for name in ("observation_space", "action_space") if name not in metadata]
         for name, root in (("observation_space", "observation"), ("action_space", "action")):
-            space = read_space(metadata[name], name, faults) if name in metadata else None
+            space = read_space(metadata[name], name, problems) if name in metadata else None
             if space is not None:
-                found.update({(root, *cleaned(leaf.names)): leaf for leaf in leaves(space)})
-        if faults:
-            raise ConversionError(self._what, faults)
-        return found
+                by_key.update({(root, *cleaned(leaf.names)): leaf for leaf in leaves(space)})
+        if problems:
+            raise ConversionError(self._what, problems)
+        return by_key
 
     def _steps(self, metadata: Mapping[str, Any]) -> int | None:
-        """Return how many steps the file says that it has, as files did before version 0.5."""
+        """Return the number of steps that the file states; only files of versions before 0.5 do."""
         if "metadata" in metadata:
             return None
         total, numbers = self._metadata.get("total_episodes"), self._episodes.numbers
         if isinstance(total, int) and total != len(numbers):
-            raise ConversionError(self._what, [f"it has {len(numbers):,} episodes; its metadata says {total:,}"])
-        said = self._metadata.get("total_steps")
-        return int(said) if isinstance(said, int) and not self._selection.episodes else None
+            raise ConversionError(self._what, [f"it has {len(numbers):,} episodes; its metadata states {total:,}"])
+        steps = self._metadata.get("total_steps")
+        return int(steps) if isinstance(steps, int) and not self._selection.episodes else None
 
     def _check_complete(self, raw: RawEpisode) -> None:
-        lacking = [dotted(key) for key in (NEXT_REWARD, *_FLAGS) if key not in raw.columns]
-        if lacking:
-            raise self._failed(raw.number, [f"it has no {name}" for name in lacking])
+        missing = [dotted(key) for key in (NEXT_REWARD, *_FLAGS) if key not in raw.columns]
+        if missing:
+            raise self._failed(raw.number, [f"it has no {name}" for name in missing])
 
+    @override
     def specs(self) -> Mapping[str, Any]:
-        """Return what the spaces say of the fields that they speak of."""
-        found = {}
+        specs = {}
         for column in self.columns:
             leaf = self._episodes.leaves.get(column.key)
             if leaf is not None and not column.text:
                 spec = document(leaf)
                 if (spec["dtype"], tuple(spec["shape"])) == (column.dtype.name, column.shape):
-                    found[dotted(column.key)] = spec
-        return found
+                    specs[dotted(column.key)] = spec
+        return specs
 
     def episodes(self, part: Any = None) -> Iterator[Episode]:
-        """Yield the episodes of these numbers; by default all that are wanted of the file."""
-        self._found = Counter()
+        """Yield the episodes with the given numbers; by default the selected episodes of the file."""
+        self._counts = Counter()
         numbers = self._episodes.numbers
-        wanted = part if part is not None else [numbers[row] for row in self._rows(len(numbers))]
-        for number in wanted:
+        selected = part if part is not None else [numbers[row] for row in self._selected(len(numbers))]
+        for number in selected:
             try:
-                yield from self._pieces(self._read(number))
+                yield from self._split(self._read(number))
             except Faults as error:
                 raise self._failed(number, error.args) from None
             except ConversionError as error:
                 raise self._failed(number, error.problems) from None
-        self._found["unknown-minari-version"] += int(self._metadata.get("minari_version") not in _VERSIONS)
-        self._found["space-missing"] += len(self._spaceless)
-        self.decisions = [Decision(rule, text, self._found[rule]) for rule, text in _TEXTS.items() if self._found[rule]]
+        self._counts["unknown-minari-version"] += int(self._metadata.get("minari_version") not in _VERSIONS)
+        self._counts["space-missing"] += len(self._spaceless)
+        self.decisions = [
+            Decision(rule, text, self._counts[rule]) for rule, text in _TEXTS.items() if self._counts[rule]
+        ]
 
     def _first(self) -> RawEpisode:
-        """Return the first episode that has a step, and else the first one: one without a step may not tell its types."""
+        """Return the first episode that has a step, because an empty one may not show the types of its columns."""
         numbers = self._episodes.numbers
         opened = (self._read(number) for number in numbers)
         return next((raw for raw in opened if not _is_empty(raw)), None) or self._read(numbers[0])
 
-    def _rows(self, total: int) -> list[int]:
+    def _selected(self, total: int) -> list[int]:
         return read_numbers(self._selection.episodes, total)
 
     def _read(self, number: int) -> RawEpisode:
@@ -206,29 +212,31 @@ class MinariReader(EpisodeReader):
             failed = self._failed(number, error.args)
             parts = self._metadata.get("combined_datasets", ())
             if isinstance(error, Linked) and len(parts):
-                # Minari copies episodes when it combines datasets; its first versions made links.
-                failed.hint = (
-                    f"download what it was combined of: rlds download {' '.join(f'minari/{one}' for one in parts)}"
-                )
+                # Minari copies episodes when it combines datasets; its first versions created links.
+                failed.hint = f"download the combined datasets instead: rlds download {' '.join(f'minari/{name}' for name in parts)}"
             raise failed from None
 
     def _failed(self, number: int, problems: Any) -> ConversionError:
         start = f"episode {number}: "
-        return ConversionError(self._what, [one if one.startswith(start) else start + one for one in problems])
+        return ConversionError(
+            self._what, [problem if problem.startswith(start) else start + problem for problem in problems]
+        )
 
-    def _pieces(self, raw: RawEpisode) -> Iterator[Episode]:
+    def _split(self, raw: RawEpisode) -> Iterator[Episode]:
         if _is_empty(raw):
-            self._found["no-transition"] += 1
+            self._counts["no-transition"] += 1
             return
         steps = self._checked(raw)
-        columns = {key: stored for key, stored in raw.columns.items() if key in self._wanted}
+        columns = {key: stored for key, stored in raw.columns.items() if key in self._kept_keys}
         flags = [self._flag(columns[key], key) for key in _FLAGS]
         ends = flags[0] | flags[1]
-        self._found["minari-n-plus-one"] += 1
-        self._found["both-flags"] += int(np.count_nonzero(flags[0] & flags[1]))
-        self._found["end-without-flag"] += int(not ends[-1])
-        self._found["flag-inside-episode"] += int(np.count_nonzero(ends[:-1]))
-        self._found["info-without-reset"] += any(self._lacks_reset(key, one, steps) for key, one in columns.items())
+        self._counts["minari-n-plus-one"] += 1
+        self._counts["both-flags"] += int(np.count_nonzero(flags[0] & flags[1]))
+        self._counts["end-without-flag"] += int(not ends[-1])
+        self._counts["flag-inside-episode"] += int(np.count_nonzero(ends[:-1]))
+        self._counts["info-without-reset"] += any(
+            self._lacks_reset(key, stored, steps) for key, stored in columns.items()
+        )
         if not ends[-1]:
             flags[1] = flags[1].copy()
             flags[1][-1] = ends[-1] = True
@@ -243,10 +251,10 @@ class MinariReader(EpisodeReader):
         for stop in (np.flatnonzero(ends) + 1).tolist():
             for first in range(start, stop, block):
                 last = min(first + block, stop)
-                yield self._piece(columns, flags, first, last, steps, metadata, continues=last < stop)
+                yield self._chunk(columns, flags, first, last, steps, metadata, continues=last < stop)
             start = stop
 
-    def _piece(
+    def _chunk(
         self,
         columns: Mapping[Key, Stored],
         flags: list[NDArray[np.bool_]],
@@ -257,23 +265,24 @@ class MinariReader(EpisodeReader):
         *,
         continues: bool,
     ) -> Episode:
-        given: dict[Key, Any] = {}
+        values: dict[Key, Any] = {}
         states: dict[Key, Any] = {}
         for key, stored in columns.items():
             column = self._by_key[key]
             if key in _FLAGS:
-                given[key] = flags[_FLAGS.index(key)][first:last, None]
+                values[key] = flags[_FLAGS.index(key)][first:last, None]
             elif column.shared:
-                late = self._lacks_reset(key, stored, steps)
-                states[key] = self._values(column, stored, first, last if continues else last + 1, late=late)
+                lacks_reset = self._lacks_reset(key, stored, steps)
+                stop = last if continues else last + 1
+                states[key] = self._values(column, stored, first, stop, lacks_reset=lacks_reset)
             else:
-                values = self._values(column, stored, first, last)
-                given[key] = values[:, None] if key == NEXT_REWARD else values
-        return Episode(given, states, continues, metadata)
+                rows = self._values(column, stored, first, last)
+                values[key] = rows[:, None] if key == NEXT_REWARD else rows
+        return Episode(values, states, continues, metadata)
 
-    def _values(self, column: Column, stored: Stored, first: int, last: int, *, late: bool = False) -> Any:
-        """Read rows; where the row of the reset is `late`, which is missing, zeros stand for it."""
-        if late:
+    def _values(self, column: Column, stored: Stored, first: int, last: int, *, lacks_reset: bool = False) -> Any:
+        """Read the rows [first, last); if the column lacks the row of the reset, row 0 is zeros."""
+        if lacks_reset:
             values = stored.read(max(first - 1, 0), last - 1)
             values = values if first else _after_zero(values)
         else:
@@ -282,24 +291,24 @@ class MinariReader(EpisodeReader):
             return values
         if stored.kind == "jpeg":
             leaf = self._episodes.leaves.get(column.key)
-            self._found["jpeg" if leaf is None or leaf.image else "jpeg-of-symbols"] += last - first
+            self._counts["jpeg" if leaf is None or leaf.image else "jpeg-of-symbols"] += last - first
         if values.dtype != column.dtype:
-            self._found["widened"] += last - first
+            self._counts["widened"] += last - first
             values = values.astype(column.dtype)
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            self._found["not-finite"] += int((~np.isfinite(values)).sum())
+            self._counts["not-finite"] += int((~np.isfinite(values)).sum())
         return values
 
     def _flag(self, stored: Stored, key: Key) -> NDArray[np.bool_]:
         values = stored.read(0, stored.length)
         if isinstance(values, TextStates):
-            raise Faults(f"{dotted(key)} holds texts; expected flags")
+            raise Faults(f"{dotted(key)} has strings; expected flags")
         values = values.reshape(-1)
         if values.dtype == np.bool_:
             return values
         if not np.isin(values, (0, 1)).all():
-            raise Faults(f"{dotted(key)} holds other numbers than 0 and 1")
-        self._found["flags-cast"] += len(values)
+            raise Faults(f"{dotted(key)} has numbers other than 0 and 1")
+        self._counts["flags-cast"] += len(values)
         return np.asarray(values == 1)
 
     @staticmethod
@@ -307,40 +316,43 @@ class MinariReader(EpisodeReader):
         return key[0] == "info" and stored.length == steps
 
     def _checked(self, raw: RawEpisode) -> int:
-        """Return how many steps an episode has, once its columns agree with each other and with the first episode's."""
-        lacking = [dotted(key) for key in self._by_key if key not in raw.columns]
-        more = [dotted(key) for key in raw.columns if key not in self._by_key]
-        if lacking or more:
-            faults = [f"it has no {name}, as the first episode has" for name in lacking]
-            raise Faults(*faults, *(f"it has {name}, which the first episode has not" for name in more))
+        """Return the number of steps, after checking that the columns agree with each other and the first episode's."""
+        missing = [dotted(key) for key in self._by_key if key not in raw.columns]
+        extra = [dotted(key) for key in raw.columns if key not in self._by_key]
+        if missing or extra:
+            problems = [f"it has no {name}, unlike the first episode" for name in missing]
+            raise Faults(*problems, *(f"it has {name}, unlike the first episode" for name in extra))
         steps = raw.columns[NEXT_TERMINATED].length
-        faults = []
+        problems = []
         if raw.steps is not None and raw.steps != steps:
-            faults.append(f"it has {steps:,} steps; its metadata says {raw.steps:,}")
+            problems.append(f"it has {steps:,} steps; its metadata states {raw.steps:,}")
         for key, stored in raw.columns.items():
-            wanted = self._by_key[key]
-            lengths = {steps + 1} if wanted.shared else {steps}
+            first = self._by_key[key]
+            lengths = {steps + 1} if first.shared else {steps}
             lengths |= {steps} if key[0] == "info" else set()
             if stored.length not in lengths:
-                faults.append(f"{dotted(key)} has {stored.length:,} rows for {steps:,} steps")
+                problems.append(f"{dotted(key)} has {stored.length:,} rows for {steps:,} steps")
             shape, dtype = (stored.shape, _WIDER.get(stored.dtype, stored.dtype))
-            if not _fits(key, shape, dtype, wanted):
-                faults.append(f"{dotted(key)} is {dtype.name} {list(shape)}; in the first episode {list(wanted.shape)}")
-        if faults:
-            raise Faults(*faults)
+            if not _fits(key, shape, dtype, first):
+                problems.append(
+                    f"{dotted(key)} is {dtype.name} {list(shape)}; "
+                    f"in the first episode {first.dtype.name} {list(first.shape)}"
+                )
+        if problems:
+            raise Faults(*problems)
         return steps
 
 
 def _is_empty(raw: RawEpisode) -> bool:
-    """Say whether an episode has no step, by its flags and by what its metadata says, if they do."""
+    """Return whether an episode has no steps, according to its flags and, if it states them, its metadata."""
     flags = raw.columns.get(NEXT_TERMINATED)
     return flags is not None and not flags.length and not raw.steps
 
 
-def _fits(key: Key, shape: tuple[int, ...], dtype: np.dtype[Any], wanted: Column) -> bool:
+def _fits(key: Key, shape: tuple[int, ...], dtype: np.dtype[Any], column: Column) -> bool:
     if key in _FLAGS:
         return True
-    return dtype == wanted.dtype and (shape == wanted.shape or (key == NEXT_REWARD and shape in {(), (1,)}))
+    return dtype == column.dtype and (shape == column.shape or (key == NEXT_REWARD and shape in {(), (1,)}))
 
 
 def _column(key: Key, stored: Stored, steps: int) -> Column:
@@ -349,7 +361,7 @@ def _column(key: Key, stored: Stored, steps: int) -> Column:
     dtype = _WIDER.get(stored.dtype, stored.dtype)
     if key == NEXT_REWARD:
         return Column(key, dtype, (1,))
-    # Old files have further groups, as `state`: states, if they have a row more than there are actions.
+    # Old files have additional groups, such as `state`. They are states if they have one more row than the actions.
     shared = key[0] in {"observation", "info"} or stored.length == steps + 1
     return Column(key, dtype, stored.shape, shared=shared, text=stored.kind == "text")
 
@@ -361,7 +373,7 @@ def _after_zero(values: NDArray[Any] | TextStates) -> NDArray[Any] | TextStates:
 
 
 def _plain(value: Any) -> str | float | bool:
-    """Write a value of the metadata as the manifest can hold it."""
+    """Convert a value of the metadata to a type that the manifest supports."""
     if isinstance(value, list):
-        return "; ".join(str(one) for one in value)
+        return "; ".join(str(item) for item in value)
     return value if isinstance(value, (str, int, float, bool)) else str(value)

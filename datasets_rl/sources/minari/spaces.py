@@ -1,4 +1,4 @@
-"""The spaces of a Minari dataset: its leaves, and where their values lie in the files."""
+"""Spaces of a Minari dataset: their leaves, and the names under which the files store the values."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from datasets_rl.ted.keys import Key
 __all__ = ["Leaf", "document", "leaves", "read_space"]
 
 _KINDS = frozenset({"Box", "Dict", "Discrete", "MultiBinary", "MultiDiscrete", "Text", "Tuple"})
-_DEPTH = 16
-_IMAGE_LEAST = 32
+_DEPTH_MAX = 16
+_IMAGE_SIDE_MIN = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A space that holds no others."""
+    """Leaf space, which contains no other spaces."""
 
     names: Key
-    """The way to it, from the top space: the names in Dicts, ``_index_0`` in Tuples, as the HDF5 files have them."""
+    """Path from the top space: names in Dicts, ``_index_0`` and so on in Tuples, as in the HDF5 files."""
     space: Mapping[str, Any]
 
     @property
     def kind(self) -> str:
-        """The name of the space's type."""
+        """Name of the space's type, such as "Box"."""
         kind: str = self.space["type"]
         return kind
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Axes of one value."""
+        """Shape of one value."""
         if self.kind == "Box":
             return tuple(self.space["shape"])
         if self.kind == "MultiDiscrete":
@@ -48,67 +48,81 @@ class Leaf:
 
     @property
     def image(self) -> bool:
-        """Whether Minari counts it as an image, which it stores as JPEG."""
+        """Whether Minari treats the values as images, which it stores as JPEG."""
         shape = self.shape
         return (
             self.kind == "Box"
             and self.space["dtype"] == "uint8"
             and len(shape) in {2, 3}
-            and min(shape[:2]) >= _IMAGE_LEAST
+            and min(shape[:2]) >= _IMAGE_SIDE_MIN
             and _all(self.space["low"], 0)
             and _all(self.space["high"], 255)
         )
 
 
 def read_space(value: Any, what: str, faults: list[str]) -> Mapping[str, Any] | None:
-    """Read a space of the metadata, which is JSON inside JSON; note what is wrong with it."""
+    """Parse a space of the metadata, which is JSON in a JSON string.
+
+    Args:
+        value: The space, as a JSON string or a parsed value.
+        what: Name of the space, for messages.
+        faults: List to which the problems are appended.
+
+    Returns:
+        The space; None if it has problems.
+    """
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            faults.append(f"{what} is no JSON: {error}")
+            faults.append(f"{what} is not valid JSON: {error}")
             return None
     before = len(faults)
     _check(value, what, faults, 0)
     return value if len(faults) == before else None
 
 
-def _check(space: Any, what: str, faults: list[str], depth: int) -> None:
+def _check(space: Any, what: str, problems: list[str], depth: int) -> None:
     kind = space.get("type") if isinstance(space, dict) else None
-    if kind not in _KINDS or depth > _DEPTH:
-        said = f"lies {depth} spaces deep" if depth > _DEPTH else f"is of type {kind!r:.60}"
-        faults.append(f"{what} {said}; expected one of {', '.join(sorted(_KINDS))}")
+    if depth > _DEPTH_MAX:
+        problems.append(f"{what} is nested in {depth} spaces; expected at most {_DEPTH_MAX}")
+        return
+    if kind not in _KINDS:
+        problems.append(f"{what} is of type {kind!r:.60}; expected one of {', '.join(sorted(_KINDS))}")
         return
     if kind in {"Dict", "Tuple"}:
         inner = space.get("subspaces")
         if not isinstance(inner, dict if kind == "Dict" else list) or not inner:
-            faults.append(f"{what} has the subspaces {inner!r:.60}")
+            problems.append(f"{what} has the subspaces {inner!r:.60}; expected those of a {kind}")
             return
-        for name, one in inner.items() if isinstance(inner, dict) else enumerate(inner):
-            _check(one, f"{what}.{name}", faults, depth + 1)
+        for name, subspace in inner.items() if isinstance(inner, dict) else enumerate(inner):
+            _check(subspace, f"{what}.{name}", problems, depth + 1)
         return
-    wanted = {"Box": ("shape", "dtype", "low", "high"), "MultiDiscrete": ("nvec",), "MultiBinary": ("n",)}
-    lacking = [name for name in wanted.get(kind, ()) if name not in space]
+    required = {"Box": ("shape", "dtype", "low", "high"), "MultiDiscrete": ("nvec",), "MultiBinary": ("n",)}
+    missing = [name for name in required.get(kind, ()) if name not in space]
     shape = space.get("shape", []) if kind == "Box" else []
-    if lacking or not isinstance(shape, list) or not all(isinstance(size, int) and size > 0 for size in shape):
-        faults.append(f"{what} is a {kind} without {', '.join(lacking) or 'a shape'}")
+    if missing or not isinstance(shape, list) or not all(isinstance(size, int) and size > 0 for size in shape):
+        problems.append(f"{what} is a {kind} without {', '.join(missing) or 'a shape'}")
 
 
 def leaves(space: Mapping[str, Any], names: Key = ()) -> Iterator[Leaf]:
-    """Yield every leaf of a space, in its order."""
+    """Yield every leaf of a space, in order."""
     inner = space.get("subspaces")
     if space["type"] == "Dict" and isinstance(inner, Mapping):
-        for name, one in inner.items():
-            yield from leaves(one, (*names, name))
+        for name, subspace in inner.items():
+            yield from leaves(subspace, (*names, name))
     elif space["type"] == "Tuple" and isinstance(inner, list):
-        for number, one in enumerate(inner):
-            yield from leaves(one, (*names, f"_index_{number}"))
+        for number, subspace in enumerate(inner):
+            yield from leaves(subspace, (*names, f"_index_{number}"))
     else:
         yield Leaf(names, space)
 
 
 def document(leaf: Leaf) -> dict[str, Any]:
-    """Describe the values of a leaf as `datasets_rl.specs.from_minari(leaf.space).to_json()` does, without torch."""
+    """Return the spec of a leaf as JSON, equal to `datasets_rl.specs.from_minari(leaf.space).to_json()`.
+
+    Unlike that function, it does not need torch.
+    """
     space, shape = leaf.space, list(leaf.shape)
     dtype = space.get("dtype", "int8" if leaf.kind == "MultiBinary" else "int64")
     plain = {"shape": shape, "dtype": dtype}
@@ -119,7 +133,7 @@ def document(leaf: Leaf) -> dict[str, Any]:
         low, high = (np.asarray(space[name]) for name in ("low", "high"))
         if np.dtype(dtype).kind == "f" and np.isneginf(low).all() and np.isposinf(high).all():
             return {"kind": "unbounded", **plain}
-        low, high = (one.astype(dtype) for one in (low, high))
+        low, high = (bound.astype(dtype) for bound in (low, high))
     elif not start.any():
         name = "n" if leaf.kind == "Discrete" else "nvec"
         return {"kind": "discrete" if name == "n" else "multi_discrete", **plain, name: space[name]}
@@ -138,7 +152,7 @@ def _compact(bound: NDArray[Any]) -> Any:
 def _named(value: Any) -> Any:
     # JSON has no infinities.
     if isinstance(value, list):
-        return [_named(one) for one in value]
+        return [_named(item) for item in value]
     return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
@@ -146,7 +160,7 @@ def _axes(values: Any) -> tuple[int, ...]:
     return (len(values), *_axes(values[0])) if isinstance(values, list) else ()
 
 
-def _all(values: Any, wanted: float) -> bool:
+def _all(values: Any, expected: float) -> bool:
     if isinstance(values, list):
-        return all(_all(one, wanted) for one in values)
-    return bool(math.isclose(values, wanted))
+        return all(_all(value, expected) for value in values)
+    return bool(math.isclose(values, expected))

@@ -1,6 +1,6 @@
-"""A converted table against its raw file, with `csv` and numpy: none of the code that converted it takes part.
+"""Comparison of a converted table with its raw file, using `csv` and numpy but none of the code that converted it.
 
-The file is read three times: for the values of the categories, for means and deviations, and to compare.
+The file is read three times: for the categories, for means and standard deviations, and for the comparison.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from datasets_rl.ted.keys import Key
 __all__ = ["compare"]
 
 _ROWS = 20_000
-_OFF = 1e-9
+_TOLERANCE = 1e-9
 
 _Column = Callable[[Key, int, int], Any]
 _Block = list[list[str]]
@@ -31,59 +31,67 @@ def compare(files: Mapping[str, Path], column: _Column, recipe: Mapping[str, Any
     """Compare every sample and every class.
 
     Args:
-        files: The raw files by path.
+        files: The local raw files, by path.
         column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
-        recipe: How samples become numbers; see `OpenMLReader`.
+        recipe: Conversion of samples to numbers; see `OpenMLReader`.
 
     Returns:
-        For each column that differs, its first difference and how many rows differ.
+        For each column that differs, its first difference and the number of different rows.
     """
     table = _Table(files, recipe)
-    found: dict[str, tuple[str, int]] = {}
+    differences: dict[str, tuple[str, int]] = {}
     for start, samples, classes in table.blocks():
-        for key, wanted in ((("observation",), samples), (("action",), classes)):
+        for key, expected in ((("observation",), samples), (("action",), classes)):
             try:
-                got = np.asarray(column(key, start, start + len(wanted)))
+                converted = np.asarray(column(key, start, start + len(expected)))
             except UnknownKeyError:
-                continue  # a field that was left out on request
-            if got.shape != wanted.shape:
-                return [f"{key[0]} is {list(got.shape)} from row {start:,} on, by the file {list(wanted.shape)}"]
-            same = np.isclose(got, wanted, rtol=_OFF, atol=_OFF).reshape(len(got), -1).all(axis=1)
+                continue  # a field that the selection excludes
+            if converted.shape != expected.shape:
+                return [f"{key[0]} is {list(converted.shape)} at row {start:,}, by the file {list(expected.shape)}"]
+            same = (
+                np.isclose(converted, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
+                .reshape(len(converted), -1)
+                .all(axis=1)
+            )
             wrong = np.flatnonzero(~same)
             if len(wrong):
                 row = int(wrong[0])
-                text = f"{key[0]} at row {start + row:,} is {got[row]!s:.80}, by the file {wanted[row]!s:.80}"
-                before = found.get(key[0], (text, 0))
-                found[key[0]] = (before[0], before[1] + len(wrong))
-    return [f"{text} ({count:,} such rows)" for text, count in found.values()]
+                text = f"{key[0]} at row {start + row:,} is {converted[row]!s:.80}, by the file {expected[row]!s:.80}"
+                before = differences.get(key[0], (text, 0))
+                differences[key[0]] = (before[0], before[1] + len(wrong))
+    return [f"{text} ({count:,} such rows)" for text, count in differences.values()]
 
 
 class _Table:
-    """The rows of the file as samples and classes."""
+    """Rows of the file as samples and classes."""
 
     def __init__(self, files: Mapping[str, Path], recipe: Mapping[str, Any]) -> None:
-        self._path = next(place for path, place in files.items() if not path.startswith("api/"))
-        answer = next(place for path, place in files.items() if "/features/" in path)
+        self._path = next(file for path, file in files.items() if not path.startswith("api/"))
+        answer = next(file for path, file in files.items() if "/features/" in path)
         listed = json.loads(answer.read_text("utf-8"))["data_features"]["feature"]
         listed.sort(key=lambda one: int(one["index"]))
         self._recipe = recipe
         names = [one["name"] for one in listed]
-        own = [place for place, one in enumerate(listed) if one["is_target"] == "true"]
+        own = [position for position, one in enumerate(listed) if one["is_target"] == "true"]
         self._target = names.index(recipe["target"]) if recipe.get("target") else own[0]
         left_out = {
-            place for place, one in enumerate(listed) if "true" in {one.get("is_ignore"), one.get("is_row_identifier")}
+            position
+            for position, one in enumerate(listed)
+            if "true" in {one.get("is_ignore"), one.get("is_row_identifier")}
         }
-        self._places = [place for place in range(len(listed)) if place not in {self._target, *own, *left_out}]
-        self._nominal = {place for place, one in enumerate(listed) if one["data_type"] == "nominal"}
-        coded = self._nominal - ({*self._places} if recipe["nominal"] == "numbers" else set()) | {self._target}
-        values: dict[int, set[str]] = {place: set() for place in coded}
+        self._positions = [
+            position for position in range(len(listed)) if position not in {self._target, *own, *left_out}
+        ]
+        self._nominal = {position for position, one in enumerate(listed) if one["data_type"] == "nominal"}
+        coded = self._nominal - ({*self._positions} if recipe["nominal"] == "numbers" else set()) | {self._target}
+        values: dict[int, set[str]] = {position: set() for position in coded}
         for block in self._kept():
-            for place, found in values.items():
-                found.update(row[place] for row in block)
-        # What is missing is a value of its own, the last one.
+            for position, found in values.items():
+                found.update(row[position] for row in block)
+        # A missing value is a separate category, the last one.
         self._codes = {
-            place: {value: code for code, value in enumerate(sorted(found, key=lambda one: (one == "?", one)))}
-            for place, found in values.items()
+            position: {value: code for code, value in enumerate(sorted(found, key=lambda one: (one == "?", one)))}
+            for position, found in values.items()
         }
         self._mean, self._scale = self._moments()
 
@@ -97,40 +105,42 @@ class _Table:
 
     def _kept(self) -> Iterator[_Block]:
         drops = self._recipe["missing"] == "drop"
-        needed = [place for place in self._places if drops or place not in self._nominal] + [self._target]
+        needed = [position for position in self._positions if drops or position not in self._nominal] + [self._target]
         with self._path.open(encoding="utf-8", newline="") as stream:
             for line in stream:
                 if line.lower().startswith("@data"):
                     break
-            rows = csv.reader((line for line in map(_one_kind, stream) if line), skipinitialspace=True, escapechar="\\")
+            rows = csv.reader(
+                (line for line in map(_normalize_quotes, stream) if line), skipinitialspace=True, escapechar="\\"
+            )
             while block := list(islice(rows, _ROWS)):
                 block = [[value.strip() for value in row] for row in block]
-                if kept := [row for row in block if all(row[place] != "?" for place in needed)]:
+                if kept := [row for row in block if all(row[position] != "?" for position in needed)]:
                     yield kept
 
     @property
     def _scaled(self) -> list[int]:
         onehot = self._recipe["nominal"] == "onehot"
-        return [place for place in self._places if not (onehot and place in self._nominal)]
+        return [position for position in self._positions if not (onehot and position in self._nominal)]
 
     def _numbers(self, block: _Block) -> NDArray[np.float64]:
         out = np.empty((len(block), len(self._scaled)))
-        for at, place in enumerate(self._scaled):
-            coded = place in self._codes
-            out[:, at] = self._coded(block, place) if coded else [float(row[place]) for row in block]
+        for at, position in enumerate(self._scaled):
+            coded = position in self._codes
+            out[:, at] = self._coded(block, position) if coded else [float(row[position]) for row in block]
         return out
 
     def _indicators(self, block: _Block) -> Iterator[NDArray[np.float64]]:
-        for place in self._places:
-            if place not in self._scaled:
-                yield np.eye(len(self._codes[place]))[self._coded(block, place)]
+        for position in self._positions:
+            if position not in self._scaled:
+                yield np.eye(len(self._codes[position]))[self._coded(block, position)]
 
-    def _coded(self, block: _Block, place: int) -> NDArray[np.int64]:
-        codes = self._codes[place]
-        return np.array([codes[row[place]] for row in block], np.int64)
+    def _coded(self, block: _Block, position: int) -> NDArray[np.int64]:
+        codes = self._codes[position]
+        return np.array([codes[row[position]] for row in block], np.int64)
 
     def _moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return mean and deviation of each number: sums of what is left when the first row is taken away."""
+        """Return mean and standard deviation of each number, from sums of the differences to the first row."""
         total, squares, count = 0.0, 0.0, 0
         first: Any = None
         for block in self._kept():
@@ -140,14 +150,14 @@ class _Table:
             count += len(block)
         off = np.asarray(total) / count
         mean, variance = first[0] + off, np.maximum(np.asarray(squares) / count - off**2, 0)
-        # What is no more than the rounding of so many sums is no deviation.
+        # A variance within the rounding error of the sums is treated as zero.
         rounding = count * np.finfo(np.float64).eps
         constant = variance <= rounding * variance + (rounding * mean) ** 2
         return mean, np.where(constant, 1.0, np.sqrt(variance))
 
 
-def _one_kind(line: str) -> str:
-    """Write a row with one kind of quotes; nothing for a comment or an empty line."""
+def _normalize_quotes(line: str) -> str:
+    """Return a row with double quotes only; empty for a comment or an empty line."""
     text = line.strip()
     if not text or text.startswith("%"):
         return ""

@@ -1,4 +1,4 @@
-"""OpenML's tables as contextual bandits: the constructor of the reference."""
+"""Replay buffers of OpenML's tables as contextual bandits, with the constructor of TorchRL's class."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ _CLASSES: Key = ("y",)
 
 
 class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
-    """A dataset of OpenML as a replay buffer: samples ``X`` and their classes ``y``, and the same as a bandit's log.
+    """Replay buffer of an OpenML dataset: samples ``X`` and their classes ``y``, also as the log of a bandit.
 
         >>> dataset = OpenMLExperienceReplay("magic", batch_size=256)
         >>> batch = dataset.sample()
-        >>> batch["X"], batch["y"]                                  # as TorchRL has them
+        >>> batch["X"], batch["y"]                                  # the names in TorchRL
         >>> batch["observation"], batch["action"]                   # the same tensors
-        >>> (guess == batch["y"]).float()                           # the reward that any other action would have had
+        >>> (guess == batch["y"]).float()                           # the reward of any action
 
-    Every row is an episode of one step: the observation is the sample, the action its class, and the reward 1. There is
-    no next observation.
+    Every row is an episode of one step: the observation is the sample, the action is its class, and the reward is 1.
+    There is no next observation.
 
     Args:
         name: One of ``adult_num``, ``adult_onehot``, ``mushroom_num``, ``mushroom_onehot``, ``covertype``, ``shuttle``
-            and ``magic``, or any other dataset of classes with its version, ``"iris@1"``.
-        batch_size: Steps of a batch where `sample` is not told.
-        root: The source's folder; by default ``<RLDS_HOME>/openml``.
-        sampler: Chooses the steps; uniform without replacement by default.
-        writer: Refuses writes by default; a dataset cannot be written to.
-        collate_fn: Applied to what the storage returns.
+            and ``magic``, or any other classification dataset with its version, ``"iris@1"``.
+        batch_size: Number of steps in a batch, unless `sample` gets another number.
+        root: Folder of the source; by default ``<RLDS_HOME>/openml``.
+        sampler: Sampler of the steps; uniform without replacement by default.
+        writer: Writer of the buffer; by default one that raises, because a dataset is read-only.
+        collate_fn: Function applied to the output of the storage.
         pin_memory: Whether batches are copied to page-locked memory.
-        prefetch: Batches made ahead of time by as many threads.
-        transform: Applied to every batch.
-        download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
-        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
-        final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
+        prefetch: Number of batches prepared in advance, by as many threads.
+        transform: Transform applied to every batch.
+        download: True creates the dataset if it is missing, False requires it to exist, "force" creates it again.
+        selection: Part of the dataset; by default the stored part, or the whole dataset if nothing is stored.
+        final_unknown: Treatment of transitions whose next observation is unknown; see the base class.
 
     Raises:
-        UnknownIdError: If it is no name of a dataset.
-        InvalidArgumentError: If the selection contradicts the stored one, or asks for more and `download` is False.
-        FetchError: If OpenML does not give it.
+        UnknownIdError: If the name is neither in the catalog nor of the form ``name@version``.
+        InvalidArgumentError: If the selection contradicts the stored one, or exceeds it although `download` is False.
+        FetchError: If OpenML does not serve the dataset.
     """
 
     source = "openml"
@@ -95,7 +95,7 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
 
     @cached_property
     def specs(self) -> CompositeSpec:
-        """What one step may hold: the action, and so ``y``, one of the classes."""
+        """Specs of a step; the action, and therefore ``y``, is one of the classes."""
         steps: Any = self._storage
         shown = steps.steps.fields if isinstance(steps.steps, SubsetStorage) else None
         specs = from_manifest(self.manifest, shown)
@@ -105,13 +105,13 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
 
     @cached_property
     def classes(self) -> list[str]:
-        """What the numbers of ``y`` stand for."""
+        """Names of the classes, by their number in ``y``."""
         classes: list[str] = json.loads(self.manifest.metadata["classes"])
         return classes
 
     @property
     def max_outcome_val(self) -> int:
-        """The largest ``y``."""
+        """Largest possible value of ``y``."""
         return len(self.classes) - 1
 
 

@@ -1,11 +1,11 @@
-"""A table of samples and classes as episodes of one step.
+"""Reader of a table of samples and classes as episodes of one step.
 
     observation   the sample, as numbers
-    action        its class, which is the one that was chosen
-    reward        1: it is the right one. Any other class would have had 0, so that the reward of each is known.
+    action        its class
+    reward        1, because the action is correct; the reward of any other action is 0
 
-The table is gone through twice, or three times: for the values that there are, for their means and deviations, and for
-the steps. Only a few megabytes of it are held.
+The table is read two or three times: for the categories, for means and standard deviations if numbers are scaled, and
+for the steps. Only a few megabytes of it are in memory at a time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
@@ -31,31 +32,31 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenMLReader"]
 
-_PIECE_BYTES = 8 << 20
+_CHUNK_BYTES = 8 << 20
 _TEXTS = {
-    "row-is-an-episode": "rows became episodes of one step: the class is the action, and its reward is 1",
-    "missing-values": "rows in which a value is missing were left out",
-    "missing-is-a-value": "columns of categories lack values: that counts as a category of its own, the last one",
-    "constant-column": "columns of the observation have one value only: they were centred and not scaled",
-    "other-class": "a column that is not the dataset's own class is the action; the dataset's own was left out",
+    "row-is-an-episode": "each row is an episode of one step: the class is the action, and its reward is 1",
+    "missing-values": "rows with a missing value were left out",
+    "missing-is-a-value": "nominal columns have missing values: these form a separate category, the last one",
+    "constant-column": "columns of the observation are constant: they were centered but not scaled",
+    "other-class": "the action is a column other than the dataset's default target, which was left out",
 }
 
 
 class OpenMLReader(EpisodeReader):
-    """An opened table: its values are known, and their scale.
+    """Reader of a table, which determines the categories and the scale on opening.
 
     Args:
-        what: The dataset, for messages.
+        what: Id of the dataset, for messages.
         path: The ARFF file.
-        features: Name, kind and part of each column, as OpenML lists them.
-        recipe: How samples become numbers. ``nominal`` is "codes" (categories are numbered in the order of their
-            names, and scaled), "onehot" (an indicator for each category, behind the scaled numbers) or "numbers"
-            (their names are numbers, and scaled); ``missing`` is "drop" (rows with a missing value are left out) or
-            "category" (only those in which a number or the class is missing); ``target`` is the column of the class,
-            where it is not the dataset's own.
+        features: Name, type ("kind") and role ("part") of each column, as OpenML lists them.
+        recipe: Conversion of samples to numbers. ``nominal`` is "codes" (categories are numbered in the order of their
+            names, and scaled), "onehot" (an indicator for each category, after the scaled numbers) or "numbers" (the
+            names of categories are numbers, and scaled); ``missing`` is "drop" (rows with a missing value are left out)
+            or "category" (only rows in which a number or the class is missing are left out); ``target`` is the column
+            of the class, if it is not the dataset's default target.
 
     Raises:
-        ConversionError: If the table is not the one that is listed, or breaks its own format.
+        ConversionError: If the table contradicts the listed columns, or violates its format.
     """
 
     def __init__(self, what: str, path: Path, features: Sequence[Mapping[str, str]], recipe: Mapping[str, Any]) -> None:
@@ -63,16 +64,16 @@ class OpenMLReader(EpisodeReader):
         self._file = ArffFile(path)
         self._nominal: str = recipe["nominal"]
         self._drops = recipe["missing"] == "drop"
-        self._names = [one["name"] for one in features]
-        self._target, self._places = self._roles(features, recipe.get("target", ""))
-        self._found: Counter[str] = Counter()
+        self._names = [feature["name"] for feature in features]
+        self._target, self._positions = self._roles(features, recipe.get("target", ""))
+        self._counts: Counter[str] = Counter()
         self._seen = {
-            place: np.zeros(len(self._file.attributes[place].allowed) + 1, np.bool_)
-            for place in (self._target, *self._places)
-            if self._is_nominal(place)
+            position: np.zeros(len(self._file.attributes[position].allowed) + 1, np.bool_)
+            for position in (self._target, *self._positions)
+            if self._is_nominal(position)
         }
         self.steps = self._learn_values()
-        self._values = {place: self._ordered(place) for place in self._seen}
+        self._values = {position: self._ordered(position) for position in self._seen}
         if self._nominal == "numbers":
             self._as_numbers()
         self._learn_scale()
@@ -85,18 +86,18 @@ class OpenMLReader(EpisodeReader):
         return self
 
     def __exit__(self, *details: object) -> None:
-        """The file is open only while it is read."""
+        """Do nothing, because the file is closed after each pass."""
 
+    @override
     def specs(self) -> Mapping[str, Any]:
-        """Return the spec of the action: one of the classes."""
         count = len(self._values[self._target])
         return {"action": {"kind": "discrete", "shape": [], "dtype": "int64", "n": count}}
 
+    @override
     def episodes(self, part: Any = None) -> Iterator[EpisodeBatch]:
-        """Yield a step for each row, many at once."""
         del part
-        size = max(1, _PIECE_BYTES // max(8 * self._width, 1))
-        for rows in self._file.rows([self._target, *self._places]):
+        size = max(1, _CHUNK_BYTES // max(8 * self._width, 1))
+        for rows in self._file.rows([self._target, *self._positions]):
             kept = np.flatnonzero(self._kept(rows))
             for first in range(0, len(kept), size):
                 chosen = kept[first : first + size]
@@ -110,141 +111,149 @@ class OpenMLReader(EpisodeReader):
                     NEXT_TRUNCATED: np.zeros((len(chosen), 1), np.bool_),
                 }
                 ones = np.ones(len(chosen), np.int64)
-                # Where all rows are there, the number of an episode is that of its row, and need not be held.
-                metadata = {"source": rows.start + chosen} if self._found["missing-values"] else {}
+                # If no row is dropped, the number of an episode is that of its row and need not be stored.
+                metadata = {"source": rows.start + chosen} if self._counts["missing-values"] else {}
                 yield EpisodeBatch(ones, steps, {}, {}, final_known=ones > 0, metadata=metadata)
-        self.decisions = [Decision(rule, text, self._found[rule]) for rule, text in _TEXTS.items() if self._found[rule]]
+        self.decisions = [
+            Decision(rule, text, self._counts[rule]) for rule, text in _TEXTS.items() if self._counts[rule]
+        ]
 
     def _roles(self, features: Sequence[Mapping[str, str]], target: str) -> tuple[int, list[int]]:
-        """Return the places of the class and of the columns that a sample consists of."""
-        listed = [(one["name"], one["kind"]) for one in features]
-        there = [(one.name, one.kind) for one in self._file.attributes]
-        faults = []
-        if listed != there:
-            differ = [(a, b) for a, b in zip(listed, there, strict=False) if a != b][:3]
-            faults.append(f"OpenML lists {len(listed)} columns, the file has {len(there)}; they differ in {differ}")
-            raise ConversionError(self._what, faults)
+        """Return the positions of the class and of the columns of a sample."""
+        listed = [(feature["name"], feature["kind"]) for feature in features]
+        stored = [(attribute.name, attribute.kind) for attribute in self._file.attributes]
+        problems = []
+        if listed != stored:
+            differ = [(a, b) for a, b in zip(listed, stored, strict=False) if a != b][:3]
+            problems.append(f"OpenML lists {len(listed)} columns, the file has {len(stored)}; they differ in {differ}")
+            raise ConversionError(self._what, problems)
         targets = [self._names.index(target)] if target in self._names else []
         if not target:
-            targets = [place for place, one in enumerate(features) if one["part"] == "target"]
+            targets = [position for position, one in enumerate(features) if one["part"] == "target"]
         if len(targets) != 1 or listed[targets[0]][1] != "nominal":
-            found = ", ".join(f"{listed[place][0]} ({listed[place][1]})" for place in targets) or "none"
-            faults.append(f"its class is {found}; expected one nominal column{f' {target}' if target else ''}")
-        places = [place for place, one in enumerate(features) if one["part"] == "feature" and place not in targets[:1]]
-        faults += [
-            f"{listed[place][0]} is of type {listed[place][1]}; expected numeric or nominal"
-            for place in places
-            if listed[place][1] not in {"numeric", "nominal"}
+            columns = ", ".join(f"{listed[position][0]} ({listed[position][1]})" for position in targets) or "none"
+            problems.append(f"its class is {columns}; expected one nominal column{f' {target}' if target else ''}")
+        positions = [
+            position
+            for position, one in enumerate(features)
+            if one["part"] == "feature" and position not in targets[:1]
         ]
-        if not places:
-            faults.append("it has no column but the class")
-        if faults:
-            raise ConversionError(self._what, faults)
-        return targets[0], places
+        problems += [
+            f"{listed[position][0]} is of type {listed[position][1]}; expected numeric or nominal"
+            for position in positions
+            if listed[position][1] not in {"numeric", "nominal"}
+        ]
+        if not positions:
+            problems.append("it has no column except the class")
+        if problems:
+            raise ConversionError(self._what, problems)
+        return targets[0], positions
 
-    def _is_nominal(self, place: int) -> bool:
-        return self._file.attributes[place].kind == "nominal"
+    def _is_nominal(self, position: int) -> bool:
+        return self._file.attributes[position].kind == "nominal"
 
     def _learn_values(self) -> int:
-        """Go through the table for the values that there are; return how many rows are kept."""
+        """Read the table to record the categories that occur; return the number of rows that are kept."""
         total = kept_rows = 0
-        for rows in self._file.rows([self._target, *self._places]):
+        for rows in self._file.rows([self._target, *self._positions]):
             kept = self._kept(rows)
             total += rows.count
             kept_rows += int(kept.sum())
-            for place, seen in self._seen.items():
-                seen[rows.codes[place][kept]] = True
+            for position, seen in self._seen.items():
+                seen[rows.codes[position][kept]] = True
         if not kept_rows:
-            raise ConversionError(self._what, [f"none of its {total:,} rows has all values"])
-        self._found["missing-values"] = total - kept_rows
+            raise ConversionError(self._what, [f"each of its {total:,} rows has a missing value"])
+        self._counts["missing-values"] = total - kept_rows
         return kept_rows
 
     def _kept(self, rows: Rows) -> NDArray[np.bool_]:
         kept = rows.codes[self._target] >= 0
-        for place in self._places:
-            if place in rows.numbers:
-                kept &= ~np.isnan(rows.numbers[place])
+        for position in self._positions:
+            if position in rows.numbers:
+                kept &= ~np.isnan(rows.numbers[position])
             elif self._drops:
-                kept &= rows.codes[place] >= 0
+                kept &= rows.codes[position] >= 0
         return kept
 
-    def _ordered(self, place: int) -> list[str]:
-        """Return the values that a column has, in the order of their numbers; a missing one is last, and empty."""
-        seen = self._seen[place]
-        declared = self._file.attributes[place].allowed
-        found = sorted(value for value, is_there in zip(declared, seen, strict=False) if is_there)
-        return [*found, ""] if seen[-1] else found
+    def _ordered(self, position: int) -> list[str]:
+        """Return the categories of a column in the order of their numbers; a missing value is last, and empty."""
+        seen = self._seen[position]
+        declared = self._file.attributes[position].allowed
+        values = sorted(value for value, is_seen in zip(declared, seen, strict=False) if is_seen)
+        return [*values, ""] if seen[-1] else values
 
     def _as_numbers(self) -> None:
-        """Read the names of categories as numbers, for each declared one; NaN for those that nothing has."""
+        """Parse the names of the declared categories as numbers; NaN for categories that no row has."""
         self._read: dict[int, NDArray[np.float64]] = {}
-        faults = []
-        for place in (one for one in self._places if self._is_nominal(one)):
-            attribute = self._file.attributes[place]
+        problems = []
+        for position in (one for one in self._positions if self._is_nominal(one)):
+            attribute = self._file.attributes[position]
             numbers = np.full(len(attribute.allowed) + 1, np.nan)
             for number, value in enumerate(attribute.allowed):
-                if not self._seen[place][number]:
+                if not self._seen[position][number]:
                     continue
                 try:
                     numbers[number] = float(value)
                 except ValueError:
-                    faults.append(f"{attribute.name} has the value {value!r:.60}; expected a number")
-            self._read[place] = numbers
-        if faults:
-            raise ConversionError(self._what, faults[:20])
+                    problems.append(f"{attribute.name} has the value {value!r:.60}; expected a number")
+            self._read[position] = numbers
+        if problems:
+            raise ConversionError(self._what, problems[:20])
 
     def _learn_scale(self) -> None:
-        """Go through the table for the mean and the deviation of every column of the observation."""
-        # It takes a second to import.
+        """Read the table to compute the mean and the standard deviation of every column of the observation."""
+        # The import takes a second.
         from sklearn.preprocessing import StandardScaler
 
-        scaled = [place for place in self._places if self._nominal != "onehot" or not self._is_nominal(place)]
-        indicators = [place for place in self._places if place not in scaled]
+        scaled = [
+            position for position in self._positions if self._nominal != "onehot" or not self._is_nominal(position)
+        ]
+        indicators = [position for position in self._positions if position not in scaled]
         self._order = [*scaled, *indicators]
-        self._width = len(scaled) + sum(len(self._values[place]) for place in indicators)
+        self._width = len(scaled) + sum(len(self._values[position]) for position in indicators)
         self._mean, self._scale = np.zeros(self._width), np.ones(self._width)
         if not scaled:
             return
         scaler = StandardScaler(copy=False)
-        for rows in self._file.rows([self._target, *self._places]):
+        for rows in self._file.rows([self._target, *self._positions]):
             kept = np.flatnonzero(self._kept(rows))
             if len(kept):
                 with np.errstate(over="ignore", invalid="ignore"):
-                    scaler.partial_fit(np.array([self._numbers(rows, place, kept) for place in scaled]).T)
+                    scaler.partial_fit(np.array([self._numbers(rows, position, kept) for position in scaled]).T)
         self._mean[: len(scaled)], self._scale[: len(scaled)] = scaler.mean_, scaler.scale_
-        self._found["constant-column"] = int((scaler.var_ == 0).sum())
+        self._counts["constant-column"] = int((scaler.var_ == 0).sum())
         huge = np.flatnonzero(~(np.isfinite(scaler.mean_) & np.isfinite(scaler.var_)))
         if len(huge):
             names = ", ".join(self._names[scaled[at]] for at in huge[:5])
             raise ConversionError(self._what, [f"{names} cannot be scaled: the numbers are too large"])
 
     def _design(self, rows: Rows, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Return the samples of some rows before they are scaled, [T, width]."""
+        """Return the unscaled samples of the chosen rows, [T, width]."""
         out = np.zeros((self._width, len(chosen)))
         at = 0
-        for place in self._order:
-            if self._nominal == "onehot" and self._is_nominal(place):
-                out[at + self._labels(rows, place, chosen), np.arange(len(chosen))] = 1
-                at += len(self._values[place])
+        for position in self._order:
+            if self._nominal == "onehot" and self._is_nominal(position):
+                out[at + self._labels(rows, position, chosen), np.arange(len(chosen))] = 1
+                at += len(self._values[position])
             else:
-                out[at] = self._numbers(rows, place, chosen)
+                out[at] = self._numbers(rows, position, chosen)
                 at += 1
         return out.T
 
-    def _numbers(self, rows: Rows, place: int, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
-        if place in rows.numbers:
-            return rows.numbers[place][chosen]
+    def _numbers(self, rows: Rows, position: int, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
+        if position in rows.numbers:
+            return rows.numbers[position][chosen]
         if self._nominal == "numbers":
-            return self._read[place][rows.codes[place][chosen]]
-        return self._labels(rows, place, chosen).astype(np.float64)
+            return self._read[position][rows.codes[position][chosen]]
+        return self._labels(rows, position, chosen).astype(np.float64)
 
-    def _labels(self, rows: Rows, place: int, chosen: NDArray[np.intp]) -> NDArray[np.int64]:
-        """Return the numbers of the categories of some rows, in the order of their names, [T]."""
-        numbers = {value: number for number, value in enumerate(self._values[place])}
-        declared = self._file.attributes[place].allowed
-        # The last entry is for what is missing, whose code is -1.
-        known = np.array([numbers.get(value, -1) for value in declared] + [len(numbers) - 1], np.int64)
-        labels: NDArray[np.int64] = known[rows.codes[place][chosen]]
+    def _labels(self, rows: Rows, position: int, chosen: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Return the categories of the chosen rows as numbers in the order of their names, [T]."""
+        numbers = {value: number for number, value in enumerate(self._values[position])}
+        declared = self._file.attributes[position].allowed
+        # The last entry is for missing values, whose code is -1.
+        label_of = np.array([numbers.get(value, -1) for value in declared] + [len(numbers) - 1], np.int64)
+        labels: NDArray[np.int64] = label_of[rows.codes[position][chosen]]
         return labels
 
     def _columns(self) -> list[Column]:
@@ -258,13 +267,15 @@ class OpenMLReader(EpisodeReader):
         ]
 
     def _metadata(self) -> dict[str, Any]:
-        """Return what turns observations and actions back: ``observation * scale + mean``, then the categories."""
+        """Return the metadata to restore raw values: ``observation * scale + mean``, then the categories."""
         names: list[str] = []
-        for place in self._order:
-            indicators = self._nominal == "onehot" and self._is_nominal(place)
-            name = self._names[place]
-            names += [f"{name}={value}" for value in self._values[place]] if indicators else [name]
-        categories = {self._names[place]: self._values[place] for place in self._order if self._is_nominal(place)}
+        for position in self._order:
+            indicators = self._nominal == "onehot" and self._is_nominal(position)
+            name = self._names[position]
+            names += [f"{name}={value}" for value in self._values[position]] if indicators else [name]
+        categories = {
+            self._names[position]: self._values[position] for position in self._order if self._is_nominal(position)
+        }
         return {
             "mean": self._mean,
             "scale": self._scale,
@@ -275,6 +286,6 @@ class OpenMLReader(EpisodeReader):
         }
 
     def _count(self, recipe: Mapping[str, Any]) -> None:
-        self._found["row-is-an-episode"] = self.steps or 0
-        self._found["missing-is-a-value"] = sum(bool(seen[-1]) for seen in self._seen.values())
-        self._found["other-class"] = int("target" in recipe)
+        self._counts["row-is-an-episode"] = self.steps or 0
+        self._counts["missing-is-a-value"] = sum(bool(seen[-1]) for seen in self._seen.values())
+        self._counts["other-class"] = int("target" in recipe)

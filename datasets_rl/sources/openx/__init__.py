@@ -1,10 +1,10 @@
-"""Open X-Embodiment: the episodes of many robots, as their authors published them and on a mirror.
+"""Open X-Embodiment: episodes of many robots, as their authors published them and on a mirror.
 
     <id>/<version>/features.json, dataset_info.json, <id>-<split>.tfrecord-00000-of-00008        Google's buckets
     <id>/<id>_00000.tar                                                                     the hub: pickled episodes
 
-The records say of what types their values are, how many episodes each file has, and carry checksums. The mirror has one
-split, and is asked where the buckets do not answer.
+The records come with the types of their values, the number of episodes of each file, and checksums. The mirror has one
+split, and is used if the buckets do not answer.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, FetchError, InvalidArgumentError
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
@@ -34,23 +36,23 @@ __all__ = ["SOURCE", "OpenX"]
 _ID = re.compile(r"[A-Za-z0-9_]+")
 _TRAIN = "train"
 _SHARD_BYTES = 64 << 20
-_SMALLER = {"jpeg": 0.12, "png": 0.6}  # a guess, for the estimate of --dry-run: encoded bytes for each byte of pixels
-_EPISODES_MOST = 1 << 24  # of a split; the largest known has 580,392
+_SMALLER = {"jpeg": 0.12, "png": 0.6}  # assumed number of encoded bytes per byte of pixels, to estimate sizes
+_EPISODES_MAX = 1 << 24  # of a split; the largest known has 580,392
 _RECORDS = re.compile(r".*/[^/]+?-(?P<split>[^/-]+)\.tfrecord-(?P<number>\d{5})-of-(?P<count>\d{5})")
 
 
 class OpenX(Source):
-    """Every set that lies beside those of the collection; the catalog has the ones known to exist."""
+    """Source of every dataset in the folders of the collection; the catalog lists those that are known to exist."""
 
     name = "openx"
     restated = frozenset({"citation", "known_issues"})
     selects = frozenset({"episodes"})
     options = (
         Option("upstream", "The records in Google's buckets, or their mirror on the hub.", choices=("rlds", "hub")),
-        Option("split", "Of the records: train (the default), test or val.", _TRAIN),
+        Option("split", "Split of the records: train (the default), test or val.", _TRAIN),
         Option(
             "images",
-            "Pixels, or PNG and JPEG that are decoded when sampled.",
+            "Store pixels, or PNG and JPEG images that are decoded when sampled.",
             "decoded",
             choices=("decoded", "encoded"),
         ),
@@ -62,21 +64,21 @@ class OpenX(Source):
         ),
     )
 
+    @override
     def ids(self) -> Sequence[str]:
-        """Return the ids that are known without asking the upstream, sorted."""
         return sorted(self.catalog["ids"])
 
     def entry(self, name: str) -> Entry:
-        """Return what is known of an id; no network.
+        """Return the catalog entry of an id, or an entry without a title if the catalog does not list the id.
 
         Raises:
-            UnknownIdError: If it can be no id: letters, digits and underscores.
+            UnknownIdError: If the id has characters other than letters, digits and underscores.
         """
         if not _ID.fullmatch(name):
             raise self.unknown(name)
         catalog = self.catalog
-        known = catalog["ids"].get(name, {})
-        train = known.get("splits", {}).get(_TRAIN, {})
+        listed = catalog["ids"].get(name, {})
+        train = listed.get("splits", {}).get(_TRAIN, {})
         return Entry(
             source=self.name,
             name=name,
@@ -85,11 +87,11 @@ class OpenX(Source):
             license=catalog["license"],
             citation=catalog["citation"],
             homepage=catalog["homepage"],
-            params=known,
+            params=listed,
         )
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Choose the newest version, and cut its files into shards."""
+        """Group the files of the newest version into shards; see `Source.resolve`."""
         entry = self.entry(name)
         folder = self._folder(name, selection, upstream)
         params = {
@@ -103,31 +105,31 @@ class OpenX(Source):
         return _of_archives(entry, folder, selection, params)
 
     def _folder(self, name: str, selection: Selection, upstream: Upstream) -> Folder:
-        wanted, split = selection.options.get("upstream"), selection.options.get("split") or _TRAIN
-        if wanted == "hub" and split != _TRAIN:
+        choice, split = selection.options.get("upstream"), selection.options.get("split") or _TRAIN
+        if choice == "hub" and split != _TRAIN:
             raise InvalidArgumentError(
-                f"split is {split!r}; the mirror has only {_TRAIN}", hint="--upstream rlds has all"
+                f"split is {split!r}; the mirror has only {_TRAIN}", hint="--upstream rlds has all splits"
             )
         records = [url.format(id=name) for url in self.catalog["rlds"]]
         mirror = [self.catalog["hub"].format(id=name)] if split == _TRAIN else []
         try:
-            return upstream.folder(name, {"rlds": records, "hub": mirror}.get(wanted or "", records + mirror))
+            return upstream.folder(name, {"rlds": records, "hub": mirror}.get(choice or "", records + mirror))
         except FetchError as error:
             if name not in self.catalog["ids"]:
-                near = self.unknown(name).nearest
-                error.hint = f"it is no id that this version knows; near to it: {', '.join(near) or 'none'}"
+                nearest = self.unknown(name).nearest
+                error.hint = f"the catalog has no such id; similar ids: {', '.join(nearest) or 'none'}"
             raise
 
+    @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        """Open the files of a shard."""
         from datasets_rl.sources.openx.reader import OpenXReader
 
-        return OpenXReader(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, params or {})
+        return OpenXReader(f"{self.name}/{name}", {path: Path(file) for path, file in files.items()}, params or {})
 
+    @override
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
     ) -> list[str]:
-        """Compare a converted dataset with its raw files, column by column."""
         from datasets_rl.sources.openx.compare import compare
 
         del name
@@ -136,78 +138,78 @@ class OpenX(Source):
 
 def _newest(folder: Folder) -> str | None:
     """Return the folder of the newest version of the records; None if there are no records."""
-    found = [asset.path.rpartition("/")[0] for asset in folder.assets if asset.path.endswith("/features.json")]
-    return max(found, key=_version, default=None)
+    folders = [asset.path.rpartition("/")[0] for asset in folder.assets if asset.path.endswith("/features.json")]
+    return max(folders, key=_version, default=None)
 
 
-def _version(place: str) -> tuple[int, ...]:
-    numbers = place.rpartition("/")[2].split(".")
+def _version(path: str) -> tuple[int, ...]:
+    numbers = path.rpartition("/")[2].split(".")
     return tuple(map(int, numbers)) if all(number.isdecimal() for number in numbers) else ()
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file of episodes, and those that are wanted of it."""
+    """File of episodes, with the selection of them."""
 
     asset: Asset
     first: int
-    """The number of its first episode."""
+    """Number of its first episode."""
     count: int
-    """How many episodes it has."""
+    """Number of episodes in the file."""
     rows: Sequence[int] | None
-    """The wanted ones, by their place in the file; None for all."""
+    """Indices of the selected episodes in the file; None for all."""
 
     @property
     def part(self) -> dict[str, Any]:
-        """What the reader is told."""
+        """Description for the reader, as part of `Shard.part`."""
         rows = None if self.rows is None else list(self.rows)
         return {"path": self.asset.path, "first": self.first, "count": self.count, "rows": rows}
 
 
 def _chosen(assets: Sequence[Asset], lengths: Sequence[int], selection: Selection) -> Iterator[_File]:
-    """Leave out the files that have no wanted episode."""
+    """Yield the files that have selected episodes."""
     total = sum(lengths)
-    wanted = read_numbers(selection.episodes, total) if selection.episodes else None
+    selected = read_numbers(selection.episodes, total) if selection.episodes else None
     at = 0
     for asset, count, stop in zip(assets, lengths, accumulate(lengths), strict=True):
         first, rows = stop - count, None
-        if wanted is not None:
+        if selected is not None:
             start = at
-            while at < len(wanted) and wanted[at] < stop:
+            while at < len(selected) and selected[at] < stop:
                 at += 1
-            rows = [number - first for number in wanted[start:at]]
+            rows = [number - first for number in selected[start:at]]
         if count and rows != []:
             yield _File(asset, first, count, rows)
 
 
 def _of_records(
-    entry: Entry, folder: Folder, place: str, selection: Selection, upstream: Upstream, params: Mapping[str, Any]
+    entry: Entry, folder: Folder, path: str, selection: Selection, upstream: Upstream, params: Mapping[str, Any]
 ) -> Listing:
     split = selection.options.get("split") or _TRAIN
-    inside = {asset.path: asset for asset in folder.assets if asset.path.startswith(f"{place}/")}
-    features, described = (inside.get(f"{place}/{name}") for name in ("features.json", "dataset_info.json"))
+    inside = {asset.path: asset for asset in folder.assets if asset.path.startswith(f"{path}/")}
+    features, described = (inside.get(f"{path}/{name}") for name in ("features.json", "dataset_info.json"))
     if features is None or described is None:
-        raise ConversionError(entry.id, [f"{place} has no dataset_info.json, which says how many episodes there are"])
+        raise ConversionError(entry.id, [f"{path} has no dataset_info.json, which states the number of episodes"])
     info, lengths = _info(upstream.text(described), entry, split)
-    found: dict[int, Asset] = {}
-    for path, asset in inside.items():
-        named = _RECORDS.fullmatch(path)
-        if named is not None and named["split"] == split and int(named["count"]) == len(lengths):
-            found[int(named["number"])] = replace(asset, kind="TFRecord")
-    faults = []
-    if not found:
-        faults.append(f"{place} has no file of the split {split} in {len(lengths)} pieces, as dataset_info.json says")
-    stand_ins = [found.get(number, described) for number in range(len(lengths))]
-    chosen = list(_chosen(stand_ins, lengths, selection)) if found else []
-    wanted = {file.first for file in chosen}
+    files: dict[int, Asset] = {}
+    for file_path, asset in inside.items():
+        match = _RECORDS.fullmatch(file_path)
+        if match is not None and match["split"] == split and int(match["count"]) == len(lengths):
+            files[int(match["number"])] = replace(asset, kind="TFRecord")
+    problems = []
+    if not files:
+        problems.append(f"{path} has no {len(lengths)} files of the split {split}, which dataset_info.json states")
+    placeholders = [files.get(number, described) for number in range(len(lengths))]
+    chosen = list(_chosen(placeholders, lengths, selection)) if files else []
+    chosen_starts = {file.first for file in chosen}
     starts = [stop - count for stop, count in zip(accumulate(lengths), lengths, strict=True)]
-    lacking = [number for number, first in enumerate(starts) if first in wanted and lengths[number]]
-    faults += [
-        f"{place} lacks piece {number} of {len(lengths)} of {split}" for number in lacking if number not in found
+    needed = [number for number, first in enumerate(starts) if first in chosen_starts and lengths[number]]
+    problems += [
+        f"{path} lacks file {number} of the {len(lengths)} files of {split}" for number in needed if number not in files
     ]
-    if faults:
-        raise ConversionError(entry.id, faults[:20])
-    metadata = {"version": place.rpartition("/")[2], "split": split, "upstream": "rlds"}
+    if problems:
+        raise ConversionError(entry.id, problems[:20])
+    metadata = {"version": path.rpartition("/")[2], "split": split, "upstream": "rlds"}
     metadata |= {name: info[name] for name in ("name", "description") if isinstance(info.get(name), str)}
     citation = info.get("citation")
     from datasets_rl.read.tfds import Schema
@@ -226,36 +228,36 @@ def _of_records(
 
 
 def _info(text: str, entry: Entry, split: str) -> tuple[dict[str, Any], list[int]]:
-    """Read dataset_info.json, trusting nothing in it.
+    """Parse and validate dataset_info.json.
 
     Returns:
-        The document, and how many episodes each file of the split has.
+        The document, and the number of episodes of each file of the split.
 
     Raises:
-        ConversionError: If it does not describe TFRecords; all faults at once.
-        InvalidArgumentError: If it has no such split.
+        ConversionError: If it does not describe TFRecords; the error names every problem.
+        InvalidArgumentError: If it does not list the split.
     """
     try:
         info = json.loads(text)
-        splits = {str(one["name"]): one for one in info["splits"]}
+        splits = {str(item["name"]): item for item in info["splits"]}
     except (ValueError, RecursionError, TypeError, KeyError) as error:
         problem = f"dataset_info.json does not describe splits: {type(error).__name__} {error}"
         raise ConversionError(entry.id, [problem]) from error
-    faults = []
-    if (form := info.get("fileFormat", "tfrecord")) != "tfrecord":
-        faults.append(f"dataset_info.json: the files are of the format {form!r:.40}; expected tfrecord")
-    if not faults and split not in splits:
+    problems = []
+    if (file_format := info.get("fileFormat", "tfrecord")) != "tfrecord":
+        problems.append(f"dataset_info.json: fileFormat is {file_format!r:.40}; expected tfrecord")
+    if not problems and split not in splits:
         raise InvalidArgumentError(f"split is {split!r}; {entry.id} has {', '.join(sorted(splits)) or 'none'}")
-    said = splits.get(split, {}).get("shardLengths", [])
-    lengths = [int(one) for one in said if str(one).isdecimal()] if isinstance(said, list) else []
-    if not faults and (not lengths or len(lengths) != len(said)):
-        faults.append(f"dataset_info.json: shardLengths of {split} are {said!r:.60}; expected whole numbers")
-    if not faults and not 0 < sum(lengths) <= _EPISODES_MOST:
-        faults.append(
-            f"dataset_info.json: the split {split} has {sum(lengths):,} episodes; expected 1 to {_EPISODES_MOST:,}"
+    stated = splits.get(split, {}).get("shardLengths", [])
+    lengths = [int(length) for length in stated if str(length).isdecimal()] if isinstance(stated, list) else []
+    if not problems and (not lengths or len(lengths) != len(stated)):
+        problems.append(f"dataset_info.json: shardLengths of {split} are {stated!r:.60}; expected integers >= 0")
+    if not problems and not 0 < sum(lengths) <= _EPISODES_MAX:
+        problems.append(
+            f"dataset_info.json: the split {split} has {sum(lengths):,} episodes; expected 1 to {_EPISODES_MAX:,}"
         )
-    if faults:
-        raise ConversionError(entry.id, faults)
+    if problems:
+        raise ConversionError(entry.id, problems)
     return info, lengths
 
 
@@ -263,9 +265,9 @@ def _of_archives(entry: Entry, folder: Folder, selection: Selection, params: Map
     assets = [replace(asset, kind="tar") for asset in folder.assets if asset.path.endswith(".tar")]
     if not assets:
         names = ", ".join(asset.path for asset in folder.assets[:5])
-        raise ConversionError(entry.id, [f"it has neither features.json nor tar archives, but {names}"])
+        raise ConversionError(entry.id, [f"it has neither features.json nor tar archives; its first files are {names}"])
     numbers = Numbers.read(selection.episodes)
-    # No archive has to give more episodes than there are up to the last one wanted.
+    # From no archive, more episodes are needed than the number of the last selected one plus 1.
     most = None if numbers is None else numbers.last + 1
     return Listing(
         tuple(assets),
@@ -289,7 +291,7 @@ def _keys(schema: Schema) -> list[Key]:
     from datasets_rl.sources.openx.episodes import paths_of
     from datasets_rl.sources.openx.reader import stored_key
 
-    # Numbers of a whole episode become facts of it, and the flags of its end other flags.
+    # Numbers of a whole episode are stored as its metadata, and its end flags as other flags.
     paths = {name: path for name, path in paths_of(schema).items() if path not in {("is_last",), ("is_terminal",)}}
     fields = [
         path for name, path in paths.items() if name.startswith("steps/") or schema.leaves[name].kind != "numbers"
@@ -298,7 +300,7 @@ def _keys(schema: Schema) -> list[Key]:
 
 
 def _step_bytes(schema: Schema) -> tuple[float, float, float]:
-    """Estimate what a step takes in a record, and stored with pictures decoded and with pictures kept encoded."""
+    """Estimate the bytes of a step: in a record, stored with decoded images, and stored with encoded images."""
     fetched = decoded = encoded = 1.0
     for leaf in schema.leaves.values():
         size = math.prod(size or 1 for size in leaf.shape) * (leaf.dtype.itemsize if leaf.kind != "text" else 4)
@@ -310,7 +312,7 @@ def _step_bytes(schema: Schema) -> tuple[float, float, float]:
 
 
 def _grouped(files: Sequence[_File]) -> Iterator[Shard]:
-    """Put as many files into a shard as make it worth a commit."""
+    """Group files into shards of about `_SHARD_BYTES`, because each shard costs a commit."""
     group: list[_File] = []
     size = 0
     for file in files:

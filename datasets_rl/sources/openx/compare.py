@@ -1,4 +1,4 @@
-"""A converted set against its raw files: records and pickles taken apart field by field, images decoded by pillow."""
+"""Comparison of a converted dataset with its raw files, field by field, with images decoded by pillow."""
 
 from __future__ import annotations
 
@@ -24,54 +24,55 @@ __all__ = ["compare"]
 
 _Column = Callable[[Key, int, int], Any]
 _Raw = Mapping[str, Sequence[Any]]
-"""The values of an episode by the name of the field, with slashes: numbers, or byte strings, one or more a step."""
+"""Values of an episode by slash-joined field name: numbers or byte strings, one or more per step."""
 _SKIPPED = ("is_last", "is_terminal")
 _JPEG = b"\xff\xd8\xff"
 _IMAGES = (b"\x89PNG", _JPEG)
-_LOSS = 2  # two decoders of JPEG may differ by so much
+_LOSS = 2  # maximum difference of two JPEG decoders
 _BLOCK = 64
 
 
 def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) -> list[str]:
-    """Compare every number, every text and every pixel of the steps of every episode.
+    """Compare every number, string and pixel of the steps of every episode.
 
     Args:
-        files: The raw files by path.
+        files: The local raw files, by path.
         column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
         episodes: The converted episodes.
 
     Returns:
-        For each column that differs, its first difference and in how many episodes it differs.
+        For each column that differs, its first difference and the number of different episodes.
 
     Raises:
         ConversionError: If a raw file is damaged.
     """
     rows = {int(number): row for row, number in enumerate(episodes["source"])}
     differences: dict[Key, tuple[str, int]] = {}
-    met = 0
+    matched = 0
     recorded = any(path.endswith(".json") for path in files)
-    # Where a last step has no action, an episode of a single one was left out.
+    # If last steps have no action, episodes of a single step were left out.
     for number, raw in _recorded(files) if recorded else _pickled(files, least=1 + bool(episodes["final_known"].any())):
         if number in rows:
-            met += 1
+            matched += 1
             row = rows[number]
             start, length = int(episodes.starts[row]), int(episodes.lengths[row])
             for key, text in _differences(raw, column, start, length, known=bool(episodes["final_known"][row])):
                 before = differences.get(key, (text, 0))
                 differences[key] = (before[0], before[1] + 1)
-    lacking = [f"{len(rows) - met:,} episodes are not in the raw files"] if met < len(rows) else []
-    return lacking + [f"{text} ({count:,} such episodes)" for text, count in differences.values()]
+    missing = [f"{len(rows) - matched:,} episodes are not in the raw files"] if matched < len(rows) else []
+    return missing + [f"{text} ({count:,} such episodes)" for text, count in differences.values()]
 
 
 def _recorded(files: Mapping[str, Path]) -> Iterator[tuple[int, _Raw]]:
-    information = next(place for path, place in files.items() if path.endswith("dataset_info.json"))
-    lengths = {one["name"]: [*map(int, one["shardLengths"])] for one in json.loads(information.read_text())["splits"]}
-    for path, place in sorted(files.items()):
+    information = next(file for path, file in files.items() if path.endswith("dataset_info.json"))
+    splits = json.loads(information.read_text())["splits"]
+    lengths = {split["name"]: [*map(int, split["shardLengths"])] for split in splits}
+    for path, file in sorted(files.items()):
         if ".tfrecord-" in path:
             split = path.rpartition(".tfrecord-")[0].rpartition("-")[2]
-            piece = int(path.rpartition("-of-")[0].rpartition("-")[2])
-            first = sum(lengths[split][:piece])
-            with place.open("rb") as stream:
+            file_number = int(path.rpartition("-of-")[0].rpartition("-")[2])
+            first = sum(lengths[split][:file_number])
+            with file.open("rb") as stream:
                 for number, payload in enumerate(records(stream, path)):
                     flat: Mapping[str, Any] = example(payload, path)
                     yield (
@@ -86,8 +87,8 @@ def _recorded(files: Mapping[str, Path]) -> Iterator[tuple[int, _Raw]]:
 
 def _pickled(files: Mapping[str, Path], least: int) -> Iterator[tuple[int, _Raw]]:
     number = 0
-    for path, place in sorted(files.items()):
-        for member in archive.members(place, path):
+    for path, file in sorted(files.items()):
+        for member in archive.members(file, path):
             steps = pickles.load(member.read(), member.name)["steps"]
             if not steps:
                 continue
@@ -114,7 +115,7 @@ def _at(step: Any, name: str) -> Any:
 def _differences(raw: _Raw, column: _Column, start: int, length: int, *, known: bool) -> Iterator[tuple[Key, str]]:
     flags = [raw[name] for name in ("is_last", "is_first") if name in raw]
     steps = min(len(values) for values in flags or raw.values() if len(values))
-    # Where no observation is stored, all are said to be known.
+    # If no observation is stored, final_known is True for all episodes.
     if steps not in {length, length + known}:
         yield ("episode",), f"the episode at row {start:,} has {length:,} steps, in the file {steps - known:,}"
         return
@@ -125,12 +126,12 @@ def _differences(raw: _Raw, column: _Column, start: int, length: int, *, known: 
         pairs = [(key, 0)]
         if key[0] == "observation":
             pairs.append((("next", *key), 1))
-        for place, shift in pairs:
+        for stored, shift in pairs:
             stop = min(length, steps - shift)
             try:
-                yield from ((place, one) for one in _unequal(place, values, column, start, stop, shift, steps))
+                yield from ((stored, text) for text in _unequal(stored, values, column, start, stop, shift, steps))
             except UnknownKeyError:
-                break  # a field that was left out on request
+                break  # a field that the selection excludes
 
 
 def _unequal(
@@ -139,19 +140,19 @@ def _unequal(
     each = len(values) // steps
     for first in range(0, count, _BLOCK):
         last = min(first + _BLOCK, count)
-        got = np.asarray(column(key, start + first, start + last))
-        wanted = _plain(values[(first + shift) * each : (last + shift) * each], got)
-        flat = got.reshape(wanted.shape)
-        if wanted.dtype == object:
-            wrong = np.flatnonzero(flat != wanted)
+        converted = np.asarray(column(key, start + first, start + last))
+        raw = _plain(values[(first + shift) * each : (last + shift) * each], converted)
+        flat = converted.reshape(raw.shape)
+        if raw.dtype == object:
+            wrong = np.flatnonzero(flat != raw)
         else:
             loss = _LOSS if bytes(_head(values)).startswith(_JPEG) else 0
             with np.errstate(invalid="ignore"):
-                far = np.abs(flat.astype(np.float64) - wanted) > loss
-            wrong = np.flatnonzero((far | (np.isnan(flat) != np.isnan(wanted))).any(axis=1))
+                far = np.abs(flat.astype(np.float64) - raw) > loss
+            wrong = np.flatnonzero((far | (np.isnan(flat) != np.isnan(raw))).any(axis=1))
         if len(wrong):
             at = int(wrong[0])
-            yield f"{dotted(key)} at row {start + first + at:,} is {got[at]!s:.80}, in the file {wanted[at]!s:.80}"
+            yield f"{dotted(key)} at row {start + first + at:,} is {converted[at]!s:.80}, in the file {raw[at]!s:.80}"
             return
 
 
@@ -160,23 +161,23 @@ def _head(values: Sequence[Any]) -> Any:
 
 
 def _plain(values: Sequence[Any], like: NDArray[Any]) -> NDArray[Any]:
-    """Return raw values as numbers, float64 [rows, ...] flat, or as texts."""
+    """Return raw values as flat numbers, float64 [rows, values], or as strings."""
     if like.dtype == object:
-        return np.array([one if isinstance(one, str) else str(one, "utf-8") for one in values], object)
+        return np.array([value if isinstance(value, str) else str(value, "utf-8") for value in values], object)
     if not isinstance(values[0], bytes | memoryview):
         return np.asarray(values, np.float64).reshape(len(like), -1)
     if bytes(_head(values)).startswith(_IMAGES):
-        pixels = [np.asarray(Image.open(io.BytesIO(one))) for one in values]
+        pixels = [np.asarray(Image.open(io.BytesIO(encoded))) for encoded in values]
         if like.dtype == np.float32:
-            pixels = [np.ascontiguousarray(one).view("<f4") for one in pixels]
+            pixels = [np.ascontiguousarray(image).view("<f4") for image in pixels]
         return np.stack(pixels).reshape(len(like), -1).astype(np.float64)
-    data = [_inflated(one, like[0].nbytes) for one in values]
-    # Unsigned integers became signed ones of twice as many bytes.
+    data = [_decompressed(value, like[0].nbytes) for value in values]
+    # Unsigned integers were converted to signed integers of twice as many bytes.
     dtype = like.dtype if len(data[0]) == like[0].nbytes else np.dtype(f"<u{like.itemsize // 2}")
-    return np.stack([np.frombuffer(one, dtype) for one in data]).reshape(len(like), -1).astype(np.float64)
+    return np.stack([np.frombuffer(row, dtype) for row in data]).reshape(len(like), -1).astype(np.float64)
 
 
-def _inflated(value: Any, size: int) -> Any:
+def _decompressed(value: Any, size: int) -> Any:
     try:
         data = zlib.decompress(value)
     except zlib.error:

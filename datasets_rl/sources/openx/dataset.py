@@ -1,4 +1,4 @@
-"""Open X-Embodiment's sets as replay buffers: the constructor of the reference, without TensorFlow and `datasets`."""
+"""Replay buffers of Open X-Embodiment datasets, with the constructor of TorchRL's class, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -24,56 +24,59 @@ from datasets_rl.writers.immutable import ImmutableDatasetWriter
 
 __all__ = ["OpenXExperienceReplay"]
 
-_PAD_MOST = 1 << 31
+_PAD_MAX = 1 << 31
 
 
 class OpenXExperienceReplay(BaseDatasetExperienceReplay):
-    """A set of Open X-Embodiment as a replay buffer, downloaded or streamed.
+    """Replay buffer of an Open X-Embodiment dataset, downloaded or streamed.
 
         >>> dataset = OpenXExperienceReplay("cmu_stretch", batch_size=128, num_slices=2, download=True)
         >>> dataset.sample().reshape(2, -1)
-        >>> for trajectory in OpenXExperienceReplay("cmu_stretch"):     # streamed: as they come
+        >>> for trajectory in OpenXExperienceReplay("cmu_stretch"):     # streamed while it is fetched
         ...     ...
 
-    Fields are called as in the records: ``("observation", "image")``, uint8 [rows, columns, channels], and whatever
-    else the robot has. Texts are numbers, whose texts `texts` gives.
+    Fields have the names in the records: ``("observation", "image")``, uint8 [rows, columns, channels], and the other
+    sensors of the robot. Strings are integer codes, which `texts` maps to the strings.
 
-    A stream needs no room for the whole set: its shards are fetched one behind the other into a folder of bounded size,
-    ``<root>/.stream/<id>``. It gives every trajectory once a round, in random order within a shard, a slice of each or,
-    iterated without a batch size, the whole. It has no length, no index, and takes no sampler.
+    A stream needs no disk space for the whole dataset: its shards are fetched one after the other into a folder of
+    bounded size, ``<root>/.stream/<id>``. Each epoch yields every trajectory once, in random order within a shard: a
+    slice of each or, when iterated without a batch size, the whole trajectory. A stream has no length and no index, and
+    takes no sampler.
 
     Args:
-        dataset_id: The id, ``"cmu_stretch"``.
-        batch_size: Steps (with `split_trajs`, episodes) of a batch where `sample` is not told. Without it, iterating
-            gives one trajectory after the other.
-        shuffle: Whether trajectories come in random order where each comes once.
-        num_slices: Slices of a batch, each of one trajectory; not together with `slice_len`.
-        slice_len: Steps of a slice. A stream without either gives batches of one slice.
-        pad: Of a stream: what slices of trajectories that are too short are filled up with; True is 0.
-        replacement: Whether slices are drawn with replacement; by default True, and False for a stream, which cannot.
-        streaming: Read while it comes, and keep nothing; by default if `download` is not given, and the dataset is not
-            there.
-        root: The source's folder; by default ``<RLDS_HOME>/openx``.
-        download: True makes the dataset where it is not there; False without streaming wants it to be there; "force"
-            makes it anew.
-        sampler: Chooses the steps; uniform with replacement by default. Not together with `num_slices` or `slice_len`.
-        writer: Refuses writes by default; a dataset cannot be written to.
-        collate_fn: Applied to what the storage returns.
+        dataset_id: The id, such as ``"cmu_stretch"``.
+        batch_size: Number of steps (with `split_trajs`, of episodes) in a batch, unless `sample` gets another number.
+            Without it, iteration yields one trajectory after the other.
+        shuffle: Whether to shuffle the trajectories when each is sampled once.
+        num_slices: Number of slices in a batch, each of one trajectory; excludes `slice_len`.
+        slice_len: Number of steps of a slice. A stream with neither argument yields batches of one slice.
+        pad: For streams: padding value for slices of trajectories that are too short; True is 0.
+        replacement: Whether slices are drawn with replacement; by default True, and False for a stream, which does not
+            support replacement.
+        streaming: Whether to stream instead of storing the dataset; by default if `download` is not given and the
+            dataset is not stored.
+        root: Folder of the source; by default ``<RLDS_HOME>/openx``.
+        download: True creates the dataset if it is missing, False without streaming requires it to exist, "force"
+            creates it again.
+        sampler: Sampler of the steps; uniform with replacement by default. Excludes `num_slices` and `slice_len`.
+        writer: Writer of the buffer; by default one that raises, because a dataset is read-only.
+        collate_fn: Function applied to the output of the storage.
         pin_memory: Whether batches are copied to page-locked memory.
-        prefetch: Batches made ahead of time by as many threads.
-        transform: Applied to every batch.
-        split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`; not of a stream.
-        strict_length: Whether trajectories that are too short for a slice are left out (of a stream: are an error), or
-            are taken whole.
-        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
-        final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
-        cache_size: Of a stream: bytes of shards that stay on the disk for the next round, beside those at hand.
+        prefetch: Number of batches prepared in advance, by as many threads.
+        transform: Transform applied to every batch.
+        split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`; not for streams.
+        strict_length: True excludes trajectories that are too short for a slice (for streams, they raise an error);
+            False uses the whole trajectory.
+        selection: Part of the dataset; by default the stored part, or the whole dataset if nothing is stored.
+        final_unknown: Treatment of transitions whose next observation is unknown; see the base class.
+        cache_size: For streams: number of bytes of shards that stay on disk for the next epoch, in addition to the
+            shards in use.
 
     Raises:
-        UnknownIdError: If it can be no id.
-        InvalidArgumentError: If arguments exclude each other, all faults at once; or if the selection contradicts the
+        UnknownIdError: If the id has characters other than letters, digits and underscores.
+        InvalidArgumentError: If arguments exclude each other, with every problem; or if the selection contradicts the
             stored one.
-        FetchError: If no upstream has it.
+        FetchError: If no upstream has the dataset.
     """
 
     source = "openx"
@@ -104,7 +107,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         cache_size: int = 4 << 30,
     ) -> None:
         if streaming is None:
-            # A derived dataset is on the disk, and nowhere else.
+            # A derived dataset exists only on disk.
             streaming = not download and not split_derived(dataset_id)[1]
             if download is None and store.dataset_paths(f"{self.source}/{dataset_id}", root=root).exists:
                 streaming = False
@@ -113,12 +116,12 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         self.shuffle, self.num_slices, self.slice_len = shuffle, num_slices, slice_len
         self.strict_length = strict_length
         self.pad = None if pad is None or pad is False else 0.0 if pad is True else float(pad)
-        self._refuse(sampler, replacement, final_unknown, split_trajs=split_trajs)
+        self._check_arguments(sampler, replacement, final_unknown, split_trajs=split_trajs)
         if not self.streaming:
             super().__init__(
                 dataset_id,
                 batch_size,
-                sampler or self._sampler_of_slices(replacement),
+                sampler or self._slice_sampler(replacement),
                 writer,
                 collate_fn,
                 pin_memory,
@@ -133,13 +136,13 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
             return
         self.dataset_id = dataset_id
         self.split_trajs = False
-        self._asked = _kept_encoded(selection or Selection())
+        self._stream_selection = _kept_encoded(selection or Selection())
         settings = Settings.from_env()
-        place = Path(root or settings.home / self.source).expanduser().absolute()
+        folder = Path(root or settings.home / self.source).expanduser().absolute()
         self.stream = Stream(
             f"{self.source}/{dataset_id}",
-            root=place,
-            selection=self._asked,
+            root=folder,
+            selection=self._stream_selection,
             room=cache_size,
             shuffle=shuffle,
             pad=self.pad,
@@ -157,7 +160,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
             batch_size=batch_size,
         )
 
-    def _refuse(
+    def _check_arguments(
         self,
         sampler: Sampler | None,
         replacement: bool | None,
@@ -166,32 +169,32 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         split_trajs: bool,
     ) -> None:
         sliced = self.num_slices is not None or self.slice_len is not None
-        faults = {
-            "a stream is not downloaded: streaming and download exclude each other": self.streaming
-            and bool(self.download),
-            "a stream gives every trajectory once: replacement=True is for downloaded sets": self.streaming
+        rules = {
+            "streaming and download exclude each other": self.streaming and bool(self.download),
+            "a stream yields every trajectory once: replacement=True is for downloaded datasets": self.streaming
             and replacement is True,
             "a stream takes no sampler": self.streaming and sampler is not None,
-            "split_trajs is for downloaded sets; a stream iterated without a batch size gives whole trajectories": (
+            "split_trajs is for downloaded datasets; a stream iterated without a batch size yields whole trajectories": (
                 self.streaming and split_trajs
             ),
-            "final_unknown is for downloaded sets; batches of a stream have next.final_known": self.streaming
+            "final_unknown is for downloaded datasets; batches of a stream have next.final_known": self.streaming
             and final_unknown not in {None, "keep"},
             "pad is for streams": not self.streaming and self.pad is not None,
-            f"pad is {self.pad}; expected a number that whole numbers can be, too": self.pad is not None
-            and not abs(self.pad) < _PAD_MOST,
+            f"pad is {self.pad}; expected a number of magnitude below {_PAD_MAX:,}, as integer fields are padded too": (
+                self.pad is not None and not abs(self.pad) < _PAD_MAX
+            ),
             "a sampler and slices exclude each other": sliced and sampler is not None,
             "shuffle=False needs replacement=False": not self.streaming
             and sliced
             and not self.shuffle
             and replacement is not False,
         }
-        found = [text for text, wrong in faults.items() if wrong]
-        found += size_faults(self.num_slices, self.slice_len) if sliced else []
-        if found:
-            raise InvalidArgumentError("; ".join(found))
+        problems = [text for text, violated in rules.items() if violated]
+        problems += size_faults(self.num_slices, self.slice_len) if sliced else []
+        if problems:
+            raise InvalidArgumentError("; ".join(problems))
 
-    def _sampler_of_slices(self, replacement: bool | None) -> Sampler | None:
+    def _slice_sampler(self, replacement: bool | None) -> Sampler | None:
         if self.num_slices is None and self.slice_len is None:
             return None
         slices: dict[str, Any] = {
@@ -204,7 +207,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         return SliceSampler(**slices)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches; without a batch size one trajectory after the other, or with `slice_len` a slice of each."""
+        """Yield batches; without a batch size, yield one trajectory at a time, or with `slice_len` a slice of each."""
         if self.batch_size is not None:
             yield from super().__iter__()
             return
@@ -229,7 +232,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
             sampler = SliceSamplerWithoutReplacement(num_slices=count, strict_length=False, shuffle=self.shuffle)
             size = count * int(self.episodes.lengths.max())
         sampler.generator = self._sampler.generator
-        rounds: TensorDictReplayBuffer = TensorDictReplayBuffer(
+        batches: TensorDictReplayBuffer = TensorDictReplayBuffer(
             storage=self._storage,
             sampler=sampler,
             writer=ImmutableDatasetWriter(),
@@ -238,34 +241,34 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
             transform=self._transforms or None,
             batch_size=size,
         )
-        yield from rounds
+        yield from batches
 
     def texts(self, key: str | tuple[str, ...]) -> list[str]:
-        """Return the texts that the numbers of a text field stand for; of a stream, those met so far.
+        """Return the strings of the integer codes of a text field; for a stream, the strings read so far.
 
         Raises:
             UnknownKeyError: If there is no such text field.
         """
         if not self.streaming:
             return super().texts(key)
-        if (wanted := as_key(key)) not in self.stream.vocabulary:
-            raise UnknownKeyError(dotted(wanted), [dotted(one) for one in self.stream.vocabulary])
-        return [*self.stream.vocabulary[wanted]]
+        if (text_key := as_key(key)) not in self.stream.vocabulary:
+            raise UnknownKeyError(dotted(text_key), [dotted(known) for known in self.stream.vocabulary])
+        return [*self.stream.vocabulary[text_key]]
 
     @property
     def selection(self) -> Selection:
-        """The part of the dataset that the buffer shows; of a stream, with images as they come."""
-        return self._asked if self.streaming else super().selection
+        """Selection of the buffer; for a stream, images stay encoded by default."""
+        return self._stream_selection if self.streaming else super().selection
 
     @property
     def data_path(self) -> Path:
-        """The folder of the dataset.
+        """Folder of the dataset.
 
         Raises:
-            InvalidArgumentError: If it is a stream, which has none.
+            InvalidArgumentError: If the buffer is a stream, which has no folder.
         """
         if self.streaming:
-            raise InvalidArgumentError(f"{self.dataset_id} is streamed: there is no folder of it")
+            raise InvalidArgumentError(f"{self.dataset_id} is streamed and has no folder")
         return super().data_path
 
     def __repr__(self) -> str:
@@ -273,7 +276,7 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
 
 
 def _kept_encoded(selection: Selection) -> Selection:
-    """Let pictures stay as they come: of a stream, few are looked at more than once."""
+    """Return the selection with encoded images by default, because a stream samples few images more than once."""
     return replace(selection, options={"images": "encoded", **selection.options})
 
 

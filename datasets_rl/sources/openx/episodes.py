@@ -1,8 +1,8 @@
-"""The episodes of Open X-Embodiment's files as they lie there: records of TensorFlow Datasets, and pickles in tars.
+"""Raw episodes in Open X-Embodiment's files: records of TensorFlow Datasets, and pickles in tar archives.
 
-Both come out as columns by the path of the field below the step, each with one value a step:
+Both are read as columns by the path of the field below the step, each with one value per step:
 
-    record    steps/observation/image: [jpeg_0 jpeg_1 ...]      ->   ("observation", "image"): Pictures
+    record    steps/observation/image: [jpeg_0 jpeg_1 ...]      ->   ("observation", "image"): EpisodeImages
     pickle    {"steps": [{"observation": {"image": ...}}, ...]} ->   the same
 """
 
@@ -29,55 +29,55 @@ __all__ = ["Archives", "EpisodeImages", "RawEpisode", "Records", "Values", "path
 _STEPS = "steps"
 _MEMBER = ".data.pickle"
 _MAGICS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
-_EPISODE_BYTES = (1 << 31) - 1  # what a record could have
+_EPISODE_BYTES = (1 << 31) - 1  # the maximum size of a record
 _OF_STEPS = frozenset({"observation", "reward", "is_first", "is_last", "is_terminal"})
-_DEPTH_MOST = 16
+_DEPTH_MAX = 16
 _FLOAT = np.dtype(np.float32)
 _ANY = (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeImages:
-    """Encoded images, one a step."""
+    """Encoded images of an episode, one per step."""
 
     images: Sequence[memoryview | bytes]
     declared: tuple[int | None, ...] = _ANY
-    """Rows, columns and channels as the upstream says them."""
+    """Rows, columns and channels that the upstream declares; None if unknown."""
     floats: bool = False
-    """Each pixel is a float32, whose four bytes are the channels of the image."""
+    """Whether each pixel is a float32, whose four bytes are the channels of the image."""
 
     def __len__(self) -> int:
-        """Return how many they are."""
+        """Return the number of images."""
         return len(self.images)
 
 
 Values: TypeAlias = "NDArray[Any] | EpisodeImages | list[str]"
-"""Numbers [n, ...], n images, or n texts."""
+"""Numbers [n, ...], n images, or n strings."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawEpisode:
-    """An episode as the upstream has it: n steps, of which the last one may have only an observation."""
+    """Raw episode of n steps, of which the last one may have only an observation."""
 
     where: str
-    """Its place, for messages."""
+    """File and record, for messages."""
     steps: int
-    """n."""
+    """Number of steps, n."""
     number: int | None
-    """The upstream's own, where it is known."""
+    """Number of the episode in the upstream's order, if known."""
     columns: Mapping[Key, Values]
-    """By the path below the step. Columns of pickles may lack the last step."""
+    """Columns by the path below the step. Columns of pickles may lack the last step."""
     whole: Mapping[Key, str | np.generic]
-    """What is known of the episode, by its path; see `_apart`."""
+    """Values of the whole episode, by path; see `_episode_key`."""
     rounded: int = 0
-    """Numbers of Python that became float32 and lost digits."""
+    """Number of Python floats that lost digits in the conversion to float32."""
 
 
 class Records:
-    """Episodes in TFRecords.
+    """Reader of raw episodes in TFRecords.
 
     Args:
-        files: Where the files lie.
+        files: The local files, by path.
         features: The path of features.json.
 
     Raises:
@@ -88,17 +88,19 @@ class Records:
         self._files = files
         self._schema = Schema(files[features].read_bytes(), features)
         self.left_out = dict(self._schema.passed_over)
-        """Fields that are not read, and why."""
+        """Reasons for the fields that are not read, by name."""
         for leaf in self._schema.leaves.values():
             if reason := _left_out(leaf):
                 self.left_out[leaf.name] = reason
         self._counted = next((name for name in self._schema.leaves if name.startswith(f"{_STEPS}/")), "")
         if not self._counted:
-            raise ConversionError(features, [f"it describes no {_STEPS}, but {', '.join(self._schema.leaves)}"])
+            raise ConversionError(
+                features, [f"it describes no {_STEPS}; its features are {', '.join(self._schema.leaves)}"]
+            )
         self._paths = paths_of(self._schema)
 
     def episodes(self, part: Sequence[Mapping[str, Any]], wanted: Collection[Key] | None) -> Iterator[RawEpisode]:
-        """Yield the episodes of a shard; with `wanted`, only these columns of them."""
+        """Yield the episodes of a shard, with all columns, or only those in `wanted`."""
         leaves = {name for name, path in self._paths.items() if wanted is None or path in wanted}
         for file in part:
             name, count = file["path"].rpartition("/")[2], file["count"]
@@ -113,19 +115,19 @@ class Records:
                         break
                 else:
                     if count is not None and number + 1 != count:
-                        problem = f"it has {number + 1:,} records; dataset_info.json says {count:,}"
+                        problem = f"it has {number + 1:,} records; dataset_info.json states {count:,}"
                         raise ConversionError(name, [problem])
 
     def _episode(self, payload: memoryview, where: str, number: int, leaves: Collection[str]) -> RawEpisode:
         columns: dict[Key, Values] = {}
         whole: dict[Key, Any] = {}
-        found = self._schema.read(payload, where, {*leaves, self._counted})
-        counted = found[self._counted]
+        features = self._schema.read(payload, where, {*leaves, self._counted})
+        counted = features[self._counted]
         steps = len(counted.lengths if isinstance(counted, Ragged) else counted)
         if not steps:
             return RawEpisode(where, 0, number, columns, whole)
-        for name in (name for name in found if name in leaves):
-            values = _values(self._schema.leaves[name], found[name], where)
+        for name in (name for name in features if name in leaves):
+            values = _values(self._schema.leaves[name], features[name], where)
             if name.startswith(f"{_STEPS}/"):
                 columns[self._paths[name]] = values
             elif not isinstance(values, EpisodeImages):
@@ -134,10 +136,10 @@ class Records:
 
 
 def paths_of(schema: Schema) -> dict[str, Key]:
-    """Return what each feature that is read is called, those of the steps first."""
+    """Map each feature that is read to its key, with the features of the steps first."""
     steps = {name: _path(name) for name in schema.leaves if name.startswith(f"{_STEPS}/")}
     inside = frozenset(steps.values())
-    paths = steps | {name: _apart(_path(name), inside) for name in schema.leaves if name not in steps}
+    paths = steps | {name: _episode_key(_path(name), inside) for name in schema.leaves if name not in steps}
     return {name: path for name, path in paths.items() if not _left_out(schema.leaves[name])}
 
 
@@ -145,20 +147,20 @@ def _path(name: str) -> Key:
     return tuple(name.removeprefix(f"{_STEPS}/").split("/"))
 
 
-def _apart(path: Key, inside: Collection[Key]) -> Key:
-    """Return what something of a whole episode is called: by another name than all that steps have."""
+def _episode_key(path: Key, inside: Collection[Key]) -> Key:
+    """Return the key of a value of the whole episode, which must differ from the keys of the steps."""
     taken = path in inside or path[0] in _OF_STEPS
     return (f"{path[0]}_", *path[1:]) if taken else path
 
 
 def _left_out(leaf: Leaf) -> str:
-    """Say why a feature is not read, if it is not."""
+    """Return why a feature is not read; empty if it is read."""
     if leaf.kind != "numbers" and len(leaf.lists) > 1:
-        return "lists of texts or images"
+        return "lists of strings or images"
     if leaf.kind == "bytes" and leaf.shape:
-        return "arrays of texts"
+        return "arrays of strings"
     if not leaf.name.startswith(f"{_STEPS}/") and (leaf.lists or leaf.shape or leaf.kind == "image"):
-        return "more than one value for an episode"
+        return "more than one value per episode"
     return ""
 
 
@@ -169,16 +171,16 @@ def _values(leaf: Leaf, raw: Raw, where: str) -> Values:
         return EpisodeImages(_strings(raw, name), declared, floats=leaf.dtype == _FLOAT)
     if isinstance(raw, Ragged):
         return raw.stacked(name)
-    if isinstance(raw, np.ndarray | np.generic):  # one value, where it is of the whole episode
+    if isinstance(raw, np.ndarray | np.generic):  # a single value, of the whole episode
         return np.asarray(raw)
     if leaf.kind == "numbers":
         return _stacked(list(raw), name)
-    return _text_or_pictures(_strings(raw, name), name)
+    return _strings_or_images(_strings(raw, name), name)
 
 
 def _strings(raw: Any, name: str) -> list[Any]:
     if not isinstance(raw, list):
-        raise ConversionError(name, ["it holds lists; expected one value a step"])
+        raise ConversionError(name, ["it has lists; expected one value per step"])
     return raw
 
 
@@ -189,21 +191,21 @@ def _stacked(arrays: Sequence[Any], name: str) -> NDArray[Any]:
     return np.stack(arrays)
 
 
-def _text_or_pictures(strings: list[Any], name: str) -> Values:
-    """Tell strings by what the first one begins with: fields of plain bytes hold the one or the other."""
+def _strings_or_images(strings: list[Any], name: str) -> Values:
+    """Return strings or images, whichever the first value is, because features of type bytes may be either."""
     if strings and not isinstance(strings[0], str) and bytes(strings[0][:8]).startswith(_MAGICS):
         return EpisodeImages(strings)
     try:
-        return [one if isinstance(one, str) else str(one, "utf-8") for one in strings]
+        return [value if isinstance(value, str) else str(value, "utf-8") for value in strings]
     except UnicodeDecodeError as error:
-        raise ConversionError(name, [f"it is neither an image nor text in UTF-8: {error}"]) from error
+        raise ConversionError(name, [f"it is neither an image nor UTF-8 text: {error}"]) from error
 
 
 class Archives:
-    """Episodes as pickles in tar files, read by a machine that calls nothing.
+    """Reader of raw episodes in tar archives of pickles, which are parsed without calling any function they name.
 
     Args:
-        files: Where the files lie.
+        files: The local files, by path.
     """
 
     left_out: Mapping[str, str] = {}
@@ -212,31 +214,33 @@ class Archives:
         self._files = files
 
     def episodes(self, part: Sequence[Mapping[str, Any]], wanted: Collection[Key] | None) -> Iterator[RawEpisode]:
-        """Yield the episodes of a shard; with `wanted`, only these columns of them."""
+        """Yield the episodes of a shard, with all columns, or only those in `wanted`."""
         for file in part:
             name = file["path"].rpartition("/")[2]
             for member in archive.members(self._files[file["path"]], name):
                 where = f"{name}, {member.name}"
                 if not member.name.endswith(_MEMBER):
-                    raise ConversionError(name, [f"it holds {member.name}; expected names that end in {_MEMBER}"])
+                    raise ConversionError(
+                        name, [f"it has the member {member.name}; expected names that end in {_MEMBER}"]
+                    )
                 if member.size > _EPISODE_BYTES:
-                    raise ConversionError(where, [f"it has {member.size:,} bytes; expected {_EPISODE_BYTES:,} at most"])
+                    raise ConversionError(where, [f"it has {member.size:,} bytes; expected at most {_EPISODE_BYTES:,}"])
                 yield _unpickled(pickles.load(member.read(), where), where, wanted)
 
 
-def _unpickled(found: Any, where: str, wanted: Collection[Key] | None) -> RawEpisode:
-    steps = found.get(_STEPS) if isinstance(found, dict) else None
+def _unpickled(content: Any, where: str, wanted: Collection[Key] | None) -> RawEpisode:
+    steps = content.get(_STEPS) if isinstance(content, dict) else None
     if not isinstance(steps, Sequence) or isinstance(steps, str) or not all(isinstance(step, dict) for step in steps):
-        raise ConversionError(where, [f"it has no {_STEPS}: a list of dicts, one for each step"])
+        raise ConversionError(where, [f"it has no {_STEPS}; expected a list of dicts, one for each step"])
     if not steps:
         return RawEpisode(where, 0, None, {}, {})
     flat = [dict(_leaves(step, ())) for step in steps]
     problems = [
-        f"step {at} of {len(flat)} {'lacks' if key in flat[0] else 'has'} {dotted(key)}, as the first does not"
+        f"step {at} of {len(flat)} {'lacks' if key in flat[0] else 'has'} {dotted(key)}, unlike the first step"
         for at, leaves in enumerate(flat[:-1])
         for key in sorted(leaves.keys() ^ flat[0].keys())
     ]
-    problems += [f"its last step has {dotted(key)}, as the first has not" for key in flat[-1].keys() - flat[0].keys()]
+    problems += [f"its last step has {dotted(key)}, unlike the first step" for key in flat[-1].keys() - flat[0].keys()]
     columns: dict[Key, Values] = {}
     rounded = 0
     for key in flat[0] if not problems else ():
@@ -251,14 +255,14 @@ def _unpickled(found: Any, where: str, wanted: Collection[Key] | None) -> RawEpi
     if problems:
         more = [f"and {len(problems) - 20:,} more"] if len(problems) > 20 else []
         raise ConversionError(where, [*problems[:20], *more])
-    rest = _leaves({key: value for key, value in found.items() if key != _STEPS}, ())
-    named = {_apart(key, flat[0].keys()): _alone(value) for key, value in rest}
+    rest = _leaves({key: value for key, value in content.items() if key != _STEPS}, ())
+    named = {_episode_key(key, flat[0].keys()): _episode_value(value) for key, value in rest}
     whole = {key: value for key, value in named.items() if value is not None and (wanted is None or key in wanted)}
     return RawEpisode(where, len(steps), None, columns, whole, rounded)
 
 
-def _alone(value: Any) -> str | np.generic | None:
-    """Return a text or number that is known of an episode as it is stored; None for what is neither."""
+def _episode_value(value: Any) -> str | np.generic | None:
+    """Return a value of the whole episode as a string or a number; None if it is neither."""
     if isinstance(value, str):
         return value
     if not isinstance(value, int | float | np.generic):
@@ -268,32 +272,32 @@ def _alone(value: Any) -> str | np.generic | None:
 
 
 def _leaves(node: Mapping[Any, Any], path: Key) -> Iterator[tuple[Key, Any]]:
-    """Yield what is no dict; an image is one too, and nothing is where None stands."""
-    if len(path) > _DEPTH_MOST:
-        raise ConversionError(dotted(path), ["it is nested too deep"])
+    """Yield the values that are neither dicts nor None; the dict of an image counts as a value."""
+    if len(path) > _DEPTH_MAX:
+        raise ConversionError(dotted(path), [f"it is nested in {len(path)} dicts; expected at most {_DEPTH_MAX}"])
     for name, value in node.items():
         if not isinstance(name, str):
-            raise ConversionError(dotted(path) or _STEPS, [f"it has a field of the name {name!r:.40}; expected text"])
-        place = (*path, name)
+            raise ConversionError(dotted(path) or _STEPS, [f"it has the field name {name!r:.40}; expected a string"])
+        key = (*path, name)
         if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
             value = value["bytes"]  # noqa: PLW2901 -- an image as `datasets` writes it
         if isinstance(value, dict):
-            yield from _leaves(value, place)
+            yield from _leaves(value, key)
         elif value is not None:
-            yield place, value
+            yield key, value
 
 
 def _column(values: list[Any], name: str) -> tuple[Values, int]:
-    """Make a column of what the steps have, and count the numbers that lost digits."""
+    """Return the values of all steps as a column, and the number of floats that lost digits."""
     if all(isinstance(value, str | bytes | bytearray) for value in values):
-        return _text_or_pictures(values, name), 0
+        return _strings_or_images(values, name), 0
     if any(isinstance(value, str | bytes | bytearray) for value in values):
         raise ConversionError(name, ["it is text or bytes at some steps, and numbers at others"])
     own = all(isinstance(value, np.ndarray | np.generic) for value in values)
     try:
         column = _stacked([np.asarray(value) for value in values], name)
     except ValueError as error:  # lists within lists, of unequal lengths
-        raise ConversionError(name, [f"its lists are no array: {error}"]) from error
+        raise ConversionError(name, [f"its lists do not form an array: {error}"]) from error
     if own or column.dtype != np.float64:
         return column, 0
     narrow = _rounded(column)
@@ -302,6 +306,6 @@ def _column(values: list[Any], name: str) -> tuple[Values, int]:
 
 
 def _rounded(values: NDArray[Any]) -> NDArray[Any]:
-    """Give floats of Python the type that they had in the records."""
+    """Convert Python floats to float32, their type in the records."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32) if values.dtype == np.float64 else values

@@ -1,4 +1,4 @@
-"""A converted dataset against its raw files, with h5py alone: none of the code that converted it takes part."""
+"""Comparison of a converted dataset with its raw files, using h5py but none of the code that converted it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
     """Compare every number of every trial.
 
     Args:
-        files: The raw files by path.
+        files: The local raw files, by path.
         column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
-        episodes: The converted episodes: "source" numbers them over all files, "trial" says which one it is in its file.
+        episodes: The converted episodes: "source" is the number over all files, "trial" is the number in the file.
 
     Returns:
-        For each column that differs, its first difference and how many rows differ.
+        For each column that differs, its first difference and the number of different rows.
 
     Raises:
         ConversionError: If a raw file is damaged.
     """
-    found: dict[str, tuple[str, int]] = {}
+    differences: dict[str, tuple[str, int]] = {}
     rows = {int(number): row for row, number in enumerate(episodes["source"])}
     number = 0  # of the next trajectory
     try:
@@ -48,54 +48,54 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                         number += 1
                         if row is None:
                             continue
-                        if (got := (episodes["trial"][row], episodes.lengths[row])) != (trial, stop - start):
-                            text = f"episode {row} is trial {got[0]} with {got[1]} rows, in {path} {trial} with {stop - start}"
-                            found.setdefault("trial", (text, 1))
+                        if (converted := (episodes["trial"][row], episodes.lengths[row])) != (trial, stop - start):
+                            text = f"episode {row} is trial {converted[0]} with {converted[1]} rows, in {path} {trial} with {stop - start}"
+                            differences.setdefault("trial", (text, 1))
                         else:
-                            _compare_rows(found, group, column, start, stop, int(episodes.starts[row]))
+                            _compare_rows(differences, group, column, start, stop, int(episodes.starts[row]))
     except DAMAGED as error:
         raise ConversionError("the raw files", [f"they cannot be read: {error}"]) from error
     if rows:
-        found["source"] = (f"there is no episode {min(rows)} in the files", len(rows))
-    return [f"{text} ({count:,} such rows)" for text, count in found.values()]
+        differences["source"] = (f"the files have no episode {min(rows)}", len(rows))
+    return [f"{text} ({count:,} such rows)" for text, count in differences.values()]
 
 
-def _late(group: h5py.Group) -> int:
-    """Return 1 if reward and end mark of a step stand one row later."""
+def _shift(group: h5py.Group) -> int:
+    """Return 1 if the reward and the end flag of a step are stored one row later, else 0."""
     return int(len(group["actions"]) and np.isnan(np.asarray(group["actions"][-1], np.float64)).all())
 
 
 def _cut(group: h5py.Group) -> list[tuple[int, int]]:
-    """Return the steps of each trajectory of a trial."""
-    late = _late(group)
-    steps = len(group["actions"]) - late
-    marks = group["done"][late:].reshape(-1) == 1 if "done" in group else np.zeros(steps, bool)
+    """Return the range of steps of each trajectory of a trial."""
+    shift = _shift(group)
+    steps = len(group["actions"]) - shift
+    marks = group["done"][shift:].reshape(-1) == 1 if "done" in group else np.zeros(steps, bool)
     stops = sorted({*(np.flatnonzero(marks) + 1).tolist(), steps} - {0})
     return [*zip([0, *stops], stops, strict=False)]
 
 
 def _compare_rows(
-    found: dict[str, tuple[str, int]], group: h5py.Group, column: _Column, start: int, stop: int, at: int
+    differences: dict[str, tuple[str, int]], group: h5py.Group, column: _Column, start: int, stop: int, at: int
 ) -> None:
-    """Compare the steps [start, stop) of a trial with the rows from `at` on."""
-    for key, wanted in _columns(group, start, stop):
+    """Compare the steps [start, stop) of a trial with the rows that begin at `at`."""
+    for key, raw in _columns(group, start, stop):
         try:
-            got = np.asarray(column(key, at, at + stop - start))[: len(wanted)]
+            converted = np.asarray(column(key, at, at + stop - start))[: len(raw)]
         except UnknownKeyError:
-            continue  # a field that was left out on request
-        same = got.reshape(len(got), -1) == wanted.reshape(len(got), -1)
+            continue  # a field that the selection excludes
+        same = converted.reshape(len(converted), -1) == raw.reshape(len(converted), -1)
         wrong = np.flatnonzero(~same.all(axis=1))
         if len(wrong):
             row = int(wrong[0])
             name = dotted(key)
-            text = f"{name} at row {at + row:,} is {got[row]!s:.80}, in {group.name} {wanted[row]!s:.80}"
-            before = found.get(name, (text, 0))
-            found[name] = (before[0], before[1] + len(wrong))
+            text = f"{name} at row {at + row:,} is {converted[row]!s:.80}, in {group.name} {raw[row]!s:.80}"
+            before = differences.get(name, (text, 0))
+            differences[name] = (before[0], before[1] + len(wrong))
 
 
 def _columns(group: h5py.Group, start: int, stop: int) -> Iterator[tuple[Key, NDArray[Any]]]:
-    """Yield what each column must hold in these steps of a trial, or in the first ones of them."""
-    late = _late(group)
+    """Yield the expected values of each column for a range of steps of a trial, or for the first steps of it."""
+    shift = _shift(group)
     names: list[str] = []
     group.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
     for name in names:
@@ -103,9 +103,9 @@ def _columns(group: h5py.Group, start: int, stop: int) -> Iterator[tuple[Key, ND
         root, *rest = name.replace(".", "_").split("/")
         key = (_NAMES.get(root, root), *rest)
         if root == "rewards":
-            yield ("next", "reward"), values[late : stop - start + late]
+            yield ("next", "reward"), values[shift : stop - start + shift]
         elif root == "done":
-            yield ("next", "terminated"), values[late : stop - start + late] == 1
+            yield ("next", "terminated"), values[shift : stop - start + shift] == 1
         else:
             yield key, values[: stop - start]
             if root in {"observations", "env_infos"} and len(values) > 1:

@@ -1,4 +1,4 @@
-"""RoboSet's simulated part as replay buffers: the constructor of the reference, without robohive."""
+"""Replay buffers of RoboSet's simulated part, with the constructor of TorchRL's class, without the robohive package."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ __all__ = ["RobosetExperienceReplay"]
 
 
 class RobosetExperienceReplay(BaseDatasetExperienceReplay):
-    """A dataset of RoboSet's simulated part as a replay buffer.
+    """Replay buffer of a dataset of RoboSet's simulated part.
 
         >>> dataset = RobosetExperienceReplay("FK1-v4(expert)/FK1_MicroOpenRandom_v2d-v4", batch_size=32)
         >>> dataset.sample()["seed"], dataset.metadata["files"]
 
-    ``seed`` is the number of the file that a step is from, in the order of their names; ``dataset.episodes["trial"]``
-    is the number that a trial has in its file. ``episode`` is unique over all files, which it is not in TorchRL.
+    ``seed`` is the number of the file of a step, in the order of the file names; ``dataset.episodes["trial"]`` is the
+    number of a trial in its file. ``episode`` is unique across files, unlike in TorchRL.
 
     Args:
         dataset_id: One of the 20 ids.
-        batch_size: Steps (with `split_trajs`, episodes) of a batch where `sample` is not told.
-        root: The source's folder; by default ``<RLDS_HOME>/roboset``.
-        download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
-        sampler: Chooses the steps; uniform with replacement by default.
-        writer: Refuses writes by default; a dataset cannot be written to.
-        collate_fn: Applied to what the storage returns.
+        batch_size: Number of steps (with `split_trajs`, of episodes) in a batch, unless `sample` gets another number.
+        root: Folder of the source; by default ``<RLDS_HOME>/roboset``.
+        download: True creates the dataset if it is missing, False requires it to exist, "force" creates it again.
+        sampler: Sampler of the steps; uniform with replacement by default.
+        writer: Writer of the buffer; by default one that raises, because a dataset is read-only.
+        collate_fn: Function applied to the output of the storage.
         pin_memory: Whether batches are copied to page-locked memory.
-        prefetch: Batches made ahead of time by as many threads.
-        transform: Applied to every batch.
-        split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
-        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
-            Episodes are counted over all files.
-        final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
+        prefetch: Number of batches prepared in advance, by as many threads.
+        transform: Transform applied to every batch.
+        split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`.
+        selection: Part of the dataset; by default the stored part, or the whole dataset if nothing is stored.
+            Episodes are numbered across all files.
+        final_unknown: Treatment of transitions whose next observation is unknown; see the base class.
 
     Raises:
         UnknownIdError: If there is no such id.
-        InvalidArgumentError: If the selection contradicts the stored one, or asks for more and `download` is False.
-        FetchError: If the hub does not give the files.
+        InvalidArgumentError: If the selection contradicts the stored one, or exceeds it although `download` is False.
+        FetchError: If the hub does not serve the files.
     """
 
     source = "roboset"

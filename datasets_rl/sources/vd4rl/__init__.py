@@ -1,7 +1,7 @@
-"""V-D4RL: pictures of the DeepMind control suite, a folder an id, on the Hugging Face hub.
+"""V-D4RL: images of the DeepMind control suite, one folder per id, on the Hugging Face hub.
 
-vd4rl/main/<task>/<policy>/64px/<time>-<uuid>-<rows>.npz      an episode a file, as DreamerV2 writes them
-vd4rl/main/<task>/<policy>/84px/<number>.hdf5                 rows of DrQ-v2, cut where an episode may go on
+vd4rl/main/<task>/<policy>/64px/<time>-<uuid>-<rows>.npz      one episode per file, as DreamerV2 writes them
+vd4rl/main/<task>/<policy>/84px/<number>.hdf5                 rows of DrQ-v2, split into files within episodes
 vd4rl/distracting/..., vd4rl/multitask/...                    the same
 """
 
@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.sources.base import Entry, EpisodeReader, Listing, Selection, Shard, Source
@@ -27,31 +29,34 @@ __all__ = ["SOURCE", "VD4RL"]
 _SHARD_BYTES = 64 << 20
 _OTHERS = re.compile(r"(distracting|multitask)/[a-z_]+/(64|84)px(/[a-z]+)?")
 _EPISODE = re.compile(r"(\d+)px/(?:.*/)?[^/]*-(\d+)\.npz", re.ASCII)
-_STEP_BYTES = 100  # what is not the picture
+_STEP_BYTES = 100  # of everything except the image
 _KINDS = {".npz": b"PK\x03\x04", ".hdf5": b"\x89HDF\r\n\x1a\n"}
 
 
 class VD4RL(Source):
-    """The folders of the repository. Those of "distracting" and "multitask" that the catalog lacks are taken on trust."""
+    """Source of the folders of the repository.
+
+    Ids in "distracting" and "multitask" are accepted even if the catalog does not list them.
+    """
 
     name = "vd4rl"
     selects = frozenset({"episodes"})
 
+    @override
     def ids(self) -> Sequence[str]:
-        """Return the ids that are known without asking the upstream, sorted."""
         return sorted(self.catalog["ids"])
 
+    @override
     def entry(self, name: str) -> Entry:
-        """Return what is known of an id; no network."""
         catalog = self.catalog
         if name not in catalog["ids"] and not _OTHERS.fullmatch(name):
             raise self.unknown(name)
         parts = name.split("/")
-        said = [{**catalog["tasks"], **catalog["words"]}.get(part, part) for part in parts[1:]]
+        titles = [{**catalog["tasks"], **catalog["words"]}.get(part, part) for part in parts[1:]]
         return Entry(
             source=self.name,
             name=name,
-            title=", ".join(said),
+            title=", ".join(titles),
             license=catalog["license"],
             citation=catalog["citation"],
             homepage=catalog["homepage"],
@@ -60,15 +65,15 @@ class VD4RL(Source):
         )
 
     def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """List the folder, this one and none below it, and put its files into shards."""
+        """Group the files of the folder, without its subfolders, into shards; see `Source.resolve`."""
         entry = self.entry(name)
         path = f"vd4rl/{name}"
         folder = upstream.folder(path, [f"hf://datasets/{self.catalog['repository']}/{path}"])
         inside = [asset for asset in folder.assets if asset.path.rpartition("/")[0] == path]
         kinds = {suffix for suffix in _KINDS if any(asset.path.endswith(suffix) for asset in inside)}
         if len(kinds) != 1:
-            found = ", ".join(sorted(asset.path[len(path) + 1 :] for asset in folder.assets)[:5])
-            raise ConversionError(entry.id, [f"{path} holds {found}; expected .npz files or .hdf5 files"])
+            names = ", ".join(sorted(asset.path[len(path) + 1 :] for asset in folder.assets)[:5])
+            raise ConversionError(entry.id, [f"{path} has the files {names}; expected .npz files or .hdf5 files"])
         (suffix,) = kinds
         assets = [
             replace(asset, magic=_KINDS[suffix], kind=suffix[1:].replace("hdf5", "HDF5"))
@@ -80,18 +85,18 @@ class VD4RL(Source):
             shards(assets, selection), params={"keys": list(selection.keys)}, entry=entry, revision=folder.revision
         )
 
+    @override
     def open(self, name: str, files: Mapping[str, Path], params: Mapping[str, Any] | None = None) -> EpisodeReader:
-        """Open the files of a shard."""
         from datasets_rl.sources.vd4rl.episodes import EpisodeFiles
         from datasets_rl.sources.vd4rl.shards import RowFiles
 
         kind = EpisodeFiles if next(iter(files)).endswith(".npz") else RowFiles
-        return kind(f"{self.name}/{name}", {path: Path(place) for path, place in files.items()}, params or {})
+        return kind(f"{self.name}/{name}", {path: Path(file) for path, file in files.items()}, params or {})
 
+    @override
     def compare(
         self, name: str, files: Mapping[str, Path], column: Any, episodes: EpisodeTable | None = None
     ) -> list[str]:
-        """Compare a converted dataset with its raw files, row by row."""
         from datasets_rl.sources.vd4rl.compare import compare
 
         del name
@@ -99,18 +104,22 @@ class VD4RL(Source):
 
 
 def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
-    """Put as many episodes into a shard as make it worth a commit; a part is the number and the path of each."""
+    """Group episodes into shards of about `_SHARD_BYTES`; `Shard.part` is the number and the path of each episode."""
     assets = sorted(assets, key=lambda asset: asset.path)  # the names begin with the time of writing
-    # Before files are put together, so that one that is left out takes no other with it.
-    chosen = [one for one in read_numbers(selection.episodes, len(assets)) if selection.keeps_file(assets[one].path)]
+    # Files are excluded before they are grouped, because a shard with an excluded file would be dropped completely.
+    numbers = read_numbers(selection.episodes, len(assets))
+    chosen = [number for number in numbers if selection.keeps_file(assets[number].path)]
     if not chosen:
-        raise InvalidArgumentError(f"no file is left of {len(assets):,}", hint=f"the first one is {assets[0].path}")
-    most = min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES)
+        raise InvalidArgumentError(
+            f"include and exclude match none of the {len(assets):,} files",
+            hint=f"the path of the first file is {assets[0].path}",
+        )
+    shard_bytes = min(_SHARD_BYTES, selection.max_size or _SHARD_BYTES)
     groups: list[list[int]] = [[]]
     size = 0
     for number in chosen:
         size += assets[number].size or 0
-        if groups[-1] and size > most:
+        if groups[-1] and size > shard_bytes:
             groups.append([])
             size = assets[number].size or 0
         groups[-1].append(number)
@@ -118,30 +127,30 @@ def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
         Shard(tuple(assets[number].path for number in group), [[number, assets[number].path] for number in group])
         for group in groups
     )
-    # What a row consists of is what the first file says.
+    # The first file defines the columns.
     common = (assets[chosen[0]].path,)
-    wanted = tuple(assets[number] for number in chosen)
-    return Listing(wanted, tuple(shards), common, stored_bytes=_stored_bytes(wanted, selection))
+    chosen_assets = tuple(assets[number] for number in chosen)
+    return Listing(chosen_assets, tuple(shards), common, stored_bytes=_stored_bytes(chosen_assets, selection))
 
 
 def _stored_bytes(assets: Sequence[Asset], selection: Selection) -> int | None:
-    """Return what the episodes take without their compression: the names of the files say how long they are."""
+    """Return the uncompressed size of the episodes, from the lengths in the file names; None if a name has no length."""
     if selection.keys and "pixels" not in selection.keys:
         return None
-    found = [_EPISODE.search(asset.path) for asset in assets]
-    sizes = [int(one[2]) * (3 * int(one[1]) ** 2 + _STEP_BYTES) for one in found if one is not None]
-    return sum(sizes) if len(sizes) == len(found) else None
+    matches = [_EPISODE.search(asset.path) for asset in assets]
+    sizes = [int(match[2]) * (3 * int(match[1]) ** 2 + _STEP_BYTES) for match in matches if match is not None]
+    return sum(sizes) if len(sizes) == len(matches) else None
 
 
 def _row_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
-    """Cut each file into pieces of its rows; the first step of a file begins with the last picture of the file before."""
+    """Split each file into shards of its rows; the first step of a file begins with the last image of the previous file."""
     assets = sorted(assets, key=lambda asset: _natural(asset.path))
     paths = [asset.path for asset in assets]
     part = Listing(tuple(assets), tuple(_cuts(assets))).narrowed(selection)
     kept = [paths.index(asset.path) for asset in sorted(part.assets, key=lambda asset: _natural(asset.path))]
     if kept != [*range(kept[0], kept[-1] + 1)]:
         raise InvalidArgumentError(
-            f"{paths[kept[0] + 1]} is left out, and an episode may go on in it: take files in a row"
+            f"{paths[kept[0] + 1]} is excluded, but an episode may continue in it", hint="select consecutive files"
         )
     shards = []
     for shard in part.shards:
@@ -156,7 +165,7 @@ def _row_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
             "ends": shard is part.shards[-1],
         }
         shards.append(Shard((path,) if before is None else (before, path), params))
-    # What a row consists of is what the first file says.
+    # The first file defines the columns.
     return replace(part, shards=tuple(shards), common=(paths[kept[0]],), numbers=Numbers.read(selection.episodes))
 
 
@@ -167,8 +176,8 @@ def _cuts(assets: Sequence[Asset]) -> Iterator[Shard]:
 
 
 def _natural(path: str) -> list[Any]:
-    """Order 10.hdf5 behind 9.hdf5."""
-    return [int(word) if word.isdecimal() else word for word in re.split(r"(\d+)", path)]
+    """Return the sort key that orders 10.hdf5 after 9.hdf5."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path)]
 
 
 SOURCE = VD4RL()

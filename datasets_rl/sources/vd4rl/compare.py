@@ -1,7 +1,7 @@
-"""A converted dataset against its raw files, with numpy and h5py alone: none of the code that converted it takes part.
+"""Comparison of a converted dataset with its raw files, using numpy and h5py but none of the code that converted it.
 
-Every raw row that is no reset is one converted row, in the same order: what stands in it is what stands under "next",
-and the action, there. What stands in the raw row before it stands at the root.
+Every raw row that is not a reset corresponds to one converted row, in the same order: its values are those under "next"
+and the action. The values of the previous raw row are those at the root.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
     """Compare every value of every row.
 
     Args:
-        files: The raw files by path.
+        files: The local raw files, by path.
         column: ``column(key, start, stop)`` returns converted values, [stop - start, ...].
         episodes: The converted episodes.
 
@@ -44,35 +44,41 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
     """
     differences: dict[Key, str] = {}
     done = 0
-    number = -1  # of the episode at hand
+    number = -1  # of the current episode
     before: dict[str, NDArray[Any]] = {}
     try:
-        for path in sorted(files, key=lambda one: [int(word) if word.isdecimal() else word for word in _words(one)]):
+        for path in sorted(
+            files, key=lambda path: [int(part) if part.isdecimal() else part for part in _name_parts(path)]
+        ):
             for rows in _blocks(files[path]):
                 resets = _resets(rows)
                 if path.endswith(".hdf5"):
-                    number += int(number < 0 and not resets[0])  # files left out at the front: it begins inside one
+                    number += int(
+                        number < 0 and not resets[0]
+                    )  # the first files are excluded: the data begins inside an episode
                     numbers = number + np.cumsum(resets)
                     number = int(numbers[-1])
-                    resets |= ~np.isin(numbers, episodes["source"])  # those of episodes that were not wanted
-                joined = {name: np.concatenate([before[name], one]) if before else one for name, one in rows.items()}
+                    resets |= ~np.isin(numbers, episodes["source"])  # rows of episodes that are not selected
+                joined = {
+                    name: np.concatenate([before[name], values]) if before else values for name, values in rows.items()
+                }
                 first = 0 if before else 1
                 steps = np.flatnonzero(~resets[first:]) + 1
                 if len(taken := steps[: max(0, episodes.steps - done)]):
-                    _one(differences, column, joined, taken, done)
+                    _compare_rows(differences, column, joined, taken, done)
                 done += len(steps)
-                before = {name: one[-1:] for name, one in rows.items()}
+                before = {name: values[-1:] for name, values in rows.items()}
             if path.endswith(".npz"):
                 before = {}
     except DAMAGED as error:
         raise ConversionError("the raw files", [f"they cannot be read: {error}"]) from error
-    found = [*differences.values()]
+    texts = [*differences.values()]
     if done != episodes.steps:
-        found.append(f"there are {episodes.steps:,} steps; the files have {done:,}")
-    return found
+        texts.append(f"there are {episodes.steps:,} steps; the files have {done:,}")
+    return texts
 
 
-def _words(path: str) -> list[str]:
+def _name_parts(path: str) -> list[str]:
     return [path] if path.endswith(".npz") else re.split(r"(\d+)", path)
 
 
@@ -81,7 +87,7 @@ def _blocks(path: Path) -> Iterator[dict[str, NDArray[Any]]]:
         with np.load(path, allow_pickle=False) as file:
             rows = {name: file[name] for name in file.files}
         if len(rows["image"]):
-            yield {name: one[: len(rows["image"])] for name, one in rows.items()}
+            yield {name: values[: len(rows["image"])] for name, values in rows.items()}
         return
     with h5py.File(path, "r", locking=False) as file:
         for start in range(0, len(file["step_type"]), _BLOCK):
@@ -89,7 +95,7 @@ def _blocks(path: Path) -> Iterator[dict[str, NDArray[Any]]]:
 
 
 def _resets(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Say which rows are resets, [R]: those marked, or the one without action and reward where the marks are off."""
+    """Return the mask of resets, [R]: the marked rows, or the only row without action and reward if marks are wrong."""
     if "step_type" in rows:
         return np.asarray(rows["step_type"].reshape(-1) == 0)
     idle = np.flatnonzero((np.abs(rows["action"]).sum(axis=1) == 0) & (rows["reward"].reshape(-1) == 0))
@@ -98,26 +104,27 @@ def _resets(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     return reset
 
 
-def _one(
+def _compare_rows(
     differences: dict[Key, str], column: _Column, rows: Mapping[str, NDArray[Any]], steps: NDArray[np.intp], done: int
 ) -> None:
     for name, values in rows.items():
         if name in _MARKS:
             continue
         key = _NAMES.get(name, ("state", name.replace(".", "_").replace("/", "_")))
-        places = [(key, steps)]
+        raw_rows = [(key, steps)]
         if key[0] in {"pixels", "state"}:
-            places = [(key, steps - 1), (("next", *key), steps)]
-        for place, at in places:
+            raw_rows = [(key, steps - 1), (("next", *key), steps)]
+        for stored, at in raw_rows:
             try:
-                got = np.asarray(column(place, done, done + len(at)))
+                converted = np.asarray(column(stored, done, done + len(at)))
             except UnknownKeyError:
-                continue  # a field that was left out on request
+                continue  # a field that the selection excludes
             with np.errstate(over="ignore"):
-                wanted = values[at].reshape(got.shape).astype(got.dtype)
-            wrong = np.flatnonzero(((got != wanted) & ~((got != got) & (wanted != wanted))).reshape(len(at), -1).any(1))  # noqa: PLR0124 -- NaN
-            if len(wrong) and place not in differences:
+                raw = values[at].reshape(converted.shape).astype(converted.dtype)
+            both_nan = (converted != converted) & (raw != raw)  # noqa: PLR0124 -- NaN
+            wrong = np.flatnonzero(((converted != raw) & ~both_nan).reshape(len(at), -1).any(1))
+            if len(wrong) and stored not in differences:
                 row = int(wrong[0])
-                differences[place] = (
-                    f"{dotted(place)} at row {done + row:,} is {got[row]!s:.80}, in the file {wanted[row]!s:.80}"
+                differences[stored] = (
+                    f"{dotted(stored)} at row {done + row:,} is {converted[row]!s:.80}, in the file {raw[row]!s:.80}"
                 )

@@ -1,4 +1,4 @@
-"""V-D4RL's datasets as replay buffers: the constructor of the reference."""
+"""Replay buffers of V-D4RL datasets, with the constructor of TorchRL's class."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ _PIXELS: list[NestedKey] = ["pixels", ("next", "pixels")]
 
 
 class VD4RLExperienceReplay(BaseDatasetExperienceReplay):
-    """A dataset of V-D4RL as a replay buffer: the DeepMind control suite in pictures.
+    """Replay buffer of a V-D4RL dataset: the DeepMind control suite from pixels.
 
         >>> dataset = VD4RLExperienceReplay("main/walker_walk/random/64px", batch_size=32, image_size=50)
-        >>> dataset.sample()["pixels"]            # [32, 3, 50, 50], fractions from 0 to 1
+        >>> dataset.sample()["pixels"]            # [32, 3, 50, 50], floats from 0 to 1
 
-    The pictures are stored as they were published, [64, 64, 3] or [3, 84, 84], bytes, and are turned into channels first
-    and fractions when they are sampled. ``dataset["pixels"]`` gives the bytes. Each action stands beside the picture that
-    it was taken in.
+    The images are stored as they were published, uint8 [64, 64, 3] or [3, 84, 84], and are converted to channels-first
+    floats when they are sampled. ``dataset["pixels"]`` returns the stored integers. Each row has the action that was
+    taken on its image.
 
     Args:
-        dataset_id: The folder in the repository, without the ``vd4rl`` in front: ``"main/walker_walk/random/64px"``.
-        batch_size: Steps (with `split_trajs`, episodes) of a batch where `sample` is not told.
-        root: The source's folder; by default ``<RLDS_HOME>/vd4rl``.
-        download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
-        sampler: Chooses the steps; uniform with replacement by default.
-        writer: Refuses writes by default; a dataset cannot be written to.
-        collate_fn: Applied to what the storage returns.
+        dataset_id: The folder in the repository, without the prefix ``vd4rl/``: ``"main/walker_walk/random/64px"``.
+        batch_size: Number of steps (with `split_trajs`, of episodes) in a batch, unless `sample` gets another number.
+        root: Folder of the source; by default ``<RLDS_HOME>/vd4rl``.
+        download: True creates the dataset if it is missing, False requires it to exist, "force" creates it again.
+        sampler: Sampler of the steps; uniform with replacement by default.
+        writer: Writer of the buffer; by default one that raises, because a dataset is read-only.
+        collate_fn: Function applied to the output of the storage.
         pin_memory: Whether batches are copied to page-locked memory.
-        prefetch: Batches made ahead of time by as many threads.
-        transform: Applied to every batch, before `totensor` and `image_size`.
-        split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
-        totensor: Whether a `ToTensorImage` follows, unless `transform` has one.
-        image_size: The height and width to which pictures are scaled, or a pair of both.
-        num_workers: Taken for the sake of TorchRL's signature: several files come at once anyway.
-        selection: The part that is wanted; by default any stored part, or the whole dataset if there is none.
-        final_unknown: What becomes of transitions whose next observation is unknown, see the base class.
+        prefetch: Number of batches prepared in advance, by as many threads.
+        transform: Transform applied to every batch, before `totensor` and `image_size`.
+        split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`.
+        totensor: Whether to append a `ToTensorImage`, unless `transform` has one.
+        image_size: Height and width to which images are resized, or a pair of both.
+        num_workers: Accepted for compatibility with TorchRL and ignored; files are always fetched in parallel.
+        selection: Part of the dataset; by default the stored part, or the whole dataset if nothing is stored.
+        final_unknown: Treatment of transitions whose next observation is unknown; see the base class.
 
     Raises:
         UnknownIdError: If there is no such id.
-        InvalidArgumentError: If the selection contradicts the stored one, or asks for more and `download` is False.
-        FetchError: If the hub does not give it.
+        InvalidArgumentError: If the selection contradicts the stored one, or exceeds it although `download` is False.
+        FetchError: If the hub does not serve the dataset.
     """
 
     source = "vd4rl"
@@ -92,8 +92,12 @@ class VD4RLExperienceReplay(BaseDatasetExperienceReplay):
         )
         if "pixels" not in self:
             return
-        given = [inner for one in self.transforms for inner in (one.transforms if isinstance(one, Compose) else [one])]
-        if totensor and not any(isinstance(one, ToTensorImage) for one in given):
+        transforms = [
+            inner
+            for transform in self.transforms
+            for inner in (transform.transforms if isinstance(transform, Compose) else [transform])
+        ]
+        if totensor and not any(isinstance(transform, ToTensorImage) for transform in transforms):
             self.append_transform(ToTensorImage(in_keys=_PIXELS, shape_tolerant=True))
         if image_size is not None:
             size = (image_size, image_size) if isinstance(image_size, int) else (image_size[0], image_size[-1])

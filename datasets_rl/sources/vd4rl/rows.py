@@ -1,10 +1,10 @@
-"""V-D4RL's rows as transitions. A row holds a picture, and the action and the reward that led to it.
+"""Conversion of V-D4RL's rows to transitions. A row has an image, and the action and the reward that led to it.
 
 row        0        1    2    3   ...  500
-picture    p_0      p_1  p_2  p_3      p_500
-action     nothing  a_0  a_1  a_2      a_499      row 0 is the reset: its action and its reward mean nothing
-reward     nothing  r_0  r_1  r_2      r_499
-flags      first                       last, and terminal if it is no time-out
+image      p_0      p_1  p_2  p_3      p_500
+action     ignored  a_0  a_1  a_2      a_499      row 0 is the reset: its action and its reward have no meaning
+reward     ignored  r_0  r_1  r_2      r_499
+flags      first                       last, and terminal unless it is a time-out
 
 transition t:  p_t  --a_t-->  r_t, p_t+1          from the rows t and t + 1: 501 rows are 500 transitions
 """
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.schema import Column
@@ -43,48 +44,48 @@ _FLAGS = (Column(NEXT_TERMINATED, _FLAG, (1,)), Column(NEXT_TRUNCATED, _FLAG, (1
 _TYPES = frozenset(np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4"))
 _KEYS: Mapping[str, Key] = {"image": PIXELS, "observation": PIXELS, "action": ACTION, "reward": NEXT_REWARD}
 _TEXTS = {
-    "action-before-frame": "actions and rewards stand beside the picture that they led to: they were moved to the row of "
-    "the picture before it, and the reset, whose action and reward mean nothing, is no transition of its own",
+    "action-before-frame": "actions and rewards are stored with the image that they led to: they were moved to the row "
+    "of the previous image, and the reset, whose action and reward have no meaning, is not a transition",
     "end-without-flag": "episodes end without a flag: their last row was marked truncated",
-    "flags-one-longer": "files have one flag more than pictures, as the upstream's tool wrote them: the last flag was cut",
-    "unusual-length": f"files have another number of rows than {USUAL_ROWS}",
+    "flags-one-longer": "files have one more flag than images, because of the upstream's tool: the last flag was dropped",
+    "unusual-length": f"files have a number of rows other than {USUAL_ROWS}",
     "reset-inside-file": "files begin with the end of an earlier episode, and the reset, the only row whose action and "
-    "reward are zeros, stands inside: they were cut there",
-    "row-without-step": "rows stand alone between two cuts: no transition can be made of them",
+    "reward are zeros, is inside the file: the episodes were split there",
+    "row-without-step": "single rows between two episodes have no transition and were dropped",
     "terminal-from-discount": "files have no is_terminal: an episode is terminated if its last discount is 0",
-    "unwritten-chunks": "chunks that the file never wrote have the fill value of their array",
+    "unwritten-chunks": "chunks that were never written to the file have the fill value of their array",
     **NO_TRANSITION,
     "not-finite": "values that are NaN or infinite were kept",
-    "rounded": "values of 64 bits changed when they were stored with 32",
+    "rounded": "values of 64 bits were rounded to 32 bits",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What rows are, [R] each."""
+    """Masks of the rows, [R] each."""
 
     first: NDArray[np.bool_]
-    """A reset."""
+    """Resets."""
     ends: NDArray[np.bool_]
-    """The last row of an episode, marked by the file or not."""
+    """Last rows of episodes, marked by the file or not."""
     terminal: NDArray[np.bool_]
-    """Whether an end is one of the environment's own, and no time-out."""
+    """Rows whose end is a termination and not a time-out."""
 
     def __getitem__(self, rows: slice) -> Marks:
-        """Return those of some rows."""
+        """Return the marks of a range of rows."""
         return Marks(self.first[rows], self.ends[rows], self.terminal[rows])
 
 
 class RowReader(EpisodeReader):
-    """Opened files of a shard, of either kind.
+    """Base class of the readers of both file formats.
 
     Args:
-        what: The dataset, for messages.
-        files: The files by path.
-        metadata: What of the selection is needed.
+        what: Id of the dataset, for messages.
+        files: The local files, by path.
+        metadata: `Listing.params`: the selected keys.
 
     Raises:
-        ConversionError: If the first file lacks what every file must have; every fault that was found.
+        ConversionError: If the first file lacks a required array; the error names every problem.
     """
 
     def __init__(self, what: str, files: Mapping[str, Path], metadata: Mapping[str, Any]) -> None:
@@ -96,51 +97,51 @@ class RowReader(EpisodeReader):
         self.decisions: list[Decision] = []
         self.stored = self._stored(next(iter(files)))
         self.columns = [*self.stored, *_FLAGS]
-        self.wanted = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([one.key for one in self.columns])
+        self.wanted = Selection(keys=tuple(metadata.get("keys", ()))).kept_keys([column.key for column in self.columns])
         self._by_key = {column.key: column for column in self.columns}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *details: object) -> None:
-        """Do nothing: a file is open only while it is read."""
+        """Do nothing, because `pieces` closes the files."""
 
     @abstractmethod
     def _stored(self, path: str) -> Sequence[Column]:
-        """Return the columns that a file holds."""
+        """Return the columns of a file."""
 
     @abstractmethod
     def pieces(self, part: Any) -> Iterator[Episode]:
-        """Yield the trajectories of a part; `found` counts what was met."""
+        """Yield the trajectories of a part, and count the decisions in `found`."""
 
+    @override
     def episodes(self, part: Any = None) -> Iterator[Episode]:
-        """Yield the trajectories of a part, which is the files' own way to say it."""
         self.found.clear()
         yield from self.pieces(part)
         self.decisions = [Decision(rule, text, self.found[rule]) for rule, text in _TEXTS.items() if self.found[rule]]
 
+    @override
     def specs(self) -> Mapping[str, Any]:
-        """Return what pictures may be."""
         shape = list(self._by_key[PIXELS].shape)
         return {"pixels": {"kind": "bounded", "shape": shape, "dtype": "uint8", "low": 0, "high": 255}}
 
     def failed(self, path: str, problems: Sequence[str]) -> ConversionError:
-        """Make the error for a file."""
-        return ConversionError(self._what, [f"{path.rpartition('/')[2]}: {one}" for one in problems])
+        """Return the error for a file."""
+        return ConversionError(self._what, [f"{path.rpartition('/')[2]}: {problem}" for problem in problems])
 
     def unlike_others(self, columns: Sequence[Column]) -> Iterator[str]:
         """Yield how the columns of a file differ from those of the first one."""
-        here, there = ({column.key: column for column in one} for one in (columns, self.stored))
-        for key in sorted(here.keys() | there.keys()):
-            if here.get(key) != there.get(key):
-                said = [
-                    f"{one.dtype.name} {list(one.shape)}" if one else "absent"
-                    for one in (here.get(key), there.get(key))
+        own, first = ({column.key: column for column in group} for group in (columns, self.stored))
+        for key in sorted(own.keys() | first.keys()):
+            if own.get(key) != first.get(key):
+                texts = [
+                    f"{column.dtype.name} {list(column.shape)}" if column else "absent"
+                    for column in (own.get(key), first.get(key))
                 ]
-                yield f"{dotted(key)} is {said[0]} a row; in other files {said[1]}"
+                yield f"{dotted(key)} is {texts[0]} per row; in other files {texts[1]}"
 
     def value(self, key: Key, rows: NDArray[Any]) -> NDArray[Any]:
-        """Return rows as the dataset holds them."""
+        """Return rows with the shape and dtype of their column."""
         column = self._by_key[key]
         values = rows.reshape(len(rows), *column.shape)
         if values.dtype != column.dtype:
@@ -155,10 +156,10 @@ class RowReader(EpisodeReader):
     def transitions(
         self, rows: Mapping[Key, NDArray[Any]], marks: Marks, metadata: Mapping[str, Any]
     ) -> Iterator[Episode]:
-        """Yield the transitions between rows that follow each other, [R, ...]; the row behind an end begins anew.
+        """Yield the transitions between consecutive rows, [R, ...]; the row after an end begins another episode.
 
         rows       0  1  2  3  4  5  6      ends at 3
-        pieces     [0 ---- 3]  [4 ---- 6    the second one goes on: its last row must be the first of the next rows
+        episodes   [0 ---- 3]  [4 ---- 6    the second one continues: its last row must be the first of the next call
         """
         cuts = [0, *(np.flatnonzero(marks.ends) + 1).tolist(), len(marks.ends)]
         for start, stop in pairwise(cuts):
@@ -183,18 +184,18 @@ class RowReader(EpisodeReader):
 
 
 def described(stored: Mapping[str, Any], faults: list[str]) -> dict[str, Column]:
-    """Describe arrays [R, ...] by their names in a file; `faults` gets what is wrong with their types and axes."""
-    columns = {name: _column(name, one.dtype, one.shape[1:]) for name, one in stored.items()}
+    """Return the columns for arrays [R, ...] by their names in a file; problems are appended to `faults`."""
+    columns = {name: _column(name, array.dtype, array.shape[1:]) for name, array in stored.items()}
     for name, column in columns.items():
         shape, dtype = stored[name].shape[1:], stored[name].dtype
         if column.key == PIXELS and (dtype != np.uint8 or len(shape) != 3 or 3 not in {shape[0], shape[2]}):
-            faults.append(f"{name} is {dtype.name} {list(shape)} a row; expected uint8 [H, W, 3] or [3, H, W]")
+            faults.append(f"{name} is {dtype.name} {list(shape)} per row; expected uint8 [H, W, 3] or [3, H, W]")
         elif column.key == ACTION and (dtype.kind != "f" or len(shape) != 1):
-            faults.append(f"action is {dtype.name} {list(shape)} a row; expected floats [A]")
+            faults.append(f"action is {dtype.name} {list(shape)} per row; expected floats [A]")
         elif column.key == NEXT_REWARD and (dtype.kind != "f" or prod(shape) != 1):
-            faults.append(f"reward is {dtype.name} {list(shape)} a row; expected a float")
+            faults.append(f"reward is {dtype.name} {list(shape)} per row; expected a float")
         elif column.dtype not in _TYPES:
-            faults.append(f"{name} holds {dtype.name}; expected numbers")
+            faults.append(f"{name} has dtype {dtype.name}; expected numbers of at most 64 bits")
     return columns
 
 
