@@ -432,7 +432,9 @@ def test_a_file_that_stays_cut_is_refused_and_the_next_run_fetches_it_anew(get, 
     with serve({"/a": kind(real, after=100_000, times=10**9)}) as server:
         with pytest.raises(IntegrityError) as caught:
             get(server.url + "/a", hash_check=hash_check)
-        assert f"the file is truncated: its superblock states {len(real):,} bytes, and it has 100,000" in str(caught.value)
+        assert f"the file is truncated: its superblock states {len(real):,} bytes, and it has 100,000" in str(
+            caught.value
+        )
         assert "run the same command again" in caught.value.hint
         assert "--no-hash-check" not in caught.value.hint
         assert list(folder.iterdir()) == []

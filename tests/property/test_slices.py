@@ -42,7 +42,7 @@ class World:
         self.writer = RoundRobinWriter()
         self.writer.register_storage(self.storage)
         turns = 1 if told_by == "flags" else 3
-        self.envs = [[{"left": 0, "env": env} for env in range(turns)] for _ in range(envs)]
+        self.turns = [[{"left": 0, "env": env} for env in range(turns)] for _ in range(envs)]
         self.episodes = self.steps = 0
         self.held = []  # the slots from the oldest, a step for each lane
 
@@ -51,7 +51,7 @@ class World:
         return KEYS[self.told_by]
 
     def _step(self, lane):
-        env = self.random.choice(self.envs[lane])
+        env = self.random.choice(self.turns[lane])
         if not env["left"]:
             env |= {"episode": self.episodes, "time": -1, "left": self.random.choice(self.lengths)}
             self.episodes += 1
