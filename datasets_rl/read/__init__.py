@@ -1,1 +1,1 @@
-"""."""
+"""Readers of file formats, safe for damaged and untrusted files."""

@@ -1,6 +1,6 @@
-"""gzip, straight into the caller's memory, as fast as this machine can.
+"""Reader of gzip files, directly into the caller's memory.
 
-ISA-L inflates about three times as fast as zlib; where no wheel of it exists, zlib does the same work.
+ISA-L decompresses about three times as fast as zlib, which is the fallback on platforms without a wheel of ISA-L.
 """
 
 from __future__ import annotations
@@ -31,49 +31,49 @@ if TYPE_CHECKING:
 __all__ = ["MAGIC", "Gunzip", "GzipNpy"]
 
 MAGIC = b"\x1f\x8b"
-_PIECE = 1 << 18
-_DEFLATE_MOST = 1100  # deflate cannot shrink anything more than 1032-fold
+_BUFFER_BYTES = 1 << 18
+_COMPRESSION_MAX = 1100  # deflate compresses at most 1032-fold
 
 
 class Gunzip(io.RawIOBase):
-    """The content of a gzip file as a stream. Its checksum is checked where it ends.
+    """Decompressed content of a gzip file as a stream. The checksum is checked at the end.
 
     Args:
-        stream: The file, from its beginning.
-        name: What it is called in errors.
+        stream: The file, at its beginning.
+        name: Name of the file in errors.
     """
 
     def __init__(self, stream: BinaryIO | io.RawIOBase, name: str) -> None:
         self._name = name
-        self._inflating = GzipFile(fileobj=cast("BinaryIO", stream), mode="rb")  # type: ignore[no-untyped-call]  # isal leaves it untyped
+        self._gzip = GzipFile(fileobj=cast("BinaryIO", stream), mode="rb")  # type: ignore[no-untyped-call]  # isal leaves it untyped
 
     def readable(self) -> bool:
         """Return True."""
         return True
 
     def readinto(self, buffer: Buffer, /) -> int:
-        """Inflate the next bytes into the buffer; return how many, 0 at the end.
+        """Decompress the next bytes into the buffer; return their number, 0 at the end.
 
         Raises:
-            ConversionError: If the file is cut, or its bytes or checksum are wrong.
+            ConversionError: If the file is truncated, or its bytes or checksum are wrong.
         """
         try:
-            # A large view would be inflated elsewhere first, as a whole, and then copied.
-            return int(self._inflating.readinto(memoryview(buffer).cast("B")[:_PIECE]))
+            # For a large view, the library would decompress into another buffer first and then copy.
+            return int(self._gzip.readinto(memoryview(buffer).cast("B")[:_BUFFER_BYTES]))
         except EOFError as error:
-            raise ConversionError(self._name, ["the gzip stream is cut"], hint=AGAIN) from error
+            raise ConversionError(self._name, ["the gzip stream is truncated"], hint=AGAIN) from error
         except _ERRORS as error:
             raise ConversionError(self._name, [f"the gzip stream is damaged: {error}"], hint=AGAIN) from error
 
 
 class GzipNpy(NpyReader):
-    """A ``.npy`` file inside a gzip file. A context manager.
+    """Reader of a ``.npy`` file in a gzip file. A context manager.
 
     Args:
         path: The gzip file.
 
     Raises:
-        ConversionError: If it is no gzip file, or its content no array of numbers or text.
+        ConversionError: If the file is not a gzip file, or its content is not an array of numbers or text.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -83,7 +83,7 @@ class GzipNpy(NpyReader):
             head = stream.read(64)
             if not head.startswith(MAGIC):
                 raise ConversionError(path.name, [unlike(head, "a gzip file")], hint=AGAIN)
-            most = stream.seek(0, io.SEEK_END) * _DEFLATE_MOST
+            most = stream.seek(0, io.SEEK_END) * _COMPRESSION_MAX
             stream.seek(0)
             super().__init__(Gunzip(stream, path.name), path.name, most=most)
             self._closing = closing.pop_all()

@@ -352,21 +352,21 @@ class _ChunkJob:
     offsets: Sequence[tuple[int, ...]]
 
     def __call__(self) -> None:
-        problems = [problem for place in self.offsets if (problem := self._put(place))]
+        problems = [problem for offset in self.offsets if (problem := self._put(offset))]
         if problems:
             raise _Damaged(*problems)
 
-    def _put(self, place: tuple[int, ...]) -> str:
+    def _put(self, offset: tuple[int, ...]) -> str:
         """Read a chunk into the output; return the problem, or an empty string."""
         array, chunks = self.array, self.chunks
         try:
-            skipped, stored = array.dataset.id.read_direct_chunk(place)
+            skipped, stored = array.dataset.id.read_direct_chunk(offset)
             chunk = _decode(stored, array.stored, chunks, self.filters, skipped)
         except (*LIBRARY_ERRORS, zlib.error) as error:
-            stop = min(place[0] + chunks[0], array.shape[0])
-            return f"{array.name} rows {place[0]:,} to {stop - 1:,}: {_reason(error)}"
-        sizes = [min(width, size - at) for width, size, at in zip(chunks, array.shape, place, strict=True)]
-        target = (place[0] - self.start, *place[1:])
+            stop = min(offset[0] + chunks[0], array.shape[0])
+            return f"{array.name} rows {offset[0]:,} to {stop - 1:,}: {_reason(error)}"
+        sizes = [min(width, size - at) for width, size, at in zip(chunks, array.shape, offset, strict=True)]
+        target = (offset[0] - self.start, *offset[1:])
         into = tuple(slice(at, at + size) for at, size in zip(target, sizes, strict=True))
         self.out[into] = chunk[tuple(slice(size) for size in sizes)]
         return ""
@@ -463,13 +463,13 @@ def _target(group: h5py.Group, path: str, links: int = 0) -> Any:
 
 
 def chunk_issues(name: str, shape: Sequence[int], chunks: Sequence[int] | None, item: int) -> Iterator[str]:
-    """Yield why chunks take more memory than the data in them: a chunk is data as a whole.
+    """Yield why chunks need far more memory than the data in them, because a chunk is decompressed as a whole.
 
     Args:
         name: The dataset.
         shape: Its shape.
-        chunks: The shape of its chunks; None where it has none.
-        item: Bytes of a value.
+        chunks: The shape of its chunks; None if it is not chunked.
+        item: Number of bytes of a value.
     """
     if chunks is None:
         return

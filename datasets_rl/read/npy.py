@@ -1,4 +1,4 @@
-"""Arrays as ``numpy.save`` writes them, read from front to back out of any stream."""
+"""Sequential reader of ``.npy`` arrays from any stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["MAGIC", "NpyReader"]
 
 MAGIC = b"\x93NUMPY"
 _PLAIN = "biufcSU"
-# What numpy's parser was seen to raise on damaged headers.
+# Exceptions that numpy's parser raises for damaged headers.
 _HEADER_ERRORS = (
     ValueError,
     EOFError,
@@ -38,20 +38,20 @@ _HEADER_ERRORS = (
 def _parsed(
     read: Callable[[BinaryIO], tuple[tuple[int, ...], bool, np.dtype[Any]]], header: bytes
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    # numpy compiles the header as Python, which costs more than to read the array of a short episode.
+    # numpy parses the header as Python code, which costs more than reading the array of a short episode.
     return read(io.BytesIO(header))
 
 
 class NpyReader:
-    """A ``.npy`` file in a stream; its rows are read from the first to the last.
+    """Reader of a ``.npy`` file in a stream, from the first row to the last.
 
     Args:
-        stream: The file, from its beginning.
-        name: What it is called in errors.
-        most: The bytes that the array can have at most, as far as the size of the file tells.
+        stream: The file, at its beginning.
+        name: Name of the file in errors.
+        most: Maximum number of bytes of the array, from the size of the file.
 
     Raises:
-        ConversionError: If it is no such file, or claims an array larger than that.
+        ConversionError: If the file is not a ``.npy`` file, or declares a larger array.
     """
 
     def __init__(self, stream: BinaryIO | Readable, name: str, *, most: int) -> None:
@@ -60,7 +60,7 @@ class NpyReader:
         self._row = 0
         self.shape: tuple[int, ...]
         self.dtype: np.dtype[Any]
-        """As stored, with its byte order."""
+        """Stored dtype, with its byte order."""
         self.shape, self.fortran, self.dtype = self._header()
         if self.pickled:
             return
@@ -69,21 +69,21 @@ class NpyReader:
             raise ConversionError(name, [f"it has dtype {self.dtype}; expected numbers or text"])
         if min(self.shape, default=0) < 0 or size > most:
             declared = f"it declares {list(self.shape)} of {self.dtype}, {size:,} bytes"
-            raise ConversionError(name, [f"{declared}; it can hold {most:,} at most"], hint=AGAIN)
+            raise ConversionError(name, [f"{declared}; the file can have at most {most:,}"], hint=AGAIN)
 
     @property
     def pickled(self) -> bool:
-        """Whether it holds Python objects, which `pickles.load_npy` reads."""
+        """Whether the array has Python objects, which `pickles.load_npy` reads."""
         return self.dtype.hasobject
 
     def read(self) -> NDArray[Any]:
-        """Read the whole array, and the end of the file.
+        """Read the whole array and the end of the file.
 
         Returns:
-            The array in this machine's byte order.
+            The array in the byte order of this machine.
 
         Raises:
-            ConversionError: If the file is cut, holds more, or holds Python objects.
+            ConversionError: If the file is truncated, has more data, or has Python objects.
         """
         self._check_no_objects()
         shape = self.shape[::-1] if self.fortran else self.shape
@@ -94,22 +94,22 @@ class NpyReader:
         return whole.astype(self.dtype.newbyteorder("="), copy=False)
 
     def read_into(self, out: NDArray[Any]) -> None:
-        """Read the next rows into the caller's memory, and with the last row the end of the file, where checksums stand.
+        """Read the next rows into the caller's memory; after the last row, read the end of the file and its checksums.
 
         Args:
-            out: [rows, ...], contiguous, of the array's dtype: the bytes are put there as they come.
+            out: Output, [rows, ...], contiguous, with the dtype of the array: the bytes are copied unchanged.
 
         Raises:
-            ConversionError: If the file is cut, has fewer rows, keeps its columns together, holds Python objects, or
-                has a wrong checksum.
-            ValueError: If `out` does not fit.
+            ConversionError: If the file is truncated, has fewer rows, is in Fortran order, has Python objects, or has a
+                wrong checksum.
+            ValueError: If `out` has another row shape or dtype, or is not contiguous.
         """
         self._check_no_objects()
         if out.shape[1:] != self.shape[1:] or out.dtype != self.dtype or not out.flags.c_contiguous:
-            wanted = f"[rows, {', '.join(map(str, self.shape[1:]))}] of {self.dtype}, contiguous"
-            raise ValueError(f"out is {list(out.shape)} of {out.dtype}; expected {wanted}")
+            expected = f"[rows, {', '.join(map(str, self.shape[1:]))}] of {self.dtype}, contiguous"
+            raise ValueError(f"out is {list(out.shape)} of {out.dtype}; expected {expected}")
         if self.fortran and len(self.shape) > 1:
-            raise ConversionError(self.name, ["its columns lie together, not its rows; it can only be read whole"])
+            raise ConversionError(self.name, ["it is in Fortran order; it can only be read as a whole"])
         if not self.shape or self._row + len(out) > self.shape[0]:
             rows = self.shape[0] if self.shape else 0
             raise ConversionError(self.name, [f"it has {rows:,} rows; expected {self._row + len(out):,}"])
@@ -119,12 +119,12 @@ class NpyReader:
             self._finish()
 
     def blocks(self, rows: int) -> Iterator[NDArray[Any]]:
-        """Yield the array in blocks of that many rows, in this machine's byte order.
+        """Yield the array in blocks of `rows`, in the byte order of this machine.
 
-        The end of the file, where checksums stand, is read before the last block is yielded.
+        The end of the file with its checksums is read before the last block is yielded.
 
         Raises:
-            ConversionError: As `read` does.
+            ConversionError: For the reasons of `read`.
         """
         self._check_no_objects()
         if not self.shape or (self.fortran and len(self.shape) > 1):
@@ -139,17 +139,17 @@ class NpyReader:
             yield block.astype(self.dtype.newbyteorder("="), copy=False)
 
     def _finish(self) -> None:
-        """Read the end of the file: nothing may follow the array, and streams compare their checksum there."""
+        """Read the end of the file: no data may follow the array, and streams compare their checksum there."""
         if fill(self._stream, memoryview(bytearray(1))):
             raise ConversionError(self.name, ["more bytes follow its array"], hint=AGAIN)
 
     def _header(self) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         head = bytearray(12)
-        got = fill(self._stream, memoryview(head))
+        count = fill(self._stream, memoryview(head))
         if not head.startswith(MAGIC):
-            raise ConversionError(self.name, [unlike(bytes(head[:got]), "a .npy array")], hint=AGAIN)
-        if got < len(head):
-            raise ConversionError(self.name, ["its header is cut"], hint=AGAIN)
+            raise ConversionError(self.name, [unlike(bytes(head[:count]), "a .npy array")], hint=AGAIN)
+        if count < len(head):
+            raise ConversionError(self.name, ["its header is truncated"], hint=AGAIN)
         version, read = tuple(head[6:8]), npy.read_array_header_1_0
         size = int.from_bytes(head[8:10], "little")
         rest = 10 + size - len(head)
@@ -158,25 +158,26 @@ class NpyReader:
         elif version != (1, 0):
             raise ConversionError(self.name, [f"its format is {version}; expected (1, 0) or (2, 0)"])
         if not 0 <= rest <= 1 << 16:
-            raise ConversionError(self.name, [f"its header has {rest:,} bytes; expected few"], hint=AGAIN)
+            raise ConversionError(
+                self.name, [f"its header has {rest:,} bytes; expected at most {1 << 16:,}"], hint=AGAIN
+            )
         text = bytearray(rest)
-        got = fill(self._stream, memoryview(text))
+        count = fill(self._stream, memoryview(text))
         try:
-            found = _parsed(read, bytes(head[8:] + text[:got]))
+            return _parsed(read, bytes(head[8:] + text[:count]))
         except _HEADER_ERRORS as error:
-            raise ConversionError(self.name, [f"its header is damaged or cut: {error}"], hint=AGAIN) from error
-        return found
+            raise ConversionError(self.name, [f"its header is damaged or truncated: {error}"], hint=AGAIN) from error
 
     def _fill(self, out: NDArray[Any]) -> None:
         if not out.nbytes:
             return
         view = out.reshape(-1).view(np.uint8).data
-        got = fill(self._stream, view)
-        if got < len(view):
+        count = fill(self._stream, view)
+        if count < len(view):
             whole = math.prod(self.shape) * self.dtype.itemsize
-            done = self._row * out[:1].nbytes + got if self._row else got
-            raise ConversionError(self.name, [f"it is cut: {done:,} of {whole:,} bytes are there"], hint=AGAIN)
+            done = self._row * out[:1].nbytes + count if self._row else count
+            raise ConversionError(self.name, [f"it is truncated: it has {done:,} of {whole:,} bytes"], hint=AGAIN)
 
     def _check_no_objects(self) -> None:
         if self.pickled:
-            raise ConversionError(self.name, ["it holds Python objects; expected numbers or text"])
+            raise ConversionError(self.name, ["it has Python objects; expected numbers or text"])

@@ -1,4 +1,4 @@
-"""``.npz`` files: the arrays of a zip file, each read when it is asked for and not before."""
+"""Reader of ``.npz`` files: the arrays of a zip file, each of which is read only on request."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ __all__ = ["NpzFile"]
 
 
 class NpzFile:
-    """An open ``.npz`` file. A context manager.
+    """Open ``.npz`` file. A context manager.
 
     Opening it reads the directory and the headers of the arrays.
 
     Args:
-        source: The file, or a stream that can seek.
-        name: What it is called in errors; by default the file's name.
+        source: The file, or a seekable stream.
+        name: Name of the file in errors; by default the name in the path.
 
     Raises:
-        ConversionError: If it is no zip file, or members are no arrays or claim more than they hold; all at once.
+        ConversionError: If the file is not a zip file, or members are not arrays or declare more data than they have;
+            the error names all of them.
     """
 
     def __init__(self, source: Path | str | BinaryIO, name: str = "") -> None:
@@ -48,32 +49,32 @@ class NpzFile:
         self._zip.close()
 
     def require(self, names: Iterable[str]) -> None:
-        """Raise ConversionError with all the names that the file does not have."""
+        """Raise a ConversionError that lists the missing arrays, if there are any."""
         if missing := [name for name in names if name not in self.arrays]:
-            there = listed([*self.arrays]) or "none"
-            raise ConversionError(self.name, [f"it has no array {listed(missing)}; it has {there}"])
+            present = listed([*self.arrays]) or "none"
+            raise ConversionError(self.name, [f"it has no array {listed(missing)}; it has {present}"])
 
     def read(self, name: str) -> NDArray[Any]:
         """Read an array.
 
         Raises:
-            ConversionError: If the file has none of that name, or it is cut, damaged, or holds Python objects.
+            ConversionError: If the file has no array of that name, or it is truncated, damaged, or has Python objects.
         """
         return self.open(name).read()
 
     def blocks(self, name: str, rows: int) -> Iterator[NDArray[Any]]:
-        """Yield an array in blocks of that many rows; several arrays may take turns.
+        """Yield an array in blocks of `rows`; the blocks of several arrays may be read alternately.
 
         Raises:
-            ConversionError: As `read` does.
+            ConversionError: For the reasons of `read`.
         """
         return self.open(name).blocks(rows)
 
     def open(self, name: str) -> NpyReader:
-        """Return an array, to be read from its first row on.
+        """Return a reader of an array, at its first row.
 
         Raises:
-            ConversionError: If the file has none of that name.
+            ConversionError: If the file has no array of that name.
         """
         self.require([name])
         return self._reader(f"{name}.npy" if f"{name}.npy" in self._zip.members else name)
@@ -83,12 +84,12 @@ class NpzFile:
 
     def _open(self) -> dict[str, NpyReader]:
         problems: list[str] = []
-        found: dict[str, NpyReader] = {}
+        arrays: dict[str, NpyReader] = {}
         for member in self._zip.members:
             try:
-                found[member.removesuffix(".npy")] = self._reader(member)
+                arrays[member.removesuffix(".npy")] = self._reader(member)
             except ConversionError as error:
                 problems.extend(f"{member}: {problem}" for problem in error.problems)
         if problems:
             raise ConversionError(self.name, shown(problems))
-        return found
+        return arrays

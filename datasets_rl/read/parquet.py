@@ -1,4 +1,4 @@
-"""Parquet and Arrow files as numpy columns, a few rows at a time."""
+"""Reader of Parquet and Arrow files as numpy columns, in blocks of rows."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["TableColumn", "TableFile"]
 
 TableColumn: TypeAlias = "NDArray[Any] | list[str] | list[bytes] | Ragged"
-"""Numbers [N], or [N, k, ...] where lists have a fixed size; texts or byte strings, N of them; or lists of these."""
+"""Numbers [N], or [N, k, ...] for lists of fixed size; N strings or byte strings; or ragged lists of these."""
 
 _PARQUET_MAGIC = b"PAR1"
 _ARROW_MAGIC = b"ARROW1"
 
 
 class TableFile:
-    """An open Parquet or Arrow IPC file. A context manager. The kind is told by its bytes.
+    """Open Parquet or Arrow IPC file, depending on its first bytes. A context manager.
 
     Columns within structs have names with slashes: ``observation/position``.
 
@@ -36,8 +36,8 @@ class TableFile:
         path: The file.
 
     Raises:
-        ConversionError: If it is no such file, or is cut.
-        MissingDependencyError: If pyarrow is absent.
+        ConversionError: If the file has another format, or is truncated.
+        MissingDependencyError: If pyarrow is not installed.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -59,7 +59,7 @@ class TableFile:
                 self.rows: int = self._count()
                 self.columns: Mapping[str, pa.DataType] = dict(_leaves(schema, ""))
             except self._errors as error:
-                raise ConversionError(self.path.name, [f"Arrow says: {error}"], hint=AGAIN) from error
+                raise ConversionError(self.path.name, [f"Arrow reports: {error}"], hint=AGAIN) from error
             self._closing = closing.pop_all()
 
     def __enter__(self) -> Self:
@@ -69,21 +69,22 @@ class TableFile:
         self._closing.close()
 
     def blocks(self, names: Sequence[str], *, rows: int) -> Iterator[dict[str, TableColumn]]:
-        """Read columns side by side; no more than a row group, or a batch of an Arrow file, is in memory.
+        """Read columns in blocks; at most a row group, or a batch of an Arrow file, is in memory.
 
         Args:
             names: The columns.
-            rows: Rows of a block at most.
+            rows: Maximum number of rows of a block.
 
         Yields:
-            The columns by name, in order. They may be views, which cannot be written to.
+            The columns by name, in order. They may be read-only views.
 
         Raises:
-            ConversionError: If columns are missing, have empty cells, or do not decode; all columns of a block at once.
+            ConversionError: If columns are missing, have empty cells, or cannot be decoded; the error names all columns
+                of a block.
         """
         if missing := [name for name in names if name not in self.columns]:
-            there = ", ".join(self.columns) or "none"
-            raise ConversionError(self.path.name, [f"it has no column {', '.join(missing)}; it has {there}"])
+            present = ", ".join(self.columns) or "none"
+            raise ConversionError(self.path.name, [f"it has no column {', '.join(missing)}; it has {present}"])
         start = 0
         batches = self._batches(sorted({name.partition("/")[0] for name in names}), rows)
         while (batch := self._next(batches, start)) is not None:
@@ -94,7 +95,7 @@ class TableFile:
         import pyarrow as pa
 
         if not self._parquet:
-            # Mapped, so that only what is asked for is read.
+            # Memory-mapped, so that only the requested columns are read.
             return pa.ipc.open_file(pa.memory_map(str(self.path)))
         from pyarrow import parquet
 
@@ -111,7 +112,7 @@ class TableFile:
             return
         for number in range(self._file.num_record_batches):
             batch = self._file.get_batch(number).select(list(roots))
-            batch.validate(full=True)  # an Arrow file has no checksums, and offsets that lead astray
+            batch.validate(full=True)  # an Arrow file has no checksums, and its offsets may be invalid
             for start in range(0, batch.num_rows, rows):
                 yield batch.slice(start, rows)
 
@@ -119,12 +120,12 @@ class TableFile:
         try:
             return next(batches, None)
         except self._errors as error:
-            problem = f"rows from {start:,} on do not decode: {error}"
+            problem = f"the rows that begin at {start:,} cannot be decoded: {error}"
             raise ConversionError(self.path.name, [problem], hint=AGAIN) from error
 
     def _block(self, batch: pa.RecordBatch, names: Sequence[str], start: int) -> dict[str, TableColumn]:
         problems: list[str] = []
-        found: dict[str, TableColumn] = {}
+        columns: dict[str, TableColumn] = {}
         for name in names:
             root, *path = name.split("/")
             try:
@@ -132,12 +133,12 @@ class TableFile:
                 for part in path:
                     _check_not_empty(array)
                     array = array.field(part)
-                found[name] = _column(array)
+                columns[name] = _column(array)
             except ValueError as error:
                 problems.append(f"{name} rows {start:,} to {start + batch.num_rows - 1:,}: {error}")
         if problems:
             raise ConversionError(self.path.name, problems)
-        return found
+        return columns
 
 
 def _leaves(fields: Any, prefix: str) -> Iterator[tuple[str, pa.DataType]]:
@@ -180,6 +181,6 @@ def _column(array: pa.Array) -> TableColumn:
     ):
         return list(array.to_pylist())
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        found: NDArray[Any] = array.to_numpy(zero_copy_only=False)
-        return found
+        values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        return values
     raise ValueError(f"it has type {kind}; expected numbers, text, bytes, or lists of them")

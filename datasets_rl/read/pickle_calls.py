@@ -1,6 +1,6 @@
-"""What the names do that a pickle of plain data may call: numpy's arrays, numbers and types, and a few containers.
+"""Functions that a pickle of plain data may name: numpy's arrays, numbers and dtypes, and a few containers.
 
-Each is written out here and checks all that it is given; nothing of numpy's own restoring is used.
+Each function is reimplemented here and validates its arguments; numpy's own functions are not called.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _NUMPY_CORES = ("numpy.core", "numpy._core")
 
 
 class Damaged(Exception):
-    """A pickle that cannot be read; the argument says why."""
+    """Raised if a pickle cannot be read; the argument is the reason."""
 
 
 class Name:
-    """A global that the pickle names."""
+    """Global that the pickle names; `call` is None if it is not allowed."""
 
     def __init__(self, call: Callable[..., Any] | None) -> None:
         self.call = call
 
 
 class Empty:
-    """An array or type whose content is still to come, with BUILD."""
+    """Array or dtype whose content follows in a BUILD instruction."""
 
     def __init__(self, build: Callable[[Any], Any]) -> None:
         self.build = build
         self.places: list[int] = []
-        """In the memo."""
+        """Numbers of its entries in the memo."""
 
 
 def keys(values: Sequence[Any]) -> Sequence[Any]:
-    """Refuse keys other than plain values and flat tuples of them: what is nested is hashed without a bound on depth."""
+    """Check that keys are plain values or flat tuples of them, because hashing nested keys may exhaust the stack."""
     for value in values:
         for part in value if type(value) is tuple else (value,):
             if not isinstance(part, str | bytes | int | float | complex | np.generic | None):
@@ -51,15 +51,15 @@ def keys(values: Sequence[Any]) -> Sequence[Any]:
 
 def _numpy_dtype(code: Any, align: Any = False, copy: Any = False) -> Empty:  # noqa: ARG001  # as numpy calls it
     if not isinstance(code, str) or not _TYPE.fullmatch(code):
-        raise Damaged(f"the numpy type {code!r:.80} is refused; expected numbers, text or objects")
+        raise Damaged(f"the numpy dtype {code!r:.80} is not allowed; expected numbers, text or objects")
     dtype = np.dtype(code)
 
     def build(state: Any) -> np.dtype[Any]:
         if not isinstance(state, tuple) or len(state) < 5 or state[2:5] != (None, None, None):
-            raise Damaged(f"a numpy type with parts of its own is refused: {state!r:.80}")
+            raise Damaged(f"a structured numpy dtype is not allowed: {state!r:.80}")
         order = state[1]
         if order not in {"<", ">", "|", "="}:
-            raise Damaged(f"a numpy type has the byte order {order!r:.20}")
+            raise Damaged(f"a numpy dtype has the byte order {order!r:.20}; expected <, >, | or =")
         return dtype if order == "|" else dtype.newbyteorder(order)
 
     return Empty(build)
@@ -67,7 +67,7 @@ def _numpy_dtype(code: Any, align: Any = False, copy: Any = False) -> Empty:  # 
 
 def _numpy_reconstruct(kind: Any, shape: Any, code: Any) -> Empty:  # noqa: ARG001  # the content comes with BUILD
     if not isinstance(kind, Name) or kind.call is not _NDARRAY:
-        raise Damaged("an array is of a class of its own; expected numpy.ndarray")
+        raise Damaged("an array is of a custom class; expected numpy.ndarray")
 
     def build(state: Any) -> NDArray[Any]:
         if not isinstance(state, tuple) or len(state) != 5:
@@ -87,25 +87,25 @@ _NDARRAY = _ndarray
 
 def _array(content: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
     if not isinstance(dtype, np.dtype) or not isinstance(shape, tuple) or order not in {"C", "F", "A"}:
-        raise Damaged("an array has no type or no shape")
+        raise Damaged("an array has no dtype or no shape")
     if len(shape) > 32 or not all(type(size) is int and size >= 0 for size in shape):
-        raise Damaged(f"an array has the shape {shape!r:.80}")
+        raise Damaged(f"an array has the shape {shape!r:.80}; expected at most 32 integers >= 0")
     count = math.prod(shape)
     if dtype.hasobject:
         if not isinstance(content, list) or len(content) != count:
-            raise Damaged(f"an array of {count:,} objects has not as many")
+            raise Damaged(f"an array declares {count:,} objects, but its content is not a list of that length")
         objects: NDArray[Any] = np.empty(count, object)
         for number, value in enumerate(content):
             objects[number] = value
         return objects.reshape(shape, order=order)
     if isinstance(content, str):
-        content = content.encode("latin-1")  # as Python 2 has it
+        content = content.encode("latin-1")  # strings of Python 2
     if not isinstance(content, bytes | bytearray) or len(content) != count * dtype.itemsize:
         size = len(content) if isinstance(content, bytes | bytearray) else 0
-        raise Damaged(f"an array of {count * dtype.itemsize:,} bytes has {size:,}")
+        raise Damaged(f"an array declares {count * dtype.itemsize:,} bytes, but has {size:,}")
     _check_booleans(content, dtype)
-    found: NDArray[Any] = np.frombuffer(content, dtype) if len(content) else np.empty(count, dtype)
-    return found.reshape(shape, order=order)
+    array: NDArray[Any] = np.frombuffer(content, dtype) if len(content) else np.empty(count, dtype)
+    return array.reshape(shape, order=order)
 
 
 def _check_booleans(content: bytes | bytearray, dtype: np.dtype[Any]) -> None:
@@ -124,7 +124,7 @@ def _numpy_frombuffer(content: Any, dtype: Any, shape: Any, order: Any) -> NDArr
 
 
 def _encode(text: Any, encoding: Any = "latin-1") -> bytes:
-    """Protocols 0 to 2 have no bytes: Python 3 writes them as text that is to be encoded."""
+    """Encode text as bytes: Python 3 writes bytes in this form in protocols 0 to 2, which have no bytes."""
     if not isinstance(text, str) or encoding not in {"latin-1", "latin1"}:
         raise Damaged(f"text is encoded as {encoding!r:.20}; expected latin1")
     return text.encode("latin-1")
@@ -163,7 +163,8 @@ def _deque(values: Any = (), most: Any = None) -> deque[Any]:
 
 def _only(value: Any, *kinds: type) -> Any:
     if not isinstance(value, kinds):
-        raise Damaged(f"a call has a {type(value).__name__}; expected {' or '.join(kind.__name__ for kind in kinds)}")
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        raise Damaged(f"a call has an argument of type {type(value).__name__}; expected {expected}")
     return value
 
 

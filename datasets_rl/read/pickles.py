@@ -1,9 +1,10 @@
-"""Pickles of plain data, read by a machine of our own that cannot call anything.
+"""Safe reader of pickles of plain data, which calls no function that a pickle names.
 
-A pickle is a program for a stack machine, and one of its instructions calls any function of any module. This machine
-knows the instructions that build numbers, text, bytes and containers, and in place of calls the short list of names in
-`pickle_calls`: the arrays, numbers and types of numpy, and a few containers. Every other name is refused, with its place. The library's own unpickler is not used at all: numpy's types trust what they are restored from, and with
-forged content they read and write where they should not.
+A pickle is a program for a stack machine, and one of its instructions can call any function of any module. This reader
+implements the instructions that build numbers, text, bytes and containers. Instead of calls, it supports the short list
+of names in `pickle_calls`: the arrays, numbers and dtypes of numpy, and a few containers. Every other name is an error,
+which reports its position. The standard unpickler is not used at all, because numpy's types trust the content that they
+are restored from, and forged content makes them access invalid memory.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from datasets_rl.read.streams import AGAIN, Readable, fill, unlike
 
 __all__ = ["load", "load_npy"]
 
-_DEPTH_MOST = 32
-_VALUES_MOST = 50_000_000  # counted as if nothing were shared: what walks the result must come to an end
-_DIGITS_MOST = 1000
-_SHOWN_MOST = 20
-_RUN = 1000  # the library writes lists in batches of this many
-_ESCAPED = re.compile(rb"""(?:[^\\]|\\(?:[\\'"nrt]|x[0-9a-f]{2}))*""")  # what Python 2 writes
+_DEPTH_MAX = 32
+_VALUES_MAX = 50_000_000  # shared values count several times, so that code that walks the result terminates
+_DIGITS_MAX = 1000
+_PROBLEMS_MAX = 20
+_RUN = 1000  # the standard pickler writes lists in batches of this size
+_ESCAPED = re.compile(rb"""(?:[^\\]|\\(?:[\\'"nrt]|x[0-9a-f]{2}))*""")  # the escapes that Python 2 writes
 _Step: TypeAlias = "Callable[[_Machine, int], int]"
-"""Does what an instruction says; takes the place behind it, and returns that of the next one."""
+"""Function that executes an instruction: it takes the position after the opcode and returns that of the next opcode."""
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 
 
@@ -40,15 +41,15 @@ def load(data: bytes | bytearray | memoryview, name: str = "pickle") -> Any:
 
     Args:
         data: The pickle.
-        name: What it is called in errors.
+        name: Name of the pickle in errors.
 
     Returns:
         None, booleans, numbers, text, bytes, numpy arrays and numbers, and tuples, lists, dicts, sets and deques of them.
-        Arrays may not be writable.
+        Arrays may be read-only.
 
     Raises:
-        ConversionError: If it names anything else (all such names at once), is cut or damaged, holds itself, or is nested
-            or swollen beyond any data.
+        ConversionError: If the pickle names anything else (the error lists all such names), is truncated or damaged,
+            contains itself, is nested too deeply, or has too many values.
     """
     machine = _Machine(memoryview(data).cast("B"))
     try:
@@ -56,28 +57,28 @@ def load(data: bytes | bytearray | memoryview, name: str = "pickle") -> Any:
     except Damaged as error:
         machine.problems.append(f"byte {machine.at:,}: {error}")
     except (IndexError, struct.error) as error:
-        machine.problems.append(f"it is cut or damaged at byte {machine.at:,}: {error}")
+        machine.problems.append(f"it is truncated or damaged at byte {machine.at:,}: {error}")
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, MemoryError) as error:
         machine.problems.append(f"it is damaged at byte {machine.at:,}: {type(error).__name__} {error}")
     if machine.problems:
-        more = [f"and {len(machine.problems) - _SHOWN_MOST:,} more"] if len(machine.problems) > _SHOWN_MOST else []
-        raise ConversionError(name, [*machine.problems[:_SHOWN_MOST], *more], hint=AGAIN)
+        more = [f"and {len(machine.problems) - _PROBLEMS_MAX:,} more"] if len(machine.problems) > _PROBLEMS_MAX else []
+        raise ConversionError(name, [*machine.problems[:_PROBLEMS_MAX], *more], hint=AGAIN)
     return value
 
 
 def load_npy(source: Path | str | BinaryIO | Readable, name: str = "", *, most: int = 1 << 31) -> Any:
-    """Read a ``.npy`` file, whether it holds numbers, or Python objects as a pickle.
+    """Read a ``.npy`` file of numbers, or of pickled Python objects.
 
     Args:
         source: The file, or a stream of it.
-        name: What it is called in errors; by default the file's name.
-        most: Bytes of the file at most.
+        name: Name of the file in errors; by default the name in the path.
+        most: Maximum number of bytes of the file.
 
     Returns:
-        The array; of a single object, as ``numpy.save`` writes a dict, the object itself.
+        The array; for a single object, such as a dict that ``numpy.save`` wrote, the object itself.
 
     Raises:
-        ConversionError: If it is no such file, or its pickle is refused.
+        ConversionError: If the file is not a ``.npy`` file, or its pickle is not accepted by `load`.
     """
     if isinstance(source, Path | str):
         path = Path(source)
@@ -87,19 +88,19 @@ def load_npy(source: Path | str | BinaryIO | Readable, name: str = "", *, most: 
     if not reader.pickled:
         return reader.read()
     data = bytearray()
-    piece = memoryview(bytearray(1 << 20))
-    while got := fill(source, piece):
-        data += piece[:got]
+    buffer = memoryview(bytearray(1 << 20))
+    while count := fill(source, buffer):
+        data += buffer[:count]
         if len(data) > most:
             raise ConversionError(reader.name, [f"its pickle has more than {most:,} bytes"])
-    found = load(data, reader.name)
-    if not isinstance(found, np.ndarray) or found.shape != reader.shape:
-        raise ConversionError(reader.name, [f"its pickle is no array of shape {list(reader.shape)}"], hint=AGAIN)
-    return found[()] if found.shape == () else found
+    array = load(data, reader.name)
+    if not isinstance(array, np.ndarray) or array.shape != reader.shape:
+        raise ConversionError(reader.name, [f"its pickle is not an array of shape {list(reader.shape)}"], hint=AGAIN)
+    return array[()] if array.shape == () else array
 
 
 class _Machine:
-    """The stack machine, with the instructions that have no family."""
+    """Stack machine, with the instructions that are not generated from a template below."""
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
@@ -109,7 +110,7 @@ class _Machine:
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
         self._open = 0
-        # What calls make may not be much more than what the pickle brings: one value can be given to many calls.
+        # The output of calls is limited by the size of the pickle, because one value can be passed to many calls.
         self._budget = 8 * len(data) + (1 << 20)
 
     def run(self) -> Any:
@@ -120,10 +121,10 @@ class _Machine:
             self.at = at
             step = _STEPS.get(code)
             if step is None:
-                raise Damaged(_REFUSED.get(code, f"{bytes([code])!r} is no instruction"))
+                raise Damaged(_FORBIDDEN.get(code, f"{bytes([code])!r} is not an instruction"))
             at = step(self, at + 1)
             if at > len(data):
-                raise Damaged("it is cut")
+                raise Damaged("it is truncated")
         if at + 1 != len(data):
             raise Damaged("more bytes follow its end")
         if self.problems:
@@ -138,23 +139,23 @@ class _Machine:
 
     def proto(self, at: int) -> int:
         if self.data[at] > 5:
-            raise Damaged(f"its protocol is {self.data[at]}; expected 5 at most")
+            raise Damaged(f"its protocol is {self.data[at]}; expected at most 5")
         return at + 1
 
     def text_int(self, at: int) -> int:
-        line, at = self._line(at, _DIGITS_MOST)
+        line, at = self._line(at, _DIGITS_MAX)
         # The booleans of protocol 0 are integers with a leading zero.
         plain = {b"00": False, b"01": True}
         self.stack.append(plain[line] if line in plain else int(line))
         return at
 
     def text_long(self, at: int) -> int:
-        line, at = self._line(at, _DIGITS_MOST)
+        line, at = self._line(at, _DIGITS_MAX)
         self.stack.append(int(line.removesuffix(b"L")))
         return at
 
     def text_float(self, at: int) -> int:
-        line, at = self._line(at, _DIGITS_MOST)
+        line, at = self._line(at, _DIGITS_MAX)
         self.stack.append(float(line))
         return at
 
@@ -163,7 +164,7 @@ class _Machine:
         if data[at + 8] != _FLOAT:
             self.stack.append(_F64.unpack_from(data, at)[0])
             return at + 8
-        # A list of floats is this instruction again and again: read the whole run at once.
+        # A list of floats repeats this instruction: read all repetitions at once.
         codes = bytes(data[at + 8 : at + 9 * _RUN : 9])
         count = 1 + len(codes) - len(codes.lstrip(b"G"))
         count = min(count, (len(data) - at + 1) // 9)
@@ -178,7 +179,7 @@ class _Machine:
     def string_line(self, at: int) -> int:
         line, at = self._line(at)
         if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in {b"'", b'"'} or not _ESCAPED.fullmatch(line[1:-1]):
-            raise Damaged("a string has no quotes, or escapes that there are not")
+            raise Damaged("a string is unquoted, or has an invalid escape")
         self.stack.append(line[1:-1].decode("unicode_escape"))
         return at
 
@@ -222,11 +223,11 @@ class _Machine:
         return at
 
     def _extend(self, values: list[Any]) -> None:
-        into = self._top()
-        if isinstance(into, list | deque):
-            into.extend(values)
-        elif not _foreign(into):
-            raise Damaged(f"values are appended to a {type(into).__name__}")
+        target = self._top()
+        if isinstance(target, list | deque):
+            target.extend(values)
+        elif not _foreign(target):
+            raise Damaged(f"values are appended to a {type(target).__name__}")
 
     def marked_dict(self, at: int) -> int:
         values = self._since_mark()
@@ -245,20 +246,20 @@ class _Machine:
         return at
 
     def _update(self, values: list[Any]) -> None:
-        into = self._top()
+        target = self._top()
         if len(values) % 2:
             raise Damaged("a key has no value")
-        if isinstance(into, dict):
-            into.update(zip(keys(values[::2]), values[1::2], strict=True))
-        elif not _foreign(into):
-            raise Damaged(f"items are put into a {type(into).__name__}")
+        if isinstance(target, dict):
+            target.update(zip(keys(values[::2]), values[1::2], strict=True))
+        elif not _foreign(target):
+            raise Damaged(f"items are added to a {type(target).__name__}")
 
     def add_items(self, at: int) -> int:
         values = self._since_mark()
-        into = self._top()
-        if not isinstance(into, set):
-            raise Damaged(f"values are added to a {type(into).__name__}")
-        into.update(keys(values))
+        target = self._top()
+        if not isinstance(target, set):
+            raise Damaged(f"values are added to a {type(target).__name__}")
+        target.update(keys(values))
         return at
 
     def frozen_set(self, at: int) -> int:
@@ -289,10 +290,10 @@ class _Machine:
 
     def get(self, number: int) -> None:
         if number not in self._memo:
-            raise Damaged(f"value {number:,} is used before it is there")
+            raise Damaged(f"value {number:,} is used before it is defined")
         value = self._memo[number]
         if isinstance(value, Empty):
-            raise Damaged("an array holds itself")
+            raise Damaged("an array contains itself")
         self.stack.append(value)
 
     # --- names and calls
@@ -307,26 +308,26 @@ class _Machine:
         module, name = self.last(2)
         del self.stack[-2:]
         if not isinstance(module, str) or not isinstance(name, str):
-            raise Damaged("a name is no text")
+            raise Damaged("a name is not text")
         self._name(module, name)
         return at
 
     def _name(self, module: str, name: str) -> None:
         call = ALLOWED.get((module, name))
         if call is None:
-            self.problems.append(f"byte {self.at:,}: {module}.{name} is not plain data, and is not called"[:300])
+            self.problems.append(f"byte {self.at:,}: {module}.{name} is not allowed: it is not plain data"[:300])
         self.stack.append(Name(call))
 
     def instance(self, at: int) -> int:
         module, at = self._line(at, 1000)
         name, at = self._line(at, 1000)
         self._since_mark()
-        self.problems.append(f"byte {self.at:,}: {module!r}.{name!r} is not plain data, and is not made"[:300])
+        self.problems.append(f"byte {self.at:,}: {module!r}.{name!r} is not allowed: it is not plain data"[:300])
         self.stack.append(Name(None))
         return at
 
     def make_object(self, at: int) -> int:
-        # OBJ and NEWOBJ make instances of classes, of which none is plain data.
+        # OBJ and NEWOBJ create instances of classes, which are never plain data.
         return self._foreign_object(at, self._since_mark())
 
     def new_object(self, at: int) -> int:
@@ -341,7 +342,7 @@ class _Machine:
 
     def _foreign_object(self, at: int, values: list[Any]) -> int:
         if not values or not _foreign(values[0]):
-            raise Damaged("it makes an instance of a class; expected plain data")
+            raise Damaged("it creates an instance of a class; expected plain data")
         self.stack.append(values[0])
         return at
 
@@ -349,14 +350,14 @@ class _Machine:
         name, arguments = self.last(2)
         del self.stack[-2:]
         if not isinstance(name, Name) or not isinstance(arguments, tuple):
-            raise Damaged("it calls what is no name")
+            raise Damaged("it calls a value that is not a name")
         if name.call is None or any(map(_foreign, arguments)):
             self.stack.append(Name(None))
             return at
         self._spend(arguments)
-        made = name.call(*arguments)
-        self._open += isinstance(made, Empty)
-        self.stack.append(made)
+        result = name.call(*arguments)
+        self._open += isinstance(result, Empty)
+        self.stack.append(result)
         return at
 
     def build(self, at: int) -> int:
@@ -365,14 +366,14 @@ class _Machine:
         if _foreign(empty):
             return at
         if not isinstance(empty, Empty):
-            raise Damaged(f"a {type(empty).__name__} is given a state; expected plain data")
+            raise Damaged(f"it sets the state of a {type(empty).__name__}; expected plain data")
         if self.problems:
             self.stack[-1] = Name(None)
             return at
         self._spend(state)
-        self.stack[-1] = made = empty.build(state)
+        self.stack[-1] = result = empty.build(state)
         self._open -= 1
-        self._memo.update(dict.fromkeys(empty.places, made))
+        self._memo.update(dict.fromkeys(empty.places, result))
         return at
 
     def _spend(self, values: Any) -> None:
@@ -380,7 +381,7 @@ class _Machine:
             if isinstance(value, str | bytes | bytearray | list | tuple | dict | set | frozenset):
                 self._budget -= len(value) * (1 if isinstance(value, str | bytes | bytearray) else 8)
         if self._budget < 0:
-            raise Damaged("its calls make more than it brings")
+            raise Damaged("its calls produce far more data than the pickle has")
 
     # --- the stack and the bytes
 
@@ -402,17 +403,17 @@ class _Machine:
 
     def cut(self, at: int, size: int) -> memoryview:
         if size < 0 or size > len(self.data) - at:
-            raise Damaged(f"a value of {size:,} bytes is cut: {max(0, len(self.data) - at):,} are left")
+            raise Damaged(f"a value of {size:,} bytes is truncated: {max(0, len(self.data) - at):,} bytes remain")
         return self.data[at : at + size]
 
     def _line(self, at: int, most: int | None = None) -> tuple[bytes, int]:
-        # Lines are found piece by piece: a memoryview cannot be searched.
+        # Lines are searched in copies of increasing size, because a memoryview has no search.
         for size in (256, 1 << 16, len(self.data)):
-            piece = bytes(self.data[at : at + size])
-            if (end := piece.find(b"\n")) >= 0:
+            text = bytes(self.data[at : at + size])
+            if (end := text.find(b"\n")) >= 0:
                 if most is not None and end > most:
-                    raise Damaged(f"a line has {end:,} bytes; expected {most:,} at most")
-                return piece[:end], at + end + 1
+                    raise Damaged(f"a line has {end:,} bytes; expected at most {most:,}")
+                return text[:end], at + end + 1
         raise Damaged("a line does not end")
 
 
@@ -421,34 +422,34 @@ def _foreign(value: Any) -> bool:
 
 
 def _measure(value: Any) -> None:
-    """Refuse what holds itself, is nested deep, or has, with everything shared counted again, too many values."""
+    """Raise if a value contains itself, is nested too deeply, or has too many values, counting shared ones repeatedly."""
     sizes: dict[int, tuple[int, int] | None] = {}
     waiting = [(value, False)]
     while waiting:
-        one, done = waiting.pop()
+        node, done = waiting.pop()
         if done:
-            inner = [sizes[id(child)] or (0, 0) for child in _containers(one)]
-            count = _count(one) + sum(size for size, _ in inner)
+            inner = [sizes[id(child)] or (0, 0) for child in _containers(node)]
+            count = _count(node) + sum(size for size, _ in inner)
             depth = 1 + max((depth for _, depth in inner), default=0)
-            if depth > _DEPTH_MOST:
-                raise Damaged(f"its containers are nested {depth} deep; expected {_DEPTH_MOST} at most")
-            if count > _VALUES_MOST:
-                raise Damaged(f"it has more than {_VALUES_MOST:,} values, when those that are shared are written out")
-            sizes[id(one)] = count, depth
-        elif isinstance(one, Name | Empty):
-            raise Damaged("a name, or an array without content, stands for a value")
-        elif id(one) not in sizes:
-            sizes[id(one)] = None
-            waiting.append((one, True))
-            for child in _containers(one):
+            if depth > _DEPTH_MAX:
+                raise Damaged(f"its containers are nested {depth} deep; expected at most {_DEPTH_MAX}")
+            if count > _VALUES_MAX:
+                raise Damaged(f"it has more than {_VALUES_MAX:,} values, counting shared ones repeatedly")
+            sizes[id(node)] = count, depth
+        elif isinstance(node, Name | Empty):
+            raise Damaged("a name, or an array without content, is used as a value")
+        elif id(node) not in sizes:
+            sizes[id(node)] = None
+            waiting.append((node, True))
+            for child in _containers(node):
                 if id(child) not in sizes:
                     waiting.append((child, False))
                 elif sizes[id(child)] is None:
-                    raise Damaged("a container holds itself")
+                    raise Damaged("a container contains itself")
 
 
 def _containers(value: Any) -> Iterator[Any]:
-    """Yield the children that are containers themselves, or have no business in a value."""
+    """Yield the children that are containers themselves, or that are not allowed in a value."""
     children: Any = ()
     if isinstance(value, dict):
         children = (*value.keys(), *value.values())
@@ -472,7 +473,7 @@ def _count(value: Any) -> int:
     return len(value) if isinstance(value, _CONTAINERS) else 1
 
 
-# --- families of instructions that differ in a number only
+# --- templates of instructions that differ only in a number or a type
 
 
 def _constant(value: Any) -> _Step:
@@ -538,8 +539,8 @@ def _get(number: struct.Struct) -> _Step:
 
 
 def _integer(data: memoryview) -> int:
-    if len(data) > _DIGITS_MOST:
-        raise Damaged(f"an integer has {len(data):,} bytes; expected {_DIGITS_MOST:,} at most")
+    if len(data) > _DIGITS_MAX:
+        raise Damaged(f"an integer has {len(data):,} bytes; expected at most {_DIGITS_MAX:,}")
     return int.from_bytes(data, "little", signed=True)
 
 
@@ -548,7 +549,7 @@ def _utf8(data: memoryview) -> str:
 
 
 def _latin1(data: memoryview) -> str:
-    """Python 2 wrote bytes and text alike: one character a byte loses nothing."""
+    """Decode a string of Python 2, which may be bytes or text; Latin-1 is lossless for both."""
     return str(data, "latin-1")
 
 
@@ -619,7 +620,7 @@ _STEPS: dict[int, _Step] = {
         "b": _Machine.build,
     }.items()
 }
-_REFUSED = {
+_FORBIDDEN = {
     ord("P"): "it refers to an object outside of it (PERSID)",
     ord("Q"): "it refers to an object outside of it (BINPERSID)",
     0x82: "it names an object of the extension registry (EXT1)",
@@ -628,4 +629,4 @@ _REFUSED = {
     0x97: "it refers to a buffer outside of it (NEXT_BUFFER)",
     0x98: "it refers to a buffer outside of it (READONLY_BUFFER)",
 }
-_BEGINNINGS = {bytes([code]) for code in (*_STEPS, *_REFUSED)}
+_BEGINNINGS = {bytes([code]) for code in (*_STEPS, *_FORBIDDEN)}

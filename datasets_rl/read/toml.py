@@ -1,4 +1,4 @@
-"""TOML that users write: recipes, mixtures, descriptions of datasets."""
+"""Parser of TOML files of users: recipes, mixtures, descriptions of datasets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ else:
 __all__ = ["MAX_DEPTH", "parse_toml"]
 
 MAX_DEPTH = 32
-"""Levels of nested tables and arrays; deeper ones would exhaust the stack of whatever walks them."""
+"""Maximum nesting of tables and arrays; deeper documents could exhaust the stack of recursive functions."""
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 def _is_deeper(document: dict[str, Any], depth: int) -> bool:
     level: list[Any] = [document]
     for _ in range(depth):
-        level = [one for one in chain.from_iterable(map(_children, level)) if isinstance(one, (dict, list))]
+        level = [child for child in chain.from_iterable(map(_children, level)) if isinstance(child, (dict, list))]
     return bool(level)
 
 

@@ -1,6 +1,6 @@
-"""Integers of 1 to 10 bytes that lie back to back, as protobuf has them, decoded without a branch.
+"""Branch-free decoder of protobuf's varints, consecutive integers of 1 to 10 bytes.
 
-byte      | 1 low 7 bits | 1 next 7 bits | 0 last bits |      the top bit says that more follow
+byte      | 1 low 7 bits | 1 next 7 bits | 0 last bits |      the top bit is set if another byte follows
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datasets_rl.compiled import compiled
 __all__ = ["WIDEST", "decode"]
 
 WIDEST = 10
-"""Bytes of an integer at most."""
+"""Maximum number of bytes of an integer."""
 
 _SIGNATURE = numba.int64(numba.types.Array(numba.uint8, 1, "C", readonly=True), numba.uint64[::1])
 
@@ -23,11 +23,11 @@ def decode(raw: NDArray[np.uint8], out: NDArray[np.int64]) -> int:
     """Decode integers.
 
     Args:
-        raw: Their bytes; the last one is the end of an integer.
-        out: [V], as many as bytes of `raw` are below 128; the integers are put there.
+        raw: The bytes; the last one must be the end of an integer.
+        out: Output, [V], where V is the number of bytes in `raw` below 128.
 
     Returns:
-        The first byte that is one too many of its integer, or -1.
+        The position of the first byte that exceeds the maximum length of its integer, or -1.
     """
     return int(_decode(raw, out.view(np.uint64)))
 

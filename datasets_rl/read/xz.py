@@ -1,11 +1,11 @@
-"""xz files as streams, from their beginning or from any of their blocks.
+"""Reader of xz files as streams, from their beginning or from any of their blocks.
 
-A file is one stream or several, and a stream is one block or, as ``xz -T`` writes it, many. The index behind the blocks
-says how long each is, so that several processes can inflate one file at once:
+A file has one stream or several, and a stream has one block or, if ``xz -T`` wrote it, many. The index after the blocks
+states the size of each, so that several processes can decompress one file at once:
 
     | header | block 0 | block 1 | block 2 | index | footer | header | block 3 | index | footer |
-                         |<---------------------------------------- a stream from block 1 on
-                         with the header in front, and an index of the blocks 1 and 2
+                         |<---------------------------------------- a stream that begins at block 1,
+                         after the header, with an index of the blocks 1 and 2
 """
 
 from __future__ import annotations
@@ -32,61 +32,61 @@ _END = b"YZ"
 _HEADER = 12
 _FOOTER = struct.Struct("<II2s2s")
 _MEMORY = 256 << 20  # xz -9 needs 65 MB; a header alone could ask for 4 GB
-_PIECE = 1 << 18
-_INDEX_MOST = 64 << 20
+_BUFFER_BYTES = 1 << 18
+_INDEX_MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A part of an xz file that can be inflated by itself."""
+    """Block of an xz file, which can be decompressed separately."""
 
     stream: int
-    """Where its stream begins in the file."""
+    """Position of its stream in the file."""
     start: int
-    """Where it begins in the file."""
+    """Position of the block in the file."""
     stored: int
-    """Its bytes there, without the zeros up to the next multiple of four."""
+    """Number of stored bytes, without the padding to a multiple of four."""
     at: int
-    """Where its content begins in that of the whole file."""
+    """Position of its content in the decompressed file."""
     size: int
-    """The bytes of its content."""
+    """Number of decompressed bytes."""
 
 
 def blocks(file: BinaryIO, name: str) -> list[Block]:
     """Read the indexes of an xz file, the last one first.
 
     Args:
-        file: Must be able to seek.
-        name: What it is called in errors.
+        file: A seekable file.
+        name: Name of the file in errors.
 
     Raises:
-        ConversionError: If an index is cut, damaged, or not that of the file.
+        ConversionError: If an index is truncated, damaged, or does not match the file.
     """
-    found: list[tuple[int, list[tuple[int, int]]]] = []
+    streams: list[tuple[int, list[tuple[int, int]]]] = []
     end = file.seek(0, io.SEEK_END)
     while end:
         end = _unpadded(file, end)
         stream, records = _index(file, end, name)
-        found.append((stream, records))
+        streams.append((stream, records))
         end = stream
-    made: list[Block] = []
+    result: list[Block] = []
     at = 0
-    for stream, records in reversed(found):
+    for stream, records in reversed(streams):
         start = stream + _HEADER
         for stored, size in records:
-            made.append(Block(stream, start, stored, at, size))
+            result.append(Block(stream, start, stored, at, size))
             start += stored + -stored % 4
             at += size
-    return made
+    return result
 
 
 def inflated(file: BinaryIO, wanted: Sequence[Block], name: str) -> Unxz:
-    """Return the content of blocks that follow each other in the file, as a stream.
+    """Return the content of consecutive blocks as a stream.
 
     Args:
-        file: Must be able to seek.
-        wanted: The blocks, in their order.
-        name: What it is called in errors.
+        file: A seekable file.
+        wanted: The blocks, in order.
+        name: Name of the file in errors.
     """
     parts: list[io.RawIOBase | io.BytesIO] = []
     for stream, group in groupby(wanted, key=lambda block: block.stream):
@@ -103,17 +103,17 @@ def inflated(file: BinaryIO, wanted: Sequence[Block], name: str) -> Unxz:
 
 
 class Unxz(io.RawIOBase):
-    """The content of an xz file, which may have several streams, as a stream. Checksums are checked.
+    """Decompressed content of an xz file, which may have several streams, as a stream. Checksums are checked.
 
     Args:
-        source: The file, from its beginning.
-        name: What it is called in errors.
+        source: The file, at its beginning.
+        name: Name of the file in errors.
     """
 
     def __init__(self, source: Readable, name: str) -> None:
         self._source, self._name = source, name
-        self._piece = bytearray(_PIECE)
-        self._inflating: lzma.LZMADecompressor | None = None
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._decompressor: lzma.LZMADecompressor | None = None
         self._left = b""
 
     def readable(self) -> bool:
@@ -121,10 +121,10 @@ class Unxz(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Buffer, /) -> int:
-        """Inflate the next bytes into the buffer; return how many, 0 at the end.
+        """Decompress the next bytes into the buffer; return their number, 0 at the end.
 
         Raises:
-            ConversionError: If the file is cut or damaged.
+            ConversionError: If the file is truncated or damaged.
         """
         view = memoryview(buffer).cast("B")
         try:
@@ -139,53 +139,53 @@ class Unxz(io.RawIOBase):
         return 0
 
     def _next(self, most: int) -> bytes | None:
-        """Inflate some bytes, perhaps none; None at the end."""
-        stream = self._inflating
+        """Decompress some bytes, possibly none; return None at the end."""
+        stream = self._decompressor
         if stream is None or stream.eof:
-            # Streams may be followed by zeros, four at a time, and by further streams.
+            # Streams may be followed by zeros, in multiples of four, and by other streams.
             while self._more():
                 self._left = self._left.lstrip(b"\0")
                 if self._left:
                     break
             else:
                 return None
-            self._inflating = stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY)
+            self._decompressor = stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY)
         elif stream.needs_input and not self._more():
-            raise ConversionError(self._name, ["the xz stream is cut"], hint=AGAIN)
+            raise ConversionError(self._name, ["the xz stream is truncated"], hint=AGAIN)
         data, self._left = stream.decompress(self._left, most), b""
         if stream.eof:
             self._left = stream.unused_data
         return data
 
     def _more(self) -> bool:
-        """Have bytes to inflate, if there are any."""
+        """Read compressed bytes if none are buffered; return whether there are any."""
         if not self._left:
-            self._left = bytes(memoryview(self._piece)[: self._source.readinto(self._piece)])
+            self._left = bytes(memoryview(self._buffer)[: self._source.readinto(self._buffer)])
         return bool(self._left)
 
 
 def _unpadded(file: BinaryIO, end: int) -> int:
-    """Return where the stream ends that zeros follow, four at a time, up to `end`."""
+    """Return the end of the stream before `end`, without the zeros after it, which come in multiples of four."""
     zeros = 0
-    while piece := Span(file, max(0, end - zeros - _PIECE), min(_PIECE, end - zeros)).read():
-        here = len(piece) - len(piece.rstrip(b"\0"))
-        zeros += here
-        if here < len(piece):
+    while tail := Span(file, max(0, end - zeros - _BUFFER_BYTES), min(_BUFFER_BYTES, end - zeros)).read():
+        trailing = len(tail) - len(tail.rstrip(b"\0"))
+        zeros += trailing
+        if trailing < len(tail):
             break
     return end - zeros // 4 * 4
 
 
 def _index(file: BinaryIO, end: int, name: str) -> tuple[int, list[tuple[int, int]]]:
-    """Return where the stream begins that ends at `end`, and the stored and inflated size of its blocks."""
+    """Return the start of the stream that ends at `end`, and the stored and decompressed sizes of its blocks."""
     footer = Span(file, max(0, end - _FOOTER.size), _FOOTER.size).read() or b""
     crc, back, flags, mark = _FOOTER.unpack(footer.ljust(_FOOTER.size, b"\0"))
     if mark != _END or crc != zlib.crc32(footer[4:10]):
         raise ConversionError(
-            name, ["its last bytes are not the end of an xz stream: it is cut or damaged"], hint=AGAIN
+            name, ["its last bytes are not the end of an xz stream: it is truncated or damaged"], hint=AGAIN
         )
     size = 4 * (back + 1)
     start = end - _FOOTER.size - size
-    text = (Span(file, start, size).read() or b"") if start >= _HEADER and size <= _INDEX_MOST else b""
+    text = (Span(file, start, size).read() or b"") if start >= _HEADER and size <= _INDEX_MAX_BYTES else b""
     if len(text) < 8 or text[0] or int.from_bytes(text[-4:], "little") != zlib.crc32(text[:-4]):
         raise ConversionError(name, ["the index of its xz stream is damaged"], hint=AGAIN)
     numbers = _numbers(text[1:-4])
@@ -193,12 +193,12 @@ def _index(file: BinaryIO, end: int, name: str) -> tuple[int, list[tuple[int, in
     records = [(next(numbers, 0), next(numbers, 0)) for _ in range(min(count, size))]
     stream = start - sum(stored + -stored % 4 for stored, _ in records) - _HEADER
     if stream < 0 or (Span(file, stream, _HEADER).read() or b"")[:8] != MAGIC + flags:
-        raise ConversionError(name, ["the index of its xz stream is that of another one"], hint=AGAIN)
+        raise ConversionError(name, ["the index of its xz stream does not match the stream"], hint=AGAIN)
     return stream, records
 
 
 def _numbers(text: bytes) -> Iterator[int]:
-    """Yield numbers of seven bits a byte, the lowest first; the eighth says that another byte follows."""
+    """Yield integers of seven bits per byte, lowest first; the eighth bit is set if another byte follows."""
     value = shift = 0
     for byte in text:
         value |= (byte & 127) << shift
@@ -209,7 +209,7 @@ def _numbers(text: bytes) -> Iterator[int]:
 
 
 def _written(records: Sequence[tuple[int, int]]) -> bytes:
-    """Return an index as xz writes it."""
+    """Return the bytes of an index, as xz writes it."""
     text = bytearray(1)
     for number in (len(records), *(number for record in records for number in record)):
         rest = number

@@ -1,7 +1,7 @@
-"""Members of zip files as streams, inflated with ISA-L where it exists, and checked.
+"""Reader of the members of zip files as streams, decompressed with ISA-L if available, with verified checksums.
 
-zlib's raw streams have no checksum of their own: a gzip header before a member and its checksum behind it, which the
-directory knows, make a gzip stream of it.
+Raw deflate streams have no checksum. With a gzip header before a member and its checksum from the directory after it,
+the member becomes a gzip stream.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = ["MAGIC", "ZipMember", "ZipReader"]
 
 MAGIC = b"PK\x03\x04"
 _EMPTY = b"PK\x05\x06"
-_DEFLATE_MOST = 1100  # deflate cannot shrink anything more than 1032-fold
+_COMPRESSION_MAX = 1100  # deflate compresses at most 1032-fold
 _GZIP_HEAD = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 _UTF8 = 0x800
 _LOCAL = struct.Struct("<4s2xH18xHH")
-# What the standard library was seen to raise on damaged directories.
+# Exceptions that the standard library raises for damaged directories.
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
     OSError,
@@ -45,30 +45,30 @@ _ZIP_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class ZipMember:
-    """One file of the archive."""
+    """File of a zip archive."""
 
     name: str
     size: int
-    """Its bytes, inflated."""
+    """Number of decompressed bytes."""
     stored: int
-    """Its bytes in the archive."""
+    """Number of bytes in the archive."""
     deflated: bool
     crc: int
     offset: int
     raw_name: bytes
-    """The name as it stands in the file: in the directory and in front of the data."""
+    """Encoded name, which the archive has in the directory and before the data."""
 
 
 class ZipReader:
-    """An open zip file. A context manager.
+    """Open zip file. A context manager.
 
     Args:
-        source: The file, or a stream that can seek.
-        name: What it is called in errors; by default the file's name.
+        source: The file, or a seekable stream.
+        name: Name of the file in errors; by default the name in the path.
 
     Raises:
-        ConversionError: If it is no zip file, or members are encrypted, compressed in another way, twice there, or claim
-            more than deflate can hold; all of them at once.
+        ConversionError: If the file is not a zip file, or members are encrypted, duplicated, compressed with another
+            method, or declare more bytes than deflate can store; the error names all of them.
     """
 
     def __init__(self, source: Path | str | BinaryIO, name: str = "") -> None:
@@ -86,7 +86,7 @@ class ZipReader:
                 with zipfile.ZipFile(self._file) as archive:
                     entries = archive.infolist()
             except _ZIP_ERRORS as error:
-                problem = f"its directory, which stands at the end, is damaged or cut: {error}"
+                problem = f"its directory, at the end of the file, is damaged or truncated: {error}"
                 raise ConversionError(self.name, [problem], hint=AGAIN) from error
             self.members: Mapping[str, ZipMember] = self._members(entries)
             self._closing = closing.pop_all()
@@ -102,20 +102,20 @@ class ZipReader:
         self._closing.close()
 
     def open(self, name: str) -> io.RawIOBase:
-        """Open a member as a stream; its checksum is checked where it ends.
+        """Open a member as a stream; its checksum is checked at its end.
 
         Raises:
-            ConversionError: If its local header is not where the directory says, or has another name.
+            ConversionError: If its local header is not at the offset in the directory, or has another name.
         """
         member = self.members[name]
         where = f"{self.name}: {name}"
         head = (Span(self._file, member.offset, _LOCAL.size + len(member.raw_name)).read() or b"").ljust(_LOCAL.size)
         mark, _, *sizes = _LOCAL.unpack_from(head)
         if mark != MAGIC:
-            raise ConversionError(where, ["it does not lie where the directory says"], hint=AGAIN)
-        # No checksum covers names: that each stands there twice is all that shows a flipped bit.
+            raise ConversionError(where, ["it is not at the offset in the directory"], hint=AGAIN)
+        # No checksum covers names: only the comparison of the two copies reveals a flipped bit.
         if head[_LOCAL.size :] != member.raw_name or sizes[0] != len(member.raw_name):
-            raise ConversionError(where, [f"its data has the name {head[_LOCAL.size :]!r}"], hint=AGAIN)
+            raise ConversionError(where, [f"its local header has the name {head[_LOCAL.size :]!r}"], hint=AGAIN)
         span = Span(self._file, member.offset + _LOCAL.size + sum(sizes), member.stored)
         if not member.deflated:
             return _Stored(span, member, where)
@@ -124,51 +124,51 @@ class ZipReader:
 
     def _members(self, entries: Sequence[zipfile.ZipInfo]) -> dict[str, ZipMember]:
         problems: list[str] = []
-        found: dict[str, ZipMember] = {}
+        members: dict[str, ZipMember] = {}
         for entry in entries:
-            problems.extend(f"{entry.filename} {fault}" for fault in _faults(entry, found))
+            problems.extend(f"{entry.filename} {problem}" for problem in _entry_problems(entry, members))
             deflated = entry.compress_type == zipfile.ZIP_DEFLATED
             sizes = entry.file_size, entry.compress_size
             raw_name = entry.orig_filename.encode("utf-8" if entry.flag_bits & _UTF8 else "cp437")
-            found[entry.filename] = ZipMember(
+            members[entry.filename] = ZipMember(
                 entry.filename, *sizes, deflated, entry.CRC, entry.header_offset, raw_name
             )
         if problems:
             raise ConversionError(self.name, shown(problems), hint=AGAIN)
-        return found
+        return members
 
 
-def _faults(entry: zipfile.ZipInfo, found: Mapping[str, ZipMember]) -> Iterator[str]:
-    if entry.filename in found:
-        yield "is there twice"
+def _entry_problems(entry: zipfile.ZipInfo, members: Mapping[str, ZipMember]) -> Iterator[str]:
+    if entry.filename in members:
+        yield "is duplicated"
     if entry.header_offset < 0:
-        yield "lies before the file begins"
+        yield f"has the offset {entry.header_offset:,}, before the beginning of the file"
     if entry.flag_bits & 1:
         yield "is encrypted"
     if entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
         yield f"is compressed with method {entry.compress_type}; expected 0 or 8 (deflate)"
-    most = entry.compress_size * (_DEFLATE_MOST if entry.compress_type == zipfile.ZIP_DEFLATED else 1)
+    most = entry.compress_size * (_COMPRESSION_MAX if entry.compress_type == zipfile.ZIP_DEFLATED else 1)
     if entry.file_size > most:
-        yield f"claims {entry.file_size:,} bytes; its {entry.compress_size:,} stored ones hold {most:,} at most"
+        yield f"declares {entry.file_size:,} bytes; its {entry.compress_size:,} stored bytes can have at most {most:,}"
 
 
 class _Stored(io.RawIOBase):
-    """A member that is not compressed, checked as deflated ones are."""
+    """Content of a member that is not compressed, with the same checks as for compressed ones."""
 
     def __init__(self, span: Span, member: ZipMember, name: str) -> None:
         self._span, self._member, self._name = span, member, name
-        self._got = self._crc = 0
+        self._count = self._crc = 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Buffer, /) -> int:
         view = memoryview(buffer).cast("B")
-        got = self._span.readinto(view)
-        self._crc = zlib.crc32(view[:got], self._crc)
-        self._got += got
-        if got or not len(view):
-            return got
-        if (self._got, self._crc) != (self._member.size, self._member.crc):
-            raise ConversionError(self._name, ["it is cut, or its checksum is wrong"], hint=AGAIN)
+        count = self._span.readinto(view)
+        self._crc = zlib.crc32(view[:count], self._crc)
+        self._count += count
+        if count or not len(view):
+            return count
+        if (self._count, self._crc) != (self._member.size, self._member.crc):
+            raise ConversionError(self._name, ["it is truncated, or its checksum is wrong"], hint=AGAIN)
         return 0

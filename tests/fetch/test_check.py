@@ -22,7 +22,7 @@ PLAIN = Asset(("x",), "a.json")
         (b"\n\n <HTML lang=en>", "a web page, not an HDF5 file"),
         (b"\xef\xbb\xbf<html>", "a web page"),
         (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code>", "an XML document, not an HDF5 file: 'AccessDenied'"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "a git-LFS pointer came"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "the server sent a git-LFS pointer"),
         (b"PK\x03\x04 and so on", "it begins with 50 4b 03 04 20 61 6e 64, expected 89 48 44 46"),
         (b"", "it begins with nothing, expected 89 48"),
         (b"\x89HDF", "it begins with 89 48 44 46, expected"),

@@ -142,7 +142,7 @@ def test_a_path_out_of_the_folder_is_refused_before_any_request(get, data, path)
 
 
 def test_two_files_in_one_place_are_refused(folder, settings):
-    with pytest.raises(InvalidArgumentError, match="several files would go to the same place: a"):
+    with pytest.raises(InvalidArgumentError, match="several files have the same path: a"):
         fetch([Asset(("http://x/1",), "a"), Asset(("http://x/2",), "a")], folder, settings=settings)
 
 

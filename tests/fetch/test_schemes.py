@@ -103,7 +103,7 @@ def test_a_bucket_is_read_over_plain_https():
 
 
 def test_a_bucket_needs_an_object(get):
-    with pytest.raises(FetchError, match="it has no object"):
+    with pytest.raises(FetchError, match="it names no object"):
         get("gs://bucket")
 
 

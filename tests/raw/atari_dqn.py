@@ -348,7 +348,8 @@ _OBJECTS = np.array([print], object)
 LOG_FAULTS = {
     "frames whose checksum is wrong": Fault(_log(f"{_FRAMES}.1.gz", lambda place: _flipped(place, -8)), "damaged"),
     "frames that are cut": Fault(
-        _log(f"{_FRAMES}.1.gz", lambda place: place.write_bytes(place.read_bytes()[:-100])), "the gzip stream is cut"
+        _log(f"{_FRAMES}.1.gz", lambda place: place.write_bytes(place.read_bytes()[:-100])),
+        "the gzip stream is truncated",
     ),
     "a pickle in the place of an array": Fault(
         _bytes("add_count_ckpt.1.gz", gzip.compress(pickle.dumps(119))), "is not a .npy array"
@@ -356,7 +357,7 @@ LOG_FAULTS = {
     "an array of objects": Fault(_array(f"{_ACTION}.0.gz", _OBJECTS, pickled=True), "is object [1]; expected int32"),
     "a web page": Fault(_bytes(f"{_REWARD}.2.gz", b"<html>Sign in</html>"), "web page"),
     "a pointer of git-LFS": Fault(_bytes(f"{_FRAMES}.2.gz", _POINTER), "LFS"),
-    "an array that is far too long": Fault(_bytes(f"{_ACTION}.1.gz", _bomb()), "it can hold"),
+    "an array that is far too long": Fault(_bytes(f"{_ACTION}.1.gz", _bomb()), "the file can have at most"),
     "bytes behind the array": Fault(
         _log(f"{_TERMINAL}.1.gz", lambda place: place.write_bytes(place.read_bytes() + gzip.compress(b"more"))),
         "more bytes follow",
@@ -369,7 +370,7 @@ LOG_FAULTS = {
         _array(f"{_FRAMES}.0.gz", np.zeros((60, 42, 42), "u1")), "is uint8 [60, 42, 42]; expected uint8 [rows, 84, 84]"
     ),
     "rewards of another type": Fault(_array(f"{_REWARD}.0.gz", np.zeros(60)), "is float64 [60]; expected float32 [60]"),
-    "a buffer that was not full": Fault(_array("add_count_ckpt.1.gz", 110), "the cursor stood at 50 of 60"),
+    "a buffer that was not full": Fault(_array("add_count_ckpt.1.gz", 110), "the cursor was at 50 of 60"),
     "another invalid range": Fault(_array("invalid_range_ckpt.1.gz", np.arange(5)), "expected [58, 59, 0, 1, 2]"),
     "a flag that is 2": Fault(changed(f"{_TERMINAL}.1.gz", lambda one: one.put(5, 2)), "terminal is 2 at row 5"),
     "a reward that is no number": Fault(
@@ -383,23 +384,21 @@ LOG_FAULTS = {
     ),
     "the count of the first checkpoint": Fault(_array("add_count_ckpt.2.gz", 59), "that of the first checkpoint"),
     "a blank row with a frame": Fault(
-        changed(f"{_FRAMES}.2.gz", lambda one: one[-1].fill(1)), "row 59 stands where a blank row must"
+        changed(f"{_FRAMES}.2.gz", lambda one: one[-1].fill(1)), "row 59 has a frame; expected a blank row"
     ),
     "another run": Fault(lambda tree: (tree / "dqn/Pong").rename(tree / "dqn/Breakout"), "is of this run"),
 }
 RECORD_FAULTS = {
     "a record whose checksum is wrong": Fault(lambda tree: _flipped(_records_file()(tree), -1), "CRC32C"),
     "a file that is missing": Fault(lambda tree: _records_file(1)(tree).unlink(), "checkpoint 0 has 1 files"),
-    "no features.json": Fault(lambda tree: (tree / RECORDS / "features.json").unlink(), "there is no features.json"),
+    "no features.json": Fault(lambda tree: (tree / RECORDS / "features.json").unlink(), "has no features.json"),
     "features without frames": Fault(_schema(lambda steps: steps.pop("observation")), "it has no steps/observation"),
     "frames that are numbers": Fault(
         _schema(lambda steps: steps.update(observation=_tensor("uint8"))),
         "steps/observation is numbers; expected image",
     ),
     "a pointer of git-LFS": Fault(lambda tree: _records_file()(tree).write_bytes(_POINTER), "LFS"),
-    "an end inside an episode": Fault(
-        _replaced(is_last=[0, 1, 0, 0, 1]), "is_last is True at [1, 4]; expected 4 alone"
-    ),
+    "an end inside an episode": Fault(_replaced(is_last=[0, 1, 0, 0, 1]), "is_last is True at [1, 4]; expected only 4"),
     "a terminal state inside an episode": Fault(
         _replaced(is_terminal=[0, 0, 1, 0, 1]), "is_terminal is True at step 2"
     ),
@@ -410,7 +409,7 @@ RECORD_FAULTS = {
     "columns of unequal lengths": Fault(_replaced(action=[0, 0, 0]), "lengths differ"),
     "a frame that is damaged": Fault(_replaced(observation=[b"\x89PNG\r\n\x1a\n" + bytes(9)] * 5), "image 0"),
     "frames of another size": Fault(_replaced(observation=[np.zeros((42, 42), "u1")] * 5), "expected [84, 84, 1]"),
-    "flags that are lists": Fault(_schema(lambda steps: steps.update(is_last=_LIST)), "is_last holds lists or arrays"),
+    "flags that are lists": Fault(_schema(lambda steps: steps.update(is_last=_LIST)), "is_last has lists or arrays"),
     "a number of a checkpoint that is none": Fault(
         lambda tree: _records_file()(tree).write_bytes(
             packed(steps_of(5, over=True, dice=np.random.default_rng(0)), 1 << 40, 0)

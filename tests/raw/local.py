@@ -301,34 +301,36 @@ def no_description(folder: Path) -> None:
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
 NPZ_FAULTS = {
     "no description": Fault(no_description, 'license = ""'),
-    "a description that is no TOML": Fault(toml('by = "file"', "by = file"), "dataset.toml cannot be read as TOML"),
+    "a description that is no TOML": Fault(toml('by = "file"', "by = file"), "dataset.toml is not valid TOML"),
     "a misspelt word": Fault(toml("license", "lizense"), "lizense is unknown"),
     "an unknown way to tell episodes": Fault(toml('"file"', '"feeling"'), "expected one of file, flags, column"),
     "a way to tell episodes that lacks its array": Fault(toml('"file"', '"column"'), "expected also episodes.array"),
     "an unknown option of a field": Fault(toml("low = 0,", "lower = 0,"), "fields.observation.camera.lower is unknown"),
-    "one of two bounds": Fault(toml("low = 0, ", ""), "has one of low and high"),
+    "one of two bounds": Fault(toml("low = 0, ", ""), "has only one of low and high"),
     "two fields of one place": Fault(toml('reward = "r"', 'reward = "r"\nnext.reward = "r"'), "exclude each other"),
-    "a field below next that TED has not": Fault(toml('task = "task"', 'next.task = "task"'), "cannot be given"),
-    "a file that does not exist": Fault(toml('by = "file"', 'by = "file"\n[files]'), "expected texts"),
+    "a field below next that TED has not": Fault(toml('task = "task"', 'next.task = "task"'), "is not allowed"),
+    "a file that does not exist": Fault(toml('by = "file"', 'by = "file"\n[files]'), "expected a list of strings"),
     "an array that is not there": Fault(toml('"frames"', '"images"'), "it has no array images"),
     "bounds of another shape": Fault(toml("[9.0, 9.0, 8.0]", "[9.0, 8.0]"), "its bounds have [2]"),
-    "pictures without channels": Fault(toml('"frames"', '"obs/joints"'), "expected pictures, three axes a row"),
+    "pictures without channels": Fault(toml('"frames"', '"obs/joints"'), "expected images, three axes per row"),
     "faults of two files": Fault(
         several(arrays("episode_10.npz", choice=np.zeros(9, int)), arrays("episode_11.npz", r=None)),
         "episode_11.npz: it has no array r",
     ),
-    "a reward of two numbers": Fault(arrays("episode_3.npz", r=np.zeros((6, 2))), "expected one number a row"),
+    "a reward of two numbers": Fault(arrays("episode_3.npz", r=np.zeros((6, 2))), "expected one number per row"),
     "another dtype than in the first file": Fault(
         arrays("episode_3.npz", obs__joints=np.zeros((7, 3))), "float64 [3]; in the first file float32 [3]"
     ),
-    "too few observations": Fault(arrays("episode_3.npz", obs__joints=np.zeros((5, 3), "f4")), "expected one number"),
+    "too few observations": Fault(
+        arrays("episode_3.npz", obs__joints=np.zeros((5, 3), "f4")), "expected equal numbers"
+    ),
     "an end within a file that is an episode": Fault(
-        arrays("episode_3.npz", terminated=np.ones(6, bool)), "a flag stands at step 0"
+        arrays("episode_3.npz", terminated=np.ones(6, bool)), "a flag is set at step 0"
     ),
     "a flag that is neither 0 nor 1": Fault(arrays("episode_3.npz", terminated=np.full(6, 2)), "is 2 at row 0"),
     "a flag that is NaN": Fault(arrays("episode_3.npz", terminated=np.full(6, np.nan)), "is nan at row 0"),
-    "Python objects": Fault(arrays("episode_3.npz", choice=np.array([None] * 6)), "holds Python objects"),
-    "complex numbers": Fault(arrays("episode_3.npz", choice=np.zeros(6, complex)), "holds complex128"),
+    "Python objects": Fault(arrays("episode_3.npz", choice=np.array([None] * 6)), "has Python objects"),
+    "complex numbers": Fault(arrays("episode_3.npz", choice=np.zeros(6, complex)), "has dtype complex128"),
     "a file without steps": Fault(
         arrays("episode_2.npz", choice=np.zeros(0, int), r=np.zeros((0, 1)), terminated=np.zeros(0, bool)),
         "choice has no row",
@@ -344,39 +346,37 @@ NPZ_FAULTS = {
 }
 HDF5_FAULTS = {
     "no observations": Fault(
-        inside("part-0.h5", lambda file: file.__delitem__("observations")), "known to be observation"
+        inside("part-0.h5", lambda file: file.__delitem__("observations")), "described or named as observation"
     ),
-    "a column of another length": Fault(put("rewards", np.zeros(5, "f4")), "expected one number"),
+    "a column of another length": Fault(put("rewards", np.zeros(5, "f4")), "expected equal numbers"),
     "a seam that no flag marks": Fault(
-        put("terminals", np.zeros(11, bool)), "is not observation of row 5, within an episode"
+        put("terminals", np.zeros(11, bool)), "differs from observation at row 5, within an episode"
     ),
     "a link out of the file": Fault(
         inside("part-1.h5", lambda file: file.__setitem__("infos/more", h5py.ExternalLink("/etc/passwd", "/"))), "link"
     ),
     "next observations of another shape": Fault(put("next_observations", np.zeros((11, 4))), "next_observations is"),
-    "files of two formats": Fault(data("more.npz", b"PK"), "say format"),
+    "files of two formats": Fault(data("more.npz", b"PK"), "set format"),
     "an alignment that the rows deny": Fault(toml("license", 'alignment = "one-more"\nlicence'), "flags"),
 }
 TABLE_FAULTS = {
     "an episode in two pieces": Fault(
-        lambda folder: _rewritten(folder, "episode_index", [10, 11, 10, 10]), "in 2 places that do not touch"
+        lambda folder: _rewritten(folder, "episode_index", [10, 11, 10, 10]), "in 2 separate ranges of rows"
     ),
     "empty cells": Fault(lambda folder: _rewritten(folder, "note", ["a", None, "b", "c"]), "cells are empty"),
     "lists of unequal lengths": Fault(
         lambda folder: _rewritten(folder, "observation.state", [[1.0], [1.0, 2.0], [1.0], [1.0]]), "observation"
     ),
-    "a table that is cut": Fault(data("table-1.parquet", b"PAR1" + bytes(90)), "Arrow says"),
-    "no data that is named so": Fault(toml("table-*", "tables-*"), "of use"),
+    "a table that is cut": Fault(data("table-1.parquet", b"PAR1" + bytes(90)), "Arrow reports"),
+    "no data that is named so": Fault(toml("table-*", "tables-*"), "match"),
 }
 DREAMER_FAULTS = {
-    "lengths that do not add up": Fault(arrays("run/0.npz", sizes=np.array([5, 4])), "tells of 9 rows; there are 8"),
+    "lengths that do not add up": Fault(arrays("run/0.npz", sizes=np.array([5, 4])), "counts 9 rows; there are 8"),
     "an episode of fewer than no rows": Fault(
-        arrays("run/0.npz", sizes=np.array([-1, 9])), "gives episode 0 of it -1 rows"
+        arrays("run/0.npz", sizes=np.array([-1, 9])), "states -1 rows for its episode 0"
     ),
-    "lengths that are no whole numbers": Fault(
-        arrays("run/0.npz", sizes=np.array([5.0, 3.0])), "expected whole numbers"
-    ),
-    "an array that would tell episodes": Fault(arrays("run/1.npz", sizes=None), "which tells its episodes"),
+    "lengths that are no whole numbers": Fault(arrays("run/0.npz", sizes=np.array([5.0, 3.0])), "expected integers"),
+    "an array that would tell episodes": Fault(arrays("run/1.npz", sizes=None), "which marks its episodes"),
 }
 
 

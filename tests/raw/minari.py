@@ -285,7 +285,7 @@ def _linked(folder: Path) -> None:
 
 _POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
 _ANY = {
-    "metadata that is no JSON": Fault(_bytes("metadata.json", b"{"), "no JSON"),
+    "metadata that is not valid JSON": Fault(_bytes("metadata.json", b"{"), "not valid JSON"),
     "a web page in the place of the metadata": Fault(_bytes("metadata.json", b"<html>Sign in</html>"), "web page"),
     "metadata that is a list": Fault(_bytes("metadata.json", b"[]"), "expected an object"),
     "no episodes": Fault(_metadata(total_episodes=0), "total_episodes is 0"),

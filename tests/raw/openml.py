@@ -286,13 +286,13 @@ def texts(folder: Path) -> None:
 SEARCH = f"{API}/list/data_name/drawn/limit/2/data_version/2"
 FAULTS = {
     "a table that somebody edited": Fault(edited, "md5"),
-    "an inactive dataset": Fault(described(status="deactivated"), "'deactivated', and not active"),
+    "an inactive dataset": Fault(described(status="deactivated"), "'deactivated'; expected active"),
     "a version that OpenML does not have": Fault(without(SEARCH), "drawn"),
     "an error in the place of an answer": Fault(answered(SEARCH, '{"error": {"code": "372"}}'), "has no data.dataset"),
     "a web page in the place of an answer": Fault(answered(SEARCH, "<!DOCTYPE html><title>x</title>"), "web page"),
-    "an answer that is no JSON": Fault(answered(f"{API}/77", "{"), "is no JSON"),
-    "an answer about another dataset": Fault(described(name="other"), "says name 'other'; expected drawn"),
-    "a sparse table": Fault(described(format="Sparse_ARFF"), "says format 'Sparse_ARFF'; expected arff"),
+    "an answer that is not valid JSON": Fault(answered(f"{API}/77", "{"), "is not valid JSON"),
+    "an answer about another dataset": Fault(described(name="other"), "the name 'other'; expected drawn"),
+    "a sparse table": Fault(described(format="Sparse_ARFF"), "the format 'Sparse_ARFF'; expected arff"),
     "sparse rows": Fault(sparse, "row 0 is sparse"),
     "an address on this machine": Fault(described(url="file:///etc/passwd"), "expected a web address"),
     "an address that climbs": Fault(described(url="https://x.example/../../../etc/passwd"), ".."),
@@ -318,10 +318,10 @@ FAULTS = {
         "OpenML lists 1 columns, the file has 5",
     ),
     "features that cannot be understood": Fault(
-        answered(f"{API}/features/77", '{"data_features": {"feature": [{"index": "x"}]}}'), "cannot be understood"
+        answered(f"{API}/features/77", '{"data_features": {"feature": [{"index": "x"}]}}'), "cannot be parsed"
     ),
-    "no row with all values": Fault(changed(rows=[("1", "?", "red", "a", "3")]), "none of its 1 rows"),
-    "no row": Fault(changed(rows=[]), "none of its 0 rows"),
+    "no row with all values": Fault(changed(rows=[("1", "?", "red", "a", "3")]), "it has 1 rows, of which none"),
+    "no row": Fault(changed(rows=[]), "it has 0 rows, of which none"),
 }
 
 
@@ -350,6 +350,6 @@ def trees(folder: Path) -> list[Episode]:
 
 
 CASES = [
-    Case(id="openml/drawn@2", write=written, served=served, faults=FAULTS, facts={"licence": "Public"}),
+    Case(id="openml/drawn@2", write=written, served=served, faults=FAULTS, facts={"license": "Public"}),
     Case(id="openml/covertype", write=trees, served=served, many=many, lossy={"observation": 1e-12}),
 ]

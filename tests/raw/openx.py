@@ -384,14 +384,14 @@ def bomb(rows: int, columns: int) -> bytes:
 
 
 RECORD_FAULTS = {
-    "a byte of a record was changed": Fault(partial(spoil_bytes, flipped), "does not have the CRC32C"),
-    "a file of records is cut": Fault(partial(spoil_bytes, lambda data: data[:-9]), "is cut"),
+    "a byte of a record was changed": Fault(partial(spoil_bytes, flipped), "does not match its CRC32C"),
+    "a file of records is cut": Fault(partial(spoil_bytes, lambda data: data[:-9]), "is truncated"),
     "a pointer of git-lfs lies in the place of records": Fault(partial(spoil_bytes, lambda _: LFS), "git-LFS pointer"),
     "a web page lies in the place of records": Fault(partial(spoil_bytes, lambda _: HTML), "web page"),
     "a file has more records than dataset_info.json says": Fault(
-        partial(spoil_bytes, lambda data: data + data), "it has 2 records; dataset_info.json says 1"
+        partial(spoil_bytes, lambda data: data + data), "it has 2 records; dataset_info.json states 1"
     ),
-    "a file of the split is not there": Fault(lambda root: records_file(root).unlink(), "lacks piece 1 of 3"),
+    "a file of the split is not there": Fault(lambda root: records_file(root).unlink(), "lacks file 1 of the 3"),
     "dataset_info.json has no lengths": Fault(
         partial(spoil_document, "dataset_info.json", lambda text: text.replace("shardLengths", "lengths")),
         "shardLengths of train",
@@ -400,13 +400,15 @@ RECORD_FAULTS = {
         partial(spoil_document, "dataset_info.json", lambda text: text.replace('"tfrecord"', '"array_record"')),
         "array_record",
     ),
-    "features.json is no JSON": Fault(partial(spoil_document, "features.json", lambda text: text[:-5]), "no JSON"),
+    "features.json is not valid JSON": Fault(
+        partial(spoil_document, "features.json", lambda text: text[:-5]), "not valid JSON"
+    ),
     "features.json says another shape": Fault(
         partial(spoil_document, "features.json", lambda text: text.replace('["4"]', '["7"]')), "multiple of 7"
     ),
     "features.json says a shape that no record holds": Fault(
         partial(spoil_document, "features.json", lambda text: text.replace('["4"]', f'["{"9" * 400}"]')),
-        "more values than a record holds",
+        "more values than fit into a record",
     ),
     "dataset_info.json says more episodes than there can be": Fault(
         partial(
@@ -416,7 +418,7 @@ RECORD_FAULTS = {
     ),
     "features.json says another shape of the images": Fault(
         partial(spoil_document, "features.json", lambda text: text.replace('["40", "40", "3"]', '["41", "40", "3"]')),
-        "features.json says [41, 40, 3]",
+        "features.json declares [41, 40, 3]",
     ),
     "features.json says an encoding that there is not": Fault(
         partial(spoil_document, "features.json", lambda text: text.replace('"zlib"', '"lzma"')), "encoded as lzma"
@@ -434,7 +436,7 @@ RECORD_FAULTS = {
     "a flag is neither 0 nor 1": Fault(with_value("steps/is_last", 0, 2), "is_last"),
     "lists within the steps differ in length": Fault(
         partial(spoil_record, lambda made: made.__setitem__("steps/observation/tokens/ragged_row_lengths_0", [2, 4])),
-        "expected all the same",
+        "expected equal lengths",
     ),
     "a feature has a value too few": Fault(
         partial(spoil_record, lambda made: made.__setitem__("steps/reward", [1.0])), "lengths differ"
@@ -480,14 +482,14 @@ def cut_archive(root: Path) -> None:
 
 ARCHIVE_FAULTS = {
     "a pickle calls a function": Fault(partial(spoil_archive, pickle.dumps({"steps": [Hostile()]})), "system"),
-    "a pickle swells": Fault(partial(spoil_archive, swollen()), "values, when those that are shared"),
-    "a pickle is cut": Fault(partial(spoil_archive, pickle.dumps(plain(EPISODES[1]))[:-100]), "cut"),
+    "a pickle swells": Fault(partial(spoil_archive, swollen()), "values, counting shared ones"),
+    "a pickle is cut": Fault(partial(spoil_archive, pickle.dumps(plain(EPISODES[1]))[:-100]), "truncated"),
     "a member's name leads out of the archive": Fault(
         partial(spoil_archive, pickle.dumps({}), name="../e.data.pickle"), "../e.data.pickle"
     ),
     "a member is a link": Fault(partial(spoil_archive, b"", kind=tarfile.SYMTYPE), "symbolic link"),
     "a member is no pickle": Fault(partial(spoil_archive, b"{}", name="e.json"), "names that end in .data.pickle"),
-    "an archive is cut": Fault(cut_archive, "is cut"),
+    "an archive is cut": Fault(cut_archive, "is truncated"),
     "a pointer of git-lfs lies in the place of an archive": Fault(
         lambda root: archive_file(root).write_bytes(LFS), "git-LFS pointer"
     ),

@@ -206,7 +206,7 @@ FAULTS = {
     "a NaN in an info": Fault(spoilt(hole("Trial0/env_infos/obs_dict/qp", 0)), "qp is not finite in row 0"),
     "a group that is no trial": Fault(spoilt(put("derived/x", np.zeros(3))), "it has derived"),
     "the schema of the real robots": Fault(spoilt(put("Trial-1/data", np.zeros(3))), "it has Trial-1"),
-    "an end mark that is neither 0 nor 1": Fault(spoilt(put("Trial1/done", np.array([0, 2, 0]))), "other numbers"),
+    "an end mark that is neither 0 nor 1": Fault(spoilt(put("Trial1/done", np.array([0, 2, 0]))), "numbers other than"),
     "a trial without a step": Fault(
         spoilt(lambda file: [put(f"Trial1/{name}", file[f"Trial1/{name}"][:0])(file) for name in ("actions",)]),
         "Trial1",

@@ -265,23 +265,23 @@ FAULTS_64 = {
         _npz(1, reward=np.zeros(39, np.float32)), "reward has 39 rows; image has 40"
     ),
     "flags two longer than the pictures": Fault(_npz(1, is_last=np.zeros(42, bool)), "is_last has 42 rows"),
-    "another number of rows than the name says": Fault(_renamed, "it has 40 rows; its name says 41"),
-    "a first row that is not marked": Fault(_npz(1, is_first=_rows < 0), "row 0 is not marked as the first one"),
-    "two first rows": Fault(_npz(1, is_first=_rows % 20 == 0), "row 20 is marked as a first one, as row 0 is"),
+    "another number of rows than the name says": Fault(_renamed, "it has 40 rows; its name states 41"),
+    "a first row that is not marked": Fault(_npz(1, is_first=_rows < 0), "row 0 is not marked as the first row"),
+    "two first rows": Fault(_npz(1, is_first=_rows % 20 == 0), "row 20 is marked as the first row, like row 0"),
     "a last row that is not marked": Fault(
         _npz(1, is_last=_rows < 0, is_terminal=_rows < 0), "is not marked as the last"
     ),
-    "a last row inside": Fault(_npz(1, is_last=_rows % 39 == 1), "row 1 of 40 is marked as the last one"),
-    "a terminal row inside": Fault(_npz(1, is_terminal=_rows == 4), "row 4 is marked terminal, and not last"),
-    "flags that are no flags": Fault(_npz(1, is_last=_rows.astype("f4")), "is_last has values beside 0 and 1"),
+    "a last row inside": Fault(_npz(1, is_last=_rows % 39 == 1), "row 1 of 40 is marked as the last row"),
+    "a terminal row inside": Fault(_npz(1, is_terminal=_rows == 4), "row 4 is marked terminal, but not last"),
+    "flags that are no flags": Fault(_npz(1, is_last=_rows.astype("f4")), "is_last has values other than 0 and 1"),
     "pictures of floats": Fault(_npz(0, image=np.zeros((501, 64, 64, 3), "f4")), "expected uint8 [H, W, 3]"),
     "pictures of another size": Fault(
         _npz(1, image=np.zeros((40, 32, 32, 3), "u1")), "in other files uint8 [64, 64, 3]"
     ),
-    "actions of another size": Fault(_npz(1, action=np.zeros((40, 5), "f4")), "action is float32 [5] a row"),
+    "actions of another size": Fault(_npz(1, action=np.zeros((40, 5), "f4")), "action is float32 [5] per row"),
     "a column less": Fault(_npz(1, height=None), "state.height is absent"),
     "no pictures": Fault(_npz(0, image=None), "it has no array image"),
-    "Python objects": Fault(_npz(0, action=_pickled([print] * 501)), "action holds Python objects"),
+    "Python objects": Fault(_npz(0, action=_pickled([print] * 501)), "action has Python objects"),
     "a cut file": Fault(_bytes("*.npz", lambda data: data[:-100]), ""),
     "a changed byte": Fault(_bytes("*.npz", _flip), ""),
     "a git-LFS pointer": Fault(_bytes("*.npz", lambda _: _LFS), "git-LFS pointer"),
@@ -291,17 +291,17 @@ FAULTS_84 = {
     "rows that differ from key to key": Fault(
         _hdf5(3, "reward", lambda v: v[:-1]), "reward has 8 rows; observation has 9"
     ),
-    "no reset at the start": Fault(_hdf5(0, "step_type", lambda v: np.maximum(v, 1)), "row 0 is no reset"),
+    "no reset at the start": Fault(_hdf5(0, "step_type", lambda v: np.maximum(v, 1)), "row 0 is not a reset"),
     "an episode that goes on behind its end": Fault(
         _hdf5(1, "step_type", lambda v: np.where(np.arange(len(v)) == 3, 2, v)),
-        "row 4 is no reset, and the row before it is",
+        "row 4 is not a reset, but the previous row is",
     ),
     "a reset inside an episode": Fault(
         _hdf5(1, "step_type", lambda v: np.where(np.arange(len(v)) == 3, 0, v)),
-        "row 3 is a reset, and the row before it is not",
+        "row 3 is a reset, but the previous row is not",
     ),
     "files that do not follow each other": Fault(
-        _hdf5(2, "step_type", lambda v: np.where(np.arange(len(v)), v, 0)), "(row before: 1.hdf5)"
+        _hdf5(2, "step_type", lambda v: np.where(np.arange(len(v)), v, 0)), "(the previous row is in 1.hdf5)"
     ),
     "rows of another kind": Fault(_hdf5(1, "step_type", lambda v: v + 7), "row 0 has step_type 8"),
     "pictures of floats": Fault(_hdf5(0, "observation", lambda v: v.astype("f4")), "expected uint8"),

@@ -96,11 +96,11 @@ def test_palettes_and_bits_become_colours_and_greys(kind):
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
 def test_many_images_decode_in_their_order_from_any_buffer(kind, wrap):
-    images = [encoded(scene(16, 24, seed=seed), kind) for seed in range(70)]
+    files = [encoded(scene(16, 24, seed=seed), kind) for seed in range(70)]
     out = np.empty((70, 16, 24, 3), np.uint8)
-    images.decode([wrap(one) for one in images], out)
+    images.decode([wrap(file) for file in files], out)
 
-    np.testing.assert_array_equal(out, [decoded(one) for one in images])
+    np.testing.assert_array_equal(out, [decoded(file) for file in files])
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_many_images_decode_in_their_order_from_any_buffer(kind, wrap):
         (b"", "is empty"),
         (b"GIF89a........", "is not a PNG or JPEG image"),
         (b"<html>", "web page"),
-        (b"\x89PNG\r\n\x1a\n\0\0", "is a PNG that is cut"),
+        (b"\x89PNG\r\n\x1a\n\0\0", "is a truncated PNG"),
         (b"\xff\xd8\xff\xe0", "header is damaged"),
     ],
 )
@@ -192,14 +192,14 @@ def test_pixels_beyond_the_declared_size_are_not_inflated():
 
 
 def test_colours_of_16_bits_are_refused_rather_than_halved():
-    assert "16 bits each" in faults(png(24, 16, kind=2, bits=16))[0]
+    assert "16 bits per channel" in faults(png(24, 16, kind=2, bits=16))[0]
 
 
 def test_jpeg_of_printers_colours_is_refused():
     out = io.BytesIO()
     Image.new("CMYK", (24, 16)).save(out, "JPEG")
 
-    assert "expected colours or grey" in faults(out.getvalue())[0]
+    assert "expected RGB or gray" in faults(out.getvalue())[0]
 
 
 def test_a_wrong_buffer_is_the_callers_fault():

@@ -124,7 +124,7 @@ class TestNpy:
         first, last = data.index(b"rewards.npy"), data.rindex(b"rewards.npy")
         for at in (first, last):
             (tmp_path / "x.npz").write_bytes(data[:at] + b"s" + data[at + 1 :])
-            with pytest.raises(ConversionError, match="its data has the name"):
+            with pytest.raises(ConversionError, match="its local header has the name"):
                 NpzFile(tmp_path / "x.npz")
 
     def test_more_rows_than_there_are_are_refused(self):
@@ -141,7 +141,7 @@ class TestNpy:
     def test_every_cut_is_refused(self):
         data = npy(ARRAY[:3])
         for kept in range(len(data)):
-            with pytest.raises(ConversionError, match=r"cut|empty|is not"):
+            with pytest.raises(ConversionError, match=r"truncated|empty|is not"):
                 reader(data[:kept]).read()
 
     def test_bytes_behind_the_array_are_refused(self):
@@ -181,7 +181,9 @@ class TestNpy:
     def test_more_than_the_file_can_hold_is_refused_before_it_is_allocated(self):
         with pytest.raises(ConversionError, match=r"declares \[10000000000000, 3\] of uint8, 30,000,000,000,000 bytes"):
             reader(claiming((10**13, 3)))
-        with pytest.raises(ConversionError, match=r"declares \[100, 7, 3\] of uint8, 2,100 bytes; it can hold 2,099"):
+        with pytest.raises(
+            ConversionError, match=r"declares \[100, 7, 3\] of uint8, 2,100 bytes; the file can have at most 2,099"
+        ):
             reader(npy(ARRAY), most=2099)
 
     @settings(max_examples=100, deadline=None)
@@ -268,7 +270,7 @@ class TestGzip:
             one(source.read(), ARRAY)
         path.write_bytes(path.read_bytes()[:-9])
 
-        with pytest.raises(ConversionError, match="cut"), GzipNpy(path) as source:
+        with pytest.raises(ConversionError, match="truncated"), GzipNpy(path) as source:
             source.read()
 
 
@@ -379,9 +381,9 @@ class TestZip:
             ZipReader(path)
 
         assert [problem.split(";")[0] for problem in caught.value.problems] == [
-            "twice is there twice",
+            "twice is duplicated",
             "lzma is compressed with method 14",
-            "swollen claims 1,000,000,000 bytes",
+            "swollen declares 1,000,000,000 bytes",
         ]
 
     def test_an_encrypted_member_is_refused(self, tmp_path):
@@ -398,5 +400,5 @@ class TestZip:
             archive.writestr("a", b"1" * 50)
         data = bytearray((tmp_path / "x.zip").read_bytes())
         data[data.index(b"PK\x01\x02") + 42] += 3
-        with ZipReader(io.BytesIO(data)) as archive, pytest.raises(ConversionError, match="does not lie where"):
+        with ZipReader(io.BytesIO(data)) as archive, pytest.raises(ConversionError, match="not at the offset"):
             archive.open("a")

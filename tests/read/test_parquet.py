@@ -143,7 +143,7 @@ def test_empty_cells_are_refused_in_all_columns_at_once(tmp_path, kind):
 
 @pytest.mark.parametrize(
     ("data", "says"),
-    [(b"", "empty"), (b"<html>", "web page"), (b"PK\x03\x04", "is not a Parquet"), (b"PAR1....PAR1", "Arrow says")],
+    [(b"", "empty"), (b"<html>", "web page"), (b"PK\x03\x04", "is not a Parquet"), (b"PAR1....PAR1", "Arrow reports")],
 )
 def test_what_is_no_table_is_named(tmp_path, data, says):
     (tmp_path / "x").write_bytes(data)

@@ -173,7 +173,7 @@ def test_everything_else_is_refused(attack, protocol, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (problem, *_) = faults(pickle.dumps({"a": [1, attack], "b": 2}, protocol))
 
-    assert "not plain data" in problem or "refused" in problem or "of its own" in problem
+    assert "not allowed" in problem or "custom class" in problem
     assert not list(tmp_path.iterdir())
 
 
@@ -192,7 +192,7 @@ def test_all_names_are_reported_with_their_places():
     [
         (b"\x80\x04\x8c\x05numpy\x8c\x0bdtype.mro.x\x93.", "numpy.dtype.mro.x"),
         (b"\x80\x04\x8c\x02os\x8c\x0bpath.system\x93.", "os.path.system"),
-        (b"\x80\x04K\x01K\x02\x93.", "a name is no text"),
+        (b"\x80\x04K\x01K\x02\x93.", "a name is not text"),
         (b"Pid\n.", "PERSID"),
         (b"\x80\x02K\x01Q.", "BINPERSID"),
         (b"\x80\x02\x82\x01.", "extension registry"),
@@ -200,32 +200,32 @@ def test_all_names_are_reported_with_their_places():
         (b"\x80\x02\x84\x01\x01\x01\x01.", "extension registry"),
         (b"\x80\x05\x97.", "buffer outside"),
         (b"\x80\x05N\x98.", "buffer outside"),
-        (b"(ios\nsystem\n.", "not made"),
+        (b"(ios\nsystem\n.", "not allowed"),
         (b"(cos\nsystem\no.", "os.system"),
         (b"\x80\x02cos\nsystem\n)\x81.", "os.system"),
         (b"\x80\x04cos\nsystem\n)}\x92.", "os.system"),
         (b"\x80\x02cnumpy\nndarray\n)\x81.", "instance of a class"),
         (b"\x80\x02cnumpy\nndarray\n)R.", "numpy.ndarray is called"),
-        (b"\x80\x02cnumpy\nndarray\n.", "stands for a value"),
-        (b"\x80\x02X\x01\0\0\0x)R.", "calls what is no name"),
-        (b"\x80\x02}}b.", "given a state"),
-        (b"\x80\x02cbuiltins\nbytearray\nJ\xff\xff\xff\x7f\x85R.", "a call has a int"),
-        (b"\x80\x02]q\x00h\x00a.", "holds itself"),
+        (b"\x80\x02cnumpy\nndarray\n.", "is used as a value"),
+        (b"\x80\x02X\x01\0\0\0x)R.", "calls a value that is not a name"),
+        (b"\x80\x02}}b.", "sets the state of a"),
+        (b"\x80\x02cbuiltins\nbytearray\nJ\xff\xff\xff\x7f\x85R.", "argument of type int"),
+        (b"\x80\x02]q\x00h\x00a.", "contains itself"),
         (b"\x80\x02]\x94\x8f.", "middle of a value"),
         (b"\x80\x02h\x07.", "used before"),
-        (b"\x80\x02K\x01", "cut"),
+        (b"\x80\x02K\x01", "truncated"),
         (b"\x80\x02K\x01.K", "follow its end"),
         (b"\x80\x06N.", "protocol is 6"),
         (b"\x80\x02(K\x01.", "middle"),
         (b"\x80\x02a.", "missing"),
         (b"\x80\x02e.", "mark is missing"),
         (b"\x80\x02K\x01(K\x02a.", "missing"),
-        (b"\x80\x02\xfe.", "no instruction"),
-        (b"\x80\x02B\xff\xff\xff\x7fabc.", "2,147,483,647 bytes is cut"),
-        (b"\x80\x04\x8e" + b"\xff" * 8 + b".", "is cut"),
-        (b"\x80\x05\x96" + b"\xff" * 8 + b".", "is cut"),
-        (b"\x80\x02\x8b\xff\xff\xff\xff.", "-1 bytes is cut"),
-        (b"\x80\x02\x8b\xe9\x03\0\0" + bytes(1001) + b".", "expected 1,000 at most"),
+        (b"\x80\x02\xfe.", "not an instruction"),
+        (b"\x80\x02B\xff\xff\xff\x7fabc.", "2,147,483,647 bytes is truncated"),
+        (b"\x80\x04\x8e" + b"\xff" * 8 + b".", "is truncated"),
+        (b"\x80\x05\x96" + b"\xff" * 8 + b".", "is truncated"),
+        (b"\x80\x02\x8b\xff\xff\xff\xff.", "-1 bytes is truncated"),
+        (b"\x80\x02\x8b\xe9\x03\0\0" + bytes(1001) + b".", "expected at most 1,000"),
         (b"I" + b"9" * 5000 + b"\n.", "a line has 5,000 bytes"),
         (b"L" + b"9" * 5000 + b"L\n.", "a line has"),
         (b"\x80\x02r\xff\xff\xff\xff.", "missing"),
@@ -247,7 +247,7 @@ def test_shared_lists_that_grow_to_billions_are_refused():
     for _ in range(12):
         value = [value] * 10
 
-    assert "written out" in faults(pickle.dumps(value))[0]
+    assert "counting shared ones repeatedly" in faults(pickle.dumps(value))[0]
 
 
 def test_deep_nesting_is_refused_and_does_not_overflow():
@@ -262,7 +262,7 @@ def test_calls_cannot_make_much_out_of_little():
     body = b"X" + struct.pack("<I", 1 << 20) + b"a" * (1 << 20) + b"q\x01"
     call = b"c_codecs\nencode\nh\x01X\x06\0\0\0latin1\x86Ra"
 
-    assert "more than it brings" in faults(b"\x80\x02" + body + b"0]" + call * 10_000 + b".")[0]
+    assert "far more data than the pickle has" in faults(b"\x80\x02" + body + b"0]" + call * 10_000 + b".")[0]
 
 
 def array(state, dtype=b"X\x02\0\0\0f8", dtype_state=b"(K\x03X\x01\0\0\0<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb"):
@@ -278,24 +278,24 @@ def array(state, dtype=b"X\x02\0\0\0f8", dtype_state=b"(K\x03X\x01\0\0\0<NNNJ\xf
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (array(b"K\x02\x85DTYPE\x89C\x08" + bytes(8)), "an array of 16 bytes has 8"),
+        (array(b"K\x02\x85DTYPE\x89C\x08" + bytes(8)), "an array declares 16 bytes, but has 8"),
         (array(b"J\xff\xff\xff\xff\x85DTYPE\x89C\x08" + bytes(8)), "has the shape (-1,)"),
         (array(b"X\x01\0\0\0a\x85DTYPE\x89C\x08" + bytes(8)), "has the shape"),
-        (array(b"K\x01\x85N\x89C\x08" + bytes(8)), "no type"),
-        (array(b"K\x01\x85DTYPE\x89C\x08" + bytes(8), b"X\x01\0\0\0O"), "an array of 1 objects has not as many"),
-        (array(b"K\x01\x85DTYPE\x89](K\x01K\x02e", b"X\x01\0\0\0O"), "an array of 1 objects has not as many"),
+        (array(b"K\x01\x85N\x89C\x08" + bytes(8)), "no dtype"),
+        (array(b"K\x01\x85DTYPE\x89C\x08" + bytes(8), b"X\x01\0\0\0O"), "an array declares 1 objects"),
+        (array(b"K\x01\x85DTYPE\x89](K\x01K\x02e", b"X\x01\0\0\0O"), "an array declares 1 objects"),
         (array(b"K\x01\x85DTYPE\x89C\x01\x02", b"X\x02\0\0\0b1"), "neither 0 nor 1"),
-        (array(b"K\x01\x85DTYPE\x89C\x08" + bytes(8), b"X\x05\0\0\0i4,i4"), "refused"),
-        (array(b"K\x01\x85DTYPE\x89C\x08" + bytes(8), b"X\x02\0\0\0V8"), "refused"),
-        (array(b"K\x01\x85DTYPE\x89C\x08" + bytes(8), b"X\x02\0\0\0S0"), "refused"),
+        (array(b"K\x01\x85DTYPE\x89C\x08" + bytes(8), b"X\x05\0\0\0i4,i4"), "not allowed"),
+        (array(b"K\x01\x85DTYPE\x89C\x08" + bytes(8), b"X\x02\0\0\0V8"), "not allowed"),
+        (array(b"K\x01\x85DTYPE\x89C\x08" + bytes(8), b"X\x02\0\0\0S0"), "not allowed"),
         (
             array(
                 b"K\x01\x85DTYPE\x89C\x08" + bytes(8), dtype_state=b"(K\x03X\x01\0\0\0|N(X\x01\0\0\0at}K\x08K\x01K\0tb"
             ),
-            "parts of its own",
+            "structured",
         ),
         (array(b"K\x01\x85DTYPE\x89C\x08" + bytes(8), dtype_state=b"(K\x03X\x01\0\0\0?NNNtb"), "byte order"),
-        (array(b"K\x01\x85DTYPE\x89C\x08" + bytes(8), dtype_state=b""), "no type"),
+        (array(b"K\x01\x85DTYPE\x89C\x08" + bytes(8), dtype_state=b""), "no dtype"),
     ],
 )
 def test_forged_arrays_are_refused(data, says):
@@ -310,7 +310,7 @@ def test_an_array_within_itself_is_refused():
     value = np.empty(1, object)
     value[0] = value
 
-    assert "an array holds itself" in faults(pickle.dumps(value))[0]
+    assert "an array contains itself" in faults(pickle.dumps(value))[0]
 
 
 EPISODE = pickle.dumps({"steps": [{"a": np.arange(3.0), "b": b"pixels", "c": [1.5, 2.5], "d": (1, "x")}] * 2}, 2)
@@ -359,14 +359,14 @@ class TestArrayFiles:
     def test_a_foreign_name_in_a_npy_file_is_refused(self, tmp_path):
         np.save(tmp_path / "x.npy", np.array([ATTACKS["system"]], object), allow_pickle=True)
 
-        with pytest.raises(ConversionError, match=r"x.npy.*system is not plain data"):
+        with pytest.raises(ConversionError, match=r"x.npy.*system is not allowed"):
             pickles.load_npy(tmp_path / "x.npy")
 
     def test_a_pickle_of_another_shape_is_refused(self, tmp_path):
         np.save(tmp_path / "x.npy", np.array([1, 2], object), allow_pickle=True)
         data = (tmp_path / "x.npy").read_bytes().replace(b"(2,)", b"(3,)")
 
-        with pytest.raises(ConversionError, match=r"no array of shape \[3\]"):
+        with pytest.raises(ConversionError, match=r"not an array of shape \[3\]"):
             pickles.load_npy(io.BytesIO(data))
 
     def test_a_pickle_that_is_too_long_is_refused(self):

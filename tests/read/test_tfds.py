@@ -11,6 +11,7 @@ from raw.images import encoded, scene
 from raw.tfrecords import example
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.read import images
 from datasets_rl.read.ragged import Ragged
 from datasets_rl.read.tfds import Schema
 
@@ -116,9 +117,9 @@ def test_an_episode_reads_with_the_shapes_and_types_of_the_schema():
 
 
 def test_images_come_encoded_and_decode():
-    images = read(STEPS, EPISODE)["steps/observation/image"]
+    files = read(STEPS, EPISODE)["steps/observation/image"]
     out = np.empty((T, 16, 24, 3), np.uint8)
-    images.decode(images, out)
+    images.decode(files, out)
 
     np.testing.assert_array_equal(out, [scene(16, 24, seed=step) for step in range(T)])
 
@@ -245,9 +246,9 @@ def test_all_faults_of_an_episode_are_named_at_once():
 
     assert faults(STEPS, broken) == (
         "steps/observation/state has 13 numbers; expected a multiple of 7",
-        "steps/observation/step has 256; expected uint8",
+        "steps/observation/step has the value 256; expected uint8",
         "steps/action has integers; expected floats",
-        "steps/is_first has 2; expected bool",
+        "steps/is_first has the value 2; expected bool",
         "steps/language_instruction has text that is no UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
         "steps/embedding has a value of 5 bytes; expected 16",
         "steps/mask has a value of 5 bytes; expected 4",
@@ -282,15 +283,15 @@ def test_lists_of_a_fixed_length_are_held_to_it():
 @pytest.mark.parametrize(
     ("document", "says"),
     [
-        ("nonsense", "no JSON"),
-        ("[]", "no feature"),
-        ("[" * 100_000, "no JSON"),
+        ("nonsense", "not valid JSON"),
+        ("[]", "not a feature"),
+        ("[" * 100_000, "not valid JSON"),
         ({}, "described by nothing"),
         (features(), "names no features"),
         (features(x=tensor("bfloat16")), "x has dtype bfloat16"),
         (features(x=tensor("int64", encoding="lz4")), "x is encoded as lz4"),
         (features(x=image(form="webp")), "in webp"),
-        (features(x={"sequence": {}}), "x is no feature"),
+        (features(x={"sequence": {}}), "x is not a feature"),
         (features(x={"pythonClassName": "a.B", "mystery": 1}), "x is described by mystery"),
     ],
 )

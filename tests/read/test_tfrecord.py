@@ -86,7 +86,7 @@ def test_a_record_that_is_cut_is_named(kept):
     start = len(record(PAYLOADS[2]))
     (problem,) = faults(record(PAYLOADS[2]) + FILE[:kept])
 
-    assert f"record 1 at byte {start:,} is cut after" in problem
+    assert f"record 1 at byte {start:,} is truncated after" in problem
 
 
 def test_every_cut_between_records_is_whole_and_every_other_is_refused():
@@ -97,7 +97,7 @@ def test_every_cut_between_records_is_whole_and_every_other_is_refused():
         if cut in ends:
             assert read(FILE[:cut]) == PAYLOADS[: sorted(ends).index(cut)]
         else:
-            assert "is cut" in faults(FILE[:cut])[0]
+            assert "is truncated" in faults(FILE[:cut])[0]
 
 
 def test_a_flipped_bit_is_found_wherever_it_is():
@@ -116,8 +116,8 @@ def test_all_damaged_records_are_named_at_once_and_those_before_them_are_given()
     with pytest.raises(ConversionError) as caught:
         next(reading)
     assert caught.value.problems == (
-        "record 1 at byte 20 does not have the CRC32C that it should",
-        "record 3 at byte 59 does not have the CRC32C that it should",
+        "record 1 at byte 20 does not match its CRC32C",
+        "record 3 at byte 59 does not match its CRC32C",
     )
 
 
@@ -188,15 +188,18 @@ def test_unknown_fields_are_passed_over():
 @pytest.mark.parametrize(
     ("payload", "says"),
     [
-        (b"\x0a\x7f", "has 127 bytes; 0 are left"),
+        (b"\x0a\x7f", "has 127 bytes; 0 remain"),
         (b"\xff" * 12, "does not end"),
         (b"\x0b\x01", "unknown type 3"),
         (field(1, field(1, field(1, b"\xff\xfe") + field(2, b""))), "utf-8"),
-        (field(1, field(1, field(1, b"x") + field(2, field(2, field(1, b"abc"))))), "holds no floats"),
-        (field(1, field(1, field(1, b"x") + field(2, field(3, field(1, b"\x80"))))), "integers at byte .* are cut"),
+        (field(1, field(1, field(1, b"x") + field(2, field(2, field(1, b"abc"))))), "has no floats"),
+        (
+            field(1, field(1, field(1, b"x") + field(2, field(3, field(1, b"\x80"))))),
+            "integers at byte .* are truncated",
+        ),
         (field(1, field(1, field(1, b"x") + field(2, field(3, field(1, b"\xff" * 12 + b"\1"))))), "more than 10 bytes"),
-        (field(1, field(1, field(1, b"x") + field(2, field(1, b"\x0a\x09a")))), "cut|left"),
-        (field(1, field(1, field(1, b"x") + field(2, field(1, b"\x08\x01")))), "no byte string"),
+        (field(1, field(1, field(1, b"x") + field(2, field(1, b"\x0a\x09a")))), "truncated|remain"),
+        (field(1, field(1, field(1, b"x") + field(2, field(1, b"\x08\x01")))), "not a byte string"),
         (field(1, field(1, field(1, b"x") + field(2, field(2, b"") + field(3, b"")))), "several lists"),
     ],
 )
@@ -217,7 +220,7 @@ def test_damaged_examples_never_fail_in_another_way(data):
 
 
 def test_a_flood_of_empty_strings_is_refused(monkeypatch):
-    monkeypatch.setattr(tfrecord, "_STRINGS_MOST", 100)
+    monkeypatch.setattr(tfrecord, "_STRINGS_MAX", 100)
 
     with pytest.raises(ConversionError, match="more than 100 byte strings"):
         tfrecord.example(memoryview(example({"x": [b""] * 101})), "it")

@@ -66,7 +66,7 @@ def test_every_id_has_its_facts(entries):
         assert entry.time_limit > 0
         assert entry.title
         assert entry.score is None or entry.score.low < entry.score.high
-        assert all(fault.endswith(".") for fault in entry.faults)
+        assert all(fault.endswith(".") for fault in entry.known_issues)
 
 
 @pytest.mark.parametrize(
@@ -115,11 +115,11 @@ def test_ids_that_papers_use(name, path, limit, low, high):
     ],
 )
 def test_known_faults_are_told(name, word):
-    assert any(word in fault for fault in find(f"d4rl/{name}").faults)
+    assert any(word in fault for fault in find(f"d4rl/{name}").known_issues)
 
 
 def test_sound_sets_have_no_faults():
-    assert find("d4rl/hopper-medium-v2").faults == ()
+    assert find("d4rl/hopper-medium-v2").known_issues == ()
     assert not find("d4rl/hopper-medium-v2").deprecated
     assert find("d4rl/hopper-medium-v0").deprecated
 
@@ -137,7 +137,7 @@ def test_no_sentence_of_the_catalog_is_unused():
     used = {
         fault
         for entry in (*catalog["ids"].values(), *catalog["families"].values())
-        for fault in entry.get("faults", ())
+        for fault in entry.get("known_issues", ())
     }
 
     assert used == set(catalog["known_issues"])

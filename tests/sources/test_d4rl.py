@@ -497,7 +497,7 @@ class TestCompare:
         there = {"gym_mujoco_v2/hopper_medium-v2.hdf5": tmp_path / "x.h5"}
 
         (problem,) = source("demo").compare("pendulum", there, None)
-        assert problem.startswith("the manifest names the raw files gym_mujoco_v2/hopper_medium-v2.hdf5; ")
+        assert problem.startswith("the manifest lists the raw files gym_mujoco_v2/hopper_medium-v2.hdf5; ")
         assert problem.endswith("demo/pendulum is converted from pendulum.hdf5")
 
 

@@ -121,7 +121,7 @@ def test_numbers_that_torch_does_not_hold_are_refused(tmp_path, columns, dtype):
     columns["infos/ticks"] = np.zeros(len(columns["rewards"]), dtype)
 
     (problem,) = refusal(tmp_path / "x.h5", columns)
-    assert problem.startswith(f"infos/ticks has dtype {np.dtype(dtype).name}; torch holds no")
+    assert problem.startswith(f"infos/ticks has dtype {np.dtype(dtype).name}, which torch does not support")
 
 
 def test_large_metadata_is_refused(tmp_path, columns):

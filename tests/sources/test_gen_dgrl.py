@@ -245,8 +245,8 @@ def test_the_ids_and_what_is_known_of_them():
 
     assert len(ids) == 16 * 8
     assert "starpilot-level_40_S" in ids
-    assert any("although one of its addresses says expert" in fault for fault in find("gen_dgrl/maze-25M").faults)
-    assert all("although" not in fault for fault in find("gen_dgrl/maze-10M").faults)
+    assert any("although one of its addresses says expert" in fault for fault in find("gen_dgrl/maze-25M").known_issues)
+    assert all("although" not in fault for fault in find("gen_dgrl/maze-10M").known_issues)
     assert find(NAME).license.startswith("CC-BY-NC-4.0")
     (asset,) = source("gen_dgrl").assets("maze-level_1_S")
     assert [url.removeprefix("https://dl.fbaipublicfiles.com/DGRL/") for url in asset.urls] == [

@@ -229,7 +229,7 @@ def test_arrays_that_have_no_usual_name_are_asked_for(folder, convert):
     with pytest.raises(ConversionError) as caught:
         convert(None)
     assert "# observation = ...\n# action = ...\n# reward = ..." in caught.value.hint
-    with pytest.raises(ConversionError, match="no array of it is known to be observation") as caught:
+    with pytest.raises(ConversionError, match="no array is described or named as observation") as caught:
         convert()
     assert len(caught.value.problems) == 3
 
@@ -291,7 +291,7 @@ def test_files_that_are_episodes_can_be_chosen(folder, convert):
     np.savez(folder / "2.npz", **one(2, dones=[0, 1]))
     for text in ("", '[episodes]\nby = "flags"'):
         with pytest.raises(
-            InvalidArgumentError, match="can be chosen where a file is an episode; here flags tell them apart"
+            InvalidArgumentError, match="can be selected by number only if each file is one episode; here flags mark"
         ):
             convert(text, home=f"other{len(text)}", selection=Selection(episodes="0:1"))
 
@@ -336,7 +336,7 @@ def test_next_observations_may_differ_from_the_next_row_by_rounding(folder, conv
 
     after[20] += np.float32(1e-3)
     np.savez(folder / "a.npz", **one(40, obs=state, next_obs=after))
-    with pytest.raises(ConversionError, match=r"next\.observation at row 20 is not observation of row 21"):
+    with pytest.raises(ConversionError, match=r"next\.observation at row 20 differs from observation at row 21"):
         convert(home="other")
 
 

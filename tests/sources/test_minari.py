@@ -399,15 +399,15 @@ BREAKS = {
     ),
     "a column that others lack": (
         lambda file: file.create_dataset("episode_2/infos/x", data=np.zeros(8)),
-        "episode 2: it has 6 members; the first episode 5",
+        "episode 2: it has 6 members; in the first episode 5",
     ),
     "declared steps": (
         lambda file: file["episode_2"].attrs.modify("total_steps", 9),
-        "it has 7 steps; its metadata says 9",
+        "it has 7 steps; its metadata states 9",
     ),
     "objects": (
         lambda file: _objects(file, "episode_0/actions", [np.ones(2, "f4")] * 4),
-        "holds objects; expected numbers, texts or JPEG",
+        "has values of type object; expected numbers, strings or JPEG",
     ),
     "bytes that are no image": (
         lambda file: _objects(file, "episode_0/observations", [np.arange(9, dtype="u1")] * 5),
@@ -415,11 +415,11 @@ BREAKS = {
     ),
     "flags that are numbers": (
         lambda file: _replace(file, "episode_0/terminations", np.array([0, 0, 0, 2])),
-        "other numbers than 0 and 1",
+        "numbers other than 0 and 1",
     ),
     "another shape": (
         lambda file: _replace(file, "episode_2/actions", np.zeros((7, 4), "f4")),
-        r"action is float32 \[4\]; in the first episode \[3\]",
+        r"action is float32 \[4\]; in the first episode float32 \[3\]",
     ),
     "no rewards": (lambda file: file.__delitem__("episode_0/rewards"), "episode 0: it has no next.reward"),
 }
@@ -438,7 +438,7 @@ def test_a_file_that_contradicts_itself_is_refused_with_the_place(put, convert, 
 @pytest.mark.parametrize(
     "link",
     [h5py.ExternalLink("other.hdf5", "/episode_0"), h5py.ExternalLink("/gone/main_data.hdf5", "/episode_0")],
-    ids=["to another file", "to a file that is not there"],
+    ids=["to another file", "to a file that is missing"],
 )
 @pytest.mark.parametrize("place", ["episode_1", "episode_0/observations", "episode_1/observations/position"])
 def test_links_are_not_followed(put, convert, link, place, tmp_path):
@@ -509,12 +509,12 @@ def test_a_dataset_that_claims_more_than_it_stores_is_refused_before_it_is_read(
     ("change", "message"),
     [
         ({"total_steps": 13}, "it has 12 steps; the upstream says 13"),
-        ({"total_episodes": 0}, "total_episodes is 0; expected a whole number from 1"),
+        ({"total_episodes": 0}, "total_episodes is 0; expected an integer >= 1"),
         ({"total_steps": "many"}, "total_steps is 'many'"),
         ({"data_format": "zarr"}, "data_format is 'zarr'; expected hdf5, arrow or parquet"),
-        ({"dataset_id": "other/x-v0"}, "it is of the dataset 'other/x-v0'"),
+        ({"dataset_id": "other/x-v0"}, "dataset_id is 'other/x-v0'"),
         ({"observation_space": '{"type": "Custom"}'}, "observation_space is of type 'Custom'"),
-        ({"action_space": "{"}, "action_space is no JSON"),
+        ({"action_space": "{"}, "action_space is not valid JSON"),
     ],
     ids=lambda value: "" if isinstance(value, str) else "-".join(value),
 )

@@ -113,7 +113,7 @@ def test_samples_and_classes_are_to_the_last_bit_those_of_scikit_learn(convert, 
 def test_a_table_that_is_read_in_many_blocks_differs_by_rounding_only(convert, monkeypatch):
     samples, classes = reference("covertype")
     monkeypatch.setattr("datasets_rl.read.arff._BLOCK_BYTES", 700)
-    monkeypatch.setattr("datasets_rl.sources.openml.reader._PIECE_BYTES", 100)
+    monkeypatch.setattr("datasets_rl.sources.openml.reader._CHUNK_BYTES", 100)
 
     stored = convert("covertype")
 
@@ -225,7 +225,7 @@ def test_any_other_dataset_has_indicators_for_categories_and_says_whose_it_is(co
 def test_what_openml_says_of_a_dataset_becomes_a_known_fault(answers, convert):
     put(answers, replace(SMALL, described={"warning": "rows are there twice"}))
 
-    assert "OpenML says of it: rows are there twice." in convert("drawn@2").manifest.faults
+    assert "OpenML reports: rows are there twice." in convert("drawn@2").manifest.known_issues
 
 
 def test_quotes_of_both_kinds_comments_and_spaces_are_read(answers, convert):

@@ -115,7 +115,7 @@ def test_the_mirror_is_asked_where_the_buckets_do_not_answer_or_where_one_says_s
     for stored in (said, fallen):
         assert stored.manifest.metadata["upstream"] == "hub"
         assert len(stored.manifest.revision) == 40
-        assert "types are those of Python" in stored.manifest.faults[0]
+        assert "types are those of Python" in stored.manifest.known_issues[0]
     with pytest.raises(FetchError):
         downloading.download(
             RECORDS, settings=settings, force=True, selection=Selection(options={"upstream": "rlds"}), wait=0
@@ -315,18 +315,18 @@ def test_fields_that_cannot_be_stored_are_refused_together(tmp_path, convert, la
         del features["steps/a.b"], made["a.b"]
     raw.write_records(tmp_path / "tree", [[features]], document=document(**made))
 
-    with pytest.raises(ConversionError, match="no observation" if lacking == "observation" else "called the same"):
+    with pytest.raises(ConversionError, match="no observation" if lacking == "observation" else "both map to the key"):
         convert()
 
 
 def test_a_long_episode_comes_in_pieces_that_make_the_same_dataset(tmp_path, convert, monkeypatch):
     raw.write_records(tmp_path / "tree", raw.FILES)
     whole = {path.name: path.read_bytes() for path in convert().folder.glob("*.npy")}
-    monkeypatch.setattr("datasets_rl.sources.openx.reader._PIECE_BYTES", 40_000)
+    monkeypatch.setattr("datasets_rl.sources.openx.reader._CHUNK_BYTES", 40_000)
     lengths = []
-    pieces = OpenXReader._pieces
+    pieces = OpenXReader._split
     monkeypatch.setattr(
-        OpenXReader, "_pieces", lambda self, one: (lengths.append(len(p)) or p for p in pieces(self, one))
+        OpenXReader, "_split", lambda self, one: (lengths.append(len(p)) or p for p in pieces(self, one))
     )
 
     assert {path.name: path.read_bytes() for path in convert().folder.glob("*.npy")} == whole
@@ -335,7 +335,7 @@ def test_a_long_episode_comes_in_pieces_that_make_the_same_dataset(tmp_path, con
 
 @pytest.mark.parametrize("images", ["decoded", "encoded"])
 def test_a_damaged_picture_of_a_long_episode_is_named_by_its_step(tmp_path, convert, monkeypatch, images):
-    monkeypatch.setattr("datasets_rl.sources.openx.reader._PIECE_BYTES", 1)
+    monkeypatch.setattr("datasets_rl.sources.openx.reader._CHUNK_BYTES", 1)
     broken = [*raw.EPISODES[0].images[:3], b"\xff\xd8\xff no image", raw.EPISODES[0].images[4]]
     raw.write_records(tmp_path / "tree", [[replace(raw.EPISODES[0], images=broken)]])
 
@@ -521,7 +521,7 @@ def test_a_last_step_that_has_an_observation_alone_counts_without_flags(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [(0.5, "is float32"), ("yes", "is text"), (10**30, "is not there"), (None, "is not there")]
+    ("value", "said"), [(0.5, "is float32"), ("yes", "is text"), (10**30, "is missing"), (None, "is missing")]
 )
 def test_a_number_of_an_episode_keeps_its_type(tmp_path, convert, value, said):
     first, second = raw.plain(raw.EPISODES[0]), raw.plain(raw.EPISODES[1])
@@ -539,7 +539,7 @@ def test_names_that_are_no_text_are_refused(tmp_path, convert):
         step["observation"][1] = 2.0
     pickled(tmp_path, made)
 
-    with pytest.raises(ConversionError, match="a field of the name 1; expected text"):
+    with pytest.raises(ConversionError, match="the field name 1; expected a string"):
         convert(ARCHIVES)
 
 
@@ -555,7 +555,7 @@ def test_an_episode_unlike_the_first_one_is_refused_with_all_its_faults(tmp_path
         convert(ARCHIVES)
 
     assert len(caught.value.problems) == 3
-    for word in ("force, which the first episode has not", "observation.state is float32 [1]", "holds numbers"):
+    for word in ("force, unlike the first episode", "observation.state is float32 [1]", "has numbers"):
         assert word in str(caught.value)
 
 

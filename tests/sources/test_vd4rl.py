@@ -225,7 +225,7 @@ def test_files_in_a_row_are_a_part_and_episodes_end_where_it_ends(rows, convert)
     assert stored.column(("next", "truncated"))[:, 0].tolist() == [False, True, False, True]
     assert decided(stored)["end-without-flag"] == 1
     assert verification.verify(stored.folder, deep=True).problems == ()
-    with pytest.raises(InvalidArgumentError, match=r"1\.hdf5 is left out, and an episode may go on in it"):
+    with pytest.raises(InvalidArgumentError, match=r"1\.hdf5 is excluded, but an episode may continue in it"):
         convert(HDF5, exclude=("1.hdf5",))
 
 
@@ -264,7 +264,7 @@ def test_a_size_is_filled_with_single_episodes(place, convert):
     ("arrays", "says"),
     [
         ({"velocity": np.zeros(4, np.float32)}, "state.velocity is float32.*in other files absent"),
-        ({"discount": np.zeros((4, 2), np.float32)}, r"state.discount is float32 \[2\] a row"),
+        ({"discount": np.zeros((4, 2), np.float32)}, r"state.discount is float32 \[2\] per row"),
     ],
 )
 def test_a_file_with_other_columns_is_refused_wherever_it_comes(place, convert, monkeypatch, most, arrays, says):
@@ -342,7 +342,7 @@ def test_the_ids_are_known_without_a_network():
     assert len(ids) == 35
     assert set(ids) == set(VD4RLExperienceReplay.available_datasets)
     assert find("vd4rl/main/humanoid_walk/medium_replay/84px").time_limit == 500
-    assert any("501 flags" in fault for fault in find("vd4rl/main/humanoid_walk/medium/64px").faults)
+    assert any("501 flags" in fault for fault in find("vd4rl/main/humanoid_walk/medium/64px").known_issues)
     assert find("vd4rl/distracting/walker_walk_random/84px/easy").license == "MIT"
     with pytest.raises(UnknownIdError) as caught:
         find("vd4rl/main/walker_walk/exprt/64px")

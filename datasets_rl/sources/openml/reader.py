@@ -162,7 +162,7 @@ class OpenMLReader(EpisodeReader):
             for position, seen in self._seen.items():
                 seen[rows.codes[position][kept]] = True
         if not kept_rows:
-            raise ConversionError(self._what, [f"each of its {total:,} rows has a missing value"])
+            raise ConversionError(self._what, [f"it has {total:,} rows, of which none has all values"])
         self._counts["missing-values"] = total - kept_rows
         return kept_rows
 
