@@ -12,6 +12,7 @@ import pkgutil
 import re
 from functools import cache
 from importlib.metadata import entry_points
+from typing import Any
 
 from datasets_rl.errors import InvalidArgumentError, UnknownIdError
 from datasets_rl.sources.base import (
@@ -40,6 +41,7 @@ __all__ = [
     "Shard",
     "Source",
     "find",
+    "importable",
     "module_name",
     "names",
     "read_numbers",
@@ -82,14 +84,35 @@ def source(name: str) -> Source:
 
     Raises:
         UnknownIdError: If there is no such source.
-        InvalidArgumentError: If the module that another package registered for it cannot be imported.
+        InvalidArgumentError: If the module that another package registered for it cannot be imported or has no such source.
     """
+    module, hint = module_name(name), "correct or uninstall the package that registers it"
     try:
-        found: Source = importlib.import_module(module_name(name)).SOURCE
-    except (ImportError, AttributeError) as error:
-        text = f"the source {name} cannot be imported from {module_name(name)}: {type(error).__name__}: {error}"
-        raise InvalidArgumentError(text, hint="correct or uninstall the package that registers it") from error
+        found: Any = importlib.import_module(module).SOURCE
+    except Exception as error:
+        # The module may belong to another package, and code of others may raise any exception.
+        text = f"the source {name} cannot be imported from {module}: {type(error).__name__}: {' '.join(str(error).split())}"
+        raise InvalidArgumentError(text, hint=hint) from error
+    if not isinstance(found, Source) or found.name != name:
+        stated = repr(found.name) if isinstance(found, Source) else type(found).__name__
+        raise InvalidArgumentError(f"SOURCE of {module} is {stated}; expected a Source named {name!r}", hint=hint)
     return found
+
+
+@cache
+def importable() -> tuple[tuple[Source, ...], tuple[InvalidArgumentError, ...]]:
+    """Return all sources that can be imported, sorted by name, and an error for each of the others.
+
+    What works on all sources must not fail because of one that another package registered.
+    """
+    found: list[Source] = []
+    errors: list[InvalidArgumentError] = []
+    for name in names():
+        try:
+            found.append(source(name))
+        except InvalidArgumentError as error:
+            errors.append(error)
+    return tuple(found), tuple(errors)
 
 
 @cache
@@ -134,7 +157,7 @@ def split_derived(dataset_id: str) -> tuple[str, str]:
 
 
 def _unknown(dataset_id: str) -> UnknownIdError:
-    everything = [f"{name}/{one}" for name in names() for one in source(name).ids()]
+    everything = [f"{one.name}/{name}" for one in importable()[0] for name in one.ids()]
     tails = {full.partition("/")[2]: full for full in everything}
     near = difflib.get_close_matches(dataset_id, tails, n=3, cutoff=0.5)
     return UnknownIdError(

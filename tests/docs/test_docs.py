@@ -20,7 +20,7 @@ def test_the_programs_of_a_page_run_one_after_the_other(page):
     for program in programs:
         exec(program, names)
 
-    assert programs or page.parent.name == "sources"
+    assert programs or page.parent.name in {"sources", "contributing"} or page.name == "README.md"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
