@@ -7,7 +7,7 @@ RLDS := $(BIN)/rlds --root .demo
 # The tests wait for servers and processes a good deal: two workers are worth it even on one core or two.
 PYTEST ?= $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test lint slow bench clean
+.PHONY: demo test lint slow coverage bench clean
 
 demo: .venv/demo.stamp  ## the main job on built-in data: download, look, verify, sample, score
 	$(RLDS) download demo/pendulum
@@ -27,12 +27,15 @@ lint: .venv/test.stamp
 slow: .venv/test.stamp  ## property runs and kill tests
 	$(PYTEST) -m slow
 
+coverage: .venv/test.stamp  ## the default tests, and which lines and branches they do not reach
+	$(PYTEST) --cov --cov-report=term --cov-report=html $(TESTS)
+
 bench: .venv/test.stamp  ## timings against TorchRL, whose compiled parts and own dependencies are not needed; alone on the machine
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchrl hoptorch
 	$(BIN)/python -m pytest -m bench -s
 
 clean:
-	rm -rf .demo build dist *.egg-info
+	rm -rf .demo .coverage .coverage.* .coverage-html build dist *.egg-info
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

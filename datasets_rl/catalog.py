@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,13 +50,16 @@ def list_datasets(
     Raises:
         UnknownIdError: If there is no such source.
     """
-    names: Sequence[str] = (sources.source(source).name,) if source else sources.names()
+    origins, errors = ((sources.source(source),), ()) if source else sources.importable()
+    for error in errors:
+        warnings.warn(f"left out: {error.message}", stacklevel=2)
     home = (settings or Settings.from_env()).home
     ids = {folder.relative_to(home).as_posix() for folder in store.stored(home)}
     if downloaded:
+        names = (source,) if source else sources.names()
         ids = {dataset_id for dataset_id in ids if dataset_id.partition("/")[0] in names}
     else:
-        ids = {sources.source(name).entry(one).id for name in names for one in sources.source(name).ids()}
+        ids = {one.entry(name).id for one in origins for name in one.ids()}
     return sorted(dataset_id for dataset_id in ids if matches(dataset_id, pattern))
 
 

@@ -152,9 +152,9 @@ def more_options() -> Sequence[inspect.Parameter]:
     from datasets_rl import sources
 
     found: dict[str, tuple[str, list[str]]] = {}
-    for name in sources.names():
-        for option in sources.source(name).options:
-            found.setdefault(option.name, (option.help, []))[1].append(name)
+    for source in sources.importable()[0]:
+        for option in source.options:
+            found.setdefault(option.name, (option.help, []))[1].append(source.name)
     return [
         inspect.Parameter(
             name.replace("-", "_"),

@@ -19,7 +19,7 @@ from ..options import Shell, read_size
 from ..output import Result, Table, size_text
 
 if TYPE_CHECKING:
-    from datasets_rl.sources import Entry
+    from datasets_rl.sources import Entry, Source
 
 
 class Sort(str, enum.Enum):
@@ -89,9 +89,11 @@ def run(
     from datasets_rl import sources
     from datasets_rl.catalog import matches
 
-    names = (sources.source(source).name,) if source else sources.names()
+    origins, errors = ((sources.source(source),), ()) if source else sources.importable()
+    for error in errors:
+        shell.printer.note(f"left out: {error.message}")
     most = read_size(max_size) if max_size else None
-    every = list(_rows(shell, names, stored_only=downloaded, remote=remote))
+    every = list(_rows(shell, origins, (source,) if source else sources.names(), stored_only=downloaded, remote=remote))
     matching = [row for row in every if matches(row.id, pattern)]
     rows = [row for row in matching if most is None or (row.bytes is not None and row.bytes <= most)]
     unsized = sum(row.bytes is None for row in matching)
@@ -110,14 +112,15 @@ def run(
     )
 
 
-def _rows(shell: Shell, names: tuple[str, ...], *, stored_only: bool, remote: bool) -> Iterator[_Row]:
-    from datasets_rl import planning, sources, store
+def _rows(
+    shell: Shell, origins: Sequence[Source], names: Sequence[str], *, stored_only: bool, remote: bool
+) -> Iterator[_Row]:
+    from datasets_rl import planning, store
 
     home = shell.settings.home
     stored = {folder.relative_to(home).as_posix(): folder for folder in store.stored(home)}
-    for name in names:
-        origin = sources.source(name)
-        more = planning.listed(name, settings=shell.settings) if remote else ()
+    for origin in origins:
+        more = planning.listed(origin.name, settings=shell.settings) if remote else ()
         for one in dict.fromkeys((*origin.ids(), *more)):
             entry = origin.entry(one)
             folder = stored.pop(entry.id, None)

@@ -6,6 +6,7 @@ A source without a module ``dataset`` gets a class with the constructor of `Base
 from __future__ import annotations
 
 import importlib
+import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
 from datasets_rl.datasets.stored import StoredExperienceReplay
-from datasets_rl.sources import module_name, names
+from datasets_rl.sources import importable, module_name
+from datasets_rl.sources import source as get_source
 
 __all__ = ["BaseDatasetExperienceReplay", "StoredExperienceReplay", "dataset_class", "open_dataset"]
 
@@ -26,9 +28,12 @@ def dataset_class(source: str) -> type[BaseDatasetExperienceReplay]:
 
     Raises:
         UnknownIdError: If there is no such source.
+        InvalidArgumentError: If another package registered it and it cannot be imported.
     """
-    module = f"{module_name(source)}.dataset"
-    if find_spec(module) is not None:
+    get_source(source)  # an error of its module is explained here; find_spec would pass it on
+    package = module_name(source)
+    module = f"{package}.dataset"
+    if hasattr(sys.modules[package], "__path__") and find_spec(module) is not None:
         found: type[BaseDatasetExperienceReplay] = importlib.import_module(module).CLASS
         return found
     about = {"source": source, "__module__": __name__, "__doc__": f"The datasets of the source {source}."}
@@ -42,8 +47,8 @@ def __getattr__(name: str) -> Any:
         AttributeError: If no source has a class of this name.
     """
     if name.endswith(_ENDING):
-        for source in names():
-            if (found := dataset_class(source)).__name__ == name:
+        for source in importable()[0]:
+            if (found := dataset_class(source.name)).__name__ == name:
                 return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -13,6 +13,7 @@ import pkgutil
 import re
 from functools import cache
 from importlib.metadata import entry_points
+from typing import Any
 
 from datasets_rl.errors import InvalidArgumentError, UnknownIdError
 from datasets_rl.sources.base import (
@@ -41,6 +42,7 @@ __all__ = [
     "Shard",
     "Source",
     "find",
+    "importable",
     "module_name",
     "names",
     "read_numbers",
@@ -86,14 +88,35 @@ def source(name: str) -> Source:
 
     Raises:
         UnknownIdError: If there is no such source.
-        InvalidArgumentError: If the module that another package registered for it cannot be imported.
+        InvalidArgumentError: If the module that another package registered for it cannot be imported or has no such source.
     """
+    module, hint = module_name(name), "correct or uninstall the package that registers it"
     try:
-        instance: Source = importlib.import_module(module_name(name)).SOURCE
-    except (ImportError, AttributeError) as error:
-        text = f"the source {name} cannot be imported from {module_name(name)}: {type(error).__name__}: {error}"
-        raise InvalidArgumentError(text, hint="correct or uninstall the package that registers it") from error
+        instance: Any = importlib.import_module(module).SOURCE
+    except Exception as error:
+        # The module may belong to another package, and code of others may raise any exception.
+        text = f"the source {name} cannot be imported from {module}: {type(error).__name__}: {' '.join(str(error).split())}"
+        raise InvalidArgumentError(text, hint=hint) from error
+    if not isinstance(instance, Source) or instance.name != name:
+        stated = repr(instance.name) if isinstance(instance, Source) else type(instance).__name__
+        raise InvalidArgumentError(f"SOURCE of {module} is {stated}; expected a Source named {name!r}", hint=hint)
     return instance
+
+
+@cache
+def importable() -> tuple[tuple[Source, ...], tuple[InvalidArgumentError, ...]]:
+    """Return all sources that can be imported, sorted by name, and an error for each of the others.
+
+    What works on all sources must not fail because of one that another package registered.
+    """
+    found: list[Source] = []
+    errors: list[InvalidArgumentError] = []
+    for name in names():
+        try:
+            found.append(source(name))
+        except InvalidArgumentError as error:
+            errors.append(error)
+    return tuple(found), tuple(errors)
 
 
 @cache
@@ -141,7 +164,7 @@ def split_derived(dataset_id: str) -> tuple[str, str]:
 
 
 def _unknown(dataset_id: str) -> UnknownIdError:
-    full_ids = [f"{source_name}/{name}" for source_name in names() for name in source(source_name).ids()]
+    full_ids = [f"{one.name}/{name}" for one in importable()[0] for name in one.ids()]
     by_name = {full_id.partition("/")[2]: full_id for full_id in full_ids}
     close_names = difflib.get_close_matches(dataset_id, by_name, n=3, cutoff=0.5)
     return UnknownIdError(

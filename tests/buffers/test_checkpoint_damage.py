@@ -136,7 +136,7 @@ def test_an_edited_checkpoint_is_refused_as_damaged(saved, kind, data):
     edited = data.draw(edits(document))
     error = load_edited(saved[kind], kind, edited)
 
-    if edited == document:
+    if json.dumps(edited) == json.dumps(document):  # for Python, True == 1
         assert error is None
     elif json.dumps(edited) == json.dumps({key: value for key, value in document.items() if key != "digest"}):
         assert error is None  # as older releases wrote it

@@ -367,10 +367,10 @@ def test_a_stream_that_nobody_has_is_told(tmp_path, monkeypatch):
     ("options", "says"),
     [
         ({"streaming": True, "download": True}, "streaming and download exclude each other"),
-        ({"streaming": True, "replacement": True}, "replacement=True is for downloaded sets"),
+        ({"streaming": True, "replacement": True}, "replacement=True is for downloaded datasets"),
         ({"streaming": True, "sampler": RandomSampler()}, "takes no sampler"),
-        ({"streaming": True, "split_trajs": True}, "split_trajs is for downloaded sets"),
-        ({"streaming": True, "final_unknown": "drop"}, "final_unknown is for downloaded sets"),
+        ({"streaming": True, "split_trajs": True}, "split_trajs is for downloaded datasets"),
+        ({"streaming": True, "final_unknown": "drop"}, "final_unknown is for downloaded datasets"),
         ({"download": True, "pad": True}, "pad is for streams"),
         ({"num_slices": 2, "slice_len": 2}, "expected exactly one of them"),
         ({"slice_len": 0}, "slice_len is 0; expected an integer >= 1"),

@@ -13,6 +13,17 @@ DOCS = Path(datasets_rl.__file__).parents[1] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(autouse=True)
+def _environment(home, monkeypatch):
+    """Datasets that the pages store are not those of the user, which another version may have written."""
+    monkeypatch.setenv("RLDS_HOME", str(home))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_programs_of_a_page_run_one_after_the_other(page):
     programs = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
@@ -20,7 +31,7 @@ def test_the_programs_of_a_page_run_one_after_the_other(page):
     for program in programs:
         exec(program, names)
 
-    assert programs or page.parent.name == "sources"
+    assert programs or page.parent.name in {"sources", "contributing"} or page.name == "README.md"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

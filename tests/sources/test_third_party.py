@@ -1,0 +1,231 @@
+"""A source of another package: the one that docs/contributing/adding-a-source.md shows, installed from the page."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import datasets_rl
+
+ROOT = Path(datasets_rl.__file__).parents[1]
+PAGE = (ROOT / "docs" / "contributing" / "adding-a-source.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r'^```\w+ title="(.*?)"\n(.*?)^```$', PAGE, flags=re.MULTILINE | re.DOTALL))
+CONSOLE = re.search(r"^```console\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)[1]
+FOLDER = "datasets_rl/sources/arm/"
+ENTRY_POINTS = """\
+[datasets_rl.sources]
+d4rl = arm_source
+absent = no_such_module
+raises = raises_source
+renamed = arm_source
+"""
+
+
+def call(command, *, env=None, cwd=None):
+    done = subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **(env or {})},
+        cwd=cwd,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The folder that the package of the page was installed to."""
+    project, target = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("target")
+    (project / "arm_source").mkdir()
+    for path in [path for path in FILES if path.startswith(FOLDER)]:
+        text = FILES[path].replace("datasets_rl.sources.arm", "arm_source")
+        (project / "arm_source" / path.removeprefix(FOLDER)).write_text(text, encoding="utf-8")
+    (project / "pyproject.toml").write_text(FILES["pyproject.toml"], encoding="utf-8")
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--disable-pip-version-check"]
+    call([sys.executable, "-m", "pip", "install", *options, "--target", target, project])
+    return target
+
+
+@pytest.fixture(scope="module")
+def env(installed, tmp_path_factory):
+    """The environment of a process that has the package, and nothing stored."""
+    home = tmp_path_factory.mktemp("home")
+    return {"PYTHONPATH": str(installed), "RLDS_HOME": str(home), "RLDS_OFFLINE": "1", "RLDS_NO_PROGRESS": "1"}
+
+
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory):
+    """The folder around the raw files, which the page's own generator writes."""
+    folder = tmp_path_factory.mktemp("raw")
+    names = {}
+    exec(FILES["tests/raw/arm.py"], names)
+    names["CASES"][0].write(folder / "sessions")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def broken(installed, env, tmp_path_factory):
+    """An environment that also has entry points of modules that cannot be used."""
+    folder = tmp_path_factory.mktemp("broken")
+    (folder / "broken-1.0.dist-info").mkdir()
+    (folder / "broken-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (folder / "broken-1.0.dist-info" / "entry_points.txt").write_text(ENTRY_POINTS)
+    (folder / "raises_source.py").write_text("raise RuntimeError('two\\nlines')\n")
+    return {**env, "PYTHONPATH": os.pathsep.join([str(installed), str(folder)])}
+
+
+def run(env, *commands, program="", cwd=None):
+    """Run commands of ``rlds`` and then a program in one new process; return the outputs, and that of the program."""
+    driver = f"""
+import contextlib, io, json, sys
+from datasets_rl.cli.app import main
+
+for words in {[list(words) for words in commands]!r}:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(words)
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+exec({program!r}, {{}})
+"""
+    lines = call([sys.executable, "-c", driver], env=env, cwd=cwd).stdout.splitlines()
+    results = [json.loads(line) for line in lines[: len(commands)]]
+    assert [code for code, _, _ in results] == [0] * len(commands), results
+    return [(out, err) for _, out, err in results], lines[len(commands) :]
+
+
+def test_the_page_has_every_file_of_the_source():
+    names = {"__init__.py", "catalog.json", "reader.py", "compare.py"}
+
+    assert {*FILES} == {*(FOLDER + name for name in names), "tests/raw/arm.py", "pyproject.toml", "example.py"}
+
+
+def test_the_commands_and_the_program_of_the_page_run(env, sessions):
+    commands = re.findall(r"^\$ rlds (.*)\n((?:[^$].*\n)*)", CONSOLE, flags=re.MULTILINE)
+    program = f"{FILES['example.py']}\nprint(ArmExperienceReplay.__name__, ArmExperienceReplay.source)"
+
+    outputs, printed = run(env, *(shlex.split(words) for words, _ in commands), program=program, cwd=sessions)
+
+    assert [words.split()[0] for words, _ in commands] == ["list", "download", "verify", "sample"]
+    for (_, shown), (output, _) in zip(commands, outputs, strict=True):
+        assert shown in output
+    assert "every converted value against session-0.npz, session-1.npz" in outputs[2][0]
+    assert "the episode table against the raw files" in outputs[2][0]
+    assert printed == ["ArmExperienceReplay arm"]
+
+
+def test_the_comparison_of_the_page_finds_one_value_that_differs(sessions):
+    names = {}
+    exec(FILES[f"{FOLDER}compare.py"], names)
+    paths = [sessions / "sessions" / "reach" / f"session-{number}.npz" for number in (0, 1)]
+    raw = [dict(np.load(path)) for path in paths]
+    trajectories = [
+        states for one in raw for states in np.split(one["observations"], np.cumsum(one["lengths"] + 1)[:-1])
+    ]
+    columns = {
+        ("observation",): np.concatenate([states[:-1] for states in trajectories]),
+        ("next", "observation"): np.concatenate([states[1:] for states in trajectories]),
+        ("action",): np.concatenate([one["actions"] for one in raw]),
+        ("next", "reward"): np.concatenate([one["rewards"] for one in raw])[:, None],
+        ("next", "terminated"): np.concatenate([one["terminals"] for one in raw])[:, None],
+    }
+
+    def differences():
+        return names["compare"](paths, lambda key, start, stop: columns[key][start:stop])
+
+    assert differences() == []
+    for key, values in columns.items():
+        kept = values[7].copy()
+        values[7] = ~kept if values.dtype == bool else kept + 1
+        (difference,) = differences()
+        assert difference.startswith(f"{'.'.join(key)} at row 7 is ")
+        values[7] = kept
+
+
+def test_built_in_sources_are_not_replaced_and_work_beside_broken_ones(broken):
+    commands = [
+        ["list", "--source", "d4rl", "hopper-medium-v2"],
+        ["list", "medium-v2"],
+        ["download", "demo/pendulum", "--dry-run"],
+    ]
+    program = """
+import warnings
+
+from datasets_rl import info, list_datasets, sources
+from datasets_rl.errors import UnknownIdError
+
+print(sources.module_name("d4rl"), type(sources.source("d4rl")).__name__)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    print(*list_datasets("*/reach"))
+print(len(caught), "no_such_module" in str(caught[0].message))
+try:
+    info("pendulum")
+except UnknownIdError as error:
+    print(error.nearest[0])
+"""
+    ((alone, quiet), (everything, noted), (dry_run, _)), printed = run(broken, *commands, program=program)
+
+    assert (alone.split("\t")[0], quiet) == ("d4rl/hopper-medium-v2", "")
+    assert "d4rl/hopper-medium-v2" in everything
+    left_out = [line for line in noted.splitlines() if line.startswith("left out: ")]
+    assert len(left_out) == 3
+    assert "no_such_module" in left_out[0]
+    assert dry_run.startswith("demo/pendulum\n")
+    assert printed == ["datasets_rl.sources.d4rl D4RL", "arm/reach", "3 True", "demo/pendulum"]
+
+
+def test_a_module_that_cannot_be_used_is_an_error_that_names_it(broken):
+    program = """
+import datasets_rl.datasets
+from datasets_rl import sources
+from datasets_rl.errors import InvalidArgumentError
+
+for name in ("absent", "raises", "renamed"):
+    for function in (sources.source, datasets_rl.datasets.dataset_class):
+        try:
+            function(name)
+        except InvalidArgumentError as error:
+            print(str(error).replace(chr(10), "; "))
+print(datasets_rl.datasets.ArmExperienceReplay.__name__, hasattr(datasets_rl.datasets, "NoExperienceReplay"))
+"""
+    _, printed = run(broken, program=program)
+
+    hint = "; correct or uninstall the package that registers it"
+    absent = "the source absent cannot be imported from no_such_module: ModuleNotFoundError: No module named 'no_such_module'"
+    raises = "the source raises cannot be imported from raises_source: RuntimeError: two lines"
+    renamed = "SOURCE of arm_source is 'arm'; expected a Source named 'renamed'"
+    assert printed == [
+        *(text + hint for text in (absent, absent, raises, raises, renamed, renamed)),
+        "ArmExperienceReplay False",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_source_of_the_page_passes_the_conformance_suite(env, tmp_path):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "arm.py").write_text(FILES["tests/raw/arm.py"], encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), env["PYTHONPATH"]])
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RLDS_", "PYTEST_"))}
+    words = ["-q", "-p", "no:cacheprovider", "-k", "arm", "tests/conformance/test_sources.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**environment, "PYTHONPATH": path},
+        cwd=ROOT,
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 20
