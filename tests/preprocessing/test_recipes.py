@@ -640,7 +640,7 @@ def test_a_shipped_recipe_writes_a_strict_dataset_however_it_is_cut(name, stored
 
 def test_a_file_that_fails_is_named(tmp_path):
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
-    with pytest.raises(InvalidArgumentError, match=r"broken\.py fails as it is imported: ModuleNotFoundError"):
+    with pytest.raises(InvalidArgumentError, match=r"broken\.py cannot be imported: ModuleNotFoundError"):
         Recipe.of(f"{tmp_path / 'broken.py'}:fn")
 
 
