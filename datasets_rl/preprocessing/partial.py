@@ -1,6 +1,6 @@
-"""One part of a preprocessing: some episodes of a dataset through a recipe, into a folder of their own.
+"""A task of preprocessing: a recipe is applied to some episodes of a dataset, and the result written.
 
-It runs in this process, in another one, or on another machine; nothing of what it writes depends on where.
+It runs in this process, in another one, or on another machine; the result does not depend on where it runs.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ def _not_finite(step: Step, number: int) -> Iterator[str]:
 
 
 def _code(step: Step) -> dict[str, str]:
-    """Return the digest of the code of a user's step; the version of this package identifies the code of its own steps."""
+    """Return the digest of the code of a user's step; the version of this package identifies its steps."""
     cls = type(step)
     if cls.__module__.startswith("datasets_rl."):
         return {}

@@ -293,12 +293,12 @@ def test_a_function_that_fails_leaves_the_dataset_and_says_where(dataset, folder
 @pytest.mark.parametrize(
     ("fn", "problem"),
     [
-        (lambda step: step.exclude(("next", "reward")), "next.reward is gone"),
-        (lambda step: step["observation"], "it gave a Tensor; expected a TensorDict"),
-        (lambda _: None, "it gave a NoneType"),
-        (lambda step: step.set("done", torch.ones(1, dtype=torch.bool)), "done is True somewhere"),
-        (lambda step: step.set("name", "x"), "name is no tensor"),
-        (lambda step: step.exclude(("next", "terminated"), ("next", "truncated"), ("next", "done")), "are gone"),
+        (lambda step: step.exclude(("next", "reward")), "next.reward is missing"),
+        (lambda step: step["observation"], "it returned a Tensor; expected a TensorDict"),
+        (lambda _: None, "it returned a NoneType"),
+        (lambda step: step.set("done", torch.ones(1, dtype=torch.bool)), "done is True in some steps"),
+        (lambda step: step.set("name", "x"), "name is not a tensor"),
+        (lambda step: step.exclude(("next", "terminated"), ("next", "truncated"), ("next", "done")), "are missing"),
     ],
     ids=["no-reward", "tensor", "none", "root-done", "text", "no-ends"],
 )
@@ -504,7 +504,7 @@ def test_a_step_that_cannot_learn_is_named_with_the_fields_that_there_are(folder
         ({"per": "episode", "num_chunks": 4}, "per is 'episode'; chunksize and num_chunks are for"),
         ({"batched": True, "chunksize": 0}, "chunksize is 0, which gives single steps"),
         ({"chunksize": -2}, "chunksize is -2; expected at least 0"),
-        ({"pool": object(), "num_workers": 2}, "a pool has processes of its own: num_workers"),
+        ({"pool": object(), "num_workers": 2}, "a pool brings its own processes: num_workers"),
     ],
     ids=[
         *("dim", "chunks", "several", "batched", "frames", "per"),
