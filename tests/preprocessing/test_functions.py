@@ -502,7 +502,7 @@ def test_a_step_that_cannot_learn_is_named_with_the_fields_that_there_are(folder
         ({"per": "row"}, "per is 'row'"),
         ({"per": "step", "chunksize": 4}, "per is 'step'; chunksize and num_chunks are for functions of a batch"),
         ({"per": "episode", "num_chunks": 4}, "per is 'episode'; chunksize and num_chunks are for"),
-        ({"batched": True, "chunksize": 0}, "chunksize is 0, which gives single steps"),
+        ({"batched": True, "chunksize": 0}, "chunksize is 0, which passes single steps"),
         ({"chunksize": -2}, "chunksize is -2; expected at least 0"),
         ({"pool": object(), "num_workers": 2}, "a pool brings its own processes: num_workers"),
     ],
