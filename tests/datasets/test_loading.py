@@ -71,7 +71,7 @@ def test_what_is_no_dataset_is_named_with_what_to_do(given, kind, says, tmp_path
 
 @pytest.mark.parametrize("arguments", [{"root": "."}, {"download": "force"}])
 def test_a_folder_takes_no_argument_that_only_an_id_has(arguments, tmp_path):
-    with pytest.raises(InvalidArgumentError, match="is a folder, which opens where it lies"):
+    with pytest.raises(InvalidArgumentError, match="is a folder, which is opened in place"):
         load(tmp_path, **arguments)
 
 

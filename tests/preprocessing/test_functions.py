@@ -226,7 +226,7 @@ def test_a_destination_that_holds_something_else_is_refused(dataset, folder, tmp
         folder / ".." / "data": "is the folder of the dataset itself",
         tmp_path / "link": "is the folder of the dataset itself",
         folder / "inside": "is inside a dataset",
-        raw: "a dataset that no recipe made",
+        raw: "a dataset that is not the result of a recipe",
         tmp_path / "file": "something that is not a dataset",
     }.items():
         with pytest.raises(InvalidArgumentError, match=problem):
@@ -468,7 +468,7 @@ def test_a_dataset_takes_a_step_its_class_a_recipe_and_a_name(dataset, tmp_path)
         assert torch.equal(came["next", "reward"], wanted["next", "reward"])
     same = dataset.preprocess(ScaleRewards, dest=tmp_path / "class")[:]
     assert torch.equal(same["next", "reward"], wanted["next", "reward"] + 1)
-    with pytest.raises(InvalidArgumentError, match="a recipe says itself"):
+    with pytest.raises(InvalidArgumentError, match="a recipe determines the input"):
         dataset.preprocess(ScaleRewards(), batched=True, in_place=True)
 
 
