@@ -1,4 +1,4 @@
-"""What is known about datasets, without a network: the ids of all sources, and what is stored."""
+"""The catalog of datasets, without a network: the ids of all sources, and the stored datasets."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["DatasetInfo", "info", "list_datasets", "matches"]
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is known about a dataset."""
+    """The description of a dataset, stored or not."""
 
     id: str
     entry: Entry | None
     """The entry of its source's catalog; None for a dataset that no catalog has."""
     folder: Path | None
-    """The folder where it is stored; None if it is not."""
+    """The folder of the stored dataset; None if it is not stored."""
     manifest: Manifest | None
     """The manifest of the stored dataset."""
     versions: tuple[Path, ...] = ()
@@ -42,10 +42,10 @@ def list_datasets(
         >>> list_datasets("hopper-*-v2", source="d4rl")
 
     Args:
-        pattern: A part of an id, or a glob; by default all match.
+        pattern: A substring of an id, or a glob; by default all ids match.
         source: The name of a source; by default all sources.
         downloaded: Whether only stored datasets are listed, derived ones among them.
-        settings: By default those of the environment.
+        settings: The settings; by default those of the environment.
 
     Raises:
         UnknownIdError: If there is no such source.
@@ -64,25 +64,25 @@ def list_datasets(
 
 
 def matches(dataset_id: str, pattern: str) -> bool:
-    """Return whether an id, or its part after the source, matches a glob, or contains a text that is no glob."""
+    """Return whether an id, or its name after the source, matches a glob; or contains a pattern without wildcards."""
     dataset_id, pattern = dataset_id.lower(), pattern.lower()
-    if not any(mark in pattern for mark in "*?["):
+    if not any(wildcard in pattern for wildcard in "*?["):
         return pattern in dataset_id
     return any(fnmatch.fnmatchcase(text, pattern) for text in (dataset_id, dataset_id.partition("/")[2]))
 
 
 def info(dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None) -> DatasetInfo:
-    """Return what is known about a dataset, whether it is stored or not; no network.
+    """Return the description of a dataset, stored or not; no network.
 
         >>> info("d4rl/hopper-medium-v2").entry.license
 
     Args:
         dataset: An id or a folder.
-        root: The source's folder; by default ``<RLDS_HOME>/<source>``.
-        settings: By default those of the environment.
+        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
+        settings: The settings; by default those of the environment.
 
     Raises:
-        UnknownIdError: If no catalog has the id and nothing is stored under it.
+        UnknownIdError: If no catalog has the id and no dataset is stored under it.
         ManifestError: If the stored dataset has a manifest that cannot be read.
     """
     from datasets_rl.format.manifest import Manifest

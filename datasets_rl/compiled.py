@@ -1,4 +1,4 @@
-"""Loops that numba compiles, once for each machine: import a module that has some only when they are needed."""
+"""Compilation of loops by numba, once for each machine; modules that use it are imported only when needed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(signature: Any) -> Callable[[Function], Function]:
-    """Compile a function for arguments of these types, at once, and keep the result on the disk.
+    """Compile a function for one signature, immediately, and cache the machine code on the disk.
 
-    The function releases the GIL while it runs.
+    The compiled function releases the GIL while it runs.
 
     Args:
-        signature: In numba's words, as text or as one of its types.
+        signature: The signature in the syntax of numba, as a string or as one of its types.
     """
 
     def compile_now(function: Function) -> Function:
         try:
-            made = numba.njit(signature, nogil=True, cache=True)(function)
-        except (RuntimeError, OSError):  # nothing can be written beside the module or in the user's cache; no space
-            made = numba.njit(signature, nogil=True)(function)
-        return cast("Function", made)
+            dispatcher = numba.njit(signature, nogil=True, cache=True)(function)
+        except (
+            RuntimeError,
+            OSError,
+        ):  # neither the folder of the module nor the user's cache is writable, or disk full
+            dispatcher = numba.njit(signature, nogil=True)(function)
+        return cast("Function", dispatcher)
 
     return compile_now

@@ -1,8 +1,8 @@
 """Atomic commits of files and folders, locks and free space: the only code that renames, fsyncs or locks.
 
-A file or a folder is made beside its place and moved there in one rename, or exchanged with the one that is there, so
-that a reader sees the old one or the new one, and never a part of either. Contents are fsynced before the rename and
-the parent folder after it, so that this holds after a power cut too.
+A file or a folder is written under a temporary name next to its target and then renamed to the target, or exchanged
+with the existing one, so that a reader sees the old version or the new one, and never a part of either. Contents are
+fsynced before the rename and the parent folder after it, so that this also holds after a power cut.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ __all__ = [
 ]
 
 MANIFEST_FILE = "manifest.json"
-"""The file that comes last: a folder without it is no dataset."""
+"""The file that is written last: a folder without it is not a dataset."""
 WORK_FOLDER = ".work"
-"""Beside datasets, the folder of unfinished builds, owner files and recorded changes."""
+"""The folder of unfinished builds, owner files and recorded changes, next to the datasets."""
 VERSIONS_FOLDER = ".versions"
-"""Beside datasets, the folder of their earlier versions."""
-_BELOW = ("*/", "*/*/", "*/*/*/")
-"""Where an id with slashes may have put a dataset below a folder."""
+"""The folder of earlier versions, next to the datasets."""
+_NESTED_LEVELS = ("*/", "*/*/", "*/*/*/")
+"""The levels below a folder at which a dataset may be stored whose id has slashes."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's bytes, or a folder's list of names, are on the disk."""
+    """Flush the bytes of a file, or the entries of a folder, to the disk (fsync)."""
     # Windows cannot open a folder, nor fsync a file that is open for reading; there the rename alone orders the commit.
     with suppress(OSError) if os.name == "nt" else disk_errors(path.parent):
         handle = os.open(path, os.O_RDONLY)
@@ -86,14 +86,14 @@ def sync(path: Path) -> None:
 
 
 def publish_file(temporary: Path, target: Path) -> None:
-    """Move a finished file to its place in one step; a file that is there already is replaced."""
+    """Rename a finished file to its target atomically; an existing file is replaced."""
     sync(temporary)
     os.replace(temporary, target)
     sync(target.parent)
 
 
 def write_text(target: Path, text: str) -> None:
-    """Write a whole text file, or leave what was there."""
+    """Write a text file atomically: after a failure, the previous file is unchanged."""
     free_temporary_files(target.parent, target.name)
     temporary = target.with_name(f".{target.name}.{_process_name()}.tmp")
     try:
@@ -111,22 +111,24 @@ def write_text(target: Path, text: str) -> None:
 
 
 def check_nesting(folder: Path) -> None:
-    """Refuse a dataset inside another one, or around one: checking, replacing or removing one would hit the other.
+    """Check that a dataset would not contain another one, nor be inside one.
+
+    Otherwise verifying, replacing or removing one of them would affect the other.
 
     Args:
-        folder: Where the dataset is to be stored; it may exist.
+        folder: The folder in which the dataset is to be stored; it may exist.
 
     Raises:
-        InvalidArgumentError: If a folder above it is a dataset, or one below it is while it is not.
+        InvalidArgumentError: If a parent folder is a dataset, or a folder below is one while `folder` itself is not.
     """
-    outer = next((one for one in folder.resolve().parents if _is_dataset(one)), None)
+    outer = next((parent for parent in folder.resolve().parents if _is_dataset(parent)), None)
     if outer is not None:
         raise InvalidArgumentError(
-            f"{folder} lies inside a dataset: {outer}", hint="choose a name or a folder that is not below that one"
+            f"{folder} is inside a dataset: {outer}", hint="choose a name or a folder that is not below that one"
         )
     if not (folder / MANIFEST_FILE).exists():
-        below = chain.from_iterable(folder.glob(f"{levels}{MANIFEST_FILE}") for levels in _BELOW)
-        inner = next((one.parent for one in below if _is_dataset(one.parent)), None)
+        manifests = chain.from_iterable(folder.glob(f"{levels}{MANIFEST_FILE}") for levels in _NESTED_LEVELS)
+        inner = next((path.parent for path in manifests if _is_dataset(path.parent)), None)
         if inner is not None:
             raise InvalidArgumentError(
                 f"{folder} has a dataset inside it: {inner}",
@@ -135,7 +137,7 @@ def check_nesting(folder: Path) -> None:
 
 
 def _is_dataset(folder: Path) -> bool:
-    """Return whether a folder has a manifest of ours; other programs have files of this name too."""
+    """Return whether a folder has a manifest of this package; other programs use the same file name."""
     try:
         return "format_version" in json.loads((folder / MANIFEST_FILE).read_bytes())
     except (OSError, RecursionError, TypeError, ValueError):
@@ -143,33 +145,33 @@ def _is_dataset(folder: Path) -> bool:
 
 
 def free_temporary_files(folder: Path, name: str = "*") -> None:
-    """Delete what processes that died in `write_text` left in a folder."""
+    """Delete the temporary files of processes that died in `write_text`."""
     pattern = f"{glob.escape(name.rstrip('*'))}{'*' * name.endswith('*')}"
     for path in folder.glob(f".{pattern}.*.tmp"):
-        if _is_of_dead(path.name.removesuffix(".tmp")):
+        if _is_of_dead_process(path.name.removesuffix(".tmp")):
             path.unlink(missing_ok=True)
 
 
 def write_json(target: Path, value: Any) -> None:
-    """Write a JSON file in the way of `write_text`; NaN and infinity are refused, as JSON does not have them."""
+    """Write a JSON file atomically; NaN and infinity raise `ValueError`, because JSON does not have them."""
     write_text(target, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def sync_tree(folder: Path) -> None:
-    """Wait until a folder and everything below it is on the disk."""
+    """Flush a folder and everything below it to the disk."""
     for path in sorted(folder.rglob("*")):
         sync(path)
     sync(folder)
 
 
 def move(path: Path, target: Path) -> None:
-    """Rename a file or a folder; the folders above the target are made."""
+    """Rename a file or a folder, creating the parent folders of the target."""
     _rename(path, target)
     sync(target.parent)
 
 
 def link_or_copy(path: Path, target: Path) -> None:
-    """Give a file that never changes a second name; copy it where the file system has no hard links."""
+    """Hard-link a file that never changes; copy it where the file system has no hard links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(path, target)
@@ -186,17 +188,17 @@ def _rename(path: Path, target: Path) -> None:
         except FileNotFoundError:
             if target.parent.exists() or not os.path.lexists(path):
                 raise
-            continue  # another process has just deleted the folder, which was empty
+            continue  # another process has just deleted the empty folder
         return
 
 
 def exchange(path: Path, other: Path) -> bool:
-    """Let two files or folders swap their names in one step, so that both names exist at every instant.
+    """Exchange the names of two files or folders atomically, so that both names exist at every instant.
 
     Returns:
-        False, with nothing changed, where the kernel or the file system has no such step (NFS, Windows).
+        False, with nothing changed, where the kernel or the file system cannot exchange names (NFS, Windows).
     """
-    # The audit event is the one that os.rename raises: whoever watches renames sees this one, too.
+    # An audit hook that watches os.rename should see this rename, too.
     sys.audit("os.rename", str(path), str(other), -1, -1)
     swapped = _swap()(os.fsencode(path), os.fsencode(other))
     if swapped:
@@ -212,7 +214,7 @@ _EXCHANGE = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
 
 @cache
 def _swap() -> Callable[[bytes, bytes], bool]:
-    """Return the function of the C library that exchanges two names; one that returns False where there is none."""
+    """Return a function that exchanges two names by the C library, or returns False where the library cannot."""
     import ctypes
 
     library: Any = None if os.name == "nt" else ctypes.CDLL(None, use_errno=True)
@@ -234,7 +236,7 @@ def _swap() -> Callable[[bytes, bytes], bool]:
 
 
 def publish_folder(build: Path, target: Path) -> None:
-    """Move a finished folder to its place; one that is there already is replaced, and deleted."""
+    """Rename a finished folder to its target; an existing folder is replaced and deleted."""
     sync_tree(build)
     if not target.exists():
         move(build, target)
@@ -246,20 +248,20 @@ def publish_folder(build: Path, target: Path) -> None:
 
 
 def identity(folder: Path) -> str | None:
-    """Return what identifies the dataset in a folder, the sha256 of its manifest; None if there is no dataset.
+    """Return the identity of the dataset in a folder, the SHA-256 of its manifest; None if there is no dataset.
 
     The manifest has the digest of every file, so that equal identities mean equal bytes.
     """
     path = folder / MANIFEST_FILE
     try:
-        # A pipe would be waited for; whatever is not a file is not a manifest.
+        # Reading a named pipe would block, so only a regular file counts as a manifest.
         return hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(path.lstat().st_mode) else None
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
 def remove_tree(path: Path) -> None:
-    """Delete a file or a folder with all that is in it; nothing there is fine. Links are deleted, never followed."""
+    """Delete a file or a folder with its contents, if it exists. Links are deleted, never followed."""
     if path.is_symlink() or path.is_file():
         path.unlink(missing_ok=True)
     elif path.exists():
@@ -267,30 +269,31 @@ def remove_tree(path: Path) -> None:
 
 
 TRASH_FOLDER = ".rlds-trash"
-"""Beside datasets, the folder of what is being deleted."""
+"""The folder of files that are being deleted, next to the datasets."""
 
 
 def discard(path: Path, trash: Path) -> None:
-    """Delete a file or a folder that others may be opening: it loses its name in one step.
+    """Delete a file or a folder that others may be opening: it is first renamed, atomically, into a trash folder.
 
-    What cannot be deleted now, because another process has it open or deletes it too, is left to `empty_trash`.
+    Files that cannot be deleted now, because another process has them open or deletes them too, are left to
+    `empty_trash`.
 
     Args:
-        path: What is deleted; nothing there is fine.
+        path: The file or folder; it need not exist.
         trash: A folder on the same file system.
     """
     if not os.path.lexists(path):
         return
-    away = trash / uuid4().hex
-    _rename(path, away)
+    trashed = trash / uuid4().hex
+    _rename(path, trashed)
     with suppress(OSError):
         sync(path.parent)
-        remove_tree(away)
+        remove_tree(trashed)
         trash.rmdir()
 
 
 def empty_trash(trash: Path) -> None:
-    """Delete what dead processes left in a trash folder."""
+    """Delete a trash folder and the files that dead processes left in it."""
     with suppress(OSError):
         for path in trash.iterdir():
             with suppress(OSError):  # another process deletes it
@@ -306,7 +309,7 @@ def tree_bytes(path: Path) -> int:
 
 
 def free_bytes(path: Path) -> int:
-    """Return the bytes that a file below `path` could still take; `path` itself need not exist yet."""
+    """Return the free bytes of the file system of `path`, which need not exist yet."""
     for folder in (path, *path.absolute().parents):
         if folder.exists():
             return shutil.disk_usage(folder).free
@@ -314,10 +317,10 @@ def free_bytes(path: Path) -> int:
 
 
 def require_free(path: Path, needed: int, why: str = "", *, hint: str = "") -> None:
-    """Check that `needed` bytes fit below `path`.
+    """Check that the file system of `path` has `needed` free bytes.
 
     Raises:
-        DiskFullError: If they do not.
+        DiskFullError: If it does not.
     """
     free = free_bytes(path)
     if needed > free:
@@ -326,7 +329,7 @@ def require_free(path: Path, needed: int, why: str = "", *, hint: str = "") -> N
 
 @contextmanager
 def disk_errors(path: Path, *, hint: str = "") -> Iterator[None]:
-    """Turn the system's "no space left" inside the block into `DiskFullError`, which names the place."""
+    """Convert the "no space left" errors of the system, raised in the block, to `DiskFullError`, which names `path`."""
     try:
         yield
     except OSError as error:
@@ -339,64 +342,65 @@ def disk_errors(path: Path, *, hint: str = "") -> Iterator[None]:
 def lock(
     path: Path, what: str, *, wait: float = 3600.0, waiting: Callable[[str], None] | None = None
 ) -> Iterator[None]:
-    """Hold an owner file for the length of the block, so that two processes do a piece of work once.
+    """Hold a lock between processes for the duration of the block: a file that names its owner.
 
-    The file names its owner, the process and the host, and appears with its content in one step. The file of a process
-    of this host that died is taken over at once, also if that was in another container, and so is one without an owner.
-    That of another host is waited for: some network file systems keep locks to one host.
+    The owner file contains the PID and the host of its owner, and is created atomically with this content. If the owner
+    was a process of this host that died, in this container or another one, or if the file names no owner, the lock is
+    taken over at once. If the owner is of another host, this waits: some network file systems do not share locks
+    between hosts.
 
     Args:
-        path: The owner file; its folder is made.
-        what: What is locked, for messages.
+        path: The owner file; its folder is created.
+        what: The name of the locked resource, for messages.
         wait: Seconds to wait for another owner.
-        waiting: Called once with the owner's name if there is one to wait for.
+        waiting: Called once with the name of the owner if this has to wait.
 
     Raises:
-        LockedError: If the other owner is still there after `wait` seconds.
+        LockedError: If another process still holds the lock after `wait` seconds.
     """
     deadline = time.monotonic() + wait
     for claim in path.parent.glob(f"{glob.escape(path.name)}.*"):
         _free_claim(claim)
-    while (held := _take(path)) is None:
+    while (handle := _create_owner_file(path)) is None:
         if not os.path.lexists(path):
-            continue  # its owner has just given it back
+            continue  # its owner has just released it
         if time.monotonic() >= deadline:
             raise LockedError(what, _owner(path), path)
         if waiting is not None:
             waiting(_owner(path))
             waiting = None
         time.sleep(0.05)
-    _HELD.add(held)
+    _HELD.add(handle)
     try:
         yield
     finally:
-        if held in _HELD:  # in a forked child it is not
+        if handle in _HELD:  # False in a forked child
             with suppress(OSError):
-                if os.path.samestat(path.stat(), os.fstat(held)):
+                if os.path.samestat(path.stat(), os.fstat(handle)):
                     path.unlink()
-            _HELD.remove(held)
-            os.close(held)
+            _HELD.remove(handle)
+            os.close(handle)
 
 
 def free_owner_files(folder: Path) -> list[Path]:
-    """Delete the owner files in a folder whose process is dead; return those that have a living owner."""
+    """Delete the owner files in a folder whose process is dead; return those with a live owner."""
     for path in sorted(folder.glob(f"*{_CLAIM}")):
         _free_claim(path)
     return [path for path in sorted(folder.glob("*.lock")) if not _free_if_dead(path)]
 
 
 def _free_claim(path: Path) -> None:
-    """Delete a file that a process which died meant to become its owner file."""
-    if path.name.endswith(_CLAIM) and _is_of_dead(path.name.removesuffix(_CLAIM)):
+    """Delete a temporary owner file of a dead process."""
+    if path.name.endswith(_CLAIM) and _is_of_dead_process(path.name.removesuffix(_CLAIM)):
         path.unlink(missing_ok=True)
 
 
 _HELD: set[int] = set()
-"""The handles of the owner files of this process."""
+"""The file descriptors of the owner files of this process."""
 
 
 def _close_inherited() -> None:
-    """Let a forked child hold no lock of its parent: it would hold it after the parent's death."""
+    """Close the owner files in a forked child, which would otherwise hold the locks after the death of its parent."""
     while _HELD:
         os.close(_HELD.pop())
 
@@ -408,8 +412,8 @@ _CLAIM = ".claim"
 _TORN_SECONDS = 2.0
 
 
-def _take(path: Path) -> int | None:
-    """Create the owner file of this process, unless a living process has one there; return its open handle."""
+def _create_owner_file(path: Path) -> int | None:
+    """Create the owner file of this process, and return its file descriptor; None if a live process has the lock."""
     if os.path.lexists(path) and not _free_if_dead(path):
         return None
     content = "\n".join([str(os.getpid()), socket.gethostname(), str(started(os.getpid())), *machine(), ""]).encode()
@@ -417,29 +421,30 @@ def _take(path: Path) -> int | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         handle = os.open(claim, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-    except FileNotFoundError:  # another process removed the folder, which was empty
+    except FileNotFoundError:  # another process has just deleted the empty folder
         return None
     except OSError as error:
         raise _disk_error(error, path) from error
-    taken = False
+    created = False
     try:
         if fcntl is not None:
-            # Held as long as the process lives: it tells processes apart whose numbers are of other containers.
+            # The system releases this lock when the process dies, also for processes in other containers, whose PIDs
+            # cannot be looked up.
             with suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(handle, content)
-        taken = _link(claim, path)
+        created = _link(claim, path)
     except OSError as error:
         raise _disk_error(error, path) from error
     finally:
         claim.unlink(missing_ok=True)
-        if not taken:
+        if not created:
             os.close(handle)
-    return handle if taken else None
+    return handle if created else None
 
 
 def _link(claim: Path, path: Path) -> bool:
-    """Give a claim the name of the owner file, in one step; return False if that name is taken."""
+    """Link a temporary file to the name of the owner file atomically; return False if that name exists."""
     try:
         os.link(claim, path)
     except (FileExistsError, FileNotFoundError):
@@ -447,7 +452,7 @@ def _link(claim: Path, path: Path) -> bool:
     except OSError as error:
         if error.errno not in _NO_EXCHANGE | {errno.EMLINK, errno.EXDEV}:
             raise
-        # Without hard links the name is reserved first; a death in between leaves an empty file.
+        # Without hard links an empty file reserves the name first; a process that dies in between leaves it empty.
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         except FileExistsError:
@@ -463,13 +468,13 @@ def _disk_error(error: OSError, path: Path) -> Exception:
 
 
 def _free_if_dead(path: Path) -> bool:
-    """Delete an owner file whose process is dead; return whether there is none now."""
+    """Delete an owner file whose process is dead; return whether the file is gone."""
     try:
         with path.open("rb") as stream:
-            # Held by a living owner, or by another process that is about to take it over.
+            # The lock is held by a live owner, or by another process that is about to delete the file.
             if _is_held(stream.fileno()) or _alive(stream.read(4096), os.fstat(stream.fileno()).st_mtime):
                 return False
-            # Another process may have taken it over meanwhile: its file has the same name, and is another file.
+            # Another process may have replaced the file since it was opened.
             if fcntl is not None:
                 if os.path.samestat(path.stat(), os.fstat(stream.fileno())):
                     path.unlink()
@@ -481,7 +486,7 @@ def _free_if_dead(path: Path) -> bool:
 
 
 def _is_held(handle: int) -> bool:
-    """Return whether another process holds the lock of an open file; else this one holds it until the file is closed."""
+    """Return whether another process holds the lock of a file; if not, this process locks it until it is closed."""
     if fcntl is None:
         return False
     try:
@@ -494,55 +499,55 @@ def _is_held(handle: int) -> bool:
 
 
 def _alive(content: bytes, written: float) -> bool:
-    """Return whether the owner that an owner file names may be at work, although nobody holds the lock of the file.
+    """Return whether the owner named in an owner file may be alive, given that no process holds the file's lock.
 
-    process     of this kernel and these process numbers: it is looked up
-    kernel      the same, or the same name of the host: dead, because the lock is free
-    else        of another host, of which nothing is known: alive
+    same kernel and PID namespace     the PID is looked up
+    same kernel or host name          dead, because the lock is free
+    another host                      alive, because it cannot be checked
     """
     lines = content.decode(errors="replace").splitlines()
     if len(lines) < 2 or not lines[0].isdigit():
         return 0 <= time.time() - written < _TORN_SECONDS
-    here = machine()
-    if (lines[3:5] or here) == here and lines[1] == socket.gethostname():
-        now = started(int(lines[0]))
-        return now is not None and (len(lines) < 3 or lines[2] in {now, ""})
-    return lines[3:4] != here[:1] and lines[1] != socket.gethostname()
+    this_machine = machine()
+    if (lines[3:5] or this_machine) == this_machine and lines[1] == socket.gethostname():
+        start_time = started(int(lines[0]))
+        return start_time is not None and (len(lines) < 3 or lines[2] in {start_time, ""})
+    return lines[3:4] != this_machine[:1] and lines[1] != socket.gethostname()
 
 
 @cache
 def machine() -> list[str]:
-    """Return what tells this kernel, since it was booted, and its process numbers from others; empty texts if unknown."""
-    boot, numbers = "", ""
+    """Return the boot id of this kernel and the PID namespace of this process; an unknown one is an empty string."""
+    boot_id, pid_namespace = "", ""
     with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     with suppress(OSError):
-        numbers = str(Path("/proc/self/ns/pid").readlink())
-    return [boot, numbers]
+        pid_namespace = str(Path("/proc/self/ns/pid").readlink())
+    return [boot_id, pid_namespace]
 
 
 def _process_name() -> str:
-    """Return a name for this process that no process of another host or container has."""
-    place = hashlib.sha256(" ".join([socket.gethostname(), *machine()]).encode()).hexdigest()[:8]
-    return f"{place}-{os.getpid()}"
+    """Return a name of this process that is unique among hosts and containers."""
+    machine_id = hashlib.sha256(" ".join([socket.gethostname(), *machine()]).encode()).hexdigest()[:8]
+    return f"{machine_id}-{os.getpid()}"
 
 
-def _is_of_dead(name: str) -> bool:
-    """Return whether a file whose name ends with that of a process belongs to a dead process of this host."""
-    place, _, number = name.rpartition(".")[2].rpartition("-")
-    here = _process_name().partition("-")[0]
-    return place == here and number.isdigit() and started(int(number)) is None
+def _is_of_dead_process(name: str) -> bool:
+    """Return whether a file name ends with the name of a dead process of this host."""
+    machine_id, _, pid = name.rpartition(".")[2].rpartition("-")
+    this_machine_id = _process_name().partition("-")[0]
+    return machine_id == this_machine_id and pid.isdigit() and started(int(pid)) is None
 
 
 def started(pid: int) -> str | None:
-    """Return when a process of this host began, in a form that no later process of the same number has.
+    """Return the start time of a process of this host, which distinguishes it from later processes with the same PID.
 
     Returns:
-        None if there is no such process, or if it is dead and its parent has not noticed; "" where the system does not
-        say when it began.
+        The start time in clock ticks since boot; None if there is no such process or if it is a zombie; "" where the
+        system does not report start times.
     """
     with suppress(FileNotFoundError, ProcessLookupError):
-        # The name of the program, in parentheses, may hold anything; the state is the field after it.
+        # The program name, in parentheses, may contain any character; the state is the field after it.
         state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return None if state in "ZX" else fields[18]
     if Path("/proc/self/stat").exists():
@@ -551,7 +556,7 @@ def started(pid: int) -> str | None:
 
 
 def _exists(pid: int) -> bool:
-    if sys.platform == "win32":  # there os.kill ends the process, whatever the signal
+    if sys.platform == "win32":  # on Windows os.kill ends the process for every signal
         import ctypes
 
         handle = ctypes.windll.kernel32.OpenProcess(0x1000, 0, pid)
@@ -568,13 +573,14 @@ def _exists(pid: int) -> bool:
 
 
 class FileLock:
-    """Held by one process at a time, and free again when that process dies; taken and given back in a microsecond or two.
+    """A lock between the processes of one machine, released by the system when its holder dies.
 
-    For processes of one machine that share memory; `lock` is for folders that may lie on a network. A process that is
-    forked opens the file anew, so that it excludes its parent. Not reentrant, and not for threads.
+    For processes that share memory: acquiring and releasing it takes a microsecond or two. For folders that may be on a
+    network, use `lock`. A forked process opens the file again, so that it excludes its parent. Not reentrant, and not
+    for threads.
 
     Args:
-        path: A file that exists as long as any process may take the lock.
+        path: A file that exists as long as any process may open the lock.
 
     Raises:
         InvalidArgumentError: On a system without `fcntl`.
@@ -590,8 +596,8 @@ class FileLock:
     def open(self) -> None:
         """Open the file in this process, after which it may be removed."""
         if self._process != os.getpid():
-            # The handle that came along by a fork is the parent's: with it, both would hold the lock at once, and if the
-            # parent dies with the lock held, an open copy of the handle would hold it for good.
+            # A descriptor inherited by fork shares the lock of the parent: both processes would hold it at once, and if
+            # the parent died with it, the open copy would hold it forever.
             if self._handle >= 0:
                 os.close(self._handle)
                 self._handle = -1
@@ -599,12 +605,12 @@ class FileLock:
             self._process = os.getpid()
 
     def acquire(self) -> None:
-        """Wait for the lock and take it."""
+        """Acquire the lock, waiting until it is free."""
         self.open()
         fcntl.flock(self._handle, fcntl.LOCK_EX)
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         fcntl.flock(self._handle, fcntl.LOCK_UN)
 
     def __del__(self) -> None:

@@ -1,4 +1,4 @@
-"""Downloads: the raw files of a dataset are fetched, converted, and put in their place as a stored dataset."""
+"""Downloads: the raw files of a dataset are fetched and converted, and the result is published as a stored dataset."""
 
 from __future__ import annotations
 
@@ -51,43 +51,43 @@ def download(
     wait: float = 3600.0,
     settings: Settings | None = None,
 ) -> Path:
-    """Make a dataset whole on disk: fetch its raw files, convert them, check them, put the folder in its place.
+    """Download a dataset: fetch its raw files, check and convert them, and publish the result.
 
-    Rerunning after any interruption resumes. A dataset that is there already is left alone.
+    Repeating an interrupted call resumes it. A dataset that is stored already is unchanged.
 
-    Where a dataset consists of several files, a file is converted while the next one comes, and deleted when its rows
+    If a dataset consists of several files, a file is converted while the next one is fetched, and deleted when its rows
     are on the disk.
 
     Args:
-        dataset_id: With its source, ``d4rl/hopper-medium-v2``.
-        root: The source's folder; by default ``<RLDS_HOME>/<source>``.
-        force: Make it anew although it is there; the old one stays until the new one is complete.
-        from_local: A raw file, or a folder of raw files, that the user already has; used in place.
-        mirrors: Base addresses tried before the upstream's, with the upstream's own layout below them.
-        hash_check: False accepts files whose size or digest is not the catalog's, and the manifest says so.
-        keep_raw: Keep the raw files beside the dataset.
-        raw_only: Fetch and check the raw files, and convert nothing.
-        limit_rate: Bytes a second over all connections.
-        selection: The part that is wanted; by default the whole dataset. A stored part that lacks some of it grows: a
-            dataset that has both parts replaces it in one step.
-        as_stored: Whether everything that the selection leaves open is as in the stored part, if there is one.
-        engine: Converts the files of a dataset that has several, `RayEngine()` on a cluster that shares `root`; by default
-            processes of this machine do. What is written is the same.
-        wait: Seconds to wait for another process that makes the same dataset.
-        settings: By default those of the environment.
+        dataset_id: The id with its source, ``d4rl/hopper-medium-v2``.
+        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
+        force: Download and convert a stored dataset again; the old version stays until the new one is complete.
+        from_local: A raw file, or a folder of raw files, that the user already has; it is read in place.
+        mirrors: Base addresses that are tried before those of the upstream, with the same layout below them.
+        hash_check: If False, accept files whose size or digest differs from the catalog; the manifest records it.
+        keep_raw: Keep the raw files of the dataset.
+        raw_only: Fetch and check the raw files without converting them.
+        limit_rate: The maximum rate in bytes per second over all connections.
+        selection: The selection to download; by default the whole dataset. A stored dataset that lacks some of it grows:
+            it is replaced, atomically, by a dataset that contains both selections.
+        as_stored: Whether the stored selection, if there is one, decides everything that `selection` leaves open.
+        engine: The engine that converts several files at once, `RayEngine()` on a cluster that shares `root`; by default
+            processes of this machine. The result does not depend on it.
+        wait: Seconds to wait for another process that downloads the same dataset.
+        settings: The settings; by default those of the environment.
 
     Returns:
-        The dataset's folder; with `raw_only` the folder of the raw files.
+        The folder of the dataset; with `raw_only` the folder of the raw files.
 
     Raises:
         UnknownIdError: If there is no such id.
-        FetchError: If no address gave a file.
-        IntegrityError: If a file is not the one expected.
-        ConversionError: If a file breaks its own format.
-        InvalidArgumentError: If there is no such part of the dataset; or, without `force`, if a choice contradicts the stored one,
-            the stored dataset was preprocessed and lacks a part of the selection, or the files of `from_local` are not
-            those that it was made of.
-        DiskFullError: If there is no room.
+        FetchError: If a file cannot be fetched from any address.
+        IntegrityError: If a file differs from the expected one.
+        ConversionError: If a file violates its own format.
+        InvalidArgumentError: If the dataset does not have the selection; or, without `force`, if a choice contradicts the
+            stored one, the stored dataset was preprocessed and lacks a part of the selection, or the files of
+            `from_local` are not those from which it was converted.
+        DiskFullError: If the disk has too little space.
         LockedError: If another process did not finish in time.
     """
     from datasets_rl.fetch.parallel import Limiter
@@ -105,11 +105,11 @@ def download(
         require_part(folder, selection)
         return folder
     checked_entry(dataset_id, selection)
-    there = paths.exists and not force and not raw_only and not unfinished(paths)
-    if there and missing_part(paths.folder, selection, as_stored=as_stored) is None:
+    is_stored = paths.exists and not force and not raw_only and not unfinished(paths)
+    if is_stored and missing_part(paths.folder, selection, as_stored=as_stored) is None:
         _check_files_unchanged(dataset_id, paths, from_local, settings)
         return paths.known_as
-    _check_ours(paths)
+    _check_folder(paths)
     if paths.exists and not raw_only:
         check_own_files(paths.folder)
     request = ["download", dataset_id, selection.to_json(), as_stored, force, hash_check, keep_raw, raw_only]
@@ -122,7 +122,7 @@ def download(
             selection, keep_raw = larger, keep_raw or _keeps_raw(paths)
         options = DownloadOptions(force, from_local, tuple(mirrors), hash_check, Limiter(limit_rate), keep_raw)
         if not paths.build.exists():
-            # What was learned and journalled belongs to a dataset that is finished, or was not begun.
+            # Without a build, the journal and the upstream's description are of a dataset that is finished.
             paths.journal.unlink(missing_ok=True)
             if force:
                 paths.upstream.unlink(missing_ok=True)
@@ -132,14 +132,14 @@ def download(
             files = _fetcher(dataset_id, paths, settings, options).fetch(listing.assets)
             return paths.raw if files[0].path.is_relative_to(paths.raw) else files[0].path.parent
         _convert(dataset_id, listing, paths, settings, options, selection, engine)
-        # A version that was preprocessed in place can be had again only from what it was made of.
+        # A version that was preprocessed in place cannot be downloaded again, so it is kept.
         given = from_local is not None and Path(from_local).expanduser().absolute().is_relative_to(paths.raw)
         change.publish(keep=_was_preprocessed(paths), drop=() if keep_raw or given else (paths.raw,))
     return paths.known_as
 
 
 def _check_files_unchanged(dataset_id: str, paths: DatasetPaths, local: Path | str | None, settings: Settings) -> None:
-    """Refuse files of the user that are not those of the stored dataset: it would be taken for theirs."""
+    """Check that files of the user are those from which the stored dataset was converted."""
     from datasets_rl.fetch.partial_download import digest_file
     from datasets_rl.fetch.schemes.file import file_of
     from datasets_rl.format.manifest import Manifest
@@ -148,27 +148,27 @@ def _check_files_unchanged(dataset_id: str, paths: DatasetPaths, local: Path | s
         return
     manifest = Manifest.read(paths.folder)
     with tempfile.TemporaryDirectory(prefix="rlds-plan-") as aside:
-        options, whole = DownloadOptions(from_local=local), Selection()
-        listing = find_files(dataset_id, paths, settings, options, whole, aside=Path(aside))
+        options = DownloadOptions(from_local=local)
+        listing = find_files(dataset_id, paths, settings, options, Selection(), aside=Path(aside))
     if not all(asset.urls[0].startswith("file:") for asset in listing.assets):
         return  # files of an upstream, which do not change
-    made = (paths.folder / MANIFEST_FILE).stat().st_mtime
-    raw = {one.path: one for one in manifest.raw}
+    converted_at = (paths.folder / MANIFEST_FILE).stat().st_mtime
+    recorded = {file.path: file for file in manifest.raw}
     changed = []
     for asset in listing.assets:
-        file, known = file_of(asset.urls[0]), raw.get(asset.path)
+        file, raw = file_of(asset.urls[0]), recorded.get(asset.path)
         state = file.stat()
-        if known is None:
+        if raw is None:
             changed += [] if manifest.selection else [f"{asset.path} is new"]
-        elif known.bytes != state.st_size:
-            changed.append(f"{asset.path} has {state.st_size:,} bytes, and had {known.bytes:,}")
-        elif state.st_mtime > made and digest_file(file).hexdigest() != known.sha256:
+        elif raw.bytes != state.st_size:
+            changed.append(f"{asset.path} has {state.st_size:,} bytes, and had {raw.bytes:,}")
+        elif state.st_mtime > converted_at and digest_file(file).hexdigest() != raw.sha256:
             changed.append(f"{asset.path} has other bytes")
-    changed += [f"{path} is gone" for path in raw.keys() - {asset.path for asset in listing.assets}]
+    changed += [f"{path} is missing" for path in recorded.keys() - {asset.path for asset in listing.assets}]
     if changed:
         more = f", and {len(changed) - 3:,} more" if len(changed) > 3 else ""
         raise InvalidArgumentError(
-            f"{dataset_id} is stored, and was made of other files: {', '.join(changed[:3])}{more}",
+            f"{dataset_id} is stored, and was converted from other files: {', '.join(changed[:3])}{more}",
             hint="--force converts these files and replaces it",
         )
 
@@ -185,7 +185,7 @@ def _was_preprocessed(paths: DatasetPaths) -> bool:
 
 
 def _keeps_raw(paths: DatasetPaths) -> bool:
-    """Return whether the raw files of a stored dataset were kept beside it."""
+    """Return whether the raw files of a stored dataset were kept."""
     from datasets_rl.format.manifest import Manifest
 
     return all((paths.raw / file.path).is_file() for file in Manifest.read(paths.folder).raw)
@@ -195,11 +195,11 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)  # noqa: T201 -- the one line that explains a silent wait
 
 
-def _check_ours(paths: DatasetPaths) -> None:
+def _check_folder(paths: DatasetPaths) -> None:
     disk.check_nesting(paths.folder)
     if paths.folder.exists() and not paths.exists and (not paths.folder.is_dir() or any(paths.folder.iterdir())):
         raise InvalidArgumentError(
-            f"{paths.folder} is in the way: it holds something that is not a dataset",
+            f"{paths.folder} already exists: it holds files that are not a dataset",
             hint="move it, or choose another root",
         )
 

@@ -1,4 +1,4 @@
-"""Stored parts of datasets: what they lack for a request, and how they grow."""
+"""Partially stored datasets: what a stored selection lacks for a request, and how it grows."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["missing_part", "require_part"]
 
 
 def missing_part(folder: Path, selection: Selection, *, as_stored: bool = False) -> Selection | None:
-    """Return the part to which a stored dataset must grow for a request, or None if it lacks nothing.
+    """Return the selection to which a stored dataset must grow for a request, or None if it is large enough.
 
     Args:
-        folder: The dataset's folder.
-        selection: The part that is asked for.
-        as_stored: Whether everything that the selection leaves open is as in the stored part.
+        folder: The folder of the dataset.
+        selection: The requested selection.
+        as_stored: Whether the stored selection decides everything that the requested one leaves open.
 
     Raises:
-        InvalidArgumentError: If no growth can give both parts: a choice contradicts what is stored, the dataset was preprocessed,
-            or the two count episodes over other files. The error names both.
+        InvalidArgumentError: If no dataset can have both selections: a choice contradicts the stored one, the dataset was
+            preprocessed, or the two count episodes over different files. The error names both.
     """
     from datasets_rl.format.manifest import Manifest
 
@@ -36,32 +36,32 @@ def missing_part(folder: Path, selection: Selection, *, as_stored: bool = False)
     options = _options_of(manifest.id)
     anew = "replace it with --force, or use another place with --root"
     if contradicted := part.contradicts(selection, options):
-        here, there = (
-            ", ".join(f"--{name} {one.choice(name, options) or 'left open'}" for name in contradicted)
-            for one in (part, selection)
+        stored, requested = (
+            ", ".join(f"--{name} {choices.choice(name, options) or 'left open'}" for name in contradicted)
+            for choices in (part, selection)
         )
-        raise InvalidArgumentError(f"{folder} was made with {here}; {there} was asked for", hint=anew)
+        raise InvalidArgumentError(f"{folder} was downloaded with {stored}; {requested} was requested", hint=anew)
     if as_stored:
         selection = selection.within(part)
     if part.covers(selection, options):
         return None
-    both = f"{folder} holds {part}; {selection} was asked for"
+    both = f"{folder} holds {part}; {selection} was requested"
     if manifest.history:
         raise InvalidArgumentError(f"{both}, and a preprocessed dataset does not grow", hint=anew)
     if part.episodes and selection.episodes and not part.counts_as(selection, options):
-        raise InvalidArgumentError(f"{both}, which counts its episodes over other files", hint=anew)
+        raise InvalidArgumentError(f"{both}, which counts its episodes over different files", hint=anew)
     return part.joined(selection, options)
 
 
 def require_part(folder: Path, selection: Selection) -> None:
-    """Check that a stored dataset has everything a request asks for.
+    """Check that a stored dataset contains a selection.
 
     Args:
-        folder: The dataset's folder.
-        selection: The part that is asked for; everything that it leaves open is as in the stored part.
+        folder: The folder of the dataset.
+        selection: The requested selection; the stored one decides everything that it leaves open.
 
     Raises:
-        InvalidArgumentError: If it has not; the error names both.
+        InvalidArgumentError: If it does not; the error names both selections.
     """
     from datasets_rl.format.manifest import Manifest
 
@@ -69,7 +69,7 @@ def require_part(folder: Path, selection: Selection) -> None:
         manifest = Manifest.read(folder)
         part = Selection.from_json(manifest.selection)
         raise InvalidArgumentError(
-            f"{folder} holds {part}; {selection} was asked for",
+            f"{folder} holds {part}; {selection} was requested",
             hint=f"`rlds download {shlex.quote(manifest.id)} {selection.within(part)}` adds the rest; without a "
             "selection, the stored part opens",
         )
@@ -78,5 +78,5 @@ def require_part(folder: Path, selection: Selection) -> None:
 def _options_of(dataset_id: str) -> Sequence[sources.Option]:
     try:
         return sources.source(sources.split_id(dataset_id)[0]).options
-    except UnknownIdError:  # the user's own dataset, or one of a newer version
+    except UnknownIdError:  # a dataset of the user, or one of a newer version
         return ()

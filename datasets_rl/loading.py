@@ -1,4 +1,4 @@
-"""From an id or a folder to a dataset: resolve, fetch, convert, open."""
+"""Opening a dataset by its id or folder, after downloading it if necessary."""
 
 from __future__ import annotations
 
@@ -43,32 +43,32 @@ def load(
         >>> load("./hopper-td3")                                # the folder of any stored dataset
 
     Args:
-        dataset_id: An id with its source, ``d4rl/hopper-medium-v2``, or the folder of a stored dataset. A folder of the
+        dataset_id: An id with its source, ``d4rl/hopper-medium-v2``, or the folder of a stored dataset. A folder in the
             working directory never hides an id.
-        batch_size: Steps (with `split_trajs`, episodes) of a batch, for calls of `sample` without a size.
-        sampler: Chooses the steps; by default that of the class, uniform with replacement for most.
-        writer: Refuses writes by default; a dataset is read-only.
-        collate_fn: Applied to what the storage returns.
+        batch_size: The number of steps (with `split_trajs`, episodes) of a batch, for calls of `sample` without a size.
+        sampler: The sampler of the steps; by default that of the class, uniform with replacement for most.
+        writer: The writer; by default one that raises an error, because a dataset is read-only.
+        collate_fn: A function that is applied to the data that the storage returns.
         pin_memory: Whether batches are copied to page-locked memory.
-        prefetch: Batches made ahead of time by as many threads.
-        transform: Applied to every batch.
-        split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
-        root: The source's folder; by default ``<RLDS_HOME>/<source>``.
-        download: True downloads what is not stored; False never downloads; "force" downloads and converts the dataset
-            again. By default True, but a dataset of openx that is not stored is streamed.
-        selection: The part that is wanted, `Selection(episodes="0:100")`. Everything that it leaves open is as in the
-            stored part; without it, the stored dataset opens, whatever part it is. A larger stored part shows the
-            selection, and a smaller one grows by a download.
-        **options: Further arguments of the source's class in `datasets_rl.datasets`, as `from_env` of d4rl.
+        prefetch: The number of batches that are sampled ahead of time, by as many threads.
+        transform: The transforms that are applied to every batch.
+        split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`.
+        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
+        download: True downloads a dataset that is not stored; False never downloads; "force" downloads and converts the
+            dataset again. By default True, but a dataset of openx that is not stored is streamed.
+        selection: The selection to open, `Selection(episodes="0:100")`. The stored selection decides everything that it
+            leaves open; without it, the stored dataset is opened, whatever its selection. Of a larger stored selection,
+            only the requested one is visible; a smaller one grows by a download.
+        **options: Further arguments of the class of the source in `datasets_rl.datasets`, as `from_env` of d4rl.
 
     Raises:
         UnknownIdError: If there is no such id; `NotADatasetError` if the folder holds no dataset.
-        InvalidArgumentError: If an argument is unknown to the source's class, the error names the nearest one; if a choice of the
-            selection contradicts the stored one; or if `dataset_id` is the file of a mixture.
-        FetchError: If no address gives a file.
+        InvalidArgumentError: If the class of the source has no such argument (the error names similar ones); if a choice
+            of the selection contradicts the stored one; or if `dataset_id` is the file of a mixture.
+        FetchError: If a file cannot be fetched from any address.
     """
-    found = store.id_or_path(dataset_id)
-    given: dict[str, Any] = {
+    dataset = store.id_or_path(dataset_id)
+    explicit: dict[str, Any] = {
         "batch_size": batch_size,
         "sampler": sampler,
         "writer": writer,
@@ -81,17 +81,17 @@ def load(
         "download": download,
         "selection": selection,
     }
-    # A class knows its own defaults, and not every class has every argument.
-    arguments = {name: value for name, value in given.items() if value is not None} | options
-    if isinstance(found, Path):
-        _check_folder(found, arguments)
+    # Each class has its own defaults, and not every class has every argument.
+    arguments = {name: value for name, value in explicit.items() if value is not None} | options
+    if isinstance(dataset, Path):
+        _check_folder(dataset, arguments)
         _check_arguments(StoredExperienceReplay, arguments)
-        return StoredExperienceReplay(str(found), **arguments)
-    head, name = sources.split_id(found)
-    sources.find(found)
-    kind = dataset_class(head)
-    _check_arguments(kind, arguments)
-    return kind(name, **arguments)
+        return StoredExperienceReplay(str(dataset), **arguments)
+    head, name = sources.split_id(dataset)
+    sources.find(dataset)
+    cls = dataset_class(head)
+    _check_arguments(cls, arguments)
+    return cls(name, **arguments)
 
 
 def _check_folder(folder: Path, arguments: Mapping[str, Any]) -> None:
@@ -101,27 +101,28 @@ def _check_folder(folder: Path, arguments: Mapping[str, Any]) -> None:
         )
     if "root" in arguments or arguments.get("download") == "force":
         raise InvalidArgumentError(
-            f"{folder} is a folder, which opens where it lies; root and download='force' need an id",
+            f"{folder} is a folder, which is opened in place; root and download='force' need an id",
             hint="leave them out, or give the id",
         )
 
 
-def _check_arguments(kind: type[BaseDatasetExperienceReplay], arguments: Mapping[str, Any]) -> None:
-    known = list(dict.fromkeys(_parameters(kind)))
+def _check_arguments(cls: type[BaseDatasetExperienceReplay], arguments: Mapping[str, Any]) -> None:
+    parameters = list(dict.fromkeys(_parameters(cls)))
     for name in arguments:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=3)
+        if name not in parameters:
+            similar = difflib.get_close_matches(name, parameters, n=3)
             raise InvalidArgumentError(
-                f"{kind.__name__} has no argument {name!r}; it has {', '.join(known)}",
-                hint=f"did you mean {', '.join(near)}?" if near else "",
+                f"{cls.__name__} has no argument {name!r}; it has {', '.join(parameters)}",
+                hint=f"did you mean {', '.join(similar)}?" if similar else "",
             )
 
 
-def _parameters(kind: type[BaseDatasetExperienceReplay]) -> Iterator[str]:
-    """Yield the names of the arguments that may follow the id, those of the base class too if they are passed on."""
-    for base in kind.__mro__:
+def _parameters(cls: type[BaseDatasetExperienceReplay]) -> Iterator[str]:
+    """Yield the names of the parameters after the id, including those of base classes if keywords are passed on."""
+    for base in cls.__mro__:
         if "__init__" in vars(base):
             _self, _id, *rest = inspect.signature(vars(base)["__init__"]).parameters.values()
-            yield from (one.name for one in rest if one.kind in {one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY})
-            if all(one.kind is not one.VAR_KEYWORD for one in rest):
+            named = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+            yield from (parameter.name for parameter in rest if parameter.kind in named)
+            if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in rest):
                 return

@@ -1,4 +1,4 @@
-"""The plan of a download: which files are needed, how many bytes they and the stored dataset take."""
+"""The plan of a download: the files that it needs, their size and that of the stored dataset."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ _SIZE_GUESS = 1.2  # converted bytes per raw byte, before the raw file can be op
 
 @dataclass(frozen=True, slots=True)
 class DownloadOptions:
-    """Where raw files may come from; see `download`."""
+    """The options of a download for its raw files; see `download`."""
 
     force: bool = False
     from_local: Path | str | None = None
     mirrors: tuple[str, ...] = ()
     hash_check: bool = True
     limiter: Limiter | None = None
-    """Keeps the rate over all files of all shards."""
+    """Limits the total rate of all connections."""
     keep_raw: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What `download` would do."""
+    """The expected actions of `download`, and the space that it needs."""
 
     id: str
     folder: Path
     assets: tuple[Asset, ...]
     present: bool
-    """The finished dataset is there already."""
+    """Whether the finished dataset exists already."""
     wire_bytes: int | None
-    """Bytes still to come over the network, where all sizes are known."""
+    """The bytes to download; None if the size of a file is unknown."""
     stored_bytes: int | None
-    """About how many bytes the dataset takes."""
+    """The estimated size of the stored dataset."""
     peak_bytes: int | None
-    """About how many bytes are taken at once meanwhile."""
+    """The estimated maximum of the additional space in use during the download."""
     free_bytes: int
     selection: Selection = field(default_factory=Selection)
     choices: Mapping[str, int] = field(default_factory=dict)
-    """The same as `stored_bytes` for each choice that changes it, as one types it; that taken first."""
+    """The value of `stored_bytes` for each choice that affects it, as given on the command line; the default first."""
 
 
 def plan(
@@ -75,13 +75,13 @@ def plan(
     selection: Selection | None = None,
     settings: Settings | None = None,
 ) -> Plan:
-    """Say what `download` with the same options would do, without writing anything.
+    """Return what `download` with the same options would do, without writing anything.
 
-    Nothing is requested where the catalog knows the files; otherwise the upstream is asked for its list.
+    If the catalog knows the files, nothing is requested; otherwise the list of files is requested from the upstream.
 
     Raises:
         UnknownIdError: If there is no such id.
-        FetchError: If the upstream had to be asked, and did not answer.
+        FetchError: If the list of files had to be requested, and the request failed.
         InvalidArgumentError: As `download` does.
     """
     from datasets_rl.fetch import remaining_bytes
@@ -117,15 +117,15 @@ def plan(
 
 
 def listed(source: str, *, settings: Settings | None = None) -> Sequence[str]:
-    """Return every id that the upstream of a source has today, by asking it; nothing is kept.
+    """Return the ids that the upstream of a source currently has, by requesting its list; nothing is stored.
 
     Args:
-        source: Its name.
-        settings: By default those of the environment.
+        source: The name of the source.
+        settings: The settings; by default those of the environment.
 
     Raises:
         UnknownIdError: If there is no such source.
-        FetchError: If the upstream does not answer; `OfflineError` if the network is forbidden.
+        FetchError: If the request fails; `OfflineError` if the network is disabled.
     """
     from datasets_rl.fetch.upstream import Upstream
 
@@ -143,21 +143,21 @@ def find_files(
     *,
     aside: Path | None = None,
 ) -> Listing:
-    """Find out which files are needed and where they are; with `aside`, without writing anywhere else."""
+    """Return the files that a selection needs, with their addresses; with `aside`, write only into that folder."""
     from datasets_rl.fetch import mirrored
     from datasets_rl.fetch.upstream import Upstream
 
     head, name = sources.split_id(dataset_id)
     local = None if options.from_local is None else Path(options.from_local).expanduser().absolute()
     bases = () if local is not None else (*options.mirrors, *settings.mirrors.get(head, ()))
-    kept = paths.upstream
+    upstream_file = paths.upstream
     if aside is not None:
-        kept = aside / "upstream.json"
+        upstream_file = aside / "upstream.json"
         if paths.upstream.is_file() and not options.force:
-            shutil.copyfile(paths.upstream, kept)
+            shutil.copyfile(paths.upstream, upstream_file)
     upstream = Upstream(
         aside or paths.raw,
-        kept,
+        upstream_file,
         settings=settings,
         mirrors=bases,
         local=local,
@@ -168,11 +168,11 @@ def find_files(
 
 
 def checked_entry(dataset_id: str, selection: Selection) -> Entry:
-    """Return the catalog's entry of a dataset.
+    """Return the catalog entry of a dataset, after checking the selection.
 
     Raises:
         UnknownIdError: If there is no such id.
-        InvalidArgumentError: If its source cannot give such a part of it.
+        InvalidArgumentError: If its source does not support the selection.
     """
     head, name = sources.split_id(dataset_id)
     origin = sources.source(head)
@@ -190,10 +190,10 @@ def require_room(
     *,
     raw_only: bool,
 ) -> None:
-    """Check that there is room for what is known of a dataset, before anything comes.
+    """Check before a download that the disk has enough space for the files of known size.
 
     Raises:
-        DiskFullError: If there is not.
+        DiskFullError: If it does not.
     """
     from datasets_rl.fetch import remaining_bytes
 
@@ -209,30 +209,30 @@ def require_room(
 
 
 def _sum(sizes: Iterable[int | None]) -> int | None:
-    known = list(sizes)
-    return None if None in known else sum(size or 0 for size in known)
+    all_sizes = list(sizes)
+    return None if None in all_sizes else sum(size or 0 for size in all_sizes)
 
 
 def _stored_bytes(listing: Listing, raw_bytes: int | None, selection: Selection) -> dict[str, int]:
-    """Return about how many bytes are stored, by the choices that decide it, that taken first; nothing if unknown."""
+    """Return the estimated size of the stored dataset by the choices that affect it; empty if it is unknown."""
     if listing.stored_bytes is not None:
         return {"": listing.stored_bytes}
     if raw_bytes is None or selection.keys:
         return {}
-    return {name: int(raw_bytes * one) for name, one in (listing.growth or {"": _SIZE_GUESS}).items()}
+    return {name: int(raw_bytes * factor) for name, factor in (listing.growth or {"": _SIZE_GUESS}).items()}
 
 
 def _peak(
     listing: Listing, wire: int, stored_bytes: int, paths: DatasetPaths, options: DownloadOptions, settings: Settings
 ) -> int:
-    """Return how many bytes are still to be written and lie on the disk at once, at most."""
+    """Return the maximum of the additional bytes on the disk at any time during the download."""
     return _raw_at_once(listing, wire, options, settings) + max(0, stored_bytes - disk.tree_bytes(paths.build))
 
 
 def _raw_at_once(listing: Listing, wire: int, options: DownloadOptions, settings: Settings) -> int:
-    """Return how many bytes of raw files lie on the disk at once, at most."""
+    """Return the maximum of the bytes of raw files on the disk at any time."""
     sizes = {asset.path: asset.size or 0 for asset in listing.assets}
     groups = [sum(sizes[asset.path] for asset in group) for group in listing.groups(listing.shards)]
     jobs = worth_jobs([asset.size for asset in listing.assets], len(groups), settings.jobs)
-    room = len(groups) if options.keep_raw else jobs + 1
-    return min(wire, max(sum(groups[start : start + room]) for start in range(len(groups))))
+    concurrent = len(groups) if options.keep_raw else jobs + 1
+    return min(wire, max(sum(groups[start : start + concurrent]) for start in range(len(groups))))

@@ -1,4 +1,4 @@
-"""How far a long piece of work is: a bar on a terminal or in a notebook, plain lines elsewhere, always on stderr."""
+"""Progress of long operations on stderr: a bar on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,56 +18,56 @@ __all__ = ["Counted", "Report", "report", "waiting"]
 
 
 class Report:
-    """Counts what is done, and shows nothing; may be called from several threads."""
+    """A progress report that shows nothing, the base of all others; it may be called from several threads."""
 
     def __call__(self, units: int) -> None:
-        """Count further units; a number below 0 takes back what was lost."""
+        """Count further units; a negative number subtracts units that were lost."""
 
     def expect(self, total: int) -> None:
-        """Say how many units there are in all, where that is learned on the way."""
+        """Set the total number of units, if it becomes known during the operation."""
 
 
 class Counted(Report):
-    """Counts a share of the work, for itself and for the whole, which knows the total already.
+    """A report that counts a part of an operation, and passes the units on to the report of the whole.
 
     Args:
-        whole: What counts the whole.
+        whole: The report of the whole operation.
     """
 
     def __init__(self, whole: Report) -> None:
         self._whole = whole
         self.done = 0
-        """Units of this share."""
+        """The number of units of this part."""
 
     def __call__(self, units: int) -> None:
-        """Count further units."""
+        """Count further units, in this part and in the whole."""
         self.done += units
         self._whole(units)
 
 
 LINE_EVERY = 10.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 SHORT = 1.0
-"""Work that takes no longer than these seconds gets no line."""
+"""Seconds up to which an operation is too short for a line at its end."""
 SILENT = 2.0
-"""Seconds after which somebody who sees nothing is told what is waited for."""
+"""Seconds without output after which the running operation is shown."""
 
 
 @contextmanager
 def waiting(what: str, *, show: bool = True) -> Iterator[None]:
-    """Say on stderr what is waited for, once, if the block takes longer than `SILENT` seconds.
+    """Print a line to stderr, once, if the block takes longer than `SILENT` seconds.
 
     Args:
-        what: What is being done, as in "waiting for URL".
-        show: False says nothing.
+        what: The line, as in "waiting for URL".
+        show: If False, print nothing.
     """
-    with _after_silence(lambda: print(what, file=sys.stderr, flush=True) if show else None):  # noqa: T201 -- its task
+    with _after_silence(lambda: print(what, file=sys.stderr, flush=True) if show else None):  # noqa: T201 -- output for the user
         yield
 
 
 @contextmanager
-def _after_silence(act: Callable[[], None]) -> Iterator[None]:
-    timer = threading.Timer(SILENT, act)
+def _after_silence(action: Callable[[], None]) -> Iterator[None]:
+    timer = threading.Timer(SILENT, action)
     timer.daemon = True
     timer.start()
     try:
@@ -78,17 +78,17 @@ def _after_silence(act: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def report(label: str, total: int | None, *, unit: str = "B", done: int = 0, show: bool = True) -> Iterator[Report]:
-    """Show progress for the length of the block.
+    """Show progress for the duration of the block.
 
     Args:
-        label: What is being done.
-        total: Units in all, where known.
-        unit: "B" for bytes, or the name of what is counted.
-        done: Units that an earlier run did already; they count for the total, not for the rate.
-        show: False shows nothing.
+        label: The name of the operation.
+        total: The total number of units; None if unknown.
+        unit: "B" for bytes, or the name of the unit.
+        done: The number of units that an earlier run completed; they count for the total, not for the rate.
+        show: If False, show nothing.
 
     Yields:
-        A function to call with each number of further units.
+        A report to call with each number of further units.
     """
     if not show:
         yield Report()
@@ -101,7 +101,7 @@ def report(label: str, total: int | None, *, unit: str = "B", done: int = 0, sho
         finally:
             lines.close()
         return
-    # Imported here: it brings asyncio, and most commands show no bar.
+    # Imported here, because it imports asyncio, and most commands show no bar.
     from tqdm.auto import tqdm
 
     bar: tqdm[Never] = tqdm(
@@ -112,7 +112,7 @@ def report(label: str, total: int | None, *, unit: str = "B", done: int = 0, sho
 
 
 def _width() -> dict[str, Any]:
-    """Follow the terminal's size; some terminals (of containers, of CI) report 0, and tqdm would draw nothing."""
+    """Return options by which tqdm follows the terminal size; for a reported size of 0 (containers, CI) it draws nothing."""
     with suppress(OSError, ValueError):
         size = os.get_terminal_size(sys.stderr.fileno())
         if 0 in size:
@@ -125,7 +125,7 @@ def _in_notebook() -> bool:
 
 
 class _Bar(Report):
-    """A bar of tqdm's, which leaves it to its caller that two threads lose no counts."""
+    """A report to a tqdm bar, with a lock, because tqdm is not safe for threads."""
 
     def __init__(self, bar: tqdm[Never]) -> None:
         self._bar = bar
@@ -142,17 +142,17 @@ class _Bar(Report):
 
 
 class _Lines(Report):
-    """Plain lines for logs: after `SILENT` seconds, every `LINE_EVERY`, and at the end of work that was not `SHORT`."""
+    """Plain lines for logs: after `SILENT` seconds, then every `LINE_EVERY`, and at the end unless it was `SHORT`."""
 
-    def __init__(self, done: int, look: dict[str, Any]) -> None:
+    def __init__(self, done: int, format_options: dict[str, Any]) -> None:
         self._done = self._initial = done
-        self._look = look
-        self._began = self._shown = time.monotonic()
+        self._format_options = format_options
+        self._start = self._shown = time.monotonic()
         self._lock = threading.Lock()
 
     def expect(self, total: int) -> None:
         with self._lock:
-            self._look["total"] = total
+            self._format_options["total"] = total
 
     def __call__(self, units: int) -> None:
         with self._lock:
@@ -161,23 +161,23 @@ class _Lines(Report):
                 self._show()
 
     def first(self) -> None:
-        """Show that the work has begun, though nothing may have come yet."""
+        """Show the first line, unless one was shown already."""
         with self._lock:
-            if self._shown == self._began:
+            if self._shown == self._start:
                 self._show()
 
     def close(self) -> None:
         with self._lock:
-            if time.monotonic() - self._began > SHORT:
+            if time.monotonic() - self._start > SHORT:
                 self._show()
 
     def _show(self) -> None:
         from tqdm.std import tqdm
 
         self._shown = time.monotonic()
-        elapsed = self._shown - self._began
+        elapsed = self._shown - self._start
         line = tqdm.format_meter(
-            n=self._done, initial=self._initial, elapsed=elapsed, ncols=0, unit_scale=True, **self._look
+            n=self._done, initial=self._initial, elapsed=elapsed, ncols=0, unit_scale=True, **self._format_options
         )
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()

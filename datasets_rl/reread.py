@@ -1,7 +1,7 @@
-"""The raw files of a stored dataset, read once more: what its episode table and its manifest should state.
+"""A comparison of the episode table and the manifest of a stored dataset with its raw files, which are read again.
 
-`Source.compare` checks the values of the steps with separate code. This module checks everything beside them with the
-reader that converted the dataset, one block of episodes at a time, and writes nothing.
+`Source.compare` checks the values of the steps with separate code. This module checks everything else with the reader
+that converted the dataset, one batch of episodes at a time, and writes nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -36,43 +37,43 @@ from datasets_rl.ted.steps import split_states
 __all__ = ["ENTRY_FIELDS", "entry_differences", "reread"]
 
 ENTRY_FIELDS = ("license", "citation", "homepage", "known_issues", "score", "time_limit")
-"""What a manifest takes from the description of the dataset, `Entry`."""
+"""The fields of a manifest that are copied from the catalog entry of the dataset, `Entry`."""
 _BATCH_EPISODES = 1024
 _BATCH_BYTES = 8 << 20
 _TABLE_FIELDS = frozenset({"start", "length", "return", "source", "final_known"})
 
 
 def entry_differences(manifest: Manifest, entry: Entry, names: Sequence[str] = ENTRY_FIELDS) -> Iterator[str]:
-    """Yield what a manifest states otherwise than the description of its dataset.
+    """Yield the differences between a manifest and the catalog entry of its dataset.
 
     Args:
-        manifest: Of the dataset.
-        entry: The description.
-        names: Those of `ENTRY_FIELDS` that are compared.
+        manifest: The manifest of the dataset.
+        entry: The catalog entry.
+        names: The fields of `ENTRY_FIELDS` to compare.
     """
-    described = {name: getattr(entry, name) for name in names}
-    if "score" in described:
-        described["score"] = {} if entry.score is None else asdict(entry.score)
-    for name, expected in described.items():
+    expected_values = {name: getattr(entry, name) for name in names}
+    if "score" in expected_values:
+        expected_values["score"] = {} if entry.score is None else asdict(entry.score)
+    for name, expected in expected_values.items():
         stated = getattr(manifest, name)
         if stated != expected:
             yield f"{name} is {shorten(stated)}; {entry.id} has {shorten(expected)}"
 
 
 def reread(stored: StoredDataset, files: Mapping[str, Path], report: Report) -> Iterator[str]:
-    """Read all raw files again, and yield what the episode table and the manifest state otherwise.
+    """Read all raw files again, and yield their differences from the episode table and the manifest.
 
-    Compared are the description, schema, specs, metadata, decisions, and of every episode its length, whether its final
-    observation is known, its final states, and its metadata.
+    This compares the catalog entry, schema, specs, metadata and decisions; and for every episode its length, whether its
+    final observation is known, its final states, and its metadata.
 
     Args:
-        stored: The dataset; it holds the whole of its raw files, of which it may hold some fields only.
-        files: For each of its raw files where it lies.
+        stored: The dataset, with all episodes of its raw files; fields may have been left out.
+        files: The path of each of its raw files.
         report: Called with each number of further steps.
 
     Raises:
         FetchError, ConversionError: If the source needs a file that is not among the raw files.
-        MissingDependencyError: If an optional library of the reader is absent.
+        MissingDependencyError: If an optional library of the reader is not installed.
     """
     manifest = stored.manifest
     head, name = sources.split_id(manifest.id)
@@ -85,7 +86,7 @@ def reread(stored: StoredDataset, files: Mapping[str, Path], report: Report) -> 
         return
     try:
         with TemporaryDirectory(prefix="rlds-verify-") as aside:
-            listing = origin.resolve(name, selection, _AtHand(manifest, files, Path(aside))).narrowed(selection)
+            listing = origin.resolve(name, selection, _LocalUpstream(manifest, files, Path(aside))).narrowed(selection)
     except (UnknownKeyError, InvalidArgumentError) as error:
         yield f"selection is {shorten(manifest.selection)}: {error.message}"
         return
@@ -98,7 +99,7 @@ def reread(stored: StoredDataset, files: Mapping[str, Path], report: Report) -> 
         yield from error.problems
 
 
-class _AtHand(Upstream):
+class _LocalUpstream(Upstream):
     """An upstream that consists of the available raw files. It never uses a network."""
 
     def __init__(self, manifest: Manifest, files: Mapping[str, Path], aside: Path) -> None:
@@ -108,10 +109,10 @@ class _AtHand(Upstream):
 
     def folder(self, path: str, urls: Sequence[str]) -> Folder:
         del urls
-        inside = sorted(one for one in self._files if not path or one.startswith(f"{path}/"))
-        if not inside:
+        names = sorted(name for name in self._files if not path or name.startswith(f"{path}/"))
+        if not names:
             raise FetchError(path, [], hint="keep all raw files: rlds download --keep-raw")
-        assets = (Asset((self._files[one].as_uri(),), one, self._files[one].stat().st_size) for one in inside)
+        assets = (Asset((self._files[name].as_uri(),), name, self._files[name].stat().st_size) for name in names)
         return Folder("", self._revision, tuple(assets))
 
     def sized(self, asset: Asset) -> Asset:
@@ -133,9 +134,9 @@ def _contents_differences(
     stored: StoredDataset, listing: Listing, selection: Selection, files: Mapping[str, Path], report: Report
 ) -> Iterator[str]:
     manifest = stored.manifest
-    listed = {asset.path for asset in listing.assets}
-    if listed != files.keys():
-        yield f"raw is {shorten(sorted(files))}; the dataset consists of {shorten(sorted(listed))}"
+    expected_files = {asset.path for asset in listing.assets}
+    if expected_files != files.keys():
+        yield f"raw is {shorten(sorted(files))}; the dataset consists of {shorten(sorted(expected_files))}"
         return
     head, name = sources.split_id(manifest.id)
     decisions: list[AppliedDecision] = []
@@ -144,19 +145,19 @@ def _contents_differences(
         own = {path: files[path] for path in (*listing.common, *shard.paths)}
         with sources.source(head).open(name, own, listing.params) as reader:
             if not number:
-                found = [*_schema_differences(manifest, reader, selection)]
-                yield from found
-                if found:
+                problems = [*_schema_differences(manifest, reader, selection)]
+                yield from problems
+                if problems:
                     return
                 yield from _metadata_differences(stored, reader)
             for piece in reader.episodes(shard.part):
                 report(episodes.add(piece))
             if not number:
                 yield from _spec_differences(manifest, reader)
-            decisions += (AppliedDecision(**asdict(one)) for one in reader.decisions)
+            decisions += (AppliedDecision(**asdict(decision)) for decision in reader.decisions)
     yield from episodes.finish()
     expected = merged(decisions)
-    stated = {one.rule: one for one in manifest.decisions}
+    stated = {decision.rule: decision for decision in manifest.decisions}
     for rule in [*stated, *(rule for rule in expected if rule not in stated)]:
         if stated.get(rule) != expected.get(rule):
             yield f"decisions: {rule} is {_shown(stated.get(rule))}; the raw files lead to {_shown(expected.get(rule))}"
@@ -176,7 +177,7 @@ def _schema_differences(manifest: Manifest, reader: EpisodeReader, selection: Se
 
 
 def _column(field: Field) -> Column:
-    return Column(**{one.name: getattr(field, one.name) for one in fields(Column)})
+    return Column(**{attribute.name: getattr(field, attribute.name) for attribute in fields(Column)})
 
 
 def _spec_differences(manifest: Manifest, reader: EpisodeReader) -> Iterator[str]:
@@ -194,8 +195,9 @@ def _metadata_differences(stored: StoredDataset, reader: EpisodeReader) -> Itera
             continue
         value, entry = expected[name], stated[name]
         if isinstance(value, np.ndarray) and value.ndim:
-            at = entry.get("file") if isinstance(entry, dict) else None
-            same = isinstance(at, str) and stored.manifest.file(at) and _equal(map_npy(stored.folder / at), value).all()
+            path = entry.get("file") if isinstance(entry, dict) else None
+            is_file = isinstance(path, str) and stored.manifest.file(path)
+            same = is_file and _equal(map_npy(stored.folder / str(path)), value).all()
         else:
             same = entry == _as_json(stated_value(value.item() if isinstance(value, np.ndarray) else value))
         if not same:
@@ -207,7 +209,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _equal(left: Any, right: Any) -> NDArray[np.bool_]:
-    """Return which of some values are equal, [...]; NaN equals NaN, and values of other shapes or kinds equal none."""
+    """Return elementwise equality, [...]: NaN equals NaN; arrays of different shapes have no equal elements, and numbers never equal text."""
     left, right = np.asarray(left), np.asarray(right)
     if left.shape != right.shape:
         return np.zeros(left.shape or (1,), np.bool_)
@@ -218,29 +220,31 @@ def _equal(left: Any, right: Any) -> NDArray[np.bool_]:
 
 
 class _EpisodeComparison:
-    """Compares the episodes of a dataset with those that a reader yields, in their order, a batch at a time."""
+    """A comparison of the episodes of a dataset with those that a reader yields, in order, one batch at a time."""
 
     def __init__(self, stored: StoredDataset) -> None:
         self._stored = stored
-        self._carried = [field for field in stored.schema if field.shared]
-        self._words = {field.key: np.array(stored.texts(field.key), object) for field in self._carried if field.text}
+        self._shared_fields = [field for field in stored.schema if field.shared]
+        self._vocabulary = {
+            field.key: np.array(stored.texts(field.key), object) for field in self._shared_fields if field.text
+        }
         self._seen = 0
         self._open = 0
         self._bytes = 0
         self._lengths: list[int] = []
         self._known: list[bool] = []
         self._metadata: list[Mapping[str, Any]] = []
-        self._finals: dict[Key, list[Any]] = {field.key: [] for field in self._carried}
+        self._finals: dict[Key, list[Any]] = {field.key: [] for field in self._shared_fields}
         self._names: set[str] = set()
         self._first: dict[str, tuple[str, int]] = {}
 
     def add(self, piece: Episode | DeferredStates | EpisodeBatch) -> int:
-        """Take what the reader yields next, and return how many steps that is."""
+        """Add the next piece that the reader yields, and return its number of steps."""
         if isinstance(piece, DeferredStates):
             return 0
         if isinstance(piece, EpisodeBatch):
             self._flush()
-            final_states = {key: self._readable(piece, key) for key in self._finals}
+            final_states = {key: self._final_values(piece, key) for key in self._finals}
             self._compare(piece.lengths, piece.final_known, piece.metadata, final_states)
             return piece.count
         steps = len(piece)
@@ -249,7 +253,7 @@ class _EpisodeComparison:
             self._lengths.append(self._open)
             self._known.append(piece.final_known)
             self._metadata.append(piece.metadata)
-            for field in self._carried:
+            for field in self._shared_fields:
                 self._finals[field.key].append(_final(piece.states[field.key], steps, field))
                 self._bytes += 0 if field.encoded else field.step_bytes
             self._open = 0
@@ -258,7 +262,7 @@ class _EpisodeComparison:
         return steps
 
     def finish(self) -> Iterator[str]:
-        """Yield what differs: each kind of difference once, with its first episode."""
+        """Yield the differences: each type once, with its first episode and the number of episodes."""
         self._flush()
         table = self._stored.episodes
         if self._seen != len(table) or self._open:
@@ -267,19 +271,20 @@ class _EpisodeComparison:
             yield f"{name} of the episodes is {'missing' if name in self._names else 'not in the raw files'}"
         yield from (f"{text} ({count:,} such episodes)" for text, count in self._first.values())
 
-    def _readable(self, block: EpisodeBatch, key: Key) -> Any:
-        final_states = known_only(block.final_states[key], block.final_known)
+    def _final_values(self, batch: EpisodeBatch, key: Key) -> Any:
+        """Return the final states of a batch: encoded images as bytes, and texts as strings."""
+        final_states = known_only(batch.final_states[key], batch.final_known)
         if isinstance(final_states, EncodedImages):
             return list(final_states.images)
-        return np.array(block.vocabulary[key], object)[final_states] if key in block.vocabulary else final_states
+        return np.array(batch.vocabulary[key], object)[final_states] if key in batch.vocabulary else final_states
 
     def _flush(self) -> None:
         if not self._lengths:
             return
-        names = dict.fromkeys(name for one in self._metadata for name in one)
-        metadata = {name: np.array([one.get(name, 0) for one in self._metadata]) for name in names}
+        names = dict.fromkeys(name for values in self._metadata for name in values)
+        metadata = {name: np.array([values.get(name, 0) for values in self._metadata]) for name in names}
         final_states: dict[Key, Any] = dict(self._finals)
-        for field in self._carried:
+        for field in self._shared_fields:
             if field.text:
                 final_states[field.key] = np.array(self._finals[field.key], object)
             elif not field.encoded:
@@ -287,7 +292,7 @@ class _EpisodeComparison:
         self._compare(np.array(self._lengths), np.array(self._known), metadata, final_states)
         self._bytes = 0
         self._lengths, self._known, self._metadata = [], [], []
-        self._finals = {field.key: [] for field in self._carried}
+        self._finals = {field.key: [] for field in self._shared_fields}
 
     def _compare(
         self,
@@ -305,30 +310,28 @@ class _EpisodeComparison:
         expected |= {"length": lengths, "final_known": known}
         for name, values in expected.items():
             if name in table.names and count > 0:
-                got, wanted = table[name][first:stop], values[:count].astype(table[name].dtype)
-                self._note(f"{name} of the episodes", ~_equal(got, wanted), got, wanted, first)
-        for field in self._carried:
+                actual, correct = table[name][first:stop], values[:count].astype(table[name].dtype)
+                self._note(f"{name} of the episodes", ~_equal(actual, correct), actual, correct, first)
+        for field in self._shared_fields:
             if count > 0:
-                got, wanted = self._stored_finals(field, first, stop), final_states[field.key][:count]
-                wrong = _unequal_rows(got, wanted)
-                self._note(f"the final {field.name}", wrong, got, wanted, first)
+                actual, correct = self._stored_finals(field, first, stop), final_states[field.key][:count]
+                wrong = _unequal_rows(actual, correct)
+                self._note(f"the final {field.name}", wrong, actual, correct, first)
 
     def _stored_finals(self, field: Field, first: int, stop: int) -> Any:
         if field.encoded:
             ends = self._stored.map(field.final_ends_file)
             data = self._stored.map(field.final_file)
-            starts = [int(ends[one - 1]) if one else 0 for one in range(first, stop)]
-            return [
-                data[start : int(ends[one])].tobytes() for start, one in zip(starts, range(first, stop), strict=True)
-            ]
+            bounds = [int(ends[first - 1]) if first else 0, *(int(end) for end in ends[first:stop])]
+            return [data[start:end].tobytes() for start, end in pairwise(bounds)]
         values = np.asarray(self._stored.final_states(field.key)[first:stop])
-        return self._words[field.key][values] if field.text else values
+        return self._vocabulary[field.key][values] if field.text else values
 
-    def _note(self, what: str, wrong: NDArray[np.bool_], got: Any, wanted: Any, first: int) -> None:
+    def _note(self, what: str, wrong: NDArray[np.bool_], stored: Any, expected: Any, first: int) -> None:
         rows = np.flatnonzero(wrong)
         if len(rows):
             row = int(rows[0])
-            values = f"{shorten(_plain(got[row]))}; by the raw files {shorten(_plain(wanted[row]))}"
+            values = f"{shorten(_plain(stored[row]))}; by the raw files {shorten(_plain(expected[row]))}"
             text, count = self._first.get(what, (f"{what}: episode {first + row:,} has {values}", 0))
             self._first[what] = (text, count + len(rows))
 
@@ -337,15 +340,15 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
 
 
-def _unequal_rows(got: Any, wanted: Any) -> NDArray[np.bool_]:
-    if isinstance(got, list):
-        return np.array([one != bytes(other) for one, other in zip(got, wanted, strict=True)], np.bool_)
-    same = _equal(got, wanted)
+def _unequal_rows(stored: Any, expected: Any) -> NDArray[np.bool_]:
+    if isinstance(stored, list):
+        return np.array([left != bytes(right) for left, right in zip(stored, expected, strict=True)], np.bool_)
+    same = _equal(stored, expected)
     return np.asarray(~same.reshape(len(same), -1).all(axis=1))
 
 
 def _final(states: Any, steps: int, field: Field) -> Any:
-    """Return a final state as it reads in the dataset: what stands for an unknown one, where it is not there."""
+    """Return a final state as stored in the dataset; an unknown one is empty or consists of zeros."""
     if isinstance(states, EncodedImages):
         return states.images[steps] if len(states) > steps else b""
     if isinstance(states, TextStates):

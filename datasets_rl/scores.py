@@ -1,4 +1,4 @@
-"""Normalised scores: a return on the scale from the random policy, 0, to the expert, 1."""
+"""Normalized scores: returns scaled so that a random policy scores 0 and an expert scores 1."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ __all__ = ["normalized_score", "reference_score"]
 def normalized_score(
     dataset: str | Path, returns: Any, *, root: Path | str | None = None, settings: Settings | None = None
 ) -> float | NDArray[np.float64]:
-    """Put returns on the scale of a dataset's reference scores.
+    """Return the normalized scores of returns, by the reference scores of a dataset.
 
         score = (return - low) / (high - low)
 
-    where `low` is the return of a random policy and `high` that of an expert, as the dataset's authors published them
-    (for D4RL: Fu et al. 2020, arXiv:2004.07219, `REF_MIN_SCORE` and `REF_MAX_SCORE` in its ``infos.py``; the same
-    numbers serve all versions of a task). It is D4RL's `get_normalized_score`. Papers print 100 times this number;
+    where `low` is the return of a random policy and `high` that of an expert, as the authors of the dataset published
+    them (for D4RL: Fu et al. 2020, arXiv:2004.07219, `REF_MIN_SCORE` and `REF_MAX_SCORE` in its ``infos.py``; they are
+    the same for all versions of a task). This is `get_normalized_score` of D4RL. Papers report this number times 100;
     here it is not multiplied.
 
     Args:
         dataset: An id with its source, ``d4rl/hopper-medium-v2``, or the folder of a stored dataset.
         returns: Undiscounted returns of whole episodes: a number, or a sequence, array or tensor of any shape.
-        root: The source's folder, where the numbers stand in the dataset only; by default ``<RLDS_HOME>/<source>``.
-        settings: By default those of the environment.
+        root: The folder of the source, for reference scores in the dataset itself; by default ``<RLDS_HOME>/<source>``.
+        settings: The settings; by default those of the environment.
 
     Returns:
         A float for a number, else a float64 array of the shape of `returns`.
 
     Raises:
         UnknownIdError: If there is no such dataset.
-        InvalidArgumentError: If it has no reference scores, or `returns` are no numbers.
+        InvalidArgumentError: If it has no reference scores, or `returns` are not numbers.
     """
     score = reference_score(dataset, root=root, settings=settings)
     values = _as_array(returns)
@@ -49,22 +49,22 @@ def normalized_score(
 
 
 def reference_score(dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None) -> Score:
-    """Return the returns that a normalised score calls 0 and 1: from the catalog, or else from the stored dataset.
+    """Return the returns with normalized scores 0 and 1, from the catalog or else from the stored dataset.
 
-    Minari's datasets say them in their own metadata: they are known once such a dataset is downloaded.
+    Datasets of Minari state them in their own metadata, so that they are known once the dataset is downloaded.
 
     Args:
         dataset: An id with its source, or the folder of a stored dataset.
-        root: The source's folder; by default ``<RLDS_HOME>/<source>``.
-        settings: By default those of the environment.
+        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
+        settings: The settings; by default those of the environment.
 
     Raises:
         UnknownIdError: If there is no such dataset.
         InvalidArgumentError: If it has no reference scores.
     """
-    known = None if isinstance(dataset, Path) else find(dataset).score
-    if known is not None:
-        return known
+    catalog_score = None if isinstance(dataset, Path) else find(dataset).score
+    if catalog_score is not None:
+        return catalog_score
     try:
         stored = Manifest.read(store.locate(dataset, root=root, settings=settings)).score
     except NotADatasetError:
@@ -78,7 +78,8 @@ def reference_score(dataset: str | Path, *, root: Path | str | None = None, sett
 
 
 def _as_array(returns: Any) -> NDArray[np.float64]:
-    for method in ("detach", "cpu"):  # a tensor that needs gradients, or lies on a device, is no array; torch stays out
+    # NumPy cannot convert a tensor that requires gradients or is on a device. By method name, to avoid importing torch.
+    for method in ("detach", "cpu"):
         returns = getattr(returns, method, lambda same=returns: same)()
     try:
         return np.asarray(returns, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""What the environment says: where data lies and how the network is used."""
+"""Settings from environment variables: the folder of the data, and the use of the network."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ _FALSE = frozenset({"", "0", "false", "no", "off"})
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every setting that is not an argument of a call, read once and passed down."""
+    """The settings that are not arguments of a call; read once and passed down."""
 
     home: Path
-    """RLDS_HOME: the folder above every source's folder; by default the user's data folder."""
+    """RLDS_HOME: the folder that contains the folders of all sources; by default the user's data folder."""
     offline: bool = False
-    """RLDS_OFFLINE: no network request at all."""
+    """RLDS_OFFLINE: disables all network requests."""
     timeout: float = 30.0
     """RLDS_TIMEOUT: seconds without a byte, or without complete headers, after which a connection counts as stalled."""
     min_rate: int = 100
     """RLDS_MIN_RATE: bytes per second, on average over `timeout` seconds of waiting, below which a server counts as too
     slow; 0 sets no limit."""
     retries: int = 5
-    """RLDS_MAX_RETRIES: further tries at one address after a failure that may pass."""
+    """RLDS_MAX_RETRIES: the number of further attempts at one address after a transient failure."""
     jobs: int = 4
-    """RLDS_JOBS: files, and ranges of one big file, fetched at once."""
+    """RLDS_JOBS: the number of files, and of ranges of one large file, that are fetched at once."""
     mirrors: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    """RLDS_MIRRORS: for each source, base addresses that are tried before the upstream's, as in
+    """RLDS_MIRRORS: for each source, base addresses that are tried before those of the upstream, as in
     ``d4rl=https://lab.example/d4rl,file:///mnt/d4rl;minari=https://lab.example/minari``."""
     progress: bool = True
-    """RLDS_NO_PROGRESS switches bars and progress lines off."""
+    """RLDS_NO_PROGRESS disables progress bars and lines."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
         """Read the settings from environment variables.
 
         Raises:
-            InvalidArgumentError: If a variable has a value that its kind does not allow; all such variables are named at once.
+            InvalidArgumentError: If variables have invalid values; the error names all of them.
         """
         env = os.environ if env is None else env
         problems: list[str] = []
@@ -55,9 +55,9 @@ class Settings:
             home=Path(home).expanduser().absolute() if home else _default_home(),
             offline=_flag(env, "RLDS_OFFLINE", problems),
             timeout=_seconds(env, "RLDS_TIMEOUT", 30.0, problems),
-            min_rate=_whole(env, "RLDS_MIN_RATE", 100, problems, least=0),
-            retries=_whole(env, "RLDS_MAX_RETRIES", 5, problems, least=0),
-            jobs=_whole(env, "RLDS_JOBS", 4, problems, least=1),
+            min_rate=_integer(env, "RLDS_MIN_RATE", 100, problems, minimum=0),
+            retries=_integer(env, "RLDS_MAX_RETRIES", 5, problems, minimum=0),
+            jobs=_integer(env, "RLDS_JOBS", 4, problems, minimum=1),
             mirrors=_mirrors(env.get("RLDS_MIRRORS", ""), problems),
             progress=not _flag(env, "RLDS_NO_PROGRESS", problems),
         )
@@ -67,7 +67,7 @@ class Settings:
 
 
 def _default_home() -> Path:
-    # Imported here: it costs as much as the rest of `import datasets_rl`, and RLDS_HOME is often set.
+    # Imported here, because the import takes as long as the rest of `import datasets_rl`, and RLDS_HOME is often set.
     import platformdirs
 
     return Path(platformdirs.user_data_dir("datasets-rl", appauthor=False))
@@ -89,40 +89,42 @@ def _seconds(env: Mapping[str, str], name: str, default: float, problems: list[s
     except ValueError:
         value = float("nan")
     if not 0 < value < math.inf:
-        problems.append(f"{name} is {text!r}; expected a number above 0")
+        problems.append(f"{name} is {text!r}; expected a number greater than 0")
         return default
     return value
 
 
 def require_memory(needed: int, purpose: str, *, hint: str = "") -> None:
-    """Refuse work that cannot fit into the memory of this machine, before anything is allocated.
+    """Check, before any allocation, that an operation can fit into the memory of this machine.
 
     Args:
-        needed: Bytes that the work holds at once, at least.
-        purpose: What needs them, with its size, as in "cat_frames with N = 1000".
+        needed: A lower bound of the bytes that the operation holds at once.
+        purpose: The operation with its size, for messages, as in "cat_frames with N = 1000".
         hint: What to do next.
 
     Raises:
-        NotEnoughMemoryError: If the machine has fewer bytes of memory.
+        NotEnoughMemoryError: If the machine has less memory.
     """
-    has = memory_bytes()
-    if needed > has:
-        raise NotEnoughMemoryError(f"{purpose} needs {needed:,} bytes of memory: this machine has {has:,}", hint=hint)
+    available = memory_bytes()
+    if needed > available:
+        raise NotEnoughMemoryError(
+            f"{purpose} needs {needed:,} bytes of memory: this machine has {available:,}", hint=hint
+        )
 
 
 @cache
 def memory_bytes() -> float:
-    """Return the bytes of memory that this machine has; infinity where it does not report them."""
+    """Return the size of the memory of this machine in bytes; infinity if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows
         return math.inf
 
 
-def _whole(env: Mapping[str, str], name: str, default: int, problems: list[str], *, least: int) -> int:
+def _integer(env: Mapping[str, str], name: str, default: int, problems: list[str], *, minimum: int) -> int:
     text = env.get(name, "").strip()
-    if text and not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
-        problems.append(f"{name} is {text!r}; expected an integer of at least {least}")
+    if text and not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= minimum):
+        problems.append(f"{name} is {text!r}; expected an integer of at least {minimum}")
     return default if not text or problems else int(text)
 
 
@@ -130,9 +132,9 @@ def _mirrors(text: str, problems: list[str]) -> Mapping[str, tuple[str, ...]]:
     mirrors: dict[str, tuple[str, ...]] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         source, _, urls = part.partition("=")
-        listed = tuple(url.strip() for url in urls.split(",") if url.strip())
-        if not source.strip() or not listed or not all(":" in url for url in listed):
+        addresses = tuple(url.strip() for url in urls.split(",") if url.strip())
+        if not source.strip() or not addresses or not all(":" in url for url in addresses):
             problems.append(f"RLDS_MIRRORS has {part!r}; expected SOURCE=URL[,URL...] parts joined by ';'")
         else:
-            mirrors[source.strip()] = listed
+            mirrors[source.strip()] = addresses
     return MappingProxyType(mirrors)

@@ -1,21 +1,21 @@
-"""The datasets on this disk and their versions: where they lie, and how one version takes the place of another.
+"""Stored datasets and their versions: the folder layout, and the crash-safe replacement of one version by another.
 
     <root>/<name>/                        the dataset: its current version, a plain folder
     <root>/.versions/<name>/0001-<id>/    earlier versions, the oldest first, until they are pruned
     <root>/.raw/<name>/                   upstream files
-    <root>/.work/<name>/                  a build that is not finished
-    <root>/.work/<name>.lock              the process that is changing the dataset
-    <root>/.work/<name>.change-<run>      the change that it is making
-    <root>/.rlds-trash/                   what is being deleted
+    <root>/.work/<name>/                  an unfinished build
+    <root>/.work/<name>.lock              the owner file: the process that is changing the dataset
+    <root>/.work/<name>.change-<run>      the record of the change that this process is making
+    <root>/.rlds-trash/                   files that are being deleted
 
 A version never changes, and its identity is the digest of its manifest. A change from one version to another is
 recorded, with the identities of both, before the first rename:
 
     record  ->  exchange build and dataset  ->  move the old version  ->  trash the rest  ->  unlock  ->  drop the record
 
-A process that is killed anywhere on this way leaves the record, and whoever locks the dataset next completes it: what
-is where is decided by identity, never by name. A command that finds the record of its own request knows that its work
-is done.
+A process that is killed at any of these points leaves the record, and the next process that locks the dataset completes
+the change: it recognizes each version by its identity, never by its name. A command that finds a completed record of
+its own request knows that its work is done.
 """
 
 from __future__ import annotations
@@ -82,62 +82,62 @@ _RAW = ".raw"
 _RECORD = ".change-"
 _MAX_NAME_BYTES = 150
 _DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
-_BRIEFLY = 2.0
-"""Seconds that short changes wait: another command may be sweeping."""
+_SHORT_WAIT = 2.0
+"""Seconds that a short change waits for the lock: another command may be deleting leftovers."""
 _SETTLE_PAUSE = 0.01
 _SETTLE_SECONDS = 10.0
-"""How long a reader waits for a process that is between the two renames of a file system without an exchange."""
+"""Seconds that a reader waits for a process between the two renames that replace an exchange where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetPaths:
-    """Where everything of one dataset lies, below its source's folder."""
+    """The paths of all files of one dataset, below the folder of its source."""
 
     root: Path
     """The source's folder, ``<RLDS_HOME>/d4rl``."""
     name: str
     """The id within the source; with ``@NAME`` for a derived dataset."""
     link: Path | None = None
-    """The link by which the user knows it, where it lies elsewhere."""
+    """The symbolic link that the user refers to, if the dataset is stored elsewhere."""
 
     @property
     def known_as(self) -> Path:
-        """The folder by the name that the user knows."""
+        """The path that the user refers to: the link, if there is one, else the folder."""
         return self.link or self.folder
 
     @property
     def folder(self) -> Path:
-        """The finished dataset."""
+        """The folder of the finished dataset."""
         return self.root / self.name
 
     @property
     def raw(self) -> Path:
-        """Upstream files, complete or partial."""
+        """The folder of the upstream files, complete or partial."""
         return self.root / _RAW / self.name
 
     @property
     def work(self) -> Path:
-        """Everything that is not finished."""
+        """The folder of everything unfinished: the build, its journal and partial datasets."""
         return self.root / WORK_FOLDER / self._flat
 
     @property
     def build(self) -> Path:
-        """The dataset while it is made."""
+        """The folder of the dataset while it is built."""
         return self.work / "build"
 
     @property
     def journal(self) -> Path:
-        """How far the conversion is."""
+        """The journal of the build: the chunks that are committed."""
         return self.work / "journal.jsonl"
 
     @property
     def upstream(self) -> Path:
-        """The upstream's description of its files."""
+        """The file with the upstream's description of its files."""
         return self.work / "upstream.json"
 
     @property
     def versions(self) -> Path:
-        """The folder of the earlier versions."""
+        """The folder of the earlier versions of the dataset."""
         return self.root / VERSIONS_FOLDER / self._flat
 
     @property
@@ -147,7 +147,7 @@ class DatasetPaths:
 
     @property
     def trash(self) -> Path:
-        """What is being deleted."""
+        """The folder of files that are being deleted."""
         return self.root / TRASH_FOLDER
 
     @property
@@ -157,15 +157,15 @@ class DatasetPaths:
 
     @property
     def trees(self) -> list[Path]:
-        """All folders of the dataset that exist: the dataset, its earlier versions, unfinished and raw files."""
-        beside = [path for path in (self.raw, self.work, self.versions) if path.exists()]
-        return beside + [self.folder] * self.exists
+        """The existing folders of the dataset: the dataset itself, its earlier versions, unfinished and raw files."""
+        hidden = [path for path in (self.raw, self.work, self.versions) if path.exists()]
+        return hidden + [self.folder] * self.exists
 
     @property
     def _flat(self) -> str:
-        """The name as one path component: ``a/b`` must not lie inside the work folder of ``a``."""
+        """The name as one path component, so that the files of ``a/b`` are not inside the work folder of ``a``."""
         flat = quote(self.name, safe=" @+,=")
-        # The files beside it end in this way.
+        # These suffixes distinguish the owner files and records, which are next to the work folders.
         flat = flat.replace(".lock", "%2Elock").replace(_RECORD, quote(_RECORD).replace(".", "%2E"))
         if len(flat) <= _MAX_NAME_BYTES:
             return flat
@@ -177,28 +177,28 @@ class Version:
     """An earlier version of a dataset."""
 
     number: int
-    """Its place in the chain; the download is the lowest."""
+    """Its position among the versions; the downloaded version has the lowest."""
     folder: Path
 
     @property
     def manifest(self) -> Manifest:
-        """What it is and where it came from."""
+        """The manifest of this version."""
         from datasets_rl.format.manifest import Manifest
 
         return Manifest.read(self.folder)
 
 
 def dataset_paths(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> DatasetPaths:
-    """Return where a dataset lies or would lie.
+    """Return the paths of a dataset, which need not exist yet.
 
     Args:
-        dataset_id: With its source, ``d4rl/hopper-medium-v2``; or of a derived dataset, ``demo/pendulum@td3_bc``.
-        root: The source's folder; by default ``<RLDS_HOME>/<source>``.
-        settings: By default those of the environment.
+        dataset_id: The id with its source, ``d4rl/hopper-medium-v2``, or of a derived dataset, ``demo/pendulum@td3_bc``.
+        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
+        settings: The settings; by default those of the environment.
 
     Raises:
         UnknownIdError: If there is no such id.
-        InvalidArgumentError: If the name of the derived dataset cannot be one.
+        InvalidArgumentError: If the name of the derived dataset is not valid.
     """
     entry = sources.find(dataset_id)
     base, derived = sources.split_derived(dataset_id)
@@ -208,32 +208,33 @@ def dataset_paths(dataset_id: str, *, root: Path | str | None = None, settings: 
     if root is None:
         root = (settings or Settings.from_env()).home / entry.source
     paths = DatasetPaths(Path(root).expanduser().absolute(), f"{entry.name}{mark}{derived}")
-    # Behind a link lies the dataset that is changed, locked and deleted; the link stays.
+    # Changes, locks and deletions apply to the dataset that the link points to; the link itself stays.
     linked = paths.folder.is_symlink() and paths.exists
     return replace(paths_of(paths.folder), link=paths.folder) if linked else paths
 
 
 def check_derived_name(name: str) -> None:
-    """Check what follows the ``@`` in the id of a derived dataset.
+    """Check the name of a derived dataset: the characters after the ``@`` in its id.
 
     Raises:
-        InvalidArgumentError: If it cannot be part of a folder's name.
+        InvalidArgumentError: If the name cannot be part of a folder's name.
     """
-    if wrong := [part for part in name.split(DERIVED) if not _DERIVED_NAME.fullmatch(part)]:
+    if invalid := [part for part in name.split(DERIVED) if not _DERIVED_NAME.fullmatch(part)]:
         raise InvalidArgumentError(
-            f"{wrong[0]!r} cannot name a derived dataset; expected at most 100 letters, digits and any of ._+,=- , and not a number",
+            f"{invalid[0]!r} cannot name a derived dataset; expected at most 100 letters, digits and any of ._+,=- , "
+            "and not a number",
             hint="choose another name",
         )
 
 
 def id_or_path(dataset: str | Path) -> str | Path:
-    """Distinguish the folder of a dataset, or another path, from an id.
+    """Distinguish a path, such as the folder of a dataset, from an id.
 
     Args:
-        dataset: An id or a path. A folder of the working directory never hides a known id.
+        dataset: An id or a path. A folder in the working directory never hides a known id.
 
     Returns:
-        The id as it is, or a path.
+        A path, or the id unchanged.
     """
     path = Path(dataset).expanduser()
     if isinstance(dataset, Path) or path.is_absolute() or dataset.startswith((".", "~")):
@@ -249,7 +250,7 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
     """Return the folder of a finished dataset, given by its id or by its folder.
 
     Raises:
-        UnknownIdError: If there is no such id, or (`NotADatasetError`) nothing finished is there.
+        UnknownIdError: If there is no such id, or (`NotADatasetError`) the folder has no finished dataset.
     """
     as_path = Path(dataset).expanduser()
     if isinstance(dataset, Path) or (root is None and _has_manifest(as_path)):
@@ -267,15 +268,15 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
 
 
 def _settled(paths: DatasetPaths) -> bool:
-    """Return whether there is a dataset, after a change that a dead process recorded has been completed."""
+    """Return whether the dataset exists, after completing any change that a dead process recorded."""
     deadline = time.monotonic() + _SETTLE_SECONDS
-    # A change may be recorded after the first look, and end before the last one.
+    # The second check catches a change that was recorded after the first one and has ended since.
     while unfinished(paths) or (not paths.exists and unfinished(paths)):
         with suppress(DiskFullError, LockedError, OSError), disk.lock(paths.lock, paths.name, wait=0):
             _settle(paths)
         if paths.exists or time.monotonic() > deadline:
             break
-        time.sleep(_SETTLE_PAUSE)  # a living process is between two renames
+        time.sleep(_SETTLE_PAUSE)  # a live process is between two renames
     return paths.exists
 
 
@@ -285,7 +286,7 @@ def _has_manifest(folder: Path) -> bool:
 
 
 def _settled_folder(folder: Path) -> bool:
-    # Where nothing was ever recorded, no manifest needs to be read.
+    # Without a work folder no change was ever recorded, so the manifest need not be read.
     if not os.path.exists(folder.parent):  # noqa: PTH110 - see `_has_manifest`
         return False
     if _has_manifest(folder) and not any((root / WORK_FOLDER).is_dir() for root in folder.absolute().parents):
@@ -297,19 +298,23 @@ def _settled_folder(folder: Path) -> bool:
 
 
 def paths_of(folder: Path) -> DatasetPaths:
-    """Return where everything of a dataset in a folder lies: the place of its id, if that is what the folder is."""
+    """Return the paths of the dataset in a folder; the root is that of its id if the folder is named after the id."""
     from datasets_rl.format.manifest import Manifest
 
     folder = folder.expanduser().resolve()
     with suppress(NotADatasetError, ManifestError):
         return named_paths(folder, Manifest.read(folder).id)
-    # On a file system without an exchange there may be no dataset for a moment, but there is a record.
-    places = [DatasetPaths(root, folder.relative_to(root).as_posix()) for root in folder.parents]
-    return next((one for one in places if unfinished(one)), places[0])
+    # On a file system without an exchange the dataset may be missing for a moment, but then a change is recorded.
+    candidates = [DatasetPaths(root, folder.relative_to(root).as_posix()) for root in folder.parents]
+    return next((paths for paths in candidates if unfinished(paths)), candidates[0])
 
 
 def named_paths(folder: Path, dataset_id: str) -> DatasetPaths:
-    """Return the place of a dataset in a folder, whose root is above all of its name if the folder ends with that."""
+    """Return the paths of a dataset in a folder.
+
+    If the path of the folder ends with the name in the id, which may contain slashes, the root is the folder above the
+    whole name; else it is the parent folder.
+    """
     name = dataset_id.partition("/")[2]
     if name and folder.as_posix().endswith(f"/{name}"):
         return DatasetPaths(folder.parents[name.count("/")], name)
@@ -320,53 +325,53 @@ def stored(home: Path) -> Iterator[Path]:
     """Yield the folder of every finished dataset below a home folder, sorted."""
     seen: set[Path] = set()
     for source_folder in sorted(path for path in home.glob("*") if path.is_dir() and path.name[0] != "."):
-        # Links may lead to datasets on other disks; a link that leads back up is met once.
-        for found, folders, files in os.walk(source_folder, followlinks=True):
-            folder = Path(found)
-            inside = MANIFEST_FILE in files or folder.resolve() in seen
+        # Links may lead to datasets on other disks; `seen` ends the cycle of a link to a parent folder.
+        for path, folders, files in os.walk(source_folder, followlinks=True):
+            folder = Path(path)
+            is_leaf = MANIFEST_FILE in files or folder.resolve() in seen
             seen.add(folder.resolve())
-            folders[:] = [] if inside else sorted(name for name in folders if not name.startswith("."))
+            folders[:] = [] if is_leaf else sorted(name for name in folders if not name.startswith("."))
             if MANIFEST_FILE in files:
                 yield folder
 
 
 def derived_paths(base: DatasetPaths) -> list[DatasetPaths]:
-    """Return the places of the datasets that were derived from one, sorted."""
-    beside = base.folder.parent
+    """Return the paths of the datasets that were derived from a dataset, sorted."""
+    parent = base.folder.parent
     prefix = f"{base.folder.name}{DERIVED}"
-    names = sorted(path.name for path in beside.iterdir() if path.name.startswith(prefix)) if beside.is_dir() else []
-    places = [DatasetPaths(base.root, f"{base.name}{name.removeprefix(base.folder.name)}") for name in names]
-    return [one for one in places if one.exists]
+    names = sorted(path.name for path in parent.iterdir() if path.name.startswith(prefix)) if parent.is_dir() else []
+    candidates = [DatasetPaths(base.root, f"{base.name}{name.removeprefix(base.folder.name)}") for name in names]
+    return [paths for paths in candidates if paths.exists]
 
 
 def versions(paths: DatasetPaths) -> list[Version]:
     """Return the earlier versions of a dataset, the oldest first."""
-    found = []
+    earlier = []
     for path in paths.versions.glob("*-*"):
         number = path.name.partition("-")[0]
         if number.isdigit() and (path / MANIFEST_FILE).is_file():
-            found.append(Version(int(number), path))
-    return sorted(found, key=lambda one: one.number)
+            earlier.append(Version(int(number), path))
+    return sorted(earlier, key=lambda version: version.number)
 
 
 def undo(folder: Path) -> Path:
-    """Let the version before the current one take its place; the current one is deleted.
+    """Restore the previous version of a dataset, and delete the current one.
 
-    Each call takes one step back, down to the download. A call that repeats one that was killed when its work was done
-    changes nothing.
+    Each call goes back by one version, down to the download. If a call was killed after it had made the change,
+    repeating it changes nothing.
 
     Raises:
         InvalidArgumentError: If there is no earlier version.
         LockedError: If another process is changing the dataset.
     """
     paths = paths_of(folder)
-    with transaction(paths, str(folder), ["undo"], wait=_BRIEFLY, repeatable=False) as change:
+    with transaction(paths, str(folder), ["undo"], wait=_SHORT_WAIT, repeatable=False) as change:
         if change.finished:
             return paths.folder
         earlier = versions(paths)
         if not earlier:
             raise InvalidArgumentError(
-                f"{folder} has no earlier version: it was not preprocessed in place, or all of that was undone",
+                f"{folder} has no earlier version: it was not preprocessed in place, or every preprocessing was undone",
                 hint=f"rlds info {shlex.quote(str(folder))} shows its versions",
             )
         check_own_files(paths.folder)
@@ -377,26 +382,26 @@ def undo(folder: Path) -> Path:
 def remove(dataset_id: str, *, root: Path | str | None = None, settings: Settings | None = None) -> int:
     """Delete a dataset with its earlier versions and its raw and unfinished files.
 
-    Datasets that were derived from it stay.
+    The datasets derived from it stay.
 
     Returns:
-        Bytes freed; 0 if nothing was there.
+        Bytes freed; 0 if the dataset does not exist.
 
     Raises:
         UnknownIdError: If there is no such id.
-        LockedError: If another process is changing it.
+        LockedError: If another process is changing the dataset.
     """
     return _remove(dataset_paths(dataset_id, root=root, settings=settings), dataset_id)
 
 
 def remove_folder(folder: Path) -> int:
-    """Delete a dataset that is named by its folder; see `remove`."""
+    """Delete a dataset given by its folder; see `remove`."""
     return _remove(paths_of(folder), str(folder))
 
 
 def _remove(paths: DatasetPaths, what: str) -> int:
     try:
-        with transaction(paths, what, ["remove"], wait=_BRIEFLY) as change:
+        with transaction(paths, what, ["remove"], wait=_SHORT_WAIT) as change:
             if change.finished:
                 return change.freed
             freed = sum(map(disk.tree_bytes, paths.trees))
@@ -404,7 +409,7 @@ def _remove(paths: DatasetPaths, what: str) -> int:
                 check_own_files(paths.folder)
             change.remove(freed)
     except DiskFullError:
-        # There is no room for a lock or a record. Without its manifest the folder is no dataset; the rest follows.
+        # The disk has no room for a lock or a record. Deleting the manifest first means that a kill leaves no dataset.
         freed = sum(map(disk.tree_bytes, paths.trees))
         trees = paths.trees
         (paths.folder / MANIFEST_FILE).unlink(missing_ok=True)
@@ -415,11 +420,11 @@ def _remove(paths: DatasetPaths, what: str) -> int:
 
 
 def prune(paths: DatasetPaths, *, dry_run: bool = False) -> int:
-    """Delete the earlier versions of a dataset, after which they cannot be brought back.
+    """Delete the earlier versions of a dataset; they cannot be restored afterwards.
 
     Args:
         paths: The dataset.
-        dry_run: Count only.
+        dry_run: Only count the bytes.
 
     Returns:
         Bytes freed.
@@ -427,27 +432,27 @@ def prune(paths: DatasetPaths, *, dry_run: bool = False) -> int:
     Raises:
         LockedError: If another process is changing the dataset.
     """
-    freed = sum(disk.tree_bytes(one.folder) for one in versions(paths))
+    freed = sum(disk.tree_bytes(version.folder) for version in versions(paths))
     if freed and not dry_run:
-        with transaction(paths, str(paths.folder), ["prune"], wait=_BRIEFLY):
+        with transaction(paths, str(paths.folder), ["prune"], wait=_SHORT_WAIT):
             _discard(paths.versions, paths.root)
     return freed
 
 
 def check_own_files(folder: Path) -> None:
-    """Check that a dataset's folder holds nothing else, before it is deleted.
+    """Check that the folder of a dataset holds only the files of the dataset, before it is deleted.
 
     Raises:
-        InvalidArgumentError: If there are files that are not the dataset's; the error names them.
+        InvalidArgumentError: If there are other files; the error names them.
     """
     from datasets_rl.format.manifest import Manifest
 
     try:
-        known = {entry.path for entry in Manifest.read(folder).files}
+        own = {entry.path for entry in Manifest.read(folder).files}
     except ManifestError:
-        known = {path.relative_to(folder).as_posix() for path in folder.rglob("*.npy")}
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-    foreign = sorted(found - known - {MANIFEST_FILE})
+        own = {path.relative_to(folder).as_posix() for path in folder.rglob("*.npy")}
+    existing = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    foreign = sorted(existing - own - {MANIFEST_FILE})
     if foreign:
         more = f" and {len(foreign) - 3:,} more" if len(foreign) > 3 else ""
         raise InvalidArgumentError(
@@ -458,28 +463,28 @@ def check_own_files(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """From one version to another, as it is recorded before anything is renamed."""
+    """A change from one version to another, as recorded before anything is renamed."""
 
     name: str
     """The dataset's name below the root."""
     request: str
-    """What the command was asked to do."""
+    """The request of the command, as JSON text."""
     process: list[str]
-    """The process that makes it: its kernel, the kind of its number, the number, and when it began."""
+    """The process that makes the change: its boot id, PID namespace, PID and start time."""
     old: str | None
-    """The identity of the dataset before; None if there was none."""
+    """The identity of the dataset before the change; None if there was none."""
     new: str | None
-    """Its identity after; None if it is removed."""
+    """The identity of the dataset after the change; None if it is removed."""
     inode: int
-    """That of the new version's folder, or of the one that is removed; renames keep it, and copies have another one."""
+    """The inode of the new version's folder, or of the removed one; renames keep it, and copies have another one."""
     staged: str
-    """Where the new version waits, relative to the root; after the exchange, the old one is there."""
+    """The path of the new version, relative to the root; after the exchange, that of the old one."""
     kept: str
-    """Where the old version goes; empty for the trash."""
+    """The path to which the old version is moved; empty if it is moved to the trash."""
     drop: tuple[str, ...]
-    """What goes to the trash with it."""
+    """Further paths that are moved to the trash."""
     freed: int = 0
-    """For a removal, the bytes that it frees."""
+    """The bytes that a removal frees."""
 
     @classmethod
     def read(cls, path: Path) -> _Change | None:
@@ -496,46 +501,46 @@ class _Change:
 
     @property
     def abandoned(self) -> bool:
-        """Whether the process that recorded it is dead; only a process that holds the lock may ask."""
-        *dataset_paths, number, began = self.process
-        return dataset_paths != disk.machine() or disk.started(int(number)) != began
+        """Whether the process that recorded it is dead; valid only while the caller holds the lock."""
+        *machine, pid, start_time = self.process
+        return machine != disk.machine() or disk.started(int(pid)) != start_time
 
 
 @dataclass
 class Transaction:
-    """The one change that a command makes to a dataset, while it holds the dataset's lock."""
+    """The change that a command makes to a dataset while it holds the lock of the dataset."""
 
     paths: DatasetPaths
     request: str
     finished: bool = False
-    """A process that was given the same request has made the change, and was killed after it."""
+    """Whether a process with the same request has already made the change, and was killed afterwards."""
     freed: int = 0
-    """The bytes that it freed, if it removed the dataset."""
+    """The bytes that this earlier process freed, if it removed the dataset."""
     records: list[Path] = field(default_factory=list)
 
     def publish(self, *, keep: bool = False, drop: Sequence[Path] = ()) -> None:
-        """Let the finished build become the dataset.
+        """Replace the dataset by the finished build.
 
         Args:
-            keep: The version that is there becomes the last one of the earlier versions; else it is deleted.
-            drop: What is not needed afterwards, in addition to the work folder.
+            keep: Whether the replaced version becomes the last of the earlier versions; else it is deleted.
+            drop: Paths that are deleted afterwards, in addition to the work folder.
         """
         paths = self.paths
         disk.sync_tree(paths.build)
         old = disk.identity(paths.folder)
         kept = ""
         if keep and old is not None:
-            number = max((one.number for one in versions(paths)), default=0) + 1
+            number = max((version.number for version in versions(paths)), default=0) + 1
             kept = self._relative(paths.versions / f"{number:04}-{old[:12]}")
         self._make(old, disk.identity(paths.build), paths.build, kept, (paths.work, *drop))
 
     def restore(self, version: Version) -> None:
-        """Let an earlier version become the dataset, and delete the one that is there."""
+        """Replace the dataset by an earlier version, and delete the replaced one."""
         paths = self.paths
         self._make(disk.identity(paths.folder), disk.identity(version.folder), version.folder, "", (paths.work,))
 
     def remove(self, freed: int) -> None:
-        """Delete everything of the dataset."""
+        """Delete the dataset with its earlier versions and its raw and unfinished files."""
         paths = self.paths
         drop = (paths.versions, paths.raw, paths.work)
         self._make(disk.identity(paths.folder), None, paths.build, "", drop, freed)
@@ -576,15 +581,15 @@ def transaction(
     waiting: Callable[[str], None] | None = None,
     repeatable: bool = True,
 ) -> Iterator[Transaction]:
-    """Lock a dataset for a change, and complete the change of a process that died.
+    """Lock a dataset for a change, after completing the change of a process that died.
 
     Args:
-        paths: The dataset.
-        what: Its name in messages.
-        request: What the change is asked to do, a JSON value: the same for the same command run again.
+        paths: The paths of the dataset.
+        what: The name of the dataset in messages.
+        request: The request of the change, a JSON value: equal when the same command is run again.
         wait: Seconds to wait for another process that changes the dataset.
         waiting: Called once with the name of that process.
-        repeatable: Whether the same request, made again, comes to the same version as once.
+        repeatable: Whether making the same request twice results in the same version as making it once.
 
     Raises:
         LockedError: If the other process did not finish in time.
@@ -594,14 +599,14 @@ def transaction(
     try:
         with disk.lock(paths.lock, what, wait=wait, waiting=waiting):
             done = _settle(paths)
-            same = {path: one for path, one in done.items() if one.request == text}
-            change.finished, change.freed = bool(same), sum(one.freed for one in same.values())
+            same = {path: earlier for path, earlier in done.items() if earlier.request == text}
+            change.finished, change.freed = bool(same), sum(earlier.freed for earlier in same.values())
             change.records += same
             for path in done.keys() - same.keys():
                 path.unlink(missing_ok=True)
             yield change
-            _sweep_place(paths, keep=change.records)
-        # Its record is the last that goes: until then the same command run again finds its answer.
+            _sweep_dataset(paths, keep=change.records)
+        # The record is deleted last: until then the same command, run again, finds that its work is done.
         for record in change.records:
             record.unlink(missing_ok=True)
     finally:
@@ -610,8 +615,8 @@ def transaction(
         _drop_empty_hidden(paths.root)
 
 
-def _sweep_place(paths: DatasetPaths, keep: Sequence[Path] = ()) -> None:
-    """Delete what dead processes left of one dataset, for one who has its lock."""
+def _sweep_dataset(paths: DatasetPaths, keep: Sequence[Path] = ()) -> None:
+    """Delete the leftovers of dead processes for one dataset; the caller holds its lock."""
     disk.empty_trash(paths.trash)
     with suppress(OSError):
         disk.free_temporary_files(paths.lock.parent, f"{paths.lock.stem}*")
@@ -628,16 +633,16 @@ def _drop_empty_hidden(root: Path) -> None:
 
 
 _LIVE: set[Path] = set()
-"""The records of the changes that this process is making, in any thread."""
+"""The records of the changes that are running in this process, in any thread."""
 
 
 def unfinished(paths: DatasetPaths) -> bool:
-    """Return whether a change of a dataset was recorded, and is not known to be complete."""
+    """Return whether a change of a dataset is recorded that may be incomplete."""
     return any(_records(paths))
 
 
 def recorded(root: Path) -> bool:
-    """Return whether changes are recorded below a source's folder."""
+    """Return whether changes are recorded below the folder of a source."""
     return any((root / WORK_FOLDER).glob(f"*{_RECORD}*"))
 
 
@@ -651,9 +656,9 @@ def _records(paths: DatasetPaths) -> Iterator[Path]:
 
 def _settle(paths: DatasetPaths) -> dict[Path, _Change]:
     """Complete every recorded change; return the applied ones of dead processes, whose records the caller deletes."""
-    found = {path: _Change.read(path) for path in _records(paths)}
+    changes = {path: _Change.read(path) for path in _records(paths)}
     done = {}
-    for path, change in found.items():
+    for path, change in changes.items():
         if change is None or change.name != paths.name:
             continue
         applied = _complete(paths, change)
@@ -666,32 +671,34 @@ def _settle(paths: DatasetPaths) -> dict[Path, _Change]:
 
 
 def _complete(paths: DatasetPaths, change: _Change) -> bool:
-    """Bring a change to its end, from wherever it stopped; return False if the folder holds another dataset by now.
+    """Complete a change, from whichever of its operations it was interrupted at.
+
+    Returns False if the folder holds another dataset by now, which the change does not concern.
 
     old, new    identities      dataset  staged
                                 old      new       -> exchange
                                 new      old       -> move or trash the old one
                                 new      -         -> trash the rest
-                                -        new       -> move the new one to its place
+                                -        new       -> move the new one to the dataset's folder
     """
     staged = paths.root / change.staged
-    now = disk.identity(paths.folder)
+    current = disk.identity(paths.folder)
     if change.new is None:
-        if now is not None and (now != change.old or _inode(paths.folder) != change.inode):
-            return False  # the earlier versions may belong to the dataset that the user has put there
-        if now is not None:
+        if current is not None and (current != change.old or _inode(paths.folder) != change.inode):
+            return False  # the earlier versions may belong to the dataset that the user has stored here
+        if current is not None:
             _discard(paths.folder, paths.root)
-    elif now != change.new or (change.old == change.new and _inode(paths.folder) != change.inode):
-        if disk.identity(staged) != change.new or now not in {change.old, None}:
-            return False  # the user has put another dataset there
-        _put_in_place(paths, staged, change.kept)
-    if change.new is not None and (left := disk.identity(staged)) is not None:
-        if left == change.old and change.kept and not (paths.root / change.kept).exists():
+    elif current != change.new or (change.old == change.new and _inode(paths.folder) != change.inode):
+        if disk.identity(staged) != change.new or current not in {change.old, None}:
+            return False  # the user has stored another dataset here
+        _replace_dataset(paths, staged, change.kept)
+    if change.new is not None and (remaining := disk.identity(staged)) is not None:
+        if remaining == change.old and change.kept and not (paths.root / change.kept).exists():
             disk.move(staged, paths.root / change.kept)
-        elif left in {change.old, change.new}:
+        elif remaining in {change.old, change.new}:
             _discard(staged, paths.root)
-    for one in change.drop:
-        _discard(paths.root / one, paths.root)
+    for path in change.drop:
+        _discard(paths.root / path, paths.root)
     return True
 
 
@@ -699,8 +706,8 @@ def _inode(folder: Path) -> int:
     return folder.stat().st_ino if folder.exists() else 0
 
 
-def _put_in_place(paths: DatasetPaths, staged: Path, kept: str) -> None:
-    """Let the staged version become the dataset: in one step, or in two where the file system has no exchange."""
+def _replace_dataset(paths: DatasetPaths, staged: Path, kept: str) -> None:
+    """Replace the dataset by the staged version: by an exchange, or by two renames where the file system has none."""
     if paths.exists and disk.exchange(staged, paths.folder):
         return
     if paths.exists:
@@ -712,7 +719,7 @@ def _put_in_place(paths: DatasetPaths, staged: Path, kept: str) -> None:
 
 
 def _drop_empty(path: Path, root: Path) -> None:
-    """Delete the folders between a path and the root that have become empty."""
+    """Delete the folders between a path and the root that are empty."""
     for parent in path.parents:
         if parent == root or root not in parent.parents:
             return
@@ -723,26 +730,26 @@ def _drop_empty(path: Path, root: Path) -> None:
 
 
 def _discard(path: Path, root: Path) -> None:
-    """Delete a file or a folder below a root, and the folders above it that are empty then."""
+    """Delete a file or a folder below a root, and the parent folders that become empty."""
     disk.discard(path, root / TRASH_FOLDER)
     _drop_empty(path, root)
 
 
 def discard_work(paths: DatasetPaths) -> None:
-    """Delete an unfinished build that no command will complete."""
+    """Delete the work folder of a dataset: an unfinished build that no command will complete."""
     _discard(paths.work, paths.root)
 
 
 def sweep(root: Path, *, spare: Callable[[str], bool] = lambda _: False) -> None:
-    """Delete what dead processes left below a source's folder, and complete what they began.
+    """Delete the leftovers of dead processes below the folder of a source, and complete their recorded changes.
 
-    Nothing that a command could go on with is deleted, and nothing that a living process uses. Folders that cannot be
-    written to are left alone.
+    Builds that a command could resume are kept, and so are the files of live processes. Folders without write
+    permission are skipped.
 
     Args:
-        root: The source's folder; its hidden folders are this package's.
-        spare: Given the name of a dataset, whether its recorded changes are left to a command that may be the same one run
-            again, and must see them first; by default none are.
+        root: The folder of the source; its hidden folders belong to this package.
+        spare: Given the name of a dataset, returns whether to leave its recorded changes to the command that follows: if
+            that repeats the recorded request, it must see the record. By default no changes are left.
     """
     work = root / WORK_FOLDER
     with suppress(OSError):
@@ -753,7 +760,7 @@ def sweep(root: Path, *, spare: Callable[[str], bool] = lambda _: False) -> None
             for folder in _unfinished(work, held):
                 disk.free_temporary_files(folder)
                 disk.free_temporary_files(folder / "build")
-                # Without a journal there is nothing to go on with.
+                # Without a journal the build cannot be resumed.
                 if (folder / "build").exists() and not (folder / "journal.jsonl").exists():
                     _discard_unless_held(folder / "build", folder, resumable=False)
     disk.empty_trash(root / TRASH_FOLDER)
@@ -761,7 +768,7 @@ def sweep(root: Path, *, spare: Callable[[str], bool] = lambda _: False) -> None
 
 
 def sweep_folder(folder: Path) -> None:
-    """Delete what dead processes left of a dataset that is named by its folder, and complete what they began."""
+    """Delete the leftovers of dead processes for a dataset given by its folder, and complete their recorded changes."""
     paths = paths_of(folder)
     if not any((paths.root / hidden).exists() for hidden in (WORK_FOLDER, TRASH_FOLDER)):
         return
@@ -769,7 +776,7 @@ def sweep_folder(folder: Path) -> None:
         with disk.lock(paths.lock, paths.name, wait=0):
             for path in _settle(paths):
                 path.unlink(missing_ok=True)
-            _sweep_place(paths)
+            _sweep_dataset(paths)
         _drop_empty_hidden(paths.root)
 
 
@@ -785,11 +792,11 @@ def _sweep_records(work: Path, spare: Callable[[str], bool]) -> None:
 
 
 def sweep_builds(root: Path, *, dry_run: bool = False) -> int:
-    """Delete the unfinished builds below a source's folder, which the commands that began them would complete.
+    """Delete the unfinished builds below the folder of a source, which their commands could resume.
 
     Args:
-        root: The source's folder.
-        dry_run: Count only.
+        root: The folder of the source.
+        dry_run: Only count the bytes.
 
     Returns:
         Bytes freed.
@@ -804,7 +811,7 @@ def sweep_builds(root: Path, *, dry_run: bool = False) -> int:
 
 
 def _unfinished(work: Path, held: set[str]) -> list[Path]:
-    """Return the work folders of builds alone: while a change is recorded, the old version may be in one of them."""
+    """Return the work folders without a lock or a recorded change: with one, the old version may be in the folder."""
     paths = list(work.iterdir())
     changing = {path.name.rpartition(_RECORD)[0] for path in paths if _RECORD in path.name}
     return [path for path in paths if path.is_dir() and path.name not in held | changing]
@@ -812,23 +819,23 @@ def _unfinished(work: Path, held: set[str]) -> list[Path]:
 
 def _discard_unless_held(path: Path, folder: Path, *, resumable: bool) -> None:
     with suppress(DiskFullError, LockedError), disk.lock(folder.with_name(f"{folder.name}.lock"), folder.name, wait=0):
-        # Another process may have begun, or died, since the folder was looked at.
-        recorded = any(one.name.startswith(f"{folder.name}{_RECORD}") for one in folder.parent.iterdir())
-        if not recorded and (resumable or not (folder / "journal.jsonl").exists()):
+        # Another process may have started, or died, since the folder was listed.
+        is_recorded = any(path.name.startswith(f"{folder.name}{_RECORD}") for path in folder.parent.iterdir())
+        if not is_recorded and (resumable or not (folder / "journal.jsonl").exists()):
             _discard(path, folder.parents[1])
 
 
 def upgrade(folder: Path, *, wait: float = 3600.0) -> bool:
     """Rewrite the manifest of a stored dataset in the current version of the format.
 
-    The other files stay the same ones. An open reader keeps the manifest that it has read.
+    The other files are not copied: both versions share them. An open reader keeps the manifest that it has read.
 
     Args:
-        folder: The dataset.
+        folder: The folder of the dataset.
         wait: Seconds to wait for another process that changes the dataset.
 
     Returns:
-        Whether the manifest was of an earlier version.
+        Whether the manifest had an earlier version of the format.
 
     Raises:
         ManifestError: If the manifest cannot be read.

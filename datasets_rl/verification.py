@@ -1,4 +1,4 @@
-"""Whether a stored dataset is what it should be: `verify`."""
+"""Verification of stored datasets."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ __all__ = ["Verification", "raw_files", "verify"]
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What `verify` found."""
+    """The result of `verify`."""
 
     id: str
     folder: Path
     problems: tuple[str, ...]
-    """Why the dataset must not be used; empty if it is intact."""
+    """The reasons why the dataset must not be used; empty if it is intact."""
     remarks: tuple[str, ...]
-    """What is allowed and worth knowing."""
+    """Observations about the data that are valid but worth knowing."""
     checked: tuple[str, ...]
-    """What was looked at, a sentence each."""
+    """Descriptions of the checks that were made."""
     files: int
     bytes: int
     preprocessed: bool = False
-    """Whether the dataset was made of another dataset, and not of raw files alone."""
+    """Whether the dataset is the result of preprocessing, and not converted from raw files alone."""
 
 
 def verify(
@@ -54,16 +54,16 @@ def verify(
     """Check a finished dataset.
 
     Args:
-        dataset: Its id, or its folder.
-        deep: Beside sizes and digests, check every rule of TED and every value against its spec, look for NaN, infinity
-            and seams, and recompute everything that the manifest states: from the dataset itself, from the catalog,
-            and from the raw files where they are available. Then compare every converted value with the raw files,
-            column by column.
-        root: The source's folder; by default ``<RLDS_HOME>/<source>``.
-        settings: By default those of the environment.
+        dataset: The id or the folder of the dataset.
+        deep: In addition to sizes and digests, check every rule of TED and every value against its spec, detect NaN,
+            infinity and seams, and recompute everything that the manifest states: from the dataset itself, from the
+            catalog, and from the raw files if they are available. Then compare every converted value with the raw
+            files, column by column.
+        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
+        settings: The settings; by default those of the environment.
 
     Raises:
-        UnknownIdError: If there is no such id, or nothing finished is there.
+        UnknownIdError: If there is no such id, or the dataset is not stored.
         ManifestError: If the manifest cannot be trusted.
     """
     from datasets_rl.format.integrity import check_files, check_manifest
@@ -102,9 +102,9 @@ def _check_deeply(folder: Path, findings: Problems, checked: list[str], settings
 
     stored = StoredDataset(folder)
     manifest = stored.manifest
-    found = check_rules(stored.schema, stored.episodes, stored.column)
-    findings.problems += found.problems
-    findings.remarks += found.remarks
+    violations = check_rules(stored.schema, stored.episodes, stored.column)
+    findings.problems += violations.problems
+    findings.remarks += violations.remarks
     checked.append(f"the rules of TED on {manifest.steps:,} steps of {manifest.episodes:,} episodes")
     findings.problems += check_content(stored)
     checked.append("statistics, counts and specs against the values")
@@ -119,7 +119,7 @@ def _check_deeply(folder: Path, findings: Problems, checked: list[str], settings
 def _check_origin(
     stored: StoredDataset, folder: Path, findings: Problems, checked: list[str], settings: Settings
 ) -> None:
-    """Compare a dataset with the catalog, and with its raw files where they are available."""
+    """Compare a dataset with the catalog, and with its raw files if they are available."""
     from datasets_rl.format.manifest import converter_version
     from datasets_rl.reread import ENTRY_FIELDS, entry_differences
 
@@ -148,13 +148,13 @@ def _check_origin(
     findings.problems += changed
     usable = None if changed else files
     if same_version and (usable is None or not _read_again(stored, usable, findings, checked, settings)):
-        names = [one for one in ENTRY_FIELDS if one not in origin.restated]
+        names = [field for field in ENTRY_FIELDS if field not in origin.restated]
         findings.problems += entry_differences(manifest, entry, names)
         checked.append(f"{', '.join(names)} against the catalog")
     if usable is not None:
         _compare(stored, usable, findings, checked)
     elif files is None:
-        checked.append("not compared with raw files: they are not at hand (rlds download --keep-raw keeps them)")
+        checked.append("not compared with raw files: they are not available (rlds download --keep-raw keeps them)")
 
 
 def _compare(stored: StoredDataset, files: Mapping[str, Path], findings: Problems, checked: list[str]) -> None:
@@ -163,24 +163,24 @@ def _compare(stored: StoredDataset, files: Mapping[str, Path], findings: Problem
     try:
         findings.problems += sources.source(head).compare(name, files, column, stored.episodes)
     except UnknownKeyError:
-        checked.append("not compared with raw files: fields of theirs were left out")
+        checked.append("not compared with raw files: some of their fields were left out")
         return
     except ConversionError as error:
         findings.problems += error.problems
         return
-    named = [file.name for file in files.values()]
-    more = f" and {len(named) - 3:,} more files" if len(named) > 3 else ""
-    checked.append(f"every converted value against {', '.join(named[:3])}{more}")
+    file_names = [file.name for file in files.values()]
+    more = f" and {len(file_names) - 3:,} more files" if len(file_names) > 3 else ""
+    checked.append(f"every converted value against {', '.join(file_names[:3])}{more}")
 
 
 def _read_again(
     stored: StoredDataset, files: Mapping[str, Path], findings: Problems, checked: list[str], settings: Settings
 ) -> bool:
-    """Compare a dataset with what its source reads from the raw files, and return whether that was possible."""
+    """Read the raw files again, compare the result with the dataset, and return whether that was possible."""
     from datasets_rl.reread import reread
 
     manifest = stored.manifest
-    # Where raw files or episodes were left out, the raw files do not determine the manifest.
+    # If raw files or episodes were left out, the raw files do not determine the manifest.
     if {"episodes", "include", "exclude", "max_size"} & manifest.selection.keys():
         return False
     label = f"reading the raw files of {manifest.id}"
@@ -195,7 +195,7 @@ def _read_again(
 
 
 def _raw_differences(manifest: Manifest, files: Mapping[str, Path]) -> Iterator[str]:
-    """Yield the raw files that are not those the dataset was made of; the file or the manifest has changed."""
+    """Yield the raw files that differ from those in the manifest: either the file or the manifest has changed."""
     from datasets_rl.format.npy import file_sha256
 
     for file in manifest.raw:
@@ -208,36 +208,36 @@ def _raw_differences(manifest: Manifest, files: Mapping[str, Path]) -> Iterator[
 
 
 def _with_texts(stored_dataset: StoredDataset) -> Callable[[Key, int, int], Any]:
-    """Return what reads a field of some rows, with texts in the place of their numbers."""
+    """Return a function that reads a field of some rows, with texts instead of their numbers in the vocabulary."""
     import numpy as np
 
-    words: dict[Key, Any] = {}
+    vocabulary: dict[Key, Any] = {}
 
     def column(key: Key, start: int, stop: int) -> Any:
         values = stored_dataset.column(key, start, stop)
         field = key if key in stored_dataset.schema else key[1:]
         if field not in stored_dataset.schema or not stored_dataset.schema[field].text:
             return values
-        if field not in words:
-            words[field] = np.array(stored_dataset.texts(field), object)
-        return words[field][values]
+        if field not in vocabulary:
+            vocabulary[field] = np.array(stored_dataset.texts(field), object)
+        return vocabulary[field][values]
 
     return column
 
 
 def raw_files(manifest: Manifest, paths: DatasetPaths | None) -> Mapping[str, Path] | None:
-    """Return where the raw files of a dataset lie, or None unless all of them are at hand.
+    """Return the paths of the raw files of a dataset, or None unless all of them are available.
 
-    They are when they were kept, or when the dataset was made of local files that are still in their place.
+    They are available if they were kept, or if the dataset was converted from local files that still exist.
     """
-    found: dict[str, Path] = {}
+    available: dict[str, Path] = {}
     for file in manifest.raw:
         kept = paths.raw / file.path if paths is not None else None
         path = kept if kept is not None and kept.is_file() else _in_place(file.url)
         if path is None or not path.is_file():
             return None
-        found[file.path] = path
-    return found or None
+        available[file.path] = path
+    return available or None
 
 
 def _in_place(url: str) -> Path | None:
@@ -245,10 +245,10 @@ def _in_place(url: str) -> Path | None:
 
     try:
         scheme = scheme_of(url)
-        found = scheme.resolve(url, _no_requests) if scheme.IN_PLACE else None
+        location = scheme.resolve(url, _no_requests) if scheme.IN_PLACE else None
     except (InvalidArgumentError, NotThere):
         return None
-    return found if isinstance(found, Path) else None
+    return location if isinstance(location, Path) else None
 
 
 def _no_requests(url: str, headers: Mapping[str, str]) -> Mapping[str, str]:

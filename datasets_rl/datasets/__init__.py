@@ -1,4 +1,4 @@
-"""Datasets as replay buffers, a class for each source: ``D4RLExperienceReplay`` is in `datasets_rl.sources.d4rl.dataset`.
+"""Replay buffers of datasets, a class for each source: ``D4RLExperienceReplay`` is in `datasets_rl.sources.d4rl.dataset`.
 
 A source without a module ``dataset`` gets a class with the constructor of `BaseDatasetExperienceReplay`.
 """
@@ -19,7 +19,7 @@ from datasets_rl.sources import source as get_source
 
 __all__ = ["BaseDatasetExperienceReplay", "StoredExperienceReplay", "dataset_class", "open_dataset"]
 
-_ENDING = "ExperienceReplay"
+_SUFFIX = "ExperienceReplay"
 
 
 @cache
@@ -34,22 +34,22 @@ def dataset_class(source: str) -> type[BaseDatasetExperienceReplay]:
     package = module_name(source)
     module = f"{package}.dataset"
     if hasattr(sys.modules[package], "__path__") and find_spec(module) is not None:
-        found: type[BaseDatasetExperienceReplay] = importlib.import_module(module).CLASS
-        return found
-    about = {"source": source, "__module__": __name__, "__doc__": f"The datasets of the source {source}."}
-    return type(f"{source.title().replace('_', '')}{_ENDING}", (BaseDatasetExperienceReplay,), about)
+        cls: type[BaseDatasetExperienceReplay] = importlib.import_module(module).CLASS
+        return cls
+    attributes = {"source": source, "__module__": __name__, "__doc__": f"The datasets of the source {source}."}
+    return type(f"{source.title().replace('_', '')}{_SUFFIX}", (BaseDatasetExperienceReplay,), attributes)
 
 
 def __getattr__(name: str) -> Any:
-    """Return the class of a source by its own name.
+    """Return the class of a source by the name of the class.
 
     Raises:
         AttributeError: If no source has a class of this name.
     """
-    if name.endswith(_ENDING):
+    if name.endswith(_SUFFIX):
         for source in importable()[0]:
-            if (found := dataset_class(source.name)).__name__ == name:
-                return found
+            if (cls := dataset_class(source.name)).__name__ == name:
+                return cls
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -57,8 +57,8 @@ def open_dataset(path: Path | str, **options: Any) -> StoredExperienceReplay:
     """Open the folder of any stored dataset as a replay buffer.
 
     Args:
-        path: The folder.
-        **options: Those of `BaseDatasetExperienceReplay`.
+        path: The folder of the dataset.
+        **options: Arguments of `BaseDatasetExperienceReplay`.
 
     Raises:
         NotADatasetError: If the folder holds no finished dataset.

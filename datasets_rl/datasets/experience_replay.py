@@ -1,4 +1,4 @@
-"""A dataset on disk as a replay buffer."""
+"""The base class of stored datasets that are opened as replay buffers."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ Download = bool | Literal["force"]
 Transform = Callable[[Any], Any]
 
 _warned: set[tuple[int, str, str]] = set()
-"""Datasets whose unknown final observations this process was warned of: process, folder, view."""
+"""The warnings about unknown final observations that were issued: process, folder, number of episodes."""
 
 
 def _stack_level() -> int:
-    """Return the level of the first frame outside the package, as `warnings.warn` counts from the caller."""
+    """Return the `stacklevel` for `warnings.warn` at which the first frame outside the package is."""
     level, frame = 0, inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "datasets_rl":
         level, frame = level + 1, frame.f_back
@@ -58,57 +58,58 @@ def _stack_level() -> int:
 
 
 class _Available:
-    """Reads the ids of a class's source, without making an instance."""
+    """A descriptor that returns the ids of the source of a class, also without an instance."""
 
     def __get__(self, instance: object, owner: type[BaseDatasetExperienceReplay]) -> tuple[str, ...]:
         return tuple(sources.source(owner.source).ids()) if owner.source else ()
 
 
 class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
-    """A dataset on disk as a replay buffer of TED transitions.
+    """A stored dataset as a replay buffer of TED transitions.
 
         >>> dataset = D4RLExperienceReplay("hopper-medium-v2", batch_size=256)
         >>> dataset.sample()                      # 256 transitions
         >>> dataset[0], dataset[10:20], dataset["next", "reward"]
 
-    A whole number, a slice, a mask or an index tensor gives transitions; a key, ``"observation"`` or ``("next",
-    "reward")``, gives one field of all rows without reading the rest. Nothing that is done to what comes out changes
-    the files.
+    An integer, a slice, a mask or an index tensor selects transitions; a key, ``"observation"`` or ``("next",
+    "reward")``, selects one field of all rows without reading the others. Writing to the returned tensors does not
+    change the files.
 
-    Where the dataset lacks the final observation of some episodes, every batch carries ``("next", "final_known")``, bool
-    [*B, 1], False exactly on the last transition of such an episode: its next observation reads as zeros and belongs in
-    no target.
+    If the dataset lacks the final observation of some episodes, every batch has the field ``("next", "final_known")``,
+    bool [*B, 1]. It is False exactly on the last transition of such an episode: its next observation consists of zeros
+    and must not be used in a target.
 
     Args:
         dataset_id: The id within the source.
-        batch_size: Steps (with `split_trajs`, episodes) of a batch where `sample` is not told.
-        sampler: Chooses the steps; uniform with replacement by default.
-        writer: Refuses writes by default; a dataset cannot be written to.
-        collate_fn: Applied to what the storage returns.
+        batch_size: The default number of steps (with `split_trajs`, episodes) of a batch.
+        sampler: The sampler of the steps; uniform with replacement by default.
+        writer: The writer; by default one that raises an error, because a dataset is read-only.
+        collate_fn: A function that is applied to the data that the storage returns.
         pin_memory: Whether batches are copied to page-locked memory.
-        prefetch: Batches made ahead of time by as many threads.
-        transform: Applied to every batch.
-        split_trajs: Elements are whole episodes, [E, T], padded with zeros, with a `mask`.
-        root: The source's folder; by default ``<RLDS_HOME>/<source>``.
-        download: True makes the dataset where it is not there; False wants it to be there; "force" makes it anew.
-        selection: The part that is wanted, `Selection(episodes="0:100")`. Everything that it leaves open is as in the
-            stored part; without it, the stored dataset opens, whatever part it is. Of a larger stored part, the buffer
-            shows the episodes and the fields that the selection names; a smaller one grows by a download. Where nothing is
+        prefetch: The number of batches that are sampled ahead of time, by as many threads.
+        transform: The transforms that are applied to every batch.
+        split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`.
+        root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
+        download: True downloads a dataset that is not stored; False requires a stored one; "force" downloads and converts
+            the dataset again.
+        selection: The selection to open, `Selection(episodes="0:100")`. The stored selection decides everything that it
+            leaves open; without it, the stored dataset is opened, whatever its selection. Of a larger stored selection,
+            the buffer shows the requested episodes and fields; a smaller one grows by a download. If no dataset is
             stored, everything left open is downloaded.
-        final_unknown: What becomes of transitions whose next observation is unknown. "keep" keeps them; by default that
-            comes with one `UnknownFinalWarning` per dataset and process. "drop" leaves them out: the episode ends one
-            transition earlier, truncated. "drop_truncated" leaves them out unless they are terminated, where a target
-            needs no next observation.
+        final_unknown: The treatment of transitions whose next observation is unknown. "keep" keeps them; None, the
+            default, keeps them with one `UnknownFinalWarning` per dataset and process. "drop" drops them: the episode
+            ends one transition earlier, truncated. "drop_truncated" drops them unless they are terminated, because the
+            target of a terminated transition needs no next observation.
 
     Raises:
-        UnknownIdError: If there is no such id, or it is not there and `download` is False.
-        InvalidArgumentError: If a choice contradicts the stored one; or `download` is False and the stored dataset lacks a part of
-            the selection.
+        UnknownIdError: If there is no such id, or the dataset is not stored and `download` is False.
+        InvalidArgumentError: If a choice contradicts the stored one; or if `download` is False and the stored dataset
+            lacks a part of the selection.
     """
 
     source: ClassVar[str]
     available_datasets = _Available()
-    """Every id that the class accepts; no network."""
+    """The ids that the class accepts; no network."""
 
     def __init__(
         self,
@@ -166,28 +167,28 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         return folder
 
     def _settings(self) -> Settings:
-        """Return the settings for the download: those of the environment, unless a source has an argument for one."""
+        """Return the settings of the download; sources with arguments for settings override this."""
         return Settings.from_env()
 
     def _local_copy(self) -> Path | None:
-        """Name a copy of the upstream's files that the user has, which is then read in its place."""
+        """Return the path of a local copy of the upstream files, which is then read instead; None if there is none."""
         return None
 
     @property
     def selection(self) -> Selection:
-        """The part of the dataset that the buffer shows; an empty selection for the whole."""
+        """The selection that the buffer shows; an empty selection stands for the whole dataset."""
         part, asked = Selection.from_json(self.stored.manifest.selection), self._asked
         return replace(part, episodes=asked.episodes or part.episodes, keys=asked.keys or part.keys)
 
     def _steps(self) -> DatasetStorage | SubsetStorage | AliasedStorage:
-        """Choose what this replay buffer shows: what is asked for of what is stored, unless a source adds to it."""
+        """Return the storage of the selected steps and fields; a source may add fields to it."""
         whole = self._whole()
         rows, fields = self._shown(whole)
         unchanged = len(rows) == len(self.stored) and fields == dict.fromkeys(whole.keys())
         return whole if unchanged else SubsetStorage(whole, rows, fields)
 
     def _whole(self) -> DatasetStorage:
-        """Open everything that is stored."""
+        """Return the storage of the whole stored dataset."""
         return DatasetStorage(self.stored)
 
     def _shown(self, whole: DatasetStorage) -> tuple[NDArray[np.int64], dict[Key, torch.dtype | None]]:
@@ -196,8 +197,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         rows = np.arange(len(stored))
         if shown.episodes != part.episodes:
             numbers = stored.episodes["source"]
-            chosen = np.isin(numbers, read_numbers(shown.episodes, int(numbers.max()) + 1))
-            rows = rows[np.repeat(chosen, stored.episodes.lengths)]
+            selected = np.isin(numbers, read_numbers(shown.episodes, int(numbers.max()) + 1))
+            rows = rows[np.repeat(selected, stored.episodes.lengths)]
         fields: dict[Key, torch.dtype | None] = dict.fromkeys(whole.keys())
         if shown.keys != part.keys:
             kept = shown.kept_keys([field.key for field in stored.schema])
@@ -206,7 +207,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         return rows, fields
 
     def _visible_steps(self) -> DatasetStorage | SubsetStorage | AliasedStorage:
-        """Return the steps of this buffer, after what was asked for transitions with an unknown next observation."""
+        """Return the storage of the buffer, with `final_unknown` applied."""
         steps = select_final_known(self._steps(), self.final_unknown)
         if steps.masked and self.final_unknown is None:
             self._warn_once(steps.episodes)
@@ -217,25 +218,25 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         key = (os.getpid(), str(self._path), f"{unknown} of {len(table)}")
         if key not in _warned:
             warnings.warn(UnknownFinalWarning(self.manifest.id, unknown, len(table)), stacklevel=_stack_level())
-            _warned.add(key)  # after it: a filter that makes an error of the warning does so every time
+            _warned.add(key)  # after the call: if a filter turns the warning into an error, it is raised every time
 
     def texts(self, key: str | tuple[str, ...]) -> list[str]:
-        """Return the texts that the numbers of a text field stand for: ``texts[number]``.
+        """Return the vocabulary of a text field: ``texts[number]`` is the text for a stored number.
 
         Raises:
-            UnknownKeyError: If there is no such text field; the error names those that there are.
+            UnknownKeyError: If there is no such text field; the error names the existing ones.
         """
         return self.stored.texts(as_key(key))
 
     @property
     def episodes(self) -> EpisodeTable:
-        """Where each episode starts and stops among the steps, with its return."""
+        """The table of the episodes: where each starts and stops among the steps, and its return."""
         table: EpisodeTable = self._storage.episodes  # type: ignore[attr-defined]  # all three storages have it
         return table
 
     @property
     def manifest(self) -> Manifest:
-        """What the dataset is and where it came from."""
+        """The manifest of the dataset, with its description and its origin."""
         return self.stored.manifest
 
     @property
@@ -245,23 +246,23 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
     @property
     def data_path_root(self) -> Path:
-        """The same: nothing else lies in it, so that code written for TorchRL may remove it."""
+        """The same folder: it has only files of this dataset, so that code written for TorchRL may remove it."""
         return self._path
 
     @property
     def root(self) -> Path:
-        """The source's folder, in which other datasets lie too."""
+        """The folder of the source, which contains its other datasets, too."""
         return self._path.parents[self.dataset_id.count("/")]
 
     @cached_property
     def specs(self) -> CompositeSpec:
-        """What one transition may hold, from the data: no environment is needed."""
+        """The spec of a transition, from the manifest: no environment is needed."""
         steps = self._storage.steps if isinstance(self._storage, PaddedTrajectories) else self._storage
         return from_manifest(self.manifest, steps.fields if isinstance(steps, SubsetStorage) else None)
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """What belongs to no step, nested by name: text and numbers as they are, arrays as tensors."""
+        """The metadata of the dataset, nested by name: text and numbers unchanged, arrays as tensors."""
         tree: dict[str, Any] = {}
         for name, value in self.manifest.metadata.items():
             *path, leaf = name.split("/")
@@ -269,7 +270,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             for part in path:
                 node = node.setdefault(part, {})
                 if not isinstance(node, dict):
-                    raise ManifestError(str(self.data_path), [f"metadata {name!r} lies below a value"])
+                    raise ManifestError(str(self.data_path), [f"metadata {name!r} is nested below a value"])
             node[leaf] = self._metadata_value(value)
         return tree
 
@@ -277,10 +278,10 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         if not isinstance(value, dict):
             return value
         if self.manifest.file(str(value.get("file"))) is None:
-            problem = f"metadata names the file {value.get('file')!r}, which is not the dataset's"
+            problem = f"metadata names the file {value.get('file')!r}, which is not a file of the dataset"
             raise ManifestError(str(self.data_path), [problem])
         array = np.array(self.stored.open_file(value["file"], map_npy))
-        # torch has neither text nor another byte order.
+        # torch supports neither text nor foreign byte orders.
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("="))) if array.dtype.kind in "biufc" else array
 
     def preprocess(
@@ -306,48 +307,49 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         force: bool = False,
         in_place: bool = False,
     ) -> DatasetStorage:
-        """Put every transition through a function, once, and store what comes out.
+        """Apply a function to every transition, once, and store the result.
 
             >>> dataset.preprocess(lambda step: step.set("norm", step["observation"].norm(dim=-1)), dest="normed")
             >>> dataset.preprocess(fn, batched=True, num_workers=8, dest="mapped")    # takes many steps at once
             >>> dataset.preprocess(drop_failures, per="episode", dest="successes")    # returns a TensorDict or None
 
-        The result goes to the folder `dest`; `derive` makes a dataset with an id of its own instead. With `in_place` the
-        dataset is replaced, in one step, when all is done: this buffer, and every later one of the same id, then shows
-        the new version. Every version before it is kept (`rlds preprocess --undo`). If the function fails, or the process
-        dies, the dataset is as it was; the same call then goes on where it stopped.
+        The result is stored in the folder `dest`; use `derive` for a dataset with a separate id. With `in_place`, the
+        dataset is replaced atomically at the end: this buffer, and all later ones with the same id, then show the new
+        version. All earlier versions are kept (`rlds preprocess --undo`). If the function fails, or the process dies, the
+        dataset is unchanged, and the same call resumes.
 
         Args:
-            fn: Takes a TensorDict and returns one; or a `Recipe`, its name or file, a `Step` or a `Transform`. Fields
-                may be added, dropped and changed; reward and ends stay. Where ``next`` comes out as the root one step
-                later, it is stored once.
-            dim: The axis of steps: 0.
-            num_workers: Processes; by default as many as there are cores where the dataset is large. 0 and 1: this one.
-            chunksize: Steps that the function is given at once, at most: the dataset is read in blocks of about 8 MB. 0
-                gives it single steps.
-            num_chunks: The same, as a number of pieces of the whole.
-            pool: A pool of processes of the caller's, which then makes the parts; without `num_workers`.
-            generator: Seeds what the function draws.
-            max_tasks_per_child: Parts after which a process is replaced.
-            worker_threads: Threads of torch in each process.
-            index_with_generator: Taken because the reference has it; no whole dataset is ever in memory.
+            fn: A function from a TensorDict to a TensorDict; or a `Recipe`, its name or file, a `Step` or a `Transform`.
+                It may add, drop and change fields, but must keep the reward and the flags of episode ends. Fields under
+                ``next`` that equal the root one step later are stored once.
+            dim: The axis of the steps: 0.
+            num_workers: The number of processes; by default the number of cores if the dataset is large. 0 and 1 use this
+                process.
+            chunksize: The maximum number of steps that are passed to the function at once; the dataset is read in batches
+                of about 8 MB. 0 passes single steps.
+            num_chunks: The same as a number of chunks of the whole dataset.
+            pool: A process pool of the caller, which writes the partial datasets; without `num_workers`.
+            generator: The generator that seeds the random numbers of the function.
+            max_tasks_per_child: The number of partial datasets after which a process is replaced.
+            worker_threads: The number of torch threads in each process.
+            index_with_generator: Accepted for compatibility with TorchRL; the whole dataset is never in memory.
             pbar: Whether progress is shown.
-            mp_start_method: Taken because the reference has it; the processes are programs of their own, so that
-                lambdas work, and the caller's script is not run again.
-            num_frames: Only the first steps, to try a function.
+            mp_start_method: Accepted for compatibility with TorchRL; the processes are separate programs, so that lambdas
+                work, and the script of the caller is not run again.
+            num_frames: The number of steps to read, from the first, to try a function.
             dest: A folder for the result.
-            batched: The function takes a batch of steps, [B].
-            per: "step", "batch" or "episode": what the function takes.
-            max_ram: Bytes that all processes may take for what they work on, about.
-            force: Make the result anew although it is there.
-            in_place: Let the result take the place of this dataset.
+            batched: Whether the function takes a batch of steps, [B].
+            per: "step", "batch" or "episode": the input of the function.
+            max_ram: The approximate memory in bytes that all processes may use for data.
+            force: Replace an existing result.
+            in_place: Replace this dataset by the result.
 
         Returns:
             The storage of the result.
 
         Raises:
-            PreprocessError: If the function fails; it says in which line, at which step of the recipe, for which
-                episode and with which fields.
+            PreprocessError: If the function fails; the error names the line, the step of the recipe, the episode and its
+                fields.
             InvalidArgumentError: If arguments exclude each other.
         """
         from datasets_rl.preprocessing.arguments import PreprocessArguments
@@ -355,8 +357,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         if (dest is None) is not in_place:
             given = "neither" if dest is None else "both"
             raise InvalidArgumentError(
-                f"a result goes to a folder, dest=, or replaces the dataset, in_place=True; {given} was given",
-                hint="derive() makes a dataset of its own beside this one",
+                f"a result is stored in a folder, dest=, or replaces the dataset, in_place=True; {given} was given",
+                hint="derive() stores the result as a separate dataset",
             )
         call = PreprocessArguments(
             fn=fn,
@@ -374,8 +376,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             batched=batched,
             per=per,
         )
-        place = None if dest is None else Path(dest)
-        folder = call.run(self._path, place, in_place=in_place, pbar=pbar, max_ram=max_ram, force=force)
+        target = None if dest is None else Path(dest)
+        folder = call.run(self._path, target, in_place=in_place, pbar=pbar, max_ram=max_ram, force=force)
         result = DatasetStorage(StoredDataset(folder))
         if in_place:
             self.stored = result.stored
@@ -399,25 +401,25 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         force: bool = False,
         **options: Any,
     ) -> BaseDatasetExperienceReplay:
-        """Make a dataset of its own from this one, or find the one that was made before, and open it.
+        """Derive a separate dataset from this one, unless it exists already, and open it.
 
             >>> normalized = dataset.derive("td3_bc")               # demo/pendulum@td3_bc
             >>> dataset.derive(fn, per="episode", as_="successes")  # demo/pendulum@successes
 
-        The dataset stays as it is. The derived one has an id, which `load` and the command line take. It is made of
-        everything that is stored, also where this buffer shows a part of it, and opens as its class does by default.
+        This dataset is unchanged. The derived one has an id, which `load` and the command line accept. It is computed from
+        the whole stored dataset, even if this buffer shows only a selection, and is opened with the defaults of its class.
 
         Args:
-            recipe: A `Recipe`, its name or file, a `Step`, a `Transform`, or a function as `preprocess` takes it.
-            as_: Its name after the ``@``; by default that of the recipe.
-            per: "step", "batch" or "episode": what a function takes.
-            batched: A function takes a batch of steps, [B].
-            num_workers: Processes; see `preprocess`.
-            num_frames: Only the first steps.
-            max_ram: Bytes that all processes may take for what they work on, about.
+            recipe: A `Recipe`, its name or file, a `Step`, a `Transform`, or a function as for `preprocess`.
+            as_: The name after the ``@``; by default that of the recipe.
+            per: "step", "batch" or "episode": the input of a function.
+            batched: Whether a function takes a batch of steps, [B].
+            num_workers: The number of processes; see `preprocess`.
+            num_frames: The number of steps to read, from the first.
+            max_ram: The approximate memory in bytes that all processes may use for data.
             pbar: Whether progress is shown.
-            force: Make it anew although another one has its name.
-            **options: For the buffer that is opened: `batch_size`, `sampler`, `transform`, ...
+            force: Replace an existing dataset with the same name.
+            **options: Arguments for the opened buffer: `batch_size`, `sampler`, `transform`, ...
 
         Raises:
             PreprocessError: If a step fails.
@@ -444,21 +446,20 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
     def _column(self, key: Any) -> Any:
         storage: Any = self._storage
-        wanted = as_key(key)
-        known = storage.keys()
-        below = [one for one in known if one[: len(wanted)] == wanted and one != wanted]
-        if not below:
-            return storage.column(wanted)
-        leaves = {one[len(wanted) :]: storage.column(one) for one in below}
+        prefix, keys = as_key(key), storage.keys()
+        nested = [field for field in keys if field[: len(prefix)] == prefix and field != prefix]
+        if not nested:
+            return storage.column(prefix)
+        leaves = {field[len(prefix) :]: storage.column(field) for field in nested}
         return TensorDict(leaves, batch_size=next(iter(leaves.values())).shape[: 1 + self.split_trajs])
 
     def __contains__(self, key: object) -> bool:
-        """Say whether there is a field, or a group of fields, of this key."""
+        """Return whether the dataset has a field, or fields nested below this key."""
         if not isinstance(key, (str, tuple)):
             return False
         storage: Any = self._storage
-        wanted, known = as_key(key), storage.keys()
-        return any(one[: len(wanted)] == wanted for one in known)
+        prefix, keys = as_key(key), storage.keys()
+        return any(field[: len(prefix)] == prefix for field in keys)
 
     def __repr__(self) -> str:
         shown = f"{len(self.episodes):,} episodes, {self.episodes.steps:,} steps"

@@ -1,9 +1,11 @@
-"""Any dataset's folder, whatever made it."""
+"""Stored datasets that are opened by their folder, whatever their source."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+
+from typing_extensions import override
 
 from datasets_rl import growth, store
 from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay, Download
@@ -12,7 +14,7 @@ __all__ = ["StoredExperienceReplay"]
 
 
 class StoredExperienceReplay(BaseDatasetExperienceReplay):
-    """A dataset that is opened by its folder; its "id" is the path."""
+    """A stored dataset that is opened by its folder; its `dataset_id` is the path."""
 
     source = ""
 
@@ -24,11 +26,11 @@ class StoredExperienceReplay(BaseDatasetExperienceReplay):
 
     @property
     def root(self) -> Path:
-        """The folder above the dataset's."""
+        """The parent folder of the dataset."""
         return self._path.parent
 
+    @override
     def delete(self) -> None:
-        """Remove the dataset from the disk; this buffer must not be used afterwards."""
         store.remove_folder(self._path)
 
     def _derived(self, folder: Path, options: dict[str, Any]) -> BaseDatasetExperienceReplay:

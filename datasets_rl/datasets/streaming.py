@@ -1,9 +1,9 @@
-"""A dataset that is sampled while it comes, in a folder that does not grow.
+"""Streaming: a dataset is sampled while it is downloaded, with a bounded amount of disk space.
 
 upstream   shard 3   shard 0   shard 4   shard 1  ...        in random order
               |---------|
              fetched ahead
-folder     [shard 3: a small stored dataset] [shard 0]       the oldest goes when there is no room
+folder     [shard 3: a small stored dataset] [shard 0]       the oldest shard is deleted if the space is exceeded
 batches     slices of trajectories of shard 3, every trajectory once, then of shard 0, ...
 """
 
@@ -43,13 +43,13 @@ from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, NEX
 __all__ = ["EpisodeSpan", "NoLength", "Stream", "StreamSampler"]
 
 _ROW_BITS = 40
-_OPEN_MOST = 256  # shards whose files stay mapped, for batches that were chosen and not yet read
-_AHEAD = 2  # groups of files that lie on the disk at once
+_MAX_OPEN = 256  # shards whose files stay mapped, for batches that are sampled but not yet read
+_MAX_IN_FLIGHT = 2  # groups of raw files that are on the disk at once
 _INIT: Key = ("is_init",)
 
 
 class NoLength(InvalidArgumentError, TypeError):
-    """A stream was asked for its length; `list` takes a TypeError for an answer and goes on without."""
+    """Raised when the length of a stream is requested; a TypeError, because `list` ignores one and continues without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,31 +57,31 @@ class EpisodeSpan:
     """Consecutive steps of one trajectory in a shard."""
 
     shard: int
-    """How many shards were opened before this one."""
+    """The number of shards that were opened before this one."""
     start: int
     length: int
 
     @property
     def rows(self) -> Tensor:
-        """The steps as the stream numbers them, int64 [length]."""
+        """The indices of the steps in the stream, int64 [length]."""
         return torch.arange(self.start, self.start + self.length) + (self.shard << _ROW_BITS)
 
 
 class Stream(Storage):
-    """The steps of a dataset whose shards come one after the other; read-only, and without a length.
+    """The steps of a dataset whose shards are downloaded one after the other; read-only, and without a length.
 
     Args:
-        dataset_id: With its source.
-        root: The source's folder; the stream's own lies below it.
-        selection: The part that is wanted.
-        room: Bytes of shards that stay on the disk, beside those at hand and those on their way.
-        shuffle: Whether shards, and the trajectories of each, come in random order.
-        pad: What trajectories that are too short are filled up with; None fills nothing up.
-        settings: By default those of the environment.
+        dataset_id: The id with its source.
+        root: The folder of the source, in which the stream has a folder below ``.stream``.
+        selection: The selection to stream.
+        room: The maximum size in bytes of the shards on the disk, in addition to those that are open or being fetched.
+        shuffle: Whether the shards, and the trajectories of each, are in random order.
+        pad: The value with which short trajectories are padded; None does not pad.
+        settings: The settings; by default those of the environment.
 
     Raises:
-        FetchError: If the upstream cannot be asked.
-        InvalidArgumentError: If episodes are wanted by number, and no file says which it has.
+        FetchError: If the list of files cannot be requested from the upstream.
+        InvalidArgumentError: If episodes are selected by number, and the upstream does not state the counts of files.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class Stream(Storage):
         settings: Settings | None = None,
     ) -> None:
         super().__init__(1)
-        self.masked = True  # whether a shard to come lacks a final observation is unknown
+        self.masked = True  # a shard that is not yet downloaded may lack a final observation
         self.dataset_id = dataset_id
         self.shuffle, self.pad = shuffle, pad
         self.vocabulary: dict[Key, dict[str, int]] = {}
-        """The texts met so far, by field, and their numbers."""
+        """The texts read so far, by field, with their numbers."""
         self._settings = replace(settings or Settings.from_env(), progress=False)
         self._selection, self._room = selection, room
         self._opened: OrderedDict[int, _Shard] = OrderedDict()
@@ -112,7 +112,7 @@ class Stream(Storage):
         origin = sources.source(head)
         entry = origin.entry(name)
         origin.check(selection)
-        if not self._settings.offline:  # what an earlier stream was told may be of an old version
+        if not self._settings.offline:  # the description that an earlier stream fetched may be out of date
             (self._folder / "upstream.json").unlink(missing_ok=True)
         self._fetcher = Fetcher(self._folder / "raw", self._settings)
         upstream = Upstream(
@@ -124,12 +124,12 @@ class Stream(Storage):
         self.listing = origin.resolve(name, selection, upstream).narrowed(selection)
         if self.listing.numbers is not None:
             raise InvalidArgumentError(
-                f"{dataset_id} is streamed, and its files do not say how many episodes they have"
+                f"{dataset_id} is streamed, and its upstream does not state how many episodes each file has"
             )
         self._entry = self.listing.entry or entry
 
     def _own_folder(self, above: Path) -> Path:
-        """Take the first folder that no other stream of this dataset uses, with the shards that it has."""
+        """Lock and return the first folder that no other stream of this dataset uses, with its existing shards."""
         number = 0
         while True:
             try:
@@ -140,29 +140,29 @@ class Stream(Storage):
                 return above / str(number)
 
     def close(self) -> None:
-        """Give the folder to the next stream."""
+        """Release the folder, which a later stream can then use."""
         self._held.close()
 
     @property
     def read_only(self) -> bool:
-        """Whether nothing can change the data: always."""
+        """Whether the data cannot be changed: always True."""
         return True
 
     @property
     def held(self) -> int:
-        """Refuse: nobody knows how many steps will come."""
-        raise NoLength(f"{self.dataset_id} is streamed and has no length", hint="download=True knows it")
+        """Raise `NoLength`: the total number of steps is unknown."""
+        raise NoLength(f"{self.dataset_id} is streamed and has no length", hint="use download=True")
 
     def runs(self, generator: torch.Generator | None) -> Iterator[EpisodeSpan]:
-        """Yield every trajectory once, whole."""
+        """Yield every whole trajectory once."""
         shards = self.listing.shards
         order = self._order(len(shards), generator)
-        works = [self._work(shards[number].paths, number) for number in order]
-        groups = [self._lacking(work) for work in works]
-        with Prefetcher(groups, self._fetch, _AHEAD) as ahead:
-            for work in works:
-                number = self._open(work, ahead.take())
-                ahead.release()
+        jobs = [self._job(shards[number].paths, number) for number in order]
+        groups = [self._missing_assets(job) for job in jobs]
+        with Prefetcher(groups, self._fetch, _MAX_IN_FLIGHT) as prefetcher:
+            for job in jobs:
+                number = self._open(job, prefetcher.take())
+                prefetcher.release()
                 table = self._opened[number].storage.episodes
                 for episode in self._order(len(table), generator):
                     yield EpisodeSpan(number, int(table.starts[episode]), int(table.lengths[episode]))
@@ -170,87 +170,87 @@ class Stream(Storage):
     def _order(self, count: int, generator: torch.Generator | None) -> list[int]:
         return torch.randperm(count, generator=generator).tolist() if self.shuffle else list(range(count))
 
-    def _work(self, paths: Sequence[str], number: int) -> ConversionJob:
-        """Say what a shard is made of: a dataset of its own."""
-        wanted = {*self.listing.common, *paths}
-        assets = tuple(asset for asset in self.listing.assets if asset.path in wanted)
+    def _job(self, paths: Sequence[str], number: int) -> ConversionJob:
+        """Return the conversion job of a shard, which becomes a separate stored dataset."""
+        required = {*self.listing.common, *paths}
+        assets = tuple(asset for asset in self.listing.assets if asset.path in required)
         listing = replace(self.listing, assets=assets, shards=(self.listing.shards[number],), steps=None)
         return ConversionJob(self._entry, listing, self._selection)
 
-    def _place(self, work: ConversionJob) -> Path:
-        return self._folder / "shards" / work.key[:32]
+    def _shard_folder(self, job: ConversionJob) -> Path:
+        return self._folder / "shards" / job.key[:32]
 
-    def _lacking(self, work: ConversionJob) -> list[Asset]:
-        return [] if (self._place(work) / disk.MANIFEST_FILE).is_file() else list(work.listing.assets)
+    def _missing_assets(self, job: ConversionJob) -> list[Asset]:
+        return [] if (self._shard_folder(job) / disk.MANIFEST_FILE).is_file() else list(job.listing.assets)
 
     def _fetch(self, assets: Sequence[Asset], cancel: CancelToken) -> list[Fetched]:
         return self._fetcher.fetch(assets, cancel) if assets else []
 
-    def _open(self, work: ConversionJob, came: Sequence[Fetched]) -> int:
-        place = self._place(work)
-        if (assets := self._lacking(work)) and not came:  # it went for want of room since this round began
-            came = self._fetch(assets, CancelToken())
-        if came:
-            self._make(work, came, place)
-        place.touch()  # the oldest goes first
-        self._make_room(place)
+    def _open(self, job: ConversionJob, fetched: Sequence[Fetched]) -> int:
+        folder = self._shard_folder(job)
+        if (assets := self._missing_assets(job)) and not fetched:  # it was deleted for space since the epoch started
+            fetched = self._fetch(assets, CancelToken())
+        if fetched:
+            self._convert(job, fetched, folder)
+        folder.touch()  # the shard that was used least recently is deleted first
+        self._free_space(folder)
         number = next(self._numbers)
-        shard = _Shard.of(StoredDataset(place), self._episodes, self.vocabulary)
+        shard = _Shard.of(StoredDataset(folder), self._episodes, self.vocabulary)
         self._opened[number] = shard
         self._episodes += len(shard.storage.episodes)
-        while len(self._opened) > _OPEN_MOST:
+        while len(self._opened) > _MAX_OPEN:
             self._opened.popitem(last=False)
         return number
 
-    def _make(self, work: ConversionJob, came: Sequence[Fetched], place: Path) -> None:
+    def _convert(self, job: ConversionJob, fetched: Sequence[Fetched], folder: Path) -> None:
         build = self._folder / "build"
         disk.remove_tree(build)
-        convert(work, self._fetcher, build)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        disk.publish_folder(build, place)
-        self._fetcher.drop(file.path for file in came if file.asset.path not in work.listing.common)
+        convert(job, self._fetcher, build)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        disk.publish_folder(build, folder)
+        self._fetcher.drop(file.path for file in fetched if file.asset.path not in job.listing.common)
 
-    def _make_room(self, newest: Path) -> None:
-        there = sorted(
-            (one for one in newest.parent.iterdir() if one != newest), key=lambda one: one.stat().st_mtime_ns
+    def _free_space(self, newest: Path) -> None:
+        folders = sorted(
+            (path for path in newest.parent.iterdir() if path != newest), key=lambda path: path.stat().st_mtime_ns
         )
-        taken = {one: disk.tree_bytes(one) for one in there}
-        while there and sum(taken[one] for one in there) > self._room:
-            disk.remove_tree(there.pop(0))
+        sizes = {path: disk.tree_bytes(path) for path in folders}
+        while folders and sum(sizes[path] for path in folders) > self._room:
+            disk.remove_tree(folders.pop(0))
 
     def get(self, index: Any) -> TensorDict:
-        """Refuse: what has not come cannot be asked for by number."""
+        """Raise an error: steps of a stream have no index."""
         raise InvalidArgumentError(
-            f"{self.dataset_id} is streamed; {index!r} was asked for",
-            hint="sample() and iterating give what comes; download=True gives any step",
+            f"{self.dataset_id} is streamed; {index!r} was requested",
+            hint="sample() and iteration return the next steps; download=True gives access to any step",
         )
 
     def set(self, cursor: Any, data: Any) -> None:
-        """Refuse: a dataset is not written to."""
+        """Raise an error: a dataset is read-only."""
         raise InvalidArgumentError(
             f"{self.dataset_id} is read-only; {type(data).__name__} was to be written at {cursor!r}"
         )
 
     def take(self, rows: Tensor) -> TensorDict:
-        """Return steps as `EpisodeSpan.rows` numbers them, int64 [B]; -1 is one that is filled up."""
-        filled = rows < 0
-        rows = rows.where(~filled, rows[0])
+        """Return the steps with the indices of `EpisodeSpan.rows`, int64 [B]; -1 stands for padding."""
+        padded = rows < 0
+        rows = rows.where(~padded, rows[0])
         numbers = rows >> _ROW_BITS
-        parts = []
+        pieces = []
         start = 0
         for number, count in zip(*torch.unique_consecutive(numbers, return_counts=True), strict=True):
             shard = self._opened[int(number)]
-            parts.append(shard.take(rows[start : start + int(count)] & ((1 << _ROW_BITS) - 1)))
+            pieces.append(shard.take(rows[start : start + int(count)] & ((1 << _ROW_BITS) - 1)))
             start += int(count)
-        data = parts[0] if len(parts) == 1 else TensorDict.cat(parts)
-        if self.pad is not None and filled.any():
+        data = pieces[0] if len(pieces) == 1 else TensorDict.cat(pieces)
+        if self.pad is not None and padded.any():
             for leaf in data.values(include_nested=True, leaves_only=True):
-                leaf[filled] = self.pad if leaf.is_floating_point() else int(self.pad)
-            data[NEXT_FINAL_KNOWN][filled] = False
+                leaf[padded] = self.pad if leaf.is_floating_point() else int(self.pad)
+            data[NEXT_FINAL_KNOWN][padded] = False
         return data
 
     def starts_are_marked(self, run: EpisodeSpan) -> bool:
-        """Return whether a field says which step is the first of its trajectory."""
+        """Return whether the dataset has a field that marks the first step of each trajectory."""
         return _INIT in self._opened[run.shard].storage.stored.schema
 
     def __repr__(self) -> str:
@@ -259,22 +259,22 @@ class Stream(Storage):
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """A shard that is there, whose episodes and texts are numbered as in the stream."""
+    """An open shard, whose episodes and texts get the numbers of the stream."""
 
     storage: DatasetStorage
     first: int
-    """The number of its first episode."""
+    """The number of its first episode in the stream."""
     numbers: dict[Key, Tensor]
-    """For each text field the stream's number of each of its texts, int32."""
+    """For each text field, the number of each of its texts in the stream, int32."""
 
     @classmethod
     def of(cls, stored: StoredDataset, first: int, vocabulary: dict[Key, dict[str, int]]) -> _Shard:
         numbers: dict[Key, Tensor] = {}
         for field in stored.schema:
             if field.text:
-                known = vocabulary.setdefault(field.key, {})
-                mine = [known.setdefault(text, len(known)) for text in stored.texts(field.key)]
-                numbers[field.key] = torch.tensor(mine, dtype=torch.int32)
+                known_texts = vocabulary.setdefault(field.key, {})
+                text_numbers = [known_texts.setdefault(text, len(known_texts)) for text in stored.texts(field.key)]
+                numbers[field.key] = torch.tensor(text_numbers, dtype=torch.int32)
                 if field.shared:
                     numbers[(NEXT, *field.key)] = numbers[field.key]
         return cls(DatasetStorage(stored, masked=True), first, numbers)
@@ -288,13 +288,13 @@ class _Shard:
 
 
 class StreamSampler(Sampler):
-    """Take a slice of every trajectory of a stream, one after the other; an epoch takes each once.
+    """A sampler that takes a slice of each trajectory of a stream, in order; an epoch takes each trajectory once.
 
     Args:
-        num_slices: Slices of a batch.
-        slice_len: Steps of a slice. Without both, a batch is one slice.
-        strict_length: Whether a trajectory that is too short is an error, and not taken whole. Where the stream fills
-            them up, ``("collector", "mask")`` is True for what they have.
+        num_slices: The number of slices of a batch.
+        slice_len: The number of steps of a slice. Without both, a batch is one slice.
+        strict_length: Whether a trajectory shorter than a slice is an error; else it is taken whole. If the stream pads
+            trajectories, ``("collector", "mask")`` is True for the real steps.
     """
 
     def __init__(
@@ -310,7 +310,7 @@ class StreamSampler(Sampler):
         self._next: EpisodeSpan | None = None
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        """Choose the next batch; the last one of an epoch has what is left."""
+        """Sample the next batch; the last one of an epoch has the remaining slices."""
         if not isinstance(storage, Stream):
             raise InvalidArgumentError(f"a StreamSampler samples from a Stream; got a {type(storage).__name__}")
         length = self.slice_len or batch_size // (self.num_slices or 1)
@@ -319,35 +319,35 @@ class StreamSampler(Sampler):
                 f"a batch of {batch_size} steps has no {self.num_slices or batch_size / length:g} slices of equal length",
                 hint="give a multiple of num_slices or slice_len",
             )
-        chosen = [
+        slices = [
             self.cut(run, length, filled=storage.pad is not None)
-            for run in self._following(storage, batch_size // length)
+            for run in self._next_trajectories(storage, batch_size // length)
         ]
-        return self.batch(storage, chosen, length)
+        return self.batch(storage, slices, length)
 
-    def _following(self, stream: Stream, count: int) -> list[EpisodeSpan]:
-        """Return the next trajectories; fewer at the end of an epoch, which one knows from looking one further."""
-        found: list[EpisodeSpan] = []
+    def _next_trajectories(self, stream: Stream, count: int) -> list[EpisodeSpan]:
+        """Return the next trajectories, fewer at the end of an epoch; reads one ahead to detect the end."""
+        trajectories: list[EpisodeSpan] = []
         try:
             if self._runs is None:
                 self._runs = stream.runs(self.generator)
                 self._next = next(self._runs)
-            while self._next is not None and len(found) < count:
-                found.append(self._next)
+            while self._next is not None and len(trajectories) < count:
+                trajectories.append(self._next)
                 self._next = next(self._runs, None)
         except BaseException:
-            self._runs = None  # what broke in the middle begins anew
+            self._runs = None  # the next call starts a new epoch
             raise
         self.ran_out = self._next is None
         if self.ran_out:
             self._runs = None
-        return found
+        return trajectories
 
     def cut(self, run: EpisodeSpan, length: int, *, filled: bool) -> EpisodeSpan:
-        """Choose a slice of a trajectory, every start that it has equally likely; a short one as it is.
+        """Return a random slice of a trajectory, with a uniformly distributed start; a short trajectory unchanged.
 
         Raises:
-            InvalidArgumentError: If it is too short, and nothing says what then.
+            InvalidArgumentError: If the trajectory is too short, and short ones are neither padded nor allowed.
         """
         if run.length >= length:
             start = int(torch.randint(run.length - length + 1, (), generator=self.generator))
@@ -360,12 +360,12 @@ class StreamSampler(Sampler):
         return run
 
     def batch(self, stream: Stream, chosen: Sequence[EpisodeSpan], length: int) -> tuple[Tensor, dict[str, Any]]:
-        """Return the rows of slices, filled up to `length` steps where the stream does so, and what to say of them."""
+        """Return the rows of slices, padded to `length` steps if the stream pads, and the fields that describe them."""
         lengths = np.array([run.length for run in chosen])
         sizes = lengths if stream.pad is None else np.full_like(lengths, length)
         count, firsts = int(sizes.sum()), np.cumsum(sizes) - sizes
-        places = np.arange(count) - np.repeat(firsts, sizes)
-        mask = torch.from_numpy(places < np.repeat(lengths, sizes))
+        indices = np.arange(count) - np.repeat(firsts, sizes)
+        mask = torch.from_numpy(indices < np.repeat(lengths, sizes))
         rows = torch.full((count,), -1)
         rows[mask] = torch.cat([run.rows for run in chosen])
         ends: NDArray[np.bool_] = np.zeros((count, 1), np.bool_)
@@ -378,5 +378,5 @@ class StreamSampler(Sampler):
         if stream.pad is not None:
             info[MASK_KEY] = mask
         if stream.starts_are_marked(chosen[0]):
-            info[_INIT[0]] = torch.from_numpy(places == 0)
+            info[_INIT[0]] = torch.from_numpy(indices == 0)
         return rows, info

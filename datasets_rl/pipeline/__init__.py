@@ -1,1 +1,1 @@
-"""How a stored dataset is built: shard by shard, in one process or several, resumable after a kill."""
+"""Building a stored dataset: shard by shard, in one process or several, resumable after a kill."""

@@ -1,9 +1,9 @@
 """The loop that builds a stored dataset, for downloads and for preprocessing.
 
-chunks   0 1 2 3 4 5     in their order; each appends its rows in this process, or as a partial dataset of a worker
-writer   0 1 2           rows of chunk 2 are appended, and synced
+chunks   0 1 2 3 4 5     in order; each appends its rows in this process, or as a partial dataset of a worker
+writer   0 1 2           the rows of chunk 2 are appended, and synced
 journal  0 1 2           then a line for chunk 2 is synced: a build that is run again continues with chunk 3
-release  0 1             then the inputs of chunk 2 may go
+release  0 1             then the inputs of chunk 2 may be deleted
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Chunk(Protocol):
     """Rows that are appended and committed together. A context manager, which may hold files open."""
 
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
-        """Append the rows, and return what the journal records about them, a JSON value."""
+        """Append the rows, and return their entry for the journal, a JSON value."""
         ...
 
     def release(self) -> None:
-        """Delete what is no longer needed once the rows are on the disk."""
+        """Delete the files that are no longer needed once the rows are on the disk."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -50,19 +50,19 @@ def build(
     count: int,
     complete: Callable[[], bool] = bool,
 ) -> list[Mapping[str, Any]]:
-    """Append chunks in their order, and commit each of them but the last.
+    """Append chunks in order, and commit each of them except the last.
 
-    The last chunk is not committed: after a kill there is always one whose files can be opened again.
+    The last chunk is not committed, so that after a kill there is always a chunk left whose files are opened again.
 
     Args:
-        chunks: Those that the journal does not have.
-        writer: Holds the rows of those that it has.
-        journal: None if an interrupted build begins anew.
-        count: The number of chunks with those in the journal.
-        complete: Whether no rows are wanted of the chunks after the one that was appended last.
+        chunks: The chunks that are not in the journal.
+        writer: The writer of the dataset, which holds the rows of the chunks in the journal.
+        journal: The journal; None if an interrupted build starts over.
+        count: The number of chunks, including those in the journal.
+        complete: Returns whether the chunks after the last appended one have no rows to append.
 
     Returns:
-        What the chunks returned, with what the journal had.
+        The entries of the journal, followed by the entries of the appended chunks.
     """
     entries = [] if journal is None else list(journal.entries)
     for chunk in chunks:
@@ -77,22 +77,22 @@ def build(
 
 
 def started(chunks: Iterator[T], max_in_flight: int) -> Iterator[T]:
-    """Yield chunks in their order; each is made, and its task submitted, up to `max_in_flight` chunks ahead."""
-    ahead: deque[T] = deque()
+    """Yield chunks in order; each is created, and its task submitted, up to `max_in_flight` chunks ahead."""
+    in_flight: deque[T] = deque()
     for chunk in chunks:
-        ahead.append(chunk)
-        if len(ahead) >= max_in_flight:
-            yield ahead.popleft()
-    yield from ahead
+        in_flight.append(chunk)
+        if len(in_flight) >= max_in_flight:
+            yield in_flight.popleft()
+    yield from in_flight
 
 
 class WorkerResult:
-    """A partial dataset that another process writes.
+    """The result of a task: a partial dataset that another process writes.
 
     Args:
-        engine: Runs the task.
+        engine: The engine that runs the task.
         function: Writes the partial dataset into the folder ``task["folder"]``.
-        task: Its argument, a JSON value.
+        task: The argument of `function`, a JSON value.
         report: Called with each number of further steps.
     """
 
@@ -103,15 +103,15 @@ class WorkerResult:
         self._result = engine.submit(function, task, self._reported)
 
     def get(self) -> Mapping[str, Any]:
-        """Wait for the result of the function.
+        """Wait for the function, and return its result.
 
         Raises:
-            WorkerDiedError: If the process died; or what the function raised.
+            WorkerDiedError: If the process died. Errors of the function are raised unchanged.
         """
         return self._result()
 
     def correct_report(self, steps: int) -> None:
-        """Report the steps that are missing in what was reported: an engine may report none, or some of them twice."""
+        """Correct the reported number of steps to `steps`: an engine may report none of them, or some of them twice."""
         self._report(steps - self._reported.done)
 
     def remove(self) -> None:

@@ -1,4 +1,4 @@
-"""The conversion of raw files into a stored dataset: fetched, read, appended, committed, shard by shard."""
+"""The conversion of raw files into a stored dataset: each shard is fetched, read, appended and committed in turn."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _SILENT = Report()
 
 @dataclass(frozen=True, slots=True)
 class ConversionJob:
-    """A dataset that is to be converted."""
+    """A dataset to convert, with its upstream files and the selection of the user."""
 
     entry: Entry
     listing: Listing
@@ -61,20 +61,23 @@ class ConversionJob:
 
     @property
     def spec(self) -> ReaderSpec:
-        """How its files are opened."""
+        """The reader spec, which opens the files of the dataset."""
         return ReaderSpec(self.entry.source, self.entry.name, self.listing)
 
     @property
     def key(self) -> str:
-        """Identifies the input and the code: only a conversion with the same key is resumed."""
-        assets = [[one.path, one.size, one.sha256, one.md5, _changed(one)] for one in self.listing.assets]
+        """A digest of the input and the code: only a conversion with the same key is resumed."""
+        assets = [
+            [asset.path, asset.size, asset.sha256, asset.md5, _modification_time(asset)]
+            for asset in self.listing.assets
+        ]
         shards = [[shard.paths, shard.part] for shard in self.listing.shards]
-        facts = [self.entry.id, converter_version(), self.listing.revision, self.selection.to_json()]
-        return hashlib.sha256(json.dumps([facts, assets, shards, self.listing.params]).encode()).hexdigest()
+        identity = [self.entry.id, converter_version(), self.listing.revision, self.selection.to_json()]
+        return hashlib.sha256(json.dumps([identity, assets, shards, self.listing.params]).encode()).hexdigest()
 
 
-def _changed(asset: Asset) -> int | None:
-    """Return when a file of the user was last changed, in nanoseconds: its digest is not known before it is read."""
+def _modification_time(asset: Asset) -> int | None:
+    """Return the modification time of a local file in nanoseconds, which stands in for its digest until it is read."""
     paths = [Path(url2pathname(urlsplit(url).path)) for url in asset.urls if url.startswith("file:")]
     return next((path.stat().st_mtime_ns for path in paths if path.is_file()), None)
 
@@ -94,23 +97,23 @@ def convert(
 
     Args:
         job: The dataset.
-        fetcher: Fetches its raw files.
-        folder: The folder of the result. With `work`, it may hold what an interrupted call has written.
-        work: The folder of the journal and of partial datasets, with which an interrupted conversion of several shards
-            is resumed; by default it begins anew.
-        engine: Reads the shards in other processes; by default processes of this machine do if `settings` allow several
-            and the files are large. The result does not depend on it.
-        settings: The number of processes.
-        keep_raw: Whether fetched files stay when their rows are on the disk.
+        fetcher: The fetcher of the raw files.
+        folder: The folder of the result. With `work`, it may contain the files of an interrupted call.
+        work: The folder of the journal and of partial datasets, by which an interrupted conversion of several shards is
+            resumed; by default the conversion starts over.
+        engine: The engine that reads the shards in other processes; by default processes of this machine read them if
+            `settings` allow several and the files are large. The result does not depend on the engine.
+        settings: The settings, which have the number of processes.
+        keep_raw: Whether fetched files are kept once their rows are on the disk.
         report: Called with each number of further steps.
 
     Returns:
         The manifest.
 
     Raises:
-        ConversionError: If the upstream files break their own format.
-        FetchError, IntegrityError: If files cannot be had.
-        DiskFullError: If the dataset does not fit.
+        ConversionError: If the upstream files violate their own format.
+        FetchError, IntegrityError: If files cannot be fetched.
+        DiskFullError: If the dataset does not fit on the disk.
     """
     journal = Journal(work / "journal.jsonl", job.key) if work is not None and len(job.listing.shards) > 1 else None
     if journal is None:
@@ -128,7 +131,7 @@ def convert(
             return _convert(job, fetcher, folder, journal, engine, partials, keep_raw=keep_raw, report=report)
     finally:
         if (journal is None or not journal.entries) and not (folder / MANIFEST_FILE).is_file():
-            # Nothing was committed that a further call could resume.
+            # No shard was committed, so that a further call has nothing to resume.
             disk.remove_tree(folder)
             if journal is not None:
                 journal.delete()
@@ -137,9 +140,9 @@ def convert(
 def _engine(
     job: ConversionJob, journal: Journal | None, engine: Engine | None, settings: Settings | None
 ) -> Engine | None:
-    """Return the engine that reads the remaining shards; None if this process does."""
+    """Return the engine that reads the remaining shards; None if this process reads them."""
     remaining = len(job.listing.shards) - (0 if journal is None else len(journal.entries))
-    # Episodes that are chosen by their numbers over all shards must be counted in one process.
+    # Selecting episodes by their numbers over all shards requires that one process counts them.
     if journal is None or remaining < 2 or job.listing.numbers is not None:
         return None
     if engine is not None or settings is None:
@@ -163,8 +166,8 @@ def _convert(
     remaining = job.listing.shards[len(entries) :]
     if not remaining:
         raise ConversionError(job.entry.id, ["it has no shard"])
-    chosen = EpisodeFilter(job.listing.numbers, entries[-1]["seen"] if entries else 0)
-    options = ShardOptions(job.spec, job.selection, chosen, fetcher, report, keep_raw, engine, partials)
+    episode_filter = EpisodeFilter(job.listing.numbers, entries[-1]["seen"] if entries else 0)
+    options = ShardOptions(job.spec, job.selection, episode_filter, fetcher, report, keep_raw, engine, partials)
     with ExitStack() as stack:
         shards = stack.enter_context(closing(in_order(options, remaining)))
         first = stack.enter_context(next(shards))
@@ -172,7 +175,9 @@ def _convert(
         kept = options.kept_keys(reader)
         writer = _writer(job, reader, kept, folder, [entry["commit"] for entry in entries], report)
         stack.callback(writer.discard)
-        entries = build(chain([first], shards), writer, journal, len(job.listing.shards), lambda: chosen.complete)
+        entries = build(
+            chain([first], shards), writer, journal, len(job.listing.shards), lambda: episode_filter.complete
+        )
         written = writer.finish()
     if (stated := _steps(job, reader)) not in {None, written.steps}:
         problem = f"it has {written.steps:,} steps; the upstream states {stated:,}"
@@ -190,29 +195,29 @@ def _writer(
     commits: Sequence[Commit],
     report: Report,
 ) -> DatasetWriter:
-    """Make the writer, or go on with what an earlier process wrote."""
+    """Create the writer, which continues after the rows that an earlier process committed."""
     columns = [column for column in reader.columns if column.key in kept]
     try:
         Schema.layout(columns)
     except InvalidArgumentError as error:
-        # The columns are those of the upstream's files, and no argument of the caller makes them right.
+        # The columns come from the upstream files, so that the arguments of the caller are not the cause.
         raise ConversionError(job.entry.id, [error.message], hint="leave the field out with --keys") from error
     for name, value in reader.metadata.items():
         if isinstance(value, np.ndarray):
-            _file_name(name)  # before hours of work, not after them
+            _file_name(name)  # fails now instead of after hours of conversion
     steps = _steps(job, reader)
     if steps is not None:
-        there = commits[-1]["steps"] if commits else 0
-        disk.require_free(folder, converted_bytes(columns, steps - there), "the converted dataset")
+        committed = commits[-1]["steps"] if commits else 0
+        disk.require_free(folder, converted_bytes(columns, steps - committed), "the converted dataset")
         report.expect(steps)
-        report(there)
+        report(committed)
     return DatasetWriter(folder, columns, what=job.entry.id, steps=steps, commits=commits)
 
 
 def _steps(job: ConversionJob, reader: EpisodeReader) -> int | None:
-    """Return how many steps will come, where it is known."""
-    alone = len(job.listing.shards) == 1
-    return reader.steps if job.listing.steps is None and alone else job.listing.steps
+    """Return the number of steps of the dataset; None if the upstream does not state it."""
+    single_shard = len(job.listing.shards) == 1
+    return reader.steps if job.listing.steps is None and single_shard else job.listing.steps
 
 
 def _manifest(
@@ -220,7 +225,7 @@ def _manifest(
 ) -> Manifest:
     entry = job.entry
     metadata, metadata_files = write_metadata(folder, reader.metadata)
-    decisions = merged(AppliedDecision(**decision) for made in entries for decision in made["decisions"])
+    decisions = merged(AppliedDecision(**decision) for shard in entries for decision in shard["decisions"])
     return Manifest(
         id=entry.id,
         steps=written.steps,
@@ -228,8 +233,8 @@ def _manifest(
         final_unknown=written.final_unknown,
         schema=written.schema,
         files=(*written.files, *metadata_files),
-        # A shard that was fetched again after a kill names a file that an earlier one named already.
-        raw=tuple({file["path"]: RawFile(**file) for made in entries for file in made["raw"]}.values()),
+        # Keyed by path: a shard that is fetched again after a kill lists files that an earlier shard has listed.
+        raw=tuple({file["path"]: RawFile(**file) for shard in entries for file in shard["raw"]}.values()),
         converter=converter_version(),
         decisions=tuple(decisions.values()),
         known_issues=entry.known_issues,
@@ -247,28 +252,28 @@ def _manifest(
 
 
 def merged(decisions: Iterable[AppliedDecision]) -> dict[str, AppliedDecision]:
-    """Return the decisions of all shards by their rules, with the counts added up."""
-    found: dict[str, AppliedDecision] = {}
-    for one in decisions:
-        before = found.get(one.rule)
-        found[one.rule] = one if before is None else replace(before, count=before.count + one.count)
-    return found
+    """Return the decisions of all shards by rule, with their counts summed."""
+    by_rule: dict[str, AppliedDecision] = {}
+    for decision in decisions:
+        earlier = by_rule.get(decision.rule)
+        by_rule[decision.rule] = decision if earlier is None else replace(earlier, count=earlier.count + decision.count)
+    return by_rule
 
 
 def converted_bytes(columns: Sequence[Column], steps: int) -> int:
-    """Return about how many bytes a dataset of these columns takes: exact but for the records of its episodes."""
+    """Return the estimated size of a dataset with these columns in bytes, without the records of its episodes."""
     schema = Schema.layout(columns)
-    a_step = schema.record_bytes + 8 + sum(field.least_bytes for field in schema.wide)
-    return steps * a_step
+    step_bytes = schema.record_bytes + 8 + sum(field.least_bytes for field in schema.wide)
+    return steps * step_bytes
 
 
 def stated_specs(schema: Schema, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the specs that a manifest states: those that the upstream knows, and what the dtypes allow."""
+    """Return the specs for the manifest: those known from the upstream, else specs from dtype and shape."""
     return {field.name: known.get(field.name) or plain_spec(field) for field in schema}
 
 
 def plain_spec(field: Column) -> dict[str, Any]:
-    """Return the spec that a field has by its dtype and shape alone."""
+    """Return the spec that follows from the dtype and shape of a field alone."""
     return {
         "kind": "discrete" if field.dtype.kind == "b" else "unbounded",
         "dtype": (field.memory_dtype or field.dtype).name,
@@ -277,13 +282,13 @@ def plain_spec(field: Column) -> dict[str, Any]:
 
 
 def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[StoredFile]]:
-    """Write what belongs to no step: arrays into files, and return the entries of the manifest and the files."""
+    """Write the metadata of a dataset, arrays as files; return the metadata entries of the manifest, and the files."""
     entries: dict[str, Any] = {}
     files: list[StoredFile] = []
     for name, value in metadata.items():
         if isinstance(value, np.ndarray):
             path = folder / _METADATA_FOLDER / f"{_file_name(name)}.npy"
-            while path.exists():  # two names that differ only in characters that file names cannot have
+            while path.exists():  # two names may differ only in characters that are replaced in file names
                 path = path.with_name(f"_{path.name}")
             path.parent.mkdir(parents=True, exist_ok=True)
             stream = NpyStream(path, value.dtype, value.shape[1:], len(value)) if value.ndim else None
@@ -301,8 +306,8 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> tuple[dict[str,
 
 
 def stated_value(value: Any) -> Any:
-    """Return metadata that is no array as a manifest states it."""
-    # JSON has no NaN and no infinity; their names keep the manifest readable by everyone.
+    """Return the JSON value by which the manifest states metadata other than arrays."""
+    # JSON has no NaN and no infinity; as strings, they keep the manifest readable by every JSON parser.
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -311,6 +316,6 @@ def _file_name(name: str) -> str:
     if any(part.strip(".") == "" for part in parts):
         raise ConversionError(name, [f"metadata name {name!r} is not a file name"])
     if (size := len("/".join(parts))) > NAME_BYTES:
-        problem = f"a name of {size:,} characters cannot be that of a file; expected {NAME_BYTES} at most"
+        problem = f"a metadata name of {size:,} characters is too long for a file name; expected {NAME_BYTES} at most"
         raise ConversionError(f"{name[:40]}...", [problem])
     return "/".join(parts)

@@ -1,6 +1,6 @@
-"""How far a conversion is: a line of JSON for each shard whose rows are on the disk.
+"""The journal of a build: a line of JSON for each chunk whose rows are on the disk.
 
-A line that a kill cut counts for nothing, nor does a journal of another conversion.
+A line that was truncated by a kill is ignored, and so is the journal of another build.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["Journal"]
 
 
 class Journal:
-    """The lines of one conversion, which only grow.
+    """The append-only journal of one build.
 
     Args:
-        path: The file; one of another conversion is replaced.
-        key: What this conversion is: the same for the same upstream files, the same choices and the same code.
+        path: The file; the journal of another build is replaced.
+        key: Identifies the build: equal for equal input files, arguments and code.
     """
 
     def __init__(self, path: Path, key: str) -> None:
@@ -29,21 +29,25 @@ class Journal:
         self._key = key
         lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
         self.entries: list[Mapping[str, Any]] = []
-        """What was added, by this process or an earlier one."""
-        good = 0
+        """The entries that this process or an earlier one appended."""
+        complete_bytes = 0
         if lines and _value(lines[0]) == {"key": key}:
             for line in lines[1:]:
                 if (entry := _value(line)) is None:
                     break
                 self.entries.append(entry)
-                good += len(line) + 1
+                complete_bytes += len(line) + 1
             with path.open("r+b") as stream:
-                stream.truncate(len(lines[0]) + 1 + good)
+                stream.truncate(len(lines[0]) + 1 + complete_bytes)
         else:
             self.restart()
 
     def roll_back(self, folder: Path) -> None:
-        """Bring a folder to its last commit: delete what was begun after it; with rows lost, forget all and begin anew."""
+        """Roll a folder back to its last commit.
+
+        Files that were created after the commit are deleted. If committed rows are missing, the folder is deleted and
+        the journal restarted.
+        """
         files: Mapping[str, int] = self.entries[-1]["commit"]["files"] if self.entries else {}
         for path in folder.glob("*"):
             if path.name not in files:
@@ -55,7 +59,7 @@ class Journal:
                 return
 
     def restart(self) -> None:
-        """Forget all lines."""
+        """Delete all entries."""
         self.entries.clear()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         disk.write_text(self._path, json.dumps({"key": self._key}) + "\n")
@@ -65,7 +69,7 @@ class Journal:
         self._path.unlink(missing_ok=True)
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Add a line, and wait until it is on the disk."""
+        """Append an entry, and flush it to the disk."""
         with disk.disk_errors(self._path), self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(entry) + "\n")
             stream.flush()

@@ -1,4 +1,4 @@
-"""A part of a dataset in a folder of its own, made by any process on any machine, for `DatasetWriter.append_partial`."""
+"""Partial datasets: rows of a dataset in a separate folder, written by any process for `DatasetWriter.append_partial`."""
 
 from __future__ import annotations
 
@@ -18,50 +18,51 @@ from datasets_rl.format.writer import DatasetWriter
 __all__ = ["COMMIT_FILE", "make_partial", "partials_folder", "remove_partial"]
 
 COMMIT_FILE = "commit.json"
-"""Written last: a folder without it is no part."""
+"""The file that is written last: a folder without it is not a partial dataset."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def partials_folder(folder: Path, key: str) -> Path:
-    """Make a folder for the parts of one dataset, or return the one that an earlier process has made for the same.
+    """Return the folder for the partial datasets of one build, with those that an earlier process of it completed.
 
-    Nothing waits until a part is on the disk: most are gone before the disk is asked. So none is trusted after a crash of
-    the machine, nor where one cannot know of it.
+    Partial datasets are not fsynced, because most are deleted before the system writes them to the disk. They are
+    therefore discarded after a reboot, and always on a system that does not report its boot id.
 
     Args:
-        folder: What is in it and belongs to something else, or was begun by processes that are gone, is deleted.
-        key: What the parts are made of, and how.
+        folder: The parent folder. Everything else in it is deleted, and so are unfinished partial datasets.
+        key: Identifies the input and the code of the build.
     """
-    boot = _BOOT.read_text() if _BOOT.exists() else uuid4().hex
-    found = folder / hashlib.sha256(f"{key} {boot}".encode()).hexdigest()[:16]
-    found.mkdir(parents=True, exist_ok=True)
+    boot_id = _BOOT.read_text() if _BOOT.exists() else uuid4().hex
+    partials = folder / hashlib.sha256(f"{key} {boot_id}".encode()).hexdigest()[:16]
+    partials.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
-        if old != found:
-            # First it loses its name: what is left of it by a death is no run's.
+        if old != partials:
+            # Renamed first, so that no build uses the remainder if this process dies while it deletes.
             disk.remove_tree(old.replace(folder / f".{uuid4().hex}"))
-    for begun in found.glob(".*"):
-        disk.remove_tree(begun)
-    return found
+    for unfinished in partials.glob(".*"):
+        disk.remove_tree(unfinished)
+    return partials
 
 
 def make_partial(
     folder: Path, columns: Sequence[Column], what: str, fill: Callable[[DatasetWriter], Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Let a function write a part, unless it is there already.
+    """Write a partial dataset by a function, unless it exists already.
 
     Args:
-        folder: Where the part is afterwards, whole or not at all.
-        columns: What a step consists of.
-        what: The dataset's name, for messages.
-        fill: Writes, and returns what is to be said of the part, a JSON value. With ``again`` in it, nothing is kept.
+        folder: The folder of the partial dataset, which appears complete or not at all.
+        columns: The columns of a step.
+        what: The name of the dataset, for messages.
+        fill: Writes the rows and returns a description of them, a JSON value. If that has the key ``again``, the partial
+            dataset is discarded.
 
     Returns:
-        What the function said, and as ``commit`` what the writer did.
+        The description, with the commit of the writer as ``commit``.
     """
-    there = _made(folder)
-    if there is not None:
-        return there
-    # Its own name: on a cluster, a second attempt may begin while the first one is not known to have ended.
+    existing = _read_result(folder)
+    if existing is not None:
+        return existing
+    # The name is unique, because on a cluster a second attempt may start before the first one has ended.
     build = folder.with_name(f".{folder.name}.{uuid4().hex}")
     build.mkdir(parents=True)
     writer = DatasetWriter(build, columns, what=what)
@@ -74,8 +75,8 @@ def make_partial(
         try:
             os.replace(build, folder)
         except OSError:
-            # Another attempt was first. It made the same, and somebody may be reading it.
-            if _made(folder) is None:
+            # Another attempt finished first. Its rows are the same, and another process may be reading them.
+            if _read_result(folder) is None:
                 raise
         return result
     finally:
@@ -84,14 +85,14 @@ def make_partial(
 
 
 def remove_partial(folder: Path) -> None:
-    """Delete a part: it leaves its place in one step, whoever dies meanwhile, or makes it a second time."""
-    away = folder.with_name(f".{folder.name}.{uuid4().hex}")
+    """Delete a partial dataset atomically: a rename, then the deletion, safe against a crash or a second attempt."""
+    renamed = folder.with_name(f".{folder.name}.{uuid4().hex}")
     with suppress(FileNotFoundError):
-        os.replace(folder, away)
-    disk.remove_tree(away)
+        os.replace(folder, renamed)
+    disk.remove_tree(renamed)
 
 
-def _made(folder: Path) -> dict[str, Any] | None:
+def _read_result(folder: Path) -> dict[str, Any] | None:
     try:
         result: dict[str, Any] = json.loads((folder / COMMIT_FILE).read_text())
     except (OSError, ValueError):

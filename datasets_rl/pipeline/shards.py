@@ -1,8 +1,8 @@
-"""The shards of a dataset, in their order: fetched ahead, and read in this process or by those of an engine.
+"""The shards of a dataset, in order: fetched ahead, and read in this process or by the processes of an engine.
 
-fetched   0 1 2 3 4     in a thread, no more than `max_in_flight` shards ahead
+fetched   0 1 2 3 4     in a thread, at most `max_in_flight` shards ahead
 read      0 1 2 3       by an engine several at once, each into a partial dataset
-appended  0 1           by `build`, in their order
+appended  0 1           by `build`, in order
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 __all__ = ["EpisodeFilter", "LocalShard", "ReaderSpec", "ShardOptions", "WorkerShard", "in_order", "read_shard"]
 
 _LOCAL_IN_FLIGHT = 2
-"""Shards whose files are on the disk or are being fetched, if this process reads them."""
+"""The number of shards whose files are fetched or being fetched, if this process reads them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderSpec:
-    """How the files of a dataset are opened, in this process or in another one."""
+    """A description of how to open the files of a dataset, in this process or in another one."""
 
     source: str
     name: str
@@ -60,11 +60,11 @@ class ReaderSpec:
 
 
 class EpisodeFilter:
-    """Chooses episodes by their numbers over all shards, where no upstream says how many each shard has.
+    """A filter that keeps episodes by their numbers over all shards, for upstreams that do not state counts per shard.
 
     Args:
-        numbers: The episodes to keep; None keeps all, with the numbers that their reader gave them.
-        seen: The number of episodes in the shards before.
+        numbers: The numbers of the episodes to keep; None keeps all, with the numbers that their reader assigned.
+        seen: The number of episodes in the previous shards.
     """
 
     def __init__(self, numbers: Numbers | None, seen: int) -> None:
@@ -72,7 +72,7 @@ class EpisodeFilter:
         self.seen = seen
 
     def piece(self, piece: Episode) -> Episode | None:
-        """Return a piece of an episode with the episode's number, or None if that is not chosen."""
+        """Return a piece of an episode with the number of the episode, or None if that is not selected."""
         number = self.seen
         self.seen += not piece.continues
         if self._numbers is None:
@@ -80,24 +80,24 @@ class EpisodeFilter:
         return replace(piece, metadata={**piece.metadata, "source": number}) if number in self._numbers else None
 
     def batch(self, batch: EpisodeBatch) -> EpisodeBatch | None:
-        """Return the chosen episodes of a batch with their numbers, or None if none is chosen."""
+        """Return the selected episodes of a batch with their numbers, or None if there are none."""
         if self._numbers is None:
             self.seen += len(batch)
             return batch
         numbers = np.arange(self.seen, self.seen + len(batch))
         self.seen += len(batch)
-        chosen = np.array([number in self._numbers for number in numbers.tolist()], np.bool_)
-        return replace(batch, metadata={**batch.metadata, "source": numbers}).pick(chosen) if chosen.any() else None
+        mask = np.array([number in self._numbers for number in numbers.tolist()], np.bool_)
+        return replace(batch, metadata={**batch.metadata, "source": numbers}).pick(mask) if mask.any() else None
 
     @property
     def complete(self) -> bool:
-        """Whether no later shard has a chosen episode."""
+        """Whether the following shards have no selected episode."""
         return self._numbers is not None and self.seen > self._numbers.last
 
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """What all shards of a conversion share."""
+    """The options that all shards of a conversion share."""
 
     spec: ReaderSpec
     selection: Selection
@@ -106,22 +106,22 @@ class ShardOptions:
     report: Report
     """Called with each number of further steps."""
     keep_raw: bool = True
-    """Whether fetched files stay when their rows are on the disk."""
+    """Whether fetched files are kept once their rows are on the disk."""
     engine: Engine | None = None
-    """Writes a partial dataset for each shard; None reads them in this process."""
+    """The engine that writes a partial dataset for each shard; None reads the shards in this process."""
     partials: Path | None = None
-    """The folder of the partial datasets, which the engine's processes see too."""
+    """The folder of the partial datasets, which the processes of the engine can access too."""
 
     def kept_keys(self, reader: EpisodeReader) -> Collection[Key]:
-        """Return the fields that are stored."""
+        """Return the keys of the fields that are stored."""
         return self.selection.kept_keys([column.key for column in reader.columns])
 
 
 def in_order(options: ShardOptions, shards: Sequence[Shard]) -> Generator[LocalShard, None, None]:
-    """Yield each shard once its files are fetched. When the next one is asked for, this one's files are used up.
+    """Yield each shard once its files are fetched; requesting the next shard means that this one has been read.
 
     Raises:
-        FetchError, IntegrityError, DiskFullError: If files cannot be had.
+        FetchError, IntegrityError, DiskFullError: If files cannot be fetched.
     """
     files: dict[str, Path] = {}
     remaining = iter(shards)
@@ -131,12 +131,12 @@ def in_order(options: ShardOptions, shards: Sequence[Shard]) -> Generator[LocalS
 
         def fetch_shard(group: Sequence[Asset], cancel: CancelToken) -> LocalShard:
             fetched = fetcher.fetch(group, cancel)
-            files.update({one.asset.path: one.path for one in fetched})
+            files.update({file.asset.path: file.path for file in fetched})
             shard = next(remaining)
-            own = {path: files[path] for path in (*options.spec.listing.common, *shard.paths)}
+            shard_files = {path: files[path] for path in (*options.spec.listing.common, *shard.paths)}
             if engine is None:
-                return LocalShard(options, shard, own, fetched)
-            return WorkerShard(options, shard, own, fetched, engine)
+                return LocalShard(options, shard, shard_files, fetched)
+            return WorkerShard(options, shard, shard_files, fetched, engine)
 
         in_flight = _LOCAL_IN_FLIGHT if engine is None else engine.max_in_flight
         with Prefetcher(groups, fetch_shard, in_flight) as prefetcher:
@@ -149,10 +149,10 @@ class LocalShard:
     """A shard that this process reads. A context manager, because it holds files open.
 
     Args:
-        options: Those of the conversion.
+        options: The options of the conversion.
         shard: The shard.
-        files: The path of each of its files, and of those that all shards need.
-        fetched: The files that were fetched for it.
+        files: The paths of its files, and of the files that all shards need.
+        fetched: The files that were fetched for this shard.
     """
 
     def __init__(
@@ -165,29 +165,29 @@ class LocalShard:
         self._reader: EpisodeReader | None = None
 
     def open(self) -> EpisodeReader:
-        """Return the reader of the files, which is opened once."""
-        with _naming(self.options.spec.id, self.files.values()):
+        """Return the reader of the files, which is opened at the first call."""
+        with _conversion_errors(self.options.spec.id, self.files.values()):
             self._reader = self._reader or self.options.spec.open(self.files)
         return self._reader
 
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
-        """Append the chosen episodes, and return the files, the decisions, and how many episodes there were so far.
+        """Append the selected episodes, and return the files, the decisions and the number of episodes so far.
 
         Raises:
-            ConversionError: If files break their own format.
+            ConversionError: If a file violates its own format.
         """
         decisions = self._append_episodes(writer)
         return self._entry(decisions)
 
     def _append_episodes(self, writer: DatasetWriter) -> list[dict[str, Any]]:
-        reader, chosen = self.open(), self.options.filter
+        reader, selected = self.open(), self.options.filter
         kept = self.options.kept_keys(reader)
-        with _naming(self.options.spec.id, self.files.values()):
+        with _conversion_errors(self.options.spec.id, self.files.values()):
             for piece in reader.episodes(self.shard.part):
                 if isinstance(piece, DeferredStates):
                     _append(writer, piece, kept)
                     continue
-                picked = chosen.batch(piece) if isinstance(piece, EpisodeBatch) else chosen.piece(piece)
+                picked = selected.batch(piece) if isinstance(piece, EpisodeBatch) else selected.piece(piece)
                 self.options.report(0 if picked is None else _append(writer, picked, kept))
         return [asdict(decision) for decision in reader.decisions]
 
@@ -196,7 +196,7 @@ class LocalShard:
         return {"raw": raw, "decisions": decisions, "seen": self.options.filter.seen}
 
     def release(self) -> None:
-        """Delete the fetched files that no later shard needs, unless they are to be kept."""
+        """Delete the fetched files that no later shard needs, unless `keep_raw` is set."""
         if self.options.keep_raw:
             return
         listing = self.options.spec.listing
@@ -216,7 +216,8 @@ class LocalShard:
 class WorkerShard(LocalShard):
     """A shard that a process of an engine writes into a partial dataset.
 
-    If that fails because of the files, the shard is read here, which reports rows and episodes of the whole dataset.
+    If that fails because of the files, this process reads the shard again, so that the error has the row and episode
+    numbers of the whole dataset.
     """
 
     def __init__(
@@ -241,10 +242,10 @@ class WorkerShard(LocalShard):
         self._result = WorkerResult(engine, read_shard, task, options.report)
 
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
-        """Append the partial dataset, or what this process reads if there is none.
+        """Append the partial dataset; if there is none, read the shard in this process.
 
         Raises:
-            ConversionError: If files break their own format, or the process died.
+            ConversionError: If a file violates its own format, or the process died.
         """
         result = self._usable_result(writer)
         self._result.correct_report(0 if result is None else result["commit"]["steps"])
@@ -275,11 +276,11 @@ def _raw_file(file: Fetched) -> RawFile:
 
 
 @contextmanager
-def _naming(dataset_id: str, files: Iterable[Path]) -> Iterator[None]:
-    """Name the files in errors that their reader did not foresee, as libraries raise them for damaged files.
+def _conversion_errors(dataset_id: str, files: Iterable[Path]) -> Iterator[None]:
+    """Convert unexpected errors, as libraries raise them for damaged files, to errors that name the files.
 
     Raises:
-        ConversionError: If the block fails with an error that is neither ours nor one of the system or of memory.
+        ConversionError: If the block fails with an error other than one of this package, of the system or of memory.
     """
     try:
         yield
@@ -287,7 +288,7 @@ def _naming(dataset_id: str, files: Iterable[Path]) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
-            raise  # the system has no memory for it
+            raise  # the system is out of memory
         names = ", ".join(path.name for path in files)
         raise ConversionError(
             dataset_id,
@@ -300,17 +301,17 @@ def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """Write a partial dataset of a shard, unless it exists already.
 
     Args:
-        task: How the shard is opened, where its files are, which fields are stored, and the folder.
+        task: The reader spec and the files of the shard, the selection of fields, and the folder of the partial dataset.
         report: Called with each number of further steps.
 
     Returns:
-        The schema, the decisions, and the commit of the writer.
+        The schema, the decisions and the commit of the writer.
     """
     dataset_id = f"{task['source']}/{task['name']}"
     files = {name: Path(path) for name, path in task["files"].items()}
-    with _naming(dataset_id, files.values()):
+    with _conversion_errors(dataset_id, files.values()):
         opened = source(task["source"]).open(task["name"], files, task["params"])
-    with opened as reader, _naming(dataset_id, files.values()):
+    with opened as reader, _conversion_errors(dataset_id, files.values()):
         kept = Selection.from_json(task["selection"]).kept_keys([column.key for column in reader.columns])
 
         def fill(writer: DatasetWriter) -> Mapping[str, Any]:
@@ -324,7 +325,7 @@ def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
 
 
 def _append(writer: DatasetWriter, piece: Episode | DeferredStates | EpisodeBatch, kept: Collection[Key]) -> int:
-    """Append the stored fields of what was read, and return the number of steps."""
+    """Append the stored fields of a piece, and return the number of steps."""
     if isinstance(piece, DeferredStates):
         writer.amend(piece)
         return 0

@@ -1,4 +1,4 @@
-"""Dataset to dataset, once: recipes of steps, and where they run."""
+"""Preprocessing of stored datasets: recipes, their steps, and the runs that apply them."""
 
 from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.functions import Function

@@ -1,4 +1,4 @@
-"""The arguments of `BaseDatasetExperienceReplay.preprocess`, which are the reference's, as a recipe and an engine."""
+"""The arguments of `BaseDatasetExperienceReplay.preprocess`, those of TorchRL, converted to a recipe and an engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _START_METHODS = {None, "fork", "spawn", "forkserver"}
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessArguments:
-    """One call, as it was written."""
+    """The arguments of one call, verbatim."""
 
     fn: Any
     dim: int = 0
@@ -66,7 +66,7 @@ class PreprocessArguments:
             The folder of the result.
 
         Raises:
-            InvalidArgumentError: If arguments exclude each other, or have no meaning; all such at once.
+            InvalidArgumentError: If arguments exclude each other or have no effect; the error names all of them.
         """
         self._check()
         steps = Manifest.read(folder).steps if self.num_frames is None else self.num_frames
@@ -100,21 +100,21 @@ class PreprocessArguments:
             "worker_threads": (self.worker_threads, 1),
         }
         problems += [
-            f"{name} is {value}; expected at least {least}"
-            for name, (value, least) in counts.items()
-            if value is not None and value < least
+            f"{name} is {value}; expected at least {minimum}"
+            for name, (value, minimum) in counts.items()
+            if value is not None and value < minimum
         ]
         if self.pool is not None and not (self.num_workers is None and self.max_tasks_per_child is None):
-            problems.append("a pool has processes of its own: num_workers and max_tasks_per_child have no meaning")
+            problems.append("a pool brings its own processes: num_workers and max_tasks_per_child have no effect")
         if self.per in {"step", "episode"} and (self.chunksize or self.num_chunks):
             problems.append(f"per is {self.per!r}; chunksize and num_chunks are for functions of a batch")
         if self.chunksize == 0 and (self.batched or self.per in {"batch", "episode"}):
-            problems.append("chunksize is 0, which gives single steps; batched and per say otherwise")
+            problems.append("chunksize is 0, which passes single steps; batched and per contradict it")
         if self.mp_start_method not in _START_METHODS:
             problems.append(f"mp_start_method is {self.mp_start_method!r}; expected 'fork', 'spawn' or 'forkserver'")
-        if self._given and (self.batched or self.per or self.chunksize or self.num_chunks):
+        if self._given_recipe and (self.batched or self.per or self.chunksize or self.num_chunks):
             problems.append(
-                "a recipe says itself what its steps take: batched, per, chunksize and num_chunks have no meaning"
+                "a recipe determines the input of its steps: batched, per, chunksize and num_chunks have no effect"
             )
         if self.batched and self.per not in {None, "batch"}:
             problems.append(f"batched is True and per is {self.per!r}")
@@ -122,21 +122,22 @@ class PreprocessArguments:
             raise InvalidArgumentError("; ".join(problems))
 
     @cached_property
-    def _given(self) -> Recipe | None:
-        """What was given, where that is a recipe or a step, and not a function."""
+    def _given_recipe(self) -> Recipe | None:
+        """The recipe, if `fn` is a recipe, its name or a step; None if `fn` is a function."""
         if isinstance(self.fn, str):
             return Recipe.of(self.fn)
-        step = isinstance(self.fn, Step) or (isinstance(self.fn, type) and issubclass(self.fn, Step))
-        return Recipe([self.fn]) if step else self.fn if isinstance(self.fn, Recipe) else None
+        is_step = isinstance(self.fn, Step) or (isinstance(self.fn, type) and issubclass(self.fn, Step))
+        return Recipe([self.fn]) if is_step else self.fn if isinstance(self.fn, Recipe) else None
 
     def _recipe(self, steps: int) -> Recipe:
-        if given := self._given:
-            return given
-        most = self.chunksize or 0 if self.num_chunks is None else -(-steps // self.num_chunks)
-        if not (self.per or self.batched or most):
-            return Recipe([self.fn], getattr(self.fn, "__qualname__", ""))
+        if recipe := self._given_recipe:
+            return recipe
+        batch_steps = self.chunksize or 0 if self.num_chunks is None else -(-steps // self.num_chunks)
+        name = getattr(self.fn, "__qualname__", "")
+        if not (self.per or self.batched or batch_steps):
+            return Recipe([self.fn], name)
         per: Per = self.per or "batch"
-        return Recipe([Function(self.fn, per, most if per == "batch" else 0)], getattr(self.fn, "__qualname__", ""))
+        return Recipe([Function(self.fn, per, batch_steps if per == "batch" else 0)], name)
 
     def _engine(self) -> Engine | None:
         if self.pool is not None:
@@ -148,17 +149,17 @@ class PreprocessArguments:
 
 @dataclass(frozen=True)
 class _Pool:
-    """Makes parts in a pool of processes of the caller's."""
+    """An engine that writes partial datasets in a process pool of the caller."""
 
     pool: Any
 
     @property
     def max_in_flight(self) -> int:
-        """How many parts there should be at once; a pool does not say how many processes it has."""
+        """The number of partial datasets to have at once; a pool does not expose its number of processes."""
         return 2 * (os.cpu_count() or 1)
 
-    def submit(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> TaskResult:  # noqa: ARG002 -- a pool tells of no steps
-        """Let the pool make a part."""
+    def submit(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> TaskResult:  # noqa: ARG002 -- a pool reports no steps
+        """Submit a task to the pool; see `Engine.submit`."""
         wait: TaskResult = self.pool.apply_async(make, (task, Report())).get
         return wait
 

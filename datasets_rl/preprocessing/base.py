@@ -1,4 +1,4 @@
-"""What a step of a recipe is: from episodes to episodes."""
+"""The base class of the steps of a recipe, which transform batches of episodes."""
 
 from __future__ import annotations
 
@@ -14,48 +14,53 @@ __all__ = ["Step", "snake"]
 
 
 class Step(ABC):
-    """One stage of a recipe. A step is a dataclass: its fields are its arguments.
+    """A step of a recipe: a dataclass whose fields are the arguments of the step.
 
-    It sees blocks of whole episodes, in their order, and never learns which block they are in: what comes out of an
-    episode depends on that episode alone, and on what `fit` has seen of all of them.
+    A step transforms batches of whole episodes, in order. The result for an episode must not depend on the batch that
+    contains it: it depends on that episode alone, and on the parameters that `fit` computed from all episodes.
     """
 
     requires_fit: ClassVar[bool] = False
-    """Whether `fit` must see all episodes first."""
+    """Whether `fit` must be called with all episodes before the first call."""
     summary: ClassVar[str] = ""
-    """One line for listings."""
+    """A one-line description for listings."""
 
     @abstractmethod
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
-        """Return what becomes of a block of whole episodes; None if nothing is left of it.
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
+        """Return the transformed batch of whole episodes; None if no steps remain.
 
         Raises:
-            InvalidArgumentError: If the data does not have what the step needs.
+            InvalidArgumentError: If the batch lacks a field that the step needs, or a value is out of range.
         """
 
     def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
-        """See all episodes once, as the steps before this one leave them, where `requires_fit` is set."""
-        raise NotImplementedError(f"{type(self).__name__} learns nothing from {blocks}")
+        """Fit the parameters of the step to all episodes; called once if `requires_fit` is set.
+
+        Args:
+            blocks: Batches of all episodes, as transformed by the previous steps.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no parameters to fit to {blocks}")
 
     @property
     def fitted(self) -> Mapping[str, Any]:
-        """What `fit` found out: arrays, numbers and text by name, for the manifest."""
+        """The fitted parameters by name, for the manifest: arrays, numbers and strings."""
         return {}
 
     @classmethod
     def use(cls) -> str:
-        """Return the name of this step in recipes: ``KeepReturns`` is ``keep_returns``."""
+        """Return the name of the step in recipes: ``keep_returns`` for ``KeepReturns``."""
         return snake(cls.__name__)
 
     def to_json(self) -> dict[str, Any]:
-        """Describe the step for the manifest: its name and the arguments that are not at their defaults."""
-        fields = [one for one in dataclasses.fields(self) if one.init]  # type: ignore[arg-type]  # subclasses are dataclasses
-        given = {one.name: getattr(self, one.name) for one in fields if getattr(self, one.name) != one.default}
-        return {"use": self.use(), **{name: _plain(value) for name, value in given.items()}}
+        """Return the description of the step for the manifest: its name, and the arguments that differ from defaults."""
+        fields = [field for field in dataclasses.fields(self) if field.init]  # type: ignore[arg-type]  # subclasses are dataclasses
+        values = {field.name: getattr(self, field.name) for field in fields}
+        arguments = {field.name: values[field.name] for field in fields if values[field.name] != field.default}
+        return {"use": self.use(), **{name: _plain(value) for name, value in arguments.items()}}
 
 
 def snake(name: str) -> str:
-    """Write a class's name as recipes do: ``CatFrames`` is ``cat_frames``."""
+    """Return the name of a class in snake case, as recipes write it: ``cat_frames`` for ``CatFrames``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 

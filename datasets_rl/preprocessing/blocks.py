@@ -1,4 +1,4 @@
-"""A stored dataset as blocks of whole episodes."""
+"""Reading a stored dataset in batches of whole episodes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["block_of", "blocks", "step_bytes", "whole_episodes"]
 
 
 def step_bytes(schema: Schema) -> int:
-    """Return the bytes of one step in memory, pictures decoded."""
+    """Return the size of one step in memory in bytes, with decoded images."""
     return schema.record_bytes + sum(field.step_bytes for field in schema.wide)
 
 
 def whole_episodes(lengths: np.ndarray, most: int) -> list[tuple[int, int]]:
-    """Cut E episodes into runs of about `most` steps: (first, behind the last); a run has one at least."""
+    """Split E episodes into ranges of about `most` steps, (first, stop); each has at least one episode."""
     starts = np.cumsum(lengths) - lengths
     cuts = np.flatnonzero(np.diff(starts // max(most, 1), prepend=-1))
     return list(pairwise([*cuts.tolist(), len(lengths)]))
 
 
 def block_of(stored: StoredDataset, first: int, stop: int) -> EpisodeBatch:
-    """Return some episodes of a dataset, [first, behind): views of its files; encoded pictures stay so."""
+    """Return the episodes [first, stop) of a dataset as views of its files; encoded images stay encoded."""
     table = stored.episodes
     rows = slice(int(table.starts[first]), int(table.stops[stop - 1]))
     own = {EPISODE, NEXT_DONE}

@@ -1,4 +1,4 @@
-"""What a function of the user's does, as a short text, so that its results are found again, and only its own."""
+"""Digests of functions of the user, which identify the results of recipes that contain them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import torch
 
 __all__ = ["digest"]
 
-_DIGEST = 16
-_NOT_DONE = {
+_DIGEST_LENGTH = 16
+_IGNORED_ATTRIBUTES = {
     "__annotations__",
     "__dict__",
     "__doc__",
@@ -26,28 +26,28 @@ _NOT_DONE = {
     "__weakref__",
     "_abc_impl",
 }
-"""What a class has that does not change what it does."""
+"""Attributes of a class that do not affect its behavior."""
 
 
 def digest(fn: Any) -> str:
-    """Return what a function or a class does, as a short text: the same in every process.
+    """Return a digest of the code and the data of a function or a class, which is equal in every process.
 
-    It is another one when anything of the user's own that it refers to is edited.
+    The digest changes if any code of the user changes that the function refers to, directly or indirectly.
     """
     hashed = hashlib.sha256()
     for piece in _pieces(fn, {}):
         hashed.update(piece)
         hashed.update(b"|")
-    return hashed.hexdigest()[:_DIGEST]
+    return hashed.hexdigest()[:_DIGEST_LENGTH]
 
 
 def _pieces(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[bytes]:
-    """Yield the bytes of all that a value refers to; what is met again is a number, so that rings end."""
+    """Yield the bytes of a value and of everything it refers to; for a repeated object its number, so that cycles end."""
     parts = _parts(value)
     if parts is None:
         yield value if isinstance(value, bytes) else repr(value).encode()
         return
-    # Whether equal constants are one object differs between a file that was just compiled and one that was stored.
+    # Whether equal constants are the same object depends on whether the module was just compiled or read from a cache.
     if not isinstance(value, (tuple, types.CodeType)):
         if id(value) in seen:
             yield str(seen[id(value)][0]).encode()
@@ -57,7 +57,7 @@ def _pieces(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[bytes]:
         yield from _pieces(part, seen)
 
 
-def _parts(value: Any) -> Iterable[Any] | None:  # noqa: C901, PLR0911 -- a kind of value after the other
+def _parts(value: Any) -> Iterable[Any] | None:  # noqa: C901, PLR0911 -- a flat dispatch on types
     if isinstance(value, (str, bytes, int, float, complex, type(None), type(...))):
         return None
     if isinstance(value, (tuple, list)):
@@ -68,12 +68,12 @@ def _parts(value: Any) -> Iterable[Any] | None:  # noqa: C901, PLR0911 -- a kind
         cells = list(value.__closure__ or ())
         return value.__code__, value.__defaults__, value.__kwdefaults__, cells, list(_used(value))
     if isinstance(value, types.CellType):
-        # One without contents stands for a variable that is not set yet.
+        # An empty cell belongs to a variable that is not set yet.
         return [value.cell_contents] if value != types.CellType() else ()
     if isinstance(value, types.CodeType):
         return value.co_code, value.co_consts, value.co_names, value.co_varnames
     if isinstance(value, type):
-        return value.__bases__, [one for one in sorted(vars(value).items()) if one[0] not in _NOT_DONE]
+        return value.__bases__, [item for item in sorted(vars(value).items()) if item[0] not in _IGNORED_ATTRIBUTES]
     if isinstance(value, dict):
         return value.items()
     if isinstance(value, (frozenset, set)):
@@ -87,25 +87,25 @@ def _parts(value: Any) -> Iterable[Any] | None:  # noqa: C901, PLR0911 -- a kind
 
 
 def _used(fn: types.FunctionType) -> Iterator[Any]:
-    """Yield the globals that a function uses, and of the user's own modules what is used of them."""
+    """Yield the globals that a function uses, and the attributes that it uses of modules of the user."""
     names = dict.fromkeys(_names(fn.__code__))
     for name in names:
         if name in fn.__globals__:
-            yield (found := fn.__globals__[name])
-            if isinstance(found, types.ModuleType) and not _installed(found):
-                yield from (vars(found)[one] for one in names if one in vars(found))
+            yield (value := fn.__globals__[name])
+            if isinstance(value, types.ModuleType) and not _installed(value):
+                yield from (vars(value)[attribute] for attribute in names if attribute in vars(value))
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the names that code uses, and the functions in it."""
+    """Yield the names that code uses, including those in nested functions."""
     yield from code.co_names
-    for one in code.co_consts:
-        if isinstance(one, types.CodeType):
-            yield from _names(one)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
 
 
 def _installed(value: Any) -> bool:
-    """Say whether a module, a class or a function is not the user's: its name then says what it does."""
+    """Return whether a module, a class or a function is installed code, which its name identifies, and not the user's."""
     if not isinstance(value, (types.ModuleType, type, types.FunctionType)):
         return False
     name = str(value.__name__ if isinstance(value, types.ModuleType) else value.__module__)
@@ -116,11 +116,11 @@ def _installed(value: Any) -> bool:
 
 
 def _reduced(value: Any) -> Iterable[Any]:
-    """Return what a copy would be made of; of what cannot be copied, a lock or a file, its type must do."""
+    """Return the parts by which pickle copies an object; only the type of an object that has none, a lock or a file."""
     reduce = copyreg.dispatch_table.get(type(value))
     try:
-        found = reduce(value) if reduce else value.__reduce_ex__(2)
+        reduced = reduce(value) if reduce else value.__reduce_ex__(2)
     except (TypeError, pickle.PicklingError):
         return [type(value)]
-    several = (found,) if isinstance(found, str) else found
-    return [type(value), *(list(one) if isinstance(one, Iterator) else one for one in several)]
+    parts = (reduced,) if isinstance(reduced, str) else reduced
+    return [type(value), *(list(part) if isinstance(part, Iterator) else part for part in parts)]

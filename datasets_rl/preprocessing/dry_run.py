@@ -1,4 +1,4 @@
-"""What a recipe makes of the first episodes of a dataset, and what that says of all of them."""
+"""Dry runs: a recipe is applied to the first episodes of a dataset to estimate the result for all of them."""
 
 from __future__ import annotations
 
@@ -24,85 +24,88 @@ __all__ = ["DryRun", "probe"]
 
 _BYTES = 4 << 20
 _SECONDS = 0.2
-"""How much is looked at, if something is left of it: what is reached first."""
-_LOOKS = 8
-_FEW = 16
+"""The limits of a sample, in bytes and in seconds: it ends at either of them, once some steps remain."""
+_SAMPLE_BATCHES = 8
+_FEW_STEPS = 16
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What came, and what would come of all if the others are like them."""
+    """The result of a recipe for the first episodes, and the estimated result for all of them."""
 
     sample: EpisodeBatch
-    """The first that came."""
+    """The first batch of the result."""
     columns: tuple[Column, ...]
     twice: frozenset[Key]
-    """Fields that are stored at t and at t + 1, each for itself."""
+    """Fields that are stored separately at t and at t + 1."""
     as_many: bool
-    """As many steps come out as go in."""
+    """Whether the recipe keeps the number of steps."""
     steps: int
+    """The estimated number of steps."""
     episodes: int
+    """The estimated number of episodes."""
     bytes: int
+    """The estimated size of the result."""
     seconds: float
-    """How long the recipe takes in one process."""
+    """The estimated duration in one process."""
 
 
 def probe(stored: Stored, recipe: Recipe, num_frames: int | None) -> DryRun:
-    """Put the first episodes through a recipe, until some are left; of several datasets, those of each.
+    """Apply a recipe to the first episodes of a dataset, until some steps remain; of a merge, to those of each dataset.
 
     Raises:
-        PreprocessError: If nothing is left of any episode.
-        InvalidArgumentError: If datasets come out with different fields.
+        PreprocessError: If no steps of any episode remain.
+        InvalidArgumentError: If the results for merged datasets have different fields.
     """
-    spans = list(pairwise(stored.firsts)) if isinstance(stored, MergedDataset) else [(0, len(stored.episodes))]
-    left, looks = num_frames or len(stored), []
-    for first, stop in spans:
-        total = min(left, int(stored.episodes.lengths[first:stop].sum()))
+    ranges = list(pairwise(stored.firsts)) if isinstance(stored, MergedDataset) else [(0, len(stored.episodes))]
+    remaining, samples = num_frames or len(stored), []
+    for first, stop in ranges:
+        total = min(remaining, int(stored.episodes.lengths[first:stop].sum()))
         if total:
-            looks.append(_look(stored, recipe, first, stop, total))
-        left -= total
-    blocks = [block for look in looks for block in look.came]
-    if not blocks:
-        why = _why_empty(recipe, [look.reached for look in looks])
+            samples.append(_take_sample(stored, recipe, first, stop, total))
+        remaining -= total
+    batches = [batch for sample in samples for batch in sample.batches]
+    if not batches:
+        why = _why_empty(recipe, [sample.reached for sample in samples])
         raise PreprocessError(f"nothing is left of the {len(stored):,} steps of {stored.manifest.id}{why}")
-    columns = columns_of(blocks[0], stored.schema)
+    columns = columns_of(batches[0], stored.schema)
     if isinstance(stored, MergedDataset):
-        ids = [one.manifest.id for one in stored.members]
-        # A dataset and what was made of it have the same id.
-        names = ids if len(set(ids)) == len(ids) else [str(one.folder) for one in stored.members]
-        named = [(name, look.came[0]) for name, look in zip(names, looks, strict=False) if look.came]
-        check_alike([name for name, _ in named], [columns_of(block, stored.schema) for _, block in named])
-    decoded = {key for block in blocks for key in decoded_in(block, columns)}
-    columns = [replace(one, encoded=one.encoded and one.key not in decoded) for one in columns]
+        ids = [member.manifest.id for member in stored.members]
+        # A dataset and its preprocessed version may have the same id.
+        names = ids if len(set(ids)) == len(ids) else [str(member.folder) for member in stored.members]
+        named = [(name, sample.batches[0]) for name, sample in zip(names, samples, strict=False) if sample.batches]
+        check_alike([name for name, _ in named], [columns_of(batch, stored.schema) for _, batch in named])
+    decoded = {key for batch in batches for key in decoded_in(batch, columns)}
+    columns = [replace(column, encoded=column.encoded and column.key not in decoded) for column in columns]
     return DryRun(
-        blocks[0],
+        batches[0],
         tuple(columns),
-        frozenset().union(*map(twice_in, blocks)),
-        as_many=all(look.seen == sum(block.count for block in look.came) for look in looks),
-        steps=round(sum(look.share * block.count for look in looks for block in look.came)),
-        episodes=round(sum(look.share * len(block) for look in looks for block in look.came)),
-        bytes=round(sum(look.share * _bytes(block, columns) for look in looks for block in look.came)),
-        seconds=sum(look.seconds for look in looks),
+        frozenset().union(*map(twice_in, batches)),
+        as_many=all(sample.steps_read == sum(batch.count for batch in sample.batches) for sample in samples),
+        steps=round(sum(sample.scale * batch.count for sample in samples for batch in sample.batches)),
+        episodes=round(sum(sample.scale * len(batch) for sample in samples for batch in sample.batches)),
+        bytes=round(sum(sample.scale * _bytes(batch, columns) for sample in samples for batch in sample.batches)),
+        seconds=sum(sample.seconds for sample in samples),
     )
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """What came of some of the episodes of one dataset."""
+    """The result of a recipe for some of the episodes of one dataset."""
 
-    came: Sequence[EpisodeBatch]
-    seen: int
-    """Steps that were read for it."""
-    share: float
-    """Steps of the dataset to those."""
+    batches: Sequence[EpisodeBatch]
+    steps_read: int
+    """The number of steps of the dataset that were read."""
+    scale: float
+    """The ratio of the steps of the dataset to the steps that were read."""
     seconds: float
-    """How long all of the dataset would take."""
+    """The estimated duration for the whole dataset."""
     reached: Sequence[set[int]]
-    """The numbers of the episodes that each step was given."""
+    """The numbers of the episodes that reach each step of the recipe."""
 
 
 def _why_empty(recipe: Recipe, reached: Sequence[Sequence[set[int]]]) -> str:
-    """Say which step left none of the episodes that came to it: the last that any came to."""
+    """Return which step dropped all episodes that reach it: the last step that any episode reaches."""
     counts = [sum(map(len, sets)) for sets in zip(*reached, strict=True)]
     last = max((number for number, count in enumerate(counts) if count), default=None)
     if last is None:
@@ -111,37 +114,43 @@ def _why_empty(recipe: Recipe, reached: Sequence[Sequence[set[int]]]) -> str:
     return f": 0 of {counts[last]:,} episodes pass {recipe.told(last)}{before}"
 
 
-def _look(stored: Stored, recipe: Recipe, first: int, stop: int, total: int) -> _Sample:
-    """Put episodes [first, behind) through a recipe, until enough was seen and some are left."""
-    most = max(1, _BYTES // step_bytes(stored.schema))
-    came: list[EpisodeBatch] = []
-    seen, taken, began = [], [], time.monotonic()
+def _take_sample(stored: Stored, recipe: Recipe, first: int, stop: int, total: int) -> _Sample:
+    """Apply a recipe to the episodes [first, stop), until a limit is reached and some steps remain."""
+    max_steps = max(1, _BYTES // step_bytes(stored.schema))
+    batches: list[EpisodeBatch] = []
+    counts, durations, sample_start = [], [], time.monotonic()
     reached: list[set[int]] = [set() for _ in recipe.steps]
     with drawing(0):
-        for block in _growing(stored, recipe, first, stop, most, total):
+        for batch in _growing(stored, recipe, first, stop, max_steps, total):
             start = time.monotonic()
-            found = recipe.first(len(recipe.steps), block, reached)
-            taken.append(time.monotonic() - start)
-            seen.append(block.count)
-            came += [] if found is None else [found]
-            if came and (sum(seen) >= most or time.monotonic() - began > _SECONDS):
+            result = recipe.first(len(recipe.steps), batch, reached)
+            durations.append(time.monotonic() - start)
+            counts.append(batch.count)
+            batches += [] if result is None else [result]
+            if batches and (sum(counts) >= max_steps or time.monotonic() - sample_start > _SECONDS):
                 break
-    # The first one pays for what is imported and compiled.
-    timed = slice(1 if len(seen) > 1 else 0, None)
-    return _Sample(came, sum(seen), total / sum(seen), sum(taken[timed]) / sum(seen[timed]) * total, reached)
+    # The duration of the first batch includes imports and compilation.
+    timed = slice(1 if len(counts) > 1 else 0, None)
+    seconds = sum(durations[timed]) / sum(counts[timed]) * total
+    return _Sample(batches, sum(counts), total / sum(counts), seconds, reached)
 
 
-def _growing(stored: Stored, recipe: Recipe, first: int, stop: int, most: int, total: int) -> Iterator[EpisodeBatch]:
-    """Yield a few steps where no step of the recipe asks for more, one episode, and then blocks: some functions are slow."""
+def _growing(
+    stored: Stored, recipe: Recipe, first: int, stop: int, max_steps: int, total: int
+) -> Iterator[EpisodeBatch]:
+    """Yield batches of growing size, because functions may be slow.
+
+    First a few steps, if no step of the recipe needs a whole episode; then one episode; then larger batches.
+    """
     if all(isinstance(step, Function) and step.per != "episode" for step in recipe.steps):
-        yield from read(stored, first, first + 1, 1, min(_FEW, total))
+        yield from read(stored, first, first + 1, 1, min(_FEW_STEPS, total))
     yield from read(stored, first, first + 1, 1, total)
-    yield from read(stored, first + 1, stop, most // _LOOKS, total - int(stored.episodes.lengths[first]))
+    yield from read(stored, first + 1, stop, max_steps // _SAMPLE_BATCHES, total - int(stored.episodes.lengths[first]))
 
 
-def _bytes(block: EpisodeBatch, columns: Sequence[Column]) -> int:
-    """Return about how many bytes a block takes."""
-    every = {**block.steps, **block.states}
-    images = [every[one.key] for one in columns if one.encoded]
-    encoded = sum(len(image) for one in images if isinstance(one, EncodedImages) for image in one.images)
-    return converted_bytes(columns, block.count) + encoded
+def _bytes(batch: EpisodeBatch, columns: Sequence[Column]) -> int:
+    """Return the estimated size of a stored batch in bytes."""
+    arrays = {**batch.steps, **batch.states}
+    image_arrays = [arrays[column.key] for column in columns if column.encoded]
+    encoded = sum(len(image) for array in image_arrays if isinstance(array, EncodedImages) for image in array.images)
+    return converted_bytes(columns, batch.count) + encoded

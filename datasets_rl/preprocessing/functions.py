@@ -1,4 +1,4 @@
-"""A user's function as a step: for a transition, a batch of them, or a whole episode."""
+"""Functions of the user as steps: called with a transition, a batch of transitions, or a whole episode."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
@@ -23,22 +24,22 @@ __all__ = ["Function", "Per", "joined"]
 
 Per = Literal["step", "batch", "episode"]
 
-_ALONE = 256
-"""Steps that are taken apart at once: Python's collector goes through all the tensors that there are, again and again."""
+_UNBIND_STEPS = 256
+"""Steps that are split into single transitions at once: Python's garbage collector repeatedly visits all live tensors."""
 
 
 @dataclass
 class Function(Step):
-    """What a function makes of transitions.
+    """A function of transitions as a step.
 
-        per="step"      fn(TensorDict [])  -> TensorDict []            one after the other
-        per="batch"     fn(TensorDict [B]) -> TensorDict [B]           rows of several episodes
+        per="step"      fn(TensorDict [])  -> TensorDict []            one transition after the other
+        per="batch"     fn(TensorDict [B]) -> TensorDict [B]           transitions of several episodes
         per="episode"   fn(TensorDict [T]) -> TensorDict [T'], a list of them, or None
 
     Args:
         fn: The function.
-        per: What it is given.
-        most: Steps of a batch; as many as come at once where it is 0.
+        per: Whether the function is called with a transition, a batch or an episode.
+        most: The maximum number of steps of a batch; 0 passes whole batches of episodes.
     """
 
     fn: Callable[[TensorDictBase], Any]
@@ -51,97 +52,102 @@ class Function(Step):
         if self.per not in {"step", "batch", "episode"}:
             raise InvalidArgumentError(f"per is {self.per!r}; expected 'step', 'batch' or 'episode'")
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
-        """Return what the function makes of a block."""
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         if self.per == "episode":
-            return joined([one for number in range(len(block)) for one in self._of_episode(block, number)])
-        data = to_tensors(block)
-        parts = data.split(self.most or (_ALONE if self.per == "step" else max(len(data), 1)), 0)
-        call = self.fn if len(parts) == 1 else lambda one: _own(self.fn(one))
-        came = [_of_steps(self.fn, one) if self.per == "step" else call(one) for one in parts]
-        odd = [one for one in came if not isinstance(one, TensorDictBase)]
-        return from_tensors([*odd, came[0]][0] if odd or len(came) == 1 else torch.cat(came), block, whole=False)
+            return joined([piece for index in range(len(batch)) for piece in self._of_episode(batch, index)])
+        data = to_tensors(batch)
+        chunks = data.split(self.most or (_UNBIND_STEPS if self.per == "step" else max(len(data), 1)), 0)
+        call = self.fn if len(chunks) == 1 else lambda chunk: _copied(self.fn(chunk))
+        results = [_of_steps(self.fn, chunk) if self.per == "step" else call(chunk) for chunk in chunks]
+        invalid = [result for result in results if not isinstance(result, TensorDictBase)]
+        if invalid or len(results) == 1:
+            return from_tensors([*invalid, results[0]][0], batch, whole=False)
+        return from_tensors(torch.cat(results), batch, whole=False)
 
-    def _of_episode(self, block: EpisodeBatch, number: int) -> list[EpisodeBatch]:
-        one = block.pick(np.array([number]))
-        came = self.fn(to_tensors(one))
-        several = came if isinstance(came, (list, tuple)) else [] if came is None else [came]
-        made = [from_tensors(_own(data), one, whole=True) for data in several]
-        return [each for each in made if each is not None]
+    def _of_episode(self, batch: EpisodeBatch, index: int) -> list[EpisodeBatch]:
+        episode = batch.pick(np.array([index]))
+        result = self.fn(to_tensors(episode))
+        items = result if isinstance(result, (list, tuple)) else [] if result is None else [result]
+        pieces = [from_tensors(_copied(data), episode, whole=True) for data in items]
+        return [piece for piece in pieces if piece is not None]
 
     def to_json(self) -> dict[str, Any]:
-        """Describe the step: the function by its name and by what it does."""
+        """Return the description of the step for the manifest, with the name of the function and a digest of its code."""
         name = getattr(self.fn, "__qualname__", type(self.fn).__qualname__)
         most = {"most": self.most} if self.most else {}
         return {"use": "function", "name": name, "per": self.per, **most, "digest": digest(self.fn)}
 
 
 def joined(parts: Sequence[EpisodeBatch]) -> EpisodeBatch | None:
-    """Put blocks behind each other; None if there is none.
+    """Concatenate batches; return None if there are none.
 
-    A field that one of them has at t and at t + 1, each for itself, is so in all: in an episode of one step nothing
-    tells the two apart.
+    If one batch has a field separately at t and at t + 1, so will the result: the layout of an episode of one step is
+    ambiguous.
 
     Raises:
-        InvalidArgumentError: If they do not have the same fields.
+        InvalidArgumentError: If the batches have different fields.
     """
     if len(parts) < 2:
         return parts[0] if parts else None
-    twice = frozenset().union(*map(twice_in, parts))
-    parts = [apart(part, twice) for part in parts]
-    first = parts[0]
-    for part in parts[1:]:
-        for kind in ("steps", "states"):
-            here, there = getattr(first, kind), getattr(part, kind)
-            if here.keys() != there.keys():
-                odd = sorted(map(".".join, here.keys() ^ there.keys()))
-                raise InvalidArgumentError(f"episodes come out with different fields: {', '.join(odd)}")
+    unshared = frozenset().union(*map(twice_in, parts))
+    batches = [apart(batch, unshared) for batch in parts]
+    first = batches[0]
+    for batch in batches[1:]:
+        for attribute in ("steps", "states"):
+            differing = getattr(first, attribute).keys() ^ getattr(batch, attribute).keys()
+            if differing:
+                names = sorted(map(".".join, differing))
+                raise InvalidArgumentError(f"the resulting episodes have different fields: {', '.join(names)}")
 
-    def cat(kind: str) -> dict[Any, Any]:
-        return {key: end_to_end([getattr(part, kind)[key] for part in parts]) for key in getattr(first, kind)}
+    def cat(attribute: str) -> dict[Any, Any]:
+        keys = getattr(first, attribute)
+        return {key: end_to_end([getattr(batch, attribute)[key] for batch in batches]) for key in keys}
 
     return EpisodeBatch(
-        np.concatenate([part.lengths for part in parts]),
+        np.concatenate([batch.lengths for batch in batches]),
         cat("steps"),
         cat("states"),
         cat("final_states"),
-        np.concatenate([part.final_known for part in parts]),
+        np.concatenate([batch.final_known for batch in batches]),
         cat("metadata"),
         first.vocabulary,
-        np.concatenate([part.numbers for part in parts]),
+        np.concatenate([batch.numbers for batch in batches]),
     )
 
 
-def _own(data: Any) -> Any:
-    """Copy what a function gave: it may write into the same tensors the next time."""
+def _copied(data: Any) -> Any:
+    """Copy the result of a function, which may write into the same tensors at its next call."""
     return data.clone() if isinstance(data, TensorDictBase) else data
 
 
 def _of_steps(fn: Callable[[TensorDictBase], Any], data: TensorDictBase) -> Any:
-    """Return what a function makes of each transition, [N]; fields that it leaves as they are stay where they are.
+    """Return the results of a function for each transition, stacked to [N]; fields that it does not change are not copied.
 
     Raises:
-        InvalidArgumentError: If it does not give the same fields for all, or one that is no tensor.
+        InvalidArgumentError: If the fields differ between transitions, or a value is not a tensor.
     """
     columns = dict(leaves_of(data))
     changed: dict[Any, dict[int, Tensor]] = {}
     keys: Mapping[Any, Any] = {}
     for number, row in enumerate(data.unbind(0)):
         before = dict(leaves_of(row))
-        came = fn(row)
-        if not isinstance(came, TensorDictBase):
-            return came
-        leaves = dict(leaves_of(came))
+        result = fn(row)
+        if not isinstance(result, TensorDictBase):
+            return result
+        leaves = dict(leaves_of(result))
         keys = keys or leaves
         if leaves.keys() != keys.keys():
             raise InvalidArgumentError(
-                f"it gives {_named(leaves.keys() ^ keys.keys())} for some steps; expected the same fields of all"
+                f"it returns {_names(leaves.keys() ^ keys.keys())} for some steps only; expected the same fields for all"
             )
         new = {
-            key: leaf for key, leaf in leaves.items() if not _as_it_was(leaf, before.get(key), columns.get(key), number)
+            key: leaf
+            for key, leaf in leaves.items()
+            if not _is_unchanged(leaf, before.get(key), columns.get(key), number)
         }
-        if odd := [key for key, leaf in new.items() if not isinstance(leaf, Tensor)]:
-            raise InvalidArgumentError(f"{_named(odd)} is no tensor")
+        if invalid := [key for key, leaf in new.items() if not isinstance(leaf, Tensor)]:
+            raise InvalidArgumentError(f"{_names(invalid)} is not a tensor")
         for key, leaf in new.items():
             changed.setdefault(key, {})[number] = leaf.clone()
     steps = range(len(data))
@@ -156,14 +162,14 @@ def _of_steps(fn: Callable[[TensorDictBase], Any], data: TensorDictBase) -> Any:
     )
 
 
-def _as_it_was(leaf: Any, before: Any, column: Any, number: int) -> bool:
-    """Say whether a row of a column is the very tensor still: `unsqueeze_` and its like change what it is."""
+def _is_unchanged(leaf: Any, before: Any, column: Any, number: int) -> bool:
+    """Return whether a row of a column is still the same view; in-place methods such as `unsqueeze_` change its shape."""
     if leaf is not before:
         return False
-    place = column.data_ptr() + number * column.stride(0) * column.itemsize
-    found = leaf.data_ptr(), leaf.shape, leaf.stride()
-    return bool(found == (place, column.shape[1:], column.stride()[1:]))
+    address = column.data_ptr() + number * column.stride(0) * column.itemsize
+    layout = leaf.data_ptr(), leaf.shape, leaf.stride()
+    return bool(layout == (address, column.shape[1:], column.stride()[1:]))
 
 
-def _named(keys: Iterable[Any]) -> str:
+def _names(keys: Iterable[Any]) -> str:
     return ", ".join(sorted(dotted(as_key(key)) for key in keys))

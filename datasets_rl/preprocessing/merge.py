@@ -1,4 +1,4 @@
-"""Several stored datasets, one behind the other, as if they were one: what a merge reads."""
+"""Merged datasets: several stored datasets, concatenated into one that preprocessing reads."""
 
 from __future__ import annotations
 
@@ -33,29 +33,30 @@ __all__ = [
 ]
 
 DATASET = ("dataset",)
-"""Which of the datasets a step of a merge is from, int64 [N], from 0 in their order."""
+"""The key of the field that has the index of the dataset that each step is from, int64 [N]."""
 
 
 def opened(folders: Sequence[str]) -> StoredDataset | MergedDataset:
-    """Open a dataset, or several as one.
+    """Open a dataset, or several as one merged dataset.
 
     Raises:
-        InvalidArgumentError: If one of several says itself which dataset its steps are from: that would be lost.
+        InvalidArgumentError: If one of several has a field "dataset" already, which the merge would overwrite.
     """
-    found = [StoredDataset(Path(folder)) for folder in folders]
-    if len(found) == 1:
-        return found[0]
-    if taken := [str(one.folder) for one in found if DATASET in one.schema]:
+    datasets = [StoredDataset(Path(folder)) for folder in folders]
+    if len(datasets) == 1:
+        return datasets[0]
+    if conflicting := [str(dataset.folder) for dataset in datasets if DATASET in dataset.schema]:
         raise InvalidArgumentError(
-            f"{', '.join(taken)} has a field {dotted(DATASET)} already; a merge says there which one each step is from",
+            f"{', '.join(conflicting)} has a field {dotted(DATASET)} already; a merge stores in it which dataset each "
+            "step is from",
             hint=f"merge all of them at once, or drop it before: -t exclude:{dotted(DATASET)}",
         )
-    return MergedDataset(found)
+    return MergedDataset(datasets)
 
 
 @dataclass(frozen=True)
 class MergedDataset:
-    """Datasets one behind the other; episodes are counted through, and no block has some of two of them.
+    """Concatenated datasets, whose episodes are numbered consecutively; no batch has episodes of two of them.
 
     episode    |  0  1  2  |  3  4  |        datasets of 3 and 2 episodes
     dataset       0  0  0     1  1
@@ -64,144 +65,154 @@ class MergedDataset:
     members: Sequence[StoredDataset]
 
     def __len__(self) -> int:
-        """Return N, of all."""
+        """Return the total number of steps."""
         return sum(map(len, self.members))
 
     @property
     def schema(self) -> Schema:
-        """The fields of the first one, for their order and their size."""
+        """The schema of the first dataset, for the order and the sizes of its fields."""
         return self.members[0].schema
 
     @property
     def folder(self) -> Path:
-        """The folder of the first one."""
+        """The folder of the first dataset."""
         return self.members[0].folder
 
     @cached_property
     def manifest(self) -> Manifest:
-        """What is known of all."""
-        return merged_manifest([one.manifest for one in self.members], [one.folder for one in self.members])
+        """The merged manifest."""
+        return merged_manifest([member.manifest for member in self.members], [member.folder for member in self.members])
 
     @cached_property
     def episodes(self) -> EpisodeTable:
-        """Where each episode lies."""
-        return EpisodeTable.from_lengths(np.concatenate([one.episodes.lengths for one in self.members]))
+        """The table of the episodes of all datasets."""
+        return EpisodeTable.from_lengths(np.concatenate([member.episodes.lengths for member in self.members]))
 
     @property
     def firsts(self) -> list[int]:
-        """The first episode of each, and the one behind all."""
-        return [0, *np.cumsum([len(one.episodes) for one in self.members]).tolist()]
+        """The first episode of each dataset, followed by the total number of episodes."""
+        return [0, *np.cumsum([len(member.episodes) for member in self.members]).tolist()]
 
     def blocks(self, first: int, stop: int, most: int) -> Iterator[EpisodeBatch]:
-        """Yield the episodes [first, behind) in blocks of about `most` steps, with the number of their dataset."""
-        shared = set.intersection(*(set(one.episodes.names) for one in self.members))
-        for number, (one, start) in enumerate(zip(self.members, self.firsts, strict=False)):
-            low, high = max(first - start, 0), min(stop - start, len(one.episodes))
-            for block in blocks(one, low, high, most) if low < high else ():
+        """Yield the episodes [first, stop) in batches of about `most` steps, with the index of their dataset."""
+        shared = set.intersection(*(set(member.episodes.names) for member in self.members))
+        for index, (member, start) in enumerate(zip(self.members, self.firsts, strict=False)):
+            low, high = max(first - start, 0), min(stop - start, len(member.episodes))
+            for batch in blocks(member, low, high, most) if low < high else ():
                 yield replace(
-                    block,
-                    steps={**block.steps, DATASET: np.full(block.count, number)},
-                    metadata={name: values for name, values in block.metadata.items() if name in shared},
-                    numbers=block.numbers + start,
+                    batch,
+                    steps={**batch.steps, DATASET: np.full(batch.count, index)},
+                    metadata={name: values for name, values in batch.metadata.items() if name in shared},
+                    numbers=batch.numbers + start,
                 )
 
 
 Stored = StoredDataset | MergedDataset
-"""What a recipe reads."""
+"""A dataset that a recipe reads."""
 
 
 def members(stored: Stored) -> Sequence[StoredDataset]:
-    """Return the datasets that are read: one, or those of a merge."""
+    """Return the datasets of a merge, or the one dataset itself."""
     return stored.members if isinstance(stored, MergedDataset) else [stored]
 
 
 def check_not_replaced(manifests: Sequence[Manifest], digests: Sequence[str]) -> None:
-    """Let datasets pass whose bytes are those that a run began with.
+    """Check that the files of datasets are those with which a run started.
 
     Raises:
-        PreprocessError: If another process replaced one.
+        PreprocessError: If another process replaced one of the datasets.
     """
     for manifest, digest in zip(manifests, digests, strict=True):
         if files_digest(manifest) != digest:
-            raise PreprocessError(f"{manifest.id} was replaced by another process meanwhile", hint="run it again")
+            raise PreprocessError(f"{manifest.id} was replaced by another process during the run", hint="run it again")
 
 
 def merged_manifest(manifests: Sequence[Manifest], folders: Sequence[Path]) -> Manifest:
-    """Return what is known of several datasets together: sums, and what is the same in all.
+    """Return the manifest of several datasets together: sums of counts, and the values that are equal in all.
 
-    The specs of a field are kept where they are equal; metadata stands under the number of its dataset. The history
-    begins with what each of them was.
+    The spec of a field is kept if it is equal in all datasets; metadata is stored under the index of its dataset. The
+    history begins with an entry that describes each dataset.
     """
     first = manifests[0]
-    everything = [(number, one, folder) for number, (one, folder) in enumerate(zip(manifests, folders, strict=True))]
+    indexed = [
+        (index, manifest, folder) for index, (manifest, folder) in enumerate(zip(manifests, folders, strict=True))
+    ]
     history = {
         "merged": [
             {
-                "id": one.id,
-                "steps": one.steps,
-                "episodes": one.episodes,
-                "files": files_digest(one),
-                "history": [dict(done) for done in one.history],
+                "id": manifest.id,
+                "steps": manifest.steps,
+                "episodes": manifest.episodes,
+                "files": files_digest(manifest),
+                "history": [dict(run) for run in manifest.history],
             }
-            for one in manifests
+            for manifest in manifests
         ]
     }
     return replace(
         first,
-        id=" + ".join(one.id for one in manifests),
-        steps=sum(one.steps for one in manifests),
-        episodes=sum(one.episodes for one in manifests),
-        final_unknown=sum(one.final_unknown for one in manifests),
-        files=tuple(replace(file, path=f"{number}/{file.path}") for number, one, _ in everything for file in one.files),
-        raw=tuple(dict.fromkeys(file for one in manifests for file in one.raw)),
-        decisions=tuple(decision for one in manifests for decision in one.decisions),
-        known_issues=tuple(dict.fromkeys(fault for one in manifests for fault in one.known_issues)),
+        id=" + ".join(manifest.id for manifest in manifests),
+        steps=sum(manifest.steps for manifest in manifests),
+        episodes=sum(manifest.episodes for manifest in manifests),
+        final_unknown=sum(manifest.final_unknown for manifest in manifests),
+        files=tuple(
+            replace(file, path=f"{index}/{file.path}") for index, manifest, _ in indexed for file in manifest.files
+        ),
+        raw=tuple(dict.fromkeys(file for manifest in manifests for file in manifest.raw)),
+        decisions=tuple(decision for manifest in manifests for decision in manifest.decisions),
+        known_issues=tuple(dict.fromkeys(issue for manifest in manifests for issue in manifest.known_issues)),
         specs={
-            name: spec for name, spec in first.specs.items() if all(one.specs.get(name) == spec for one in manifests)
+            name: spec
+            for name, spec in first.specs.items()
+            if all(manifest.specs.get(name) == spec for manifest in manifests)
         },
         metadata={
-            f"{number}/{name}": {"file": str(folder / value["file"])} if isinstance(value, Mapping) else value
-            for number, one, folder in everything
-            for name, value in one.metadata.items()
+            f"{index}/{name}": {"file": str(folder / value["file"])} if isinstance(value, Mapping) else value
+            for index, manifest, folder in indexed
+            for name, value in manifest.metadata.items()
         },
-        license=_all_of([one.license for one in manifests]),
-        citation=_all_of([one.citation for one in manifests]),
-        homepage=_all_of([one.homepage for one in manifests]),
-        time_limit=first.time_limit if len({one.time_limit for one in manifests}) == 1 else None,
+        license=_all_of([manifest.license for manifest in manifests]),
+        citation=_all_of([manifest.citation for manifest in manifests]),
+        homepage=_all_of([manifest.homepage for manifest in manifests]),
+        time_limit=first.time_limit if len({manifest.time_limit for manifest in manifests}) == 1 else None,
         selection={},
         revision="",
-        score=first.score if all(one.score == first.score for one in manifests) else {},
+        score=first.score if all(manifest.score == first.score for manifest in manifests) else {},
         history=(history,),
     )
 
 
 def files_digest(manifest: Manifest) -> str:
-    """Return what identifies the bytes of a dataset."""
-    return hashlib.sha256(json.dumps([[one.path, one.sha256] for one in manifest.files]).encode()).hexdigest()
+    """Return a digest of the paths and the digests of the files of a dataset."""
+    return hashlib.sha256(json.dumps([[file.path, file.sha256] for file in manifest.files]).encode()).hexdigest()
 
 
 def check_alike(names: Sequence[str], several: Sequence[Sequence[Column]]) -> None:
-    """Let datasets pass whose fields are the same.
+    """Check that datasets have the same fields.
+
+    Args:
+        names: The names of the datasets, for messages.
+        several: The columns of each dataset.
 
     Raises:
-        InvalidArgumentError: If they are not; it says of every field that is not what it is in each.
+        InvalidArgumentError: If they differ; the error names each field that differs, with its type in each dataset.
     """
-    tables = [{column.key: _told(column) for column in columns} for columns in several]
+    tables = [{column.key: _type_name(column) for column in columns} for columns in several]
     keys = dict.fromkeys(key for table in tables for key in table)
     problems = [
         f"{dotted(key)} is "
-        + ", ".join(f"{table.get(key, 'not there')} in {name}" for name, table in zip(names, tables, strict=True))
+        + ", ".join(f"{table.get(key, 'missing')} in {name}" for name, table in zip(names, tables, strict=True))
         for key in keys
         if len({table.get(key) for table in tables}) > 1
     ]
     if problems:
         raise InvalidArgumentError(
-            f"the datasets are not alike: {'; '.join(problems)}",
+            f"the datasets have different fields: {'; '.join(problems)}",
             hint="choose fields with -t select:..., cast them with -t cast:..., or preprocess each by itself before",
         )
 
 
-def _told(column: Column) -> str:
+def _type_name(column: Column) -> str:
     return f"{'text' if column.text else column.dtype.name} {list(column.shape)}"
 
 

@@ -1,6 +1,6 @@
-"""One part of a preprocessing: some episodes of a dataset through a recipe, into a folder of their own.
+"""A task of preprocessing: a recipe is applied to some episodes of a dataset, and the result written.
 
-It runs in this process, in another one, or on another machine; nothing of what it writes depends on where.
+It runs in this process, in another one, or on another machine; the result does not depend on where it runs.
 """
 
 from __future__ import annotations
@@ -34,65 +34,66 @@ from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_TRUNCATED, Key, dotted
 
 __all__ = ["Task", "columns_of", "decoded_in", "drawing", "fill", "make", "own_columns", "read"]
 
-_OWN = {EPISODE, NEXT_DONE}
+_ADDED_BY_WRITER = {EPISODE, NEXT_DONE}
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a part is made of: plain values, so that it can be sent anywhere."""
+    """The description of a partial dataset to write, as JSON values, which any process can receive."""
 
     dataset: Sequence[str]
-    """The folder of the dataset that is read; of several that are merged, in their order."""
+    """The folders of the datasets to read, in order; more than one for a merge."""
     digests: Sequence[str]
-    """What identifies the bytes of each: it must not be replaced meanwhile."""
+    """The digest of the files of each dataset, by which a replacement during the run is detected."""
     recipe: str
-    """The file with the recipe, written by this process or the one that sent the task."""
+    """The file with the pickled recipe, written by the process that submits the task."""
     folder: str
-    """Where the part is made."""
+    """The folder of the partial dataset."""
     first: int
-    """Its first episode."""
+    """The first episode to read."""
     stop: int
-    """The episode behind its last one."""
+    """The end of the episodes to read, exclusive."""
     most: int
-    """Steps of a block."""
+    """The approximate number of steps of a batch."""
     rows: int
-    """Steps that are read of these episodes, at most."""
+    """The maximum number of steps to read of these episodes."""
     schema: Sequence[Any]
     """The fields of the result, as in a manifest."""
     apart: Sequence[Sequence[str]]
-    """The fields that are stored at t and at t + 1, each for itself."""
+    """The fields that are stored separately at t and at t + 1."""
     specs: Mapping[str, Any]
-    """Those of the dataset that is read, by dotted key."""
+    """The specs of the dataset that is read, by dotted key."""
     seed: int
-    """For functions that draw numbers."""
+    """The seed of functions that draw random numbers."""
 
 
 def make(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    """Make a part, unless it is there already.
+    """Write the partial dataset of a task, unless it exists already.
 
     Args:
         task: The fields of a `Task`.
         report: Called with each number of further steps that were read.
 
     Returns:
-        ``commit``: what the writer said; ``unfit``: dotted keys of fields with values outside their specs; or
-        ``again``, and then the part was not made: as ``apart`` the fields that turned out not to be the same at t + 1
-        as one step later, and that must be stored twice, and as ``decoded`` those whose pictures did not stay encoded.
+        ``commit``, the commit of the writer, and ``unfit``, the dotted keys of fields with values outside their specs.
+        Or ``again`` if the values do not fit the layout, in which case nothing was written: as ``apart`` the fields
+        whose values at t + 1 differ from those of the next step, and must be stored separately; as ``decoded`` the
+        fields whose images are no longer encoded.
     """
-    one = Task(**task)
-    stored = opened(one.dataset)
-    check_not_replaced([each.manifest for each in members(stored)], one.digests)
-    recipe: Recipe = cloudpickle.loads(Path(one.recipe).read_bytes())  # written by the process that made the task
-    columns = own_columns(Schema.from_json(list(one.schema)))
-    with drawing(one.seed):
+    job = Task(**task)
+    stored = opened(job.dataset)
+    check_not_replaced([member.manifest for member in members(stored)], job.digests)
+    recipe: Recipe = cloudpickle.loads(Path(job.recipe).read_bytes())  # written by the process that submits the task
+    columns = own_columns(Schema.from_json(list(job.schema)))
+    with drawing(job.seed):
         return make_partial(
-            Path(one.folder), columns, stored.manifest.id, lambda writer: fill(writer, one, stored, recipe, report)
+            Path(job.folder), columns, stored.manifest.id, lambda writer: fill(writer, job, stored, recipe, report)
         )
 
 
 @contextmanager
 def drawing(seed: int) -> Iterator[None]:
-    """Let functions draw numbers, of torch, NumPy or Python, by a seed alone; those of the caller go on where they were."""
+    """Seed the random numbers of torch, NumPy and Python in the block, and restore their previous states afterwards."""
     before, states = random.getstate(), np.random.get_state()  # noqa: NPY002 -- functions may use it
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -108,103 +109,106 @@ def drawing(seed: int) -> Iterator[None]:
 def fill(
     writer: DatasetWriter, task: Task, stored: StoredDataset | MergedDataset, recipe: Recipe, report: Report
 ) -> dict[str, Any]:
-    """Write what the recipe makes of a part's episodes.
+    """Write the episodes of a task, transformed by a recipe.
 
     Returns:
-        What `make` does, without the commit.
+        The result of `make`, without the commit.
     """
-    twice = frozenset(tuple(key) for key in task.apart)
+    unshared = frozenset(tuple(key) for key in task.apart)
     specs: dict[Key, Any] = {
         field.key: TensorSpec.from_json(task.specs[field.name]) for field in writer.schema if field.name in task.specs
     }
-    unfit: set[str] = set()
-    for block in read(stored, task.first, task.stop, task.most, task.rows):
-        came = recipe(block)
-        report(block.count)
-        if came is None:
+    outside_spec: set[str] = set()
+    for batch in read(stored, task.first, task.stop, task.most, task.rows):
+        result = recipe(batch)
+        report(batch.count)
+        if result is None:
             continue
-        came = apart(came, twice)
-        split = twice_in(came) & {field.key for field in writer.schema if field.shared}
-        decoded = decoded_in(came, writer.schema)
+        result = apart(result, unshared)
+        split = twice_in(result) & {field.key for field in writer.schema if field.shared}
+        decoded = decoded_in(result, writer.schema)
         if split or decoded:
             return {"again": {"apart": sorted(map(list, split)), "decoded": sorted(map(list, decoded))}}
-        unfit |= {dotted(key) for key in _unfit(came, specs, unfit)}
+        outside_spec |= {dotted(key) for key in _outside_spec(result, specs, outside_spec)}
         try:
-            writer.extend(came)
+            writer.extend(result)
         except ConversionError as error:
             raise PreprocessError(
-                f"the recipe does not make the same fields of all episodes: {'; '.join(error.problems)}",
+                f"the recipe does not give all episodes the same fields: {'; '.join(error.problems)}",
                 hint="a step must give every episode the same fields, dtypes and shapes",
             ) from error
-    return {"unfit": sorted(unfit)}
+    return {"unfit": sorted(outside_spec)}
 
 
 def own_columns(schema: Schema) -> list[Column]:
-    """Return the columns of a schema that are given to a writer: it adds two of its own."""
-    return [field for field in schema if field.key not in _OWN]
+    """Return the columns of a schema to pass to a writer, which adds the episode number and ``("next", "done")``."""
+    return [field for field in schema if field.key not in _ADDED_BY_WRITER]
 
 
 def read(stored: StoredDataset | MergedDataset, first: int, stop: int, most: int, rows: int) -> Iterator[EpisodeBatch]:
-    """Yield the blocks of some episodes; with fewer `rows` than they have, the last one is cut."""
-    found = stored.blocks if isinstance(stored, MergedDataset) else partial(blocks, stored)
-    for block in found(first, stop, most):
+    """Yield batches of the episodes [first, stop), with at most `rows` steps in all; the last batch may be cut."""
+    batches = stored.blocks if isinstance(stored, MergedDataset) else partial(blocks, stored)
+    for batch in batches(first, stop, most):
         if rows <= 0:
             return
-        yield block if block.count <= rows else _cut(block, rows)
-        rows -= block.count
+        yield batch if batch.count <= rows else _cut(batch, rows)
+        rows -= batch.count
 
 
-def _cut(block: EpisodeBatch, rows: int) -> EpisodeBatch:
-    """Return the first rows of a block; what follows the last one is known, and it ends by truncation."""
-    stops = block.table.stops
-    kept = int(np.searchsorted(stops, rows)) + 1
-    block = block.pick(np.arange(kept))
-    if stops[kept - 1] == rows:
-        return block
-    lengths = np.diff(np.append(stops[: kept - 1], rows), prepend=0)
-    truncated = np.array(block.steps[NEXT_TRUNCATED][:rows])
+def _cut(batch: EpisodeBatch, rows: int) -> EpisodeBatch:
+    """Return the first rows of a batch; its last episode is truncated there, with the next state as its final state."""
+    stops = batch.table.stops
+    episodes = int(np.searchsorted(stops, rows)) + 1
+    batch = batch.pick(np.arange(episodes))
+    if stops[episodes - 1] == rows:
+        return batch
+    lengths = np.diff(np.append(stops[: episodes - 1], rows), prepend=0)
+    truncated = np.array(batch.steps[NEXT_TRUNCATED][:rows])
     truncated[-1] = True
-    known = np.array(block.final_known)
-    known[-1] = True
+    final_known = np.array(batch.final_known)
+    final_known[-1] = True
     return replace(
-        block,
+        batch,
         lengths=lengths,
-        steps={key: values[:rows] for key, values in block.steps.items()} | {NEXT_TRUNCATED: truncated},
-        states={key: values[:rows] for key, values in block.states.items()},
+        steps={key: values[:rows] for key, values in batch.steps.items()} | {NEXT_TRUNCATED: truncated},
+        states={key: values[:rows] for key, values in batch.states.items()},
         final_states={
-            key: end_to_end([block.final_states[key][: kept - 1], values[rows : rows + 1]])
-            for key, values in block.states.items()
+            key: end_to_end([batch.final_states[key][: episodes - 1], values[rows : rows + 1]])
+            for key, values in batch.states.items()
         },
-        final_known=known,
+        final_known=final_known,
     )
 
 
 def columns_of(block: EpisodeBatch, like: Schema) -> list[Column]:
-    """Return the columns of episodes: those of another dataset in its order, then the others."""
+    """Return the columns of a batch: first those that the schema `like` has, in its order, then the others by key."""
 
     def column(key: Key, values: Any, *, shared: bool) -> Column:
         text, encoded = key in block.vocabulary, isinstance(values, EncodedImages)
         return Column(key, values.dtype, values.shape[1:], shared=shared, text=text, encoded=encoded)
 
-    found = {key: column(key, values, shared=True) for key, values in block.states.items()}
-    found |= {key: column(key, values, shared=False) for key, values in block.steps.items()}
-    order = [field.key for field in like if field.key in found]
-    return [found[key] for key in [*order, *sorted(found.keys() - order)]]
+    columns = {key: column(key, values, shared=True) for key, values in block.states.items()}
+    columns |= {key: column(key, values, shared=False) for key, values in block.steps.items()}
+    order = [field.key for field in like if field.key in columns]
+    return [columns[key] for key in [*order, *sorted(columns.keys() - order)]]
 
 
 def decoded_in(block: EpisodeBatch, columns: Iterable[Column]) -> set[Key]:
-    """Return the fields that are encoded pictures elsewhere, and pixels here."""
-    every = {**block.steps, **block.states}
-    return {one.key for one in columns if one.encoded and not isinstance(every.get(one.key), EncodedImages)}
+    """Return the keys of the columns of encoded images that hold decoded pixels in a batch."""
+    arrays = {**block.steps, **block.states}
+    return {
+        column.key for column in columns if column.encoded and not isinstance(arrays.get(column.key), EncodedImages)
+    }
 
 
-def _unfit(block: EpisodeBatch, specs: Mapping[Key, Any], known: set[str]) -> list[Key]:
-    found = []
+def _outside_spec(batch: EpisodeBatch, specs: Mapping[Key, Any], skip: set[str]) -> list[Key]:
+    """Return the keys of the fields with values outside their specs, except for the dotted keys to skip."""
+    outside = []
     for key, spec in specs.items():
-        values = block.steps.get(key, block.states.get(key))
-        if values is None or dotted(key) in known or isinstance(values, EncodedImages):
+        values = batch.steps.get(key, batch.states.get(key))
+        if values is None or dotted(key) in skip or isinstance(values, EncodedImages):
             continue
         tensor = torch.from_numpy(np.ascontiguousarray(values))
         if tuple(spec.shape) != values.shape[1:] or spec.dtype != tensor.dtype or not spec.is_in(tensor):
-            found.append(key)
-    return found
+            outside.append(key)
+    return outside

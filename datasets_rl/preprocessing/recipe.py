@@ -1,4 +1,4 @@
-"""A named list of steps: from a file, from words at the shell, or from Python."""
+"""Recipes: named lists of steps, from a TOML or Python file, from the command line or from Python."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ _INSTALLED = tuple(
     f"{path}{os.sep}"
     for path in (Path(__file__).parents[1], *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 )
-"""Where code lies that is not the user's."""
-_WORD = re.compile(r"(?:([A-Za-z_]\w*)=)?(.*)", re.DOTALL)
+"""The folders of installed code, as opposed to code of the user."""
+_ARGUMENT = re.compile(r"(?:([A-Za-z_]\w*)=)?(.*)", re.DOTALL)
 
 
 @dataclass
 class Recipe:
-    """Steps that a dataset goes through, one after the other.
+    """A sequence of steps that transforms a dataset.
 
-        >>> Recipe.of("iql_antmaze")                       one that is shipped
-        >>> Recipe.of("my.toml"), Recipe.of("my.py:fn")    the user's own
+        >>> Recipe.of("iql_antmaze")                       a recipe of this package
+        >>> Recipe.of("my.toml"), Recipe.of("my.py:fn")    recipes of the user
         >>> Recipe.inline(["resize:64", "cat_frames:4"])
         >>> Recipe([KeepReturns(least=3000), fn])
 
     Args:
-        steps: Steps, transforms, functions of a transition, classes of steps that need no arguments, or other recipes.
-        name: For messages and the manifest.
-        summary: One line for listings.
+        steps: Steps, transforms, functions of a transition, classes of steps without required arguments, or recipes.
+        name: The name in messages and in the manifest.
+        summary: A one-line description for listings.
     """
 
     steps: Sequence[Any]
@@ -66,10 +66,10 @@ class Recipe:
     summary: str = ""
 
     def __post_init__(self) -> None:
-        self.steps = [step for given in self.steps for step in _steps(given)]
-        if faults := [fault for number, step in enumerate(self.steps) for fault in _infinite(step, number)]:
+        self.steps = [step for item in self.steps for step in _as_steps(item)]
+        if problems := [text for number, step in enumerate(self.steps) for text in _not_finite(step, number)]:
             raise InvalidArgumentError(
-                "; ".join(faults), hint="the manifest records arguments, and JSON has finite numbers only"
+                "; ".join(problems), hint="the manifest records arguments, and JSON has finite numbers only"
             )
 
     @classmethod
@@ -77,7 +77,7 @@ class Recipe:
         """Read a recipe by its name, from a TOML file, or from a Python file, ``my.py:fn``.
 
         Raises:
-            InvalidArgumentError: If there is no such recipe or file, or a step is not as it should be; all faults at once.
+            InvalidArgumentError: If there is no such recipe or file, or a step is invalid; the error names all problems.
         """
         if python := _PYTHON.fullmatch(text):
             return _from_python(Path(python[1]).expanduser(), python[2] or "")
@@ -88,68 +88,68 @@ class Recipe:
                 raise InvalidArgumentError(f"the recipe {text} cannot be read: {error.strerror}") from error
             except UnicodeDecodeError as error:
                 raise InvalidArgumentError(f"the recipe {text} cannot be read as TOML: {error}") from error
-        found = _shipped()
-        if text not in found:
-            near = difflib.get_close_matches(text, found, n=3, cutoff=0.5)
+        texts = _shipped()
+        if text not in texts:
+            similar = difflib.get_close_matches(text, texts, n=3, cutoff=0.5)
             raise InvalidArgumentError(
-                f"there is no recipe {text!r}: expected one of {', '.join(sorted(found))}",
-                hint=f"did you mean {', '.join(near)}?" if near else "or give FILE.toml or FILE.py:NAME",
+                f"there is no recipe {text!r}: expected one of {', '.join(sorted(texts))}",
+                hint=f"did you mean {', '.join(similar)}?" if similar else "or give FILE.toml or FILE.py:NAME",
             )
-        return _from_toml(found[text], text)
+        return _from_toml(texts[text], text)
 
     @classmethod
     def inline(cls, texts: Sequence[str]) -> Recipe:
-        """Read steps as one types them, ``cat_frames:4,dim=-1``; words without a name come first, in their order.
+        """Read steps as written on the command line, ``cat_frames:4,dim=-1``; positional arguments come first.
 
         Raises:
-            InvalidArgumentError: If a step is not as it should be; all faults at once.
+            InvalidArgumentError: If a step is invalid; the error names all problems.
         """
         problems: list[str] = []
-        steps = _all(map(_inline, texts), problems)
+        steps = _make_all(map(_parse_inline, texts), problems)
         if problems:
             raise InvalidArgumentError("; ".join(problems))
         return cls(steps, ", ".join(texts))
 
     def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
-        """Return what becomes of a block of whole episodes; None if nothing is left.
+        """Return a batch of whole episodes transformed by all steps; None if no steps of the episodes remain.
 
         Raises:
-            PreprocessError: If a step fails; it says which, at which episode and with which fields.
+            PreprocessError: If a step fails; the error names the step, the episode and the fields.
         """
         return self.first(len(self.steps), block)
 
     def first(self, count: int, block: EpisodeBatch, reached: Sequence[set[int]] = ()) -> EpisodeBatch | None:
-        """Return what the first steps make of a block.
+        """Return a batch transformed by the first steps; None if no steps of the episodes remain.
 
         Args:
-            count: How many steps.
-            block: Whole episodes.
-            reached: For each step, gets the numbers of the episodes that it is given.
+            count: The number of steps of the recipe to apply.
+            block: A batch of whole episodes.
+            reached: A set for each step, to which the numbers of the episodes that reach this step are added.
         """
-        left: EpisodeBatch | None = block
+        batch: EpisodeBatch | None = block
         for number, step in enumerate(self.steps[:count]):
-            if left is None:
+            if batch is None:
                 return None
             if reached:
-                reached[number].update(left.numbers.tolist())
-            left = _located(step, number, left)
-        return left
+                reached[number].update(batch.numbers.tolist())
+            batch = _apply(step, number, batch)
+        return batch
 
     def told(self, number: int) -> str:
-        """Return what a step is called, with the values of its arguments: ``step 0 (keep_lengths: 10, 20)``."""
-        metadata = {} if isinstance(self.steps[number], Function) else self.steps[number].to_json()
-        given = ", ".join(str(value) for name, value in metadata.items() if name != "use")
-        return f"step {number} ({self.steps[number].use()}{': ' if given else ''}{given})"
+        """Return the name of a step with the values of its arguments: ``step 0 (keep_lengths: 10, 20)``."""
+        description = {} if isinstance(self.steps[number], Function) else self.steps[number].to_json()
+        arguments = ", ".join(str(value) for name, value in description.items() if name != "use")
+        return f"step {number} ({self.steps[number].use()}{': ' if arguments else ''}{arguments})"
 
     @property
     def one_by_one(self) -> bool:
-        """Whether a function is called for each step, or for each episode."""
+        """Whether a function of the recipe is called for each step or for each episode."""
         return any(isinstance(step, Function) and step.per != "batch" for step in self.steps)
 
     def copy(self) -> Recipe:
-        """Return a copy whose functions share nothing with this one's: what they keep is as it is now.
+        """Return a copy whose functions share no state with those of this recipe.
 
-        Functions that cannot be copied stay the same, and so do those of modules that are imported.
+        Functions of imported modules, and functions that cannot be pickled, are not copied.
         """
         try:
             copied: Recipe = cloudpickle.loads(self.pickled())
@@ -158,10 +158,10 @@ class Recipe:
         return copied
 
     def pickled(self) -> bytes:
-        """Return what another process can make the same recipe of.
+        """Return the recipe as a pickle, for another process.
 
         Raises:
-            InvalidArgumentError: If a function cannot be sent.
+            InvalidArgumentError: If a function cannot be pickled.
         """
         try:
             pickled: bytes = cloudpickle.dumps(self)
@@ -173,33 +173,33 @@ class Recipe:
         return pickled
 
     def fit(self, blocks: Any) -> None:
-        """Let the steps that need it see all episodes, as the steps before them leave them.
+        """Fit the steps that require it to all episodes, as transformed by the previous steps.
 
         Args:
-            blocks: Called without arguments, gives all blocks anew.
+            blocks: A function that returns an iterable of all batches, called once for each of these steps.
 
         Raises:
-            PreprocessError: If nothing is left to learn from.
+            PreprocessError: If the previous steps keep no episodes, or a step fails.
         """
         for number, step in enumerate(self.steps):
             if step.requires_fit:
-                left = (one for one in (self.first(number, block) for block in blocks()) if one is not None)
-                some = next(left, None)
-                if some is None:
-                    raise PreprocessError(f"nothing is left for step {number} ({step.use()}) to learn from")
+                batches = (batch for batch in (self.first(number, block) for block in blocks()) if batch is not None)
+                first = next(batches, None)
+                if first is None:
+                    raise PreprocessError(f"no episodes are left to fit step {number} ({step.use()}) to")
                 try:
-                    step.fit(chain([some], left))
+                    step.fit(chain([first], batches))
                 except (
                     ArithmeticError,
                     LookupError,
                     TypeError,
                     ValueError,
                 ) as error:  # InvalidArgumentError is one of them
-                    raise _failed(step, number, some, "", error) from error
+                    raise _step_error(step, number, first, "", error) from error
 
     @property
     def fitted(self) -> dict[str, Any]:
-        """What the steps learned, by slash-joined names, for the manifest."""
+        """The fitted parameters of all steps by slash-joined names, for the manifest."""
         return {
             f"{number}.{step.use()}/{name}": value
             for number, step in enumerate(self.steps)
@@ -207,37 +207,37 @@ class Recipe:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Describe the recipe for the manifest."""
+        """Return the description of the recipe for the manifest."""
         return {"name": self.name, "steps": [{**step.to_json(), **_code(step)} for step in self.steps]}
 
 
-def _infinite(step: Step, number: int) -> Iterator[str]:
-    """Yield the arguments of a step that a manifest cannot record: numbers that are NaN or infinite."""
-    # What a function or a transform of the user's own consists of is recorded as a digest.
-    own = isinstance(step, Function) or (isinstance(step, TransformStep) and not step.written)
-    for name, value in {}.items() if own else step.to_json().items():
-        for one in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(one, float) and not math.isfinite(one):
-                yield f"step {number} ({step.to_json()['use']}): {name} is {one}; expected a finite number"
+def _not_finite(step: Step, number: int) -> Iterator[str]:
+    """Yield a problem for each argument of a step that a manifest cannot record: NaN and infinite numbers."""
+    # Functions and transforms of the user are recorded as a digest.
+    is_digest = isinstance(step, Function) or (isinstance(step, TransformStep) and not step.written)
+    for name, value in {}.items() if is_digest else step.to_json().items():
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(item, float) and not math.isfinite(item):
+                yield f"step {number} ({step.to_json()['use']}): {name} is {item}; expected a finite number"
 
 
 def _code(step: Step) -> dict[str, str]:
-    """Return what a step of the user's own does, as a digest: the package's version stands for those that it has."""
-    kind = type(step)
-    if kind.__module__.startswith("datasets_rl."):
+    """Return the digest of the code of a user's step; the version of this package identifies its steps."""
+    cls = type(step)
+    if cls.__module__.startswith("datasets_rl."):
         return {}
-    return {"digest": digest(kind)}
+    return {"digest": digest(cls)}
 
 
 def shipped() -> Iterator[Recipe]:
-    """Yield the recipes that come with the package, by name."""
+    """Yield the recipes of this package, sorted by name."""
     for name, text in sorted(_shipped().items()):
         yield _from_toml(text, name)
 
 
 def _shipped() -> dict[str, str]:
     folder = package_files("datasets_rl.recipes")
-    return {one.name[:-5]: one.read_text("utf-8") for one in folder.iterdir() if one.name.endswith(".toml")}
+    return {file.name[:-5]: file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".toml")}
 
 
 def _from_toml(text: str, name: str) -> Recipe:
@@ -248,12 +248,12 @@ def _from_toml(text: str, name: str) -> Recipe:
     problems = [f"it has {key!r}; expected purpose and step" for key in sorted(document.keys() - {"purpose", "step"})]
     entries, steps = document.get("step"), []
     if not isinstance(entries, list) or not all(
-        isinstance(one, dict) and isinstance(one.get("use"), str) for one in entries
+        isinstance(entry, dict) and isinstance(entry.get("use"), str) for entry in entries
     ):
         problems.append('it needs [[step]] tables, each with use = "NAME"')
     else:
-        written = [(one["use"], (), {key: value for key, value in one.items() if key != "use"}) for one in entries]
-        steps = _all(written, problems)
+        specs = [(entry["use"], (), {key: value for key, value in entry.items() if key != "use"}) for entry in entries]
+        steps = _make_all(specs, problems)
     if problems:
         raise InvalidArgumentError(f"the recipe {name}: {'; '.join(problems)}")
     return Recipe(steps, name, str(document.get("purpose", "")))
@@ -261,7 +261,7 @@ def _from_toml(text: str, name: str) -> Recipe:
 
 def _from_python(path: Path, attribute: str) -> Recipe:
     if not path.is_file():
-        raise InvalidArgumentError(f"the recipe {path} is no file")
+        raise InvalidArgumentError(f"the recipe {path} is not a file")
     spec = importlib.util.spec_from_file_location(f"_recipe_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise InvalidArgumentError(f"{path} cannot be imported")
@@ -270,78 +270,79 @@ def _from_python(path: Path, attribute: str) -> Recipe:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise InvalidArgumentError(f"{path} fails as it is imported: {type(error).__name__}: {error}") from error
-    # Workers do not find the file by its name.
+        raise InvalidArgumentError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    # Other processes cannot import the module by its name.
     cloudpickle.register_pickle_by_value(module)
-    found = getattr(module, attribute, None)
-    if isinstance(found, Recipe):
-        return found
-    if not _is_recipe(found):
-        names = [name for name, one in vars(module).items() if _is_recipe(one) and _is_own(name, one, module)]
+    value = getattr(module, attribute, None)
+    if isinstance(value, Recipe):
+        return value
+    if not _is_recipe(value):
+        names = [name for name, other in vars(module).items() if _is_recipe(other) and _is_own(name, other, module)]
         raise InvalidArgumentError(
             f"{path} has no {attribute!r} that is a function, a step, a list of them or a Recipe"
             if attribute
             else f"{path} was given without a name",
             hint=f"it has {', '.join(f'{path.name}:{name}' for name in names)}" if names else "write FILE.py:NAME",
         )
-    return Recipe(found if isinstance(found, (list, tuple)) else [found], f"{path.name}:{attribute}")
+    return Recipe(value if isinstance(value, (list, tuple)) else [value], f"{path.name}:{attribute}")
 
 
-def _is_recipe(found: Any) -> bool:
-    """Say whether something can be read as a recipe."""
-    several = found if isinstance(found, (list, tuple)) else [found]
-    return bool(several) and all(isinstance(one, Recipe) or callable(one) for one in several)
+def _is_recipe(value: Any) -> bool:
+    """Return whether a value is a recipe, or can be a step or a list of steps."""
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return bool(items) and all(isinstance(item, Recipe) or callable(item) for item in items)
 
 
-def _is_own(name: str, found: Any, module: ModuleType) -> bool:
-    """Say whether a file made something itself, for others; functions and classes may be imported."""
-    imported = (inspect.isclass(found) or inspect.isroutine(found)) and found.__module__ != module.__name__
+def _is_own(name: str, value: Any, module: ModuleType) -> bool:
+    """Return whether a module defines a public value itself, as opposed to importing it."""
+    imported = (inspect.isclass(value) or inspect.isroutine(value)) and value.__module__ != module.__name__
     return not (imported or name.startswith("_"))
 
 
-def _steps(given: Any) -> Iterator[Step]:
-    """Make steps of what a recipe was given as one."""
-    if isinstance(given, Recipe):
-        yield from given.steps
-    elif isinstance(given, Compose):
-        for one in given:
-            # A function among transforms is given batches.
-            yield from _steps(one) if isinstance(one, Transform) else [Function(one, "batch")]
-    elif isinstance(given, Transform):
-        yield TransformStep(given)
-    elif isinstance(given, type) and issubclass(given, (Step, Transform)):
-        yield from _steps(_made(given))
+def _as_steps(item: Any) -> Iterator[Step]:
+    """Yield the steps for one item of the list that a recipe is given."""
+    if isinstance(item, Recipe):
+        yield from item.steps
+    elif isinstance(item, Compose):
+        for element in item:
+            # A function in a Compose is called with batches.
+            yield from _as_steps(element) if isinstance(element, Transform) else [Function(element, "batch")]
+    elif isinstance(item, Transform):
+        yield TransformStep(item)
+    elif isinstance(item, type) and issubclass(item, (Step, Transform)):
+        yield from _as_steps(_instantiate(item))
     else:
-        yield given if isinstance(given, Step) else Function(given)
+        yield item if isinstance(item, Step) else Function(item)
 
 
-def _made(kind: type[Step | Transform]) -> Step | Transform:
+def _instantiate(cls: type[Step | Transform]) -> Step | Transform:
     try:
-        return kind()
+        return cls()
     except TypeError as error:
         raise InvalidArgumentError(
-            f"the step {kind.__name__} cannot be made without arguments: {error}",
-            hint=f"give one that is made: {kind.__name__}(...)",
+            f"the step {cls.__name__} needs arguments: {error}",
+            hint=f"pass an instance: {cls.__name__}(...)",
         ) from error
 
 
-Written = tuple[str, Sequence[Any], Mapping[str, Any]]
+StepArguments = tuple[str, Sequence[Any], Mapping[str, Any]]
+"""The name of a step, its positional and its keyword arguments."""
 
 
-def _inline(text: str) -> Written:
+def _parse_inline(text: str) -> StepArguments:
     name, _, rest = text.partition(":")
-    words, named = [], {}
-    for part in _split(rest):
-        key, value = _WORD.fullmatch(part).groups()  # type: ignore[union-attr]  # it matches everything
+    positional, keywords = [], {}
+    for argument in _split(rest):
+        key, value = _ARGUMENT.fullmatch(argument).groups()  # type: ignore[union-attr]  # it matches every string
         if key:
-            named[key] = _value(value)
+            keywords[key] = _value(value)
         else:
-            words.append(_value(value))
-    return name.strip(), words, named
+            positional.append(_value(value))
+    return name.strip(), positional, keywords
 
 
 def _split(text: str) -> list[str]:
-    """Cut at commas outside of brackets."""
+    """Split at the commas outside of brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "[(") - (letter in "])")
@@ -362,41 +363,43 @@ def _value(text: str) -> Any:
     return {"True": True, "False": False, "None": None}.get(text, text)
 
 
-def _all(written: Iterable[Written], problems: list[str]) -> list[Step]:
-    """Make all steps, and add all that is wrong with them to the problems."""
+def _make_all(specs: Iterable[StepArguments], problems: list[str]) -> list[Step]:
+    """Return the valid steps, and append the problems of the others to a list."""
     steps = []
-    for number, (name, words, named) in enumerate(written):
+    for number, (name, positional, keywords) in enumerate(specs):
         try:
-            steps.append(make(name, words, named))
+            steps.append(make(name, positional, keywords))
         except InvalidArgumentError as error:
             problems.append(f"step {number} ({name}): {error.message}{error.hint and f' ({error.hint})'}")
     return steps
 
 
-def _located(step: Step, number: int, block: EpisodeBatch) -> EpisodeBatch | None:
+def _apply(step: Step, number: int, block: EpisodeBatch) -> EpisodeBatch | None:
+    """Apply a step; if it fails, apply it to each episode alone, so that the error names the episode."""
     try:
         return step(block)
     except Exception as error:
-        for one in range(len(block)) if len(block) > 1 else ():
-            _located(step, number, block.pick(np.array([one])))
+        for episode in range(len(block)) if len(block) > 1 else ():
+            _apply(step, number, block.pick(np.array([episode])))
         where = f" at episode {block.numbers[0]}" if len(block) == 1 else ""
-        raise _failed(step, number, block, where, error) from error
+        raise _step_error(step, number, block, where, error) from error
 
 
-def _failed(step: Step, number: int, block: EpisodeBatch, where: str, error: Exception) -> DatasetsRLError:
+def _step_error(step: Step, number: int, block: EpisodeBatch, where: str, error: Exception) -> DatasetsRLError:
     if isinstance(error, (MemoryError, NotEnoughMemoryError)):
+        reason = getattr(error, "message", str(error))
         return NotEnoughMemoryError(
-            f"step {number} ({_told(step, error)}){where} needs more memory than there is: {getattr(error, 'message', str(error))}",
+            f"step {number} ({_step_name(step, error)}){where} needs more memory than is available: {reason}",
             hint="make what the step writes smaller, or give fewer processes: --jobs 1, num_workers=1",
         )
-    known = isinstance(error, DatasetsRLError)
-    why, hint = (error.message, error.hint) if known else (f"{type(error).__name__}: {error}", "")  # type: ignore[attr-defined]  # it is one of ours
+    own = isinstance(error, DatasetsRLError)
+    why, hint = (error.message, error.hint) if own else (f"{type(error).__name__}: {error}", "")  # type: ignore[attr-defined]  # an error of this package has both
     keys = ", ".join(sorted(map(dotted, (*block.states, *block.steps))))
-    return PreprocessError(f"step {number} ({_told(step, error)}){where}, which has {keys}: {why}", hint=hint)
+    return PreprocessError(f"step {number} ({_step_name(step, error)}){where}, with fields {keys}: {why}", hint=hint)
 
 
-def _told(step: Step, error: Exception) -> str:
-    """Return what a step is called, and the line of the user's own code in which it failed: ``function fn, my.py:12``."""
+def _step_name(step: Step, error: Exception) -> str:
+    """Return the name of a step, and the line of the user's code in which it failed: ``function fn, my.py:12``."""
     metadata = step.to_json()
     lines = [
         f", {Path(frame.f_code.co_filename).name}:{line}"

@@ -1,10 +1,10 @@
-"""From a dataset to its transformed version: planned, made part by part, joined, and put in its place at once.
+"""Preprocessing: a dataset is transformed by a recipe into partial datasets, which are appended and then published.
 
-    dataset  --- parts --->  .work/<id>/parts/*/000000, 000001, ...   any process, any machine, any order
-             --- join  --->  .work/<id>/build                          in their order; each part then goes
-             --- publish ->  <id>@<name>, `dest`, or <id> itself       one step; in place, `undo` brings the old one back
+    dataset  --- transform -->  .work/<id>/partials/*/000000, 000001, ...   any process, any machine, any order
+             --- append ----->  .work/<id>/build                            in order; each partial dataset is then deleted
+             --- publish ---->  <id>@<name>, `dest`, or <id> itself         atomically; in place, `undo` reverts it
 
-A run that died goes on: parts that are whole stay, and so does what was joined.
+After a kill, a further run resumes: completed partial datasets are kept, and so are appended rows.
 """
 
 from __future__ import annotations
@@ -64,41 +64,43 @@ if TYPE_CHECKING:
 __all__ = ["Preview", "preprocess", "preview", "result_folder", "undo"]
 
 PART_BYTES = 64 << 20
-"""Bytes that are read for a part, about."""
-_BLOCK_BYTES = 8 << 20
-_PART_CALLS, _BLOCK_CALLS = 5_000, 500
-"""Steps of a part and of a block where a function is called for each step or episode: it may take as long as it likes."""
-_COPIES = 8
-"""How many times a block is in memory at once while a step works on it, at most: seen with functions of batches."""
+"""The approximate size of the data that is read for one partial dataset."""
+_BATCH_BYTES = 8 << 20
+"""The approximate size of a batch."""
+_PART_CALLS, _BATCH_CALLS = 5_000, 500
+"""Steps of a partial dataset and of a batch if a function is called for each step or episode, and may be slow."""
+_MAX_COPIES = 8
+"""The number of copies of a batch that a step may hold in memory at once: the maximum measured for batch functions."""
 _MAX_DERIVED_NAME = 60
-_WORTH_PROCESSES = 20.0
-"""Seconds of work from which on several processes are started: each takes a few to import torch."""
+_MIN_PARALLEL_SECONDS = 20.0
+"""The duration for which several processes are worth starting: each takes a few seconds to import torch."""
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What a recipe would make of a dataset, from its first episodes."""
+    """The expected result of a recipe for a dataset, estimated from its first episodes."""
 
     id: str
     recipe: Mapping[str, Any]
     fingerprint: str
     folder: Path
-    """Where it would go."""
+    """The folder of the result."""
     present: bool
-    """It is there already."""
+    """Whether the result exists already."""
     columns: tuple[Column, ...]
     twice: tuple[Key, ...]
-    """Fields that are stored at t and at t + 1, because the recipe treats the two differently."""
+    """Fields that are stored separately at t and at t + 1, because the recipe treats the two differently."""
     steps: int
-    """About how many steps would come."""
+    """The estimated number of steps."""
     episodes: int
+    """The estimated number of episodes."""
     bytes: int
-    """About how many bytes."""
+    """The estimated size of the result."""
     seconds: float
-    """About how long it would take in one process."""
+    """The estimated duration in one process."""
     free_bytes: int
     sample: EpisodeBatch
-    """The first episodes that come out."""
+    """The first episodes of the result."""
 
 
 def preprocess(
@@ -119,68 +121,69 @@ def preprocess(
     wait: float = 3600.0,
     settings: Settings | None = None,
 ) -> Path:
-    """Put a dataset through a recipe, which makes a dataset of its own beside it, ``<id>@<name of the recipe>``.
+    """Transform a dataset by a recipe, by default into a derived dataset next to it, ``<id>@<name of the recipe>``.
 
-    Asked for a second time, what is there already is found again, under whatever name it was made.
+    If the result of the same recipe exists already, its folder is returned, whatever its name.
 
     Args:
-        folder: The dataset; or several, which become one. They must come out of the recipe with the same fields; another
-            one, "dataset", says of each step which it is from.
-        recipe: What happens to it.
-        dest: A folder for the result; of several datasets it is needed.
+        folder: The dataset, or several datasets to merge. After the recipe, merged datasets must have the same fields; a
+            further field, "dataset", has the number of the dataset that each step is from.
+        recipe: The recipe.
+        dest: A folder for the result; required for several datasets.
         as_: The name of the derived dataset, after the ``@``; by default that of the recipe.
-        in_place: The result takes the place of the dataset, whose current version becomes an earlier one; `undo` brings
-            it back.
-        num_frames: Only so many steps are read, from the first one on; then `in_place` needs `force`.
-        jobs: Processes; by default as many as there are cores where the dataset is large.
-        max_ram: Bytes that all processes may take for what they work on, about.
-        engine: Where the parts are made; by default in processes of this machine.
-        force: Make it anew although it is there, or something else has its name; apply the recipe to its own result.
-        seed: For functions that draw numbers: what they draw depends on it and on the part alone.
-        threads: Threads of torch in each process.
-        num_parts: How many parts are made; by default of about 64 MB each.
+        in_place: Replace the dataset by the result; the replaced version becomes an earlier one, which `undo` restores.
+        num_frames: The number of steps to read, from the first; with `in_place`, this requires `force`.
+        jobs: The number of processes; by default the number of cores if the dataset is large.
+        max_ram: The approximate memory in bytes that all processes may use for data.
+        engine: The engine that writes the partial datasets; by default processes of this machine.
+        force: Replace an existing result, or another dataset with its name; apply the recipe to its own result.
+        seed: The seed of functions that draw random numbers, which depend on it and on the partial dataset alone.
+        threads: The number of torch threads in each process.
+        num_parts: The number of partial datasets; by default each has about 64 MB.
         wait: Seconds to wait for another process that writes the same dataset.
-        settings: By default those of the environment.
+        settings: The settings; by default those of the environment.
 
     Returns:
         The folder of the result.
 
     Raises:
-        PreprocessError: If a step fails or nothing is left; the dataset is as it was.
-        InvalidArgumentError: If something else has the name of the result, the dataset is a result of this very recipe, or
-            datasets that are to be merged are not alike.
-        DiskFullError: If there is no room.
+        PreprocessError: If a step fails or no steps remain; the dataset is unchanged.
+        InvalidArgumentError: If another dataset has the name of the result, the dataset is itself a result of this
+            recipe, or the datasets to merge have different fields.
+        DiskFullError: If the disk has too little space.
         LockedError: If another process did not finish in time.
     """
     settings = settings or Settings.from_env()
     folders = _folders(folder)
     if not recipe.steps and len(folders) == 1:
         raise InvalidArgumentError(f"the recipe {recipe.name!r} has no step", hint="only a merge of several needs none")
-    # A recipe is described before it does anything: functions may keep things, which then belong to what they are.
+    # Described before it runs: the digest of a function includes its state, which a call may change.
     described = recipe.to_json()
     mark = fingerprint(_manifest(folders), described, num_frames, seed)
-    aim = _aim(folder, dest, as_, described, mark, in_place=in_place)
-    target = aim.place
+    destination = _destination(folder, dest, as_, described, mark, in_place=in_place)
+    target = destination.paths
     request = ["preprocess", described, num_frames, seed, force, "in place" if in_place else mark]
     settled = not target.work.exists() and not unfinished(target)
-    if settled and not force and _present(aim, described, mark, num_frames, seed):
+    if settled and not force and _present(destination, described, mark, num_frames, seed):
         sweep_folder(target.folder)
         return target.folder
     repeatable = not (in_place and force)
     with transaction(target, str(target.folder), request, wait=wait, repeatable=repeatable) as change:
-        if change.finished or (not force and _present(aim, described, mark, num_frames, seed)):
+        if change.finished or (not force and _present(destination, described, mark, num_frames, seed)):
             return target.folder
-        stored = opened([str(one) for one in folders])
+        stored = opened([str(path) for path in folders])
         if not force:
-            _check_loss(stored, aim, described, num_frames, seed)
+            _check_loss(stored, destination, described, num_frames, seed)
         if target.exists:
             check_own_files(target.folder)
-        run = _Preprocessing(stored, recipe, described, aim, num_frames, max_ram, jobs, seed, threads, num_parts)
+        run = _Preprocessing(
+            stored, recipe, described, destination, num_frames, max_ram, jobs, seed, threads, num_parts
+        )
         try:
             run.make(engine, settings)
-            check_not_replaced([Manifest.read(one) for one in folders], run.digests)
+            check_not_replaced([Manifest.read(path) for path in folders], run.digests)
         except PreprocessError:
-            # What was made belongs to a recipe that does not work: another one will come.
+            # The recipe does not work, so that its partial results will not be used.
             discard_work(target)
             raise
         change.publish(keep=in_place)
@@ -200,11 +203,11 @@ def result_folder(
     """Return the folder that `preprocess` with the same arguments would write to, or has written to.
 
     Raises:
-        InvalidArgumentError: If something else is there.
+        InvalidArgumentError: If the folder contains something else.
     """
     folders, described = _folders(folder), recipe.to_json()
     mark = fingerprint(_manifest(folders), described, num_frames, seed)
-    return _aim(folder, dest, as_, described, mark, in_place=in_place).place.folder
+    return _destination(folder, dest, as_, described, mark, in_place=in_place).paths.folder
 
 
 def preview(
@@ -218,51 +221,51 @@ def preview(
     seed: int = 0,
     settings: Settings | None = None,
 ) -> Preview:
-    """Say what `preprocess` would make, from the first episodes, without writing anything.
+    """Estimate the result of `preprocess` from the first episodes, without writing anything.
 
     Raises:
-        PreprocessError: If a step fails, or nothing is left of any episode.
+        PreprocessError: If a step fails, or no steps of any episode remain.
     """
     folders = _folders(folder)
-    stored, described = opened([str(one) for one in folders]), recipe.to_json()
+    stored, described = opened([str(path) for path in folders]), recipe.to_json()
     mark = fingerprint(stored.manifest, described, num_frames, seed)
-    aim = _aim(folder, dest, as_, described, mark, in_place=in_place)
+    destination = _destination(folder, dest, as_, described, mark, in_place=in_place)
     show = (settings or Settings.from_env()).progress
-    found = probe(stored, _learned(recipe, stored, num_frames, seed, show=show).copy(), num_frames)
+    expected = probe(stored, _fitted(recipe, stored, num_frames, seed, show=show).copy(), num_frames)
     return Preview(
         id=stored.manifest.id,
         recipe=described,
         fingerprint=mark,
-        folder=aim.place.folder,
-        present=_present(aim, described, mark, num_frames, seed),
-        columns=found.columns,
-        twice=tuple(sorted(found.twice)),
-        steps=found.steps,
-        episodes=found.episodes,
-        bytes=found.bytes,
-        seconds=found.seconds,
-        free_bytes=disk.free_bytes(aim.place.root),
-        sample=found.sample,
+        folder=destination.paths.folder,
+        present=_present(destination, described, mark, num_frames, seed),
+        columns=expected.columns,
+        twice=tuple(sorted(expected.twice)),
+        steps=expected.steps,
+        episodes=expected.episodes,
+        bytes=expected.bytes,
+        seconds=expected.seconds,
+        free_bytes=disk.free_bytes(destination.paths.root),
+        sample=expected.sample,
     )
 
 
 def fingerprint(manifest: Manifest, recipe: Mapping[str, Any], num_frames: int | None, seed: int) -> str:
-    """Return what identifies a result: the bytes that go in, the recipe, and the version of this package."""
+    """Return the fingerprint of a result: a digest of the input files, the recipe and the version of this package."""
     files = [[file.path, file.sha256] for file in manifest.files]
     metadata = [converter_version(), files, recipe, num_frames, seed]
     return hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
-class _Aim:
-    """Where the result of a recipe goes, and what it is called there."""
+class _Destination:
+    """The paths and the id of the result of a recipe."""
 
-    place: DatasetPaths
+    paths: DatasetPaths
     id: str
     in_place: bool = False
 
 
-def _aim(
+def _destination(
     folder: Path | Sequence[Path],
     dest: Path | None,
     as_: str,
@@ -270,43 +273,43 @@ def _aim(
     mark: str,
     *,
     in_place: bool,
-) -> _Aim:
-    """Return where the result goes.
+) -> _Destination:
+    """Return the destination of the result.
 
     Raises:
-        InvalidArgumentError: If something else is there, or the arguments name two places or none.
+        InvalidArgumentError: If it contains something else, or the arguments name two destinations or none.
     """
-    named = {"dest": dest is not None, "as_": bool(as_), "in_place": in_place}
-    if sum(named.values()) > 1:
-        given = " and ".join(name for name, one in named.items() if one)
-        raise InvalidArgumentError(f"{given} name different places for one result", hint="give one of them")
+    is_given = {"dest": dest is not None, "as_": bool(as_), "in_place": in_place}
+    if sum(is_given.values()) > 1:
+        given = " and ".join(name for name, value in is_given.items() if value)
+        raise InvalidArgumentError(f"{given} name different destinations for one result", hint="give one of them")
     folders = _folders(folder)
     manifest = _manifest(folders)
     if dest is not None:
         target = named_paths(dest.expanduser().resolve(), manifest.id)
-        _check_way(target, folders)
-        return _Aim(target, manifest.id)
+        _check_destination(target, folders)
+        return _Destination(target, manifest.id)
     if len(folders) > 1:
         raise InvalidArgumentError(
-            f"{len(folders)} datasets become one, and it has no place", hint="name a folder for it"
+            f"the merge of {len(folders)} datasets has no destination", hint="name a folder for it"
         )
     base = paths_of(folders[0])
     if in_place:
-        return _Aim(base, manifest.id, in_place=True)
+        return _Destination(base, manifest.id, in_place=True)
     if isinstance(folder, Path) and folder.expanduser().is_symlink():
-        # It belongs beside the name that the user knows, where `list` and `load` find it.
+        # Next to the link that the user refers to, where `list` and `load` find the derived dataset.
         base = named_paths(folder.expanduser().absolute(), manifest.id)
     name = as_ or derived_name(recipe)
     check_derived_name(name)
     target = DatasetPaths(base.root, f"{base.name}{DERIVED}{name}")
     if not as_ and not target.exists:
-        made = (one for one in derived_paths(base) if _last_run(one).get("fingerprint") == mark)
-        target = next(made, target)
-    return _Aim(target, f"{manifest.id}{DERIVED}{target.name[len(base.name) + 1 :]}")
+        same = (paths for paths in derived_paths(base) if _last_run(paths).get("fingerprint") == mark)
+        target = next(same, target)
+    return _Destination(target, f"{manifest.id}{DERIVED}{target.name[len(base.name) + 1 :]}")
 
 
 def derived_name(recipe: Mapping[str, Any]) -> str:
-    """Return what a derived dataset is called where nobody names it: its recipe's name, or its steps'."""
+    """Return the default name of a derived dataset: the name of its recipe, or the names of its steps."""
     steps = "+".join(step["use"] for step in recipe["steps"])
     name = str(recipe.get("name") or steps).replace(", ", "+")
     name = re.sub(r"[^A-Za-z0-9._+,=-]+", "-", name).strip("-._+,=")
@@ -316,25 +319,27 @@ def derived_name(recipe: Mapping[str, Any]) -> str:
 
 
 def _manifest(folders: Sequence[Path]) -> Manifest:
-    found = [Manifest.read(one) for one in folders]
-    return found[0] if len(found) == 1 else merged_manifest(found, folders)
+    manifests = [Manifest.read(folder) for folder in folders]
+    return manifests[0] if len(manifests) == 1 else merged_manifest(manifests, folders)
 
 
 def _last_run(target: DatasetPaths) -> Mapping[str, Any]:
-    """Return the last entry of a dataset's history; nothing for what no recipe made."""
+    """Return the last entry in the history of a dataset; an empty one for a dataset that is not preprocessed."""
     try:
         history = Manifest.read(target.folder).history
-    except ManifestError:  # a damaged one is the result of nothing
+    except ManifestError:  # a damaged dataset is not the result of any run
         return {}
     return history[-1] if history else {}
 
 
-def _present(aim: _Aim, recipe: Mapping[str, Any], mark: str, num_frames: int | None, seed: int) -> bool:
-    """Return whether the result is there; in place, whether the recipe is the last one that was applied."""
-    if not aim.place.exists:
+def _present(
+    destination: _Destination, recipe: Mapping[str, Any], mark: str, num_frames: int | None, seed: int
+) -> bool:
+    """Return whether the result exists; in place, whether the recipe is the last one that was applied."""
+    if not destination.paths.exists:
         return False
-    last = _last_run(aim.place)
-    return _is_run(last, recipe, num_frames, seed) if aim.in_place else last.get("fingerprint") == mark
+    last = _last_run(destination.paths)
+    return _is_run(last, recipe, num_frames, seed) if destination.in_place else last.get("fingerprint") == mark
 
 
 def _is_run(run: Mapping[str, Any], recipe: Mapping[str, Any], num_frames: int | None, seed: int) -> bool:
@@ -342,86 +347,90 @@ def _is_run(run: Mapping[str, Any], recipe: Mapping[str, Any], num_frames: int |
 
 
 def _folders(folder: Path | Sequence[Path]) -> list[Path]:
-    """Return the folders by the names that they have without links: what is replaced must be the dataset, not a link.
+    """Return the folders with links resolved, so that a dataset is replaced and not the link to it.
 
     Raises:
-        InvalidArgumentError: If one of several is named twice.
+        InvalidArgumentError: If the same folder is given twice.
     """
-    folders = [one.expanduser().resolve() for one in ([folder] if isinstance(folder, Path) else folder)]
-    if twice := sorted({str(one) for one in folders if folders.count(one) > 1}):
+    folders = [path.expanduser().resolve() for path in ([folder] if isinstance(folder, Path) else folder)]
+    if duplicates := sorted({str(path) for path in folders if folders.count(path) > 1}):
         raise InvalidArgumentError(
-            f"{', '.join(twice)} is named twice; a merge takes each dataset once",
+            f"{', '.join(duplicates)} is named twice; a merge takes each dataset once",
             hint="name it once, or weight it in a mixture",
         )
     return folders
 
 
-def _check_way(target: DatasetPaths, folders: Sequence[Path]) -> None:
+def _check_destination(target: DatasetPaths, folders: Sequence[Path]) -> None:
     if target.folder in folders:
         raise InvalidArgumentError(
-            f"{target.folder} is where the dataset itself lies", hint="name another folder, or preprocess it in place"
+            f"{target.folder} is the folder of the dataset itself",
+            hint="name another folder, or preprocess it in place",
         )
     disk.check_nesting(target.folder)
     if target.exists and not Manifest.read(target.folder).history:
         raise InvalidArgumentError(
-            f"{target.folder} is in the way: it holds a dataset that no recipe made", hint="remove it first"
+            f"{target.folder} already exists: it holds a dataset that is not the result of a recipe",
+            hint="remove it first",
         )
     if target.folder.exists() and not target.exists and (not target.folder.is_dir() or any(target.folder.iterdir())):
-        raise InvalidArgumentError(f"{target.folder} is in the way: it holds something that is not a dataset")
+        raise InvalidArgumentError(f"{target.folder} already exists: it holds files that are not a dataset")
 
 
-def _check_loss(stored: Stored, aim: _Aim, recipe: Mapping[str, Any], num_frames: int | None, seed: int) -> None:
-    """Let a run pass after which nothing is gone, or done twice, that nobody meant.
+def _check_loss(
+    stored: Stored, destination: _Destination, recipe: Mapping[str, Any], num_frames: int | None, seed: int
+) -> None:
+    """Check that a run would not lose data, or apply a recipe twice.
 
     Raises:
-        InvalidArgumentError: If it would replace a dataset by some of its steps or by the result of something else, or apply a
+        InvalidArgumentError: If the run would replace a dataset by some of its steps, replace another dataset, or apply a
             recipe to its own result.
     """
-    if aim.in_place and num_frames is not None and num_frames < len(stored):
+    if destination.in_place and num_frames is not None and num_frames < len(stored):
         raise InvalidArgumentError(
             f"num_frames is {num_frames:,}, and the dataset with its {len(stored):,} steps would be replaced",
             hint="name a folder for the result (--out DIR, dest=), or insist (--force, force=True)",
         )
     history = stored.manifest.history
-    if not aim.in_place and history and _is_run(history[-1], recipe, num_frames, seed):
+    if not destination.in_place and history and _is_run(history[-1], recipe, num_frames, seed):
         raise InvalidArgumentError(
-            f"{stored.manifest.id} is a result of this very recipe, which would be applied twice",
+            f"{stored.manifest.id} is already the result of this recipe, which would be applied twice",
             hint="preprocess the dataset that it was made of, or insist (--force, force=True)",
         )
-    if not aim.in_place and aim.place.exists:
-        name = _last_run(aim.place).get("recipe", {}).get("name") or "without a name"
+    if not destination.in_place and destination.paths.exists:
+        name = _last_run(destination.paths).get("recipe", {}).get("name") or "without a name"
         raise InvalidArgumentError(
-            f"{aim.place.folder} is in the way: it holds the result of another recipe or of other data ({name})",
+            f"{destination.paths.folder} already exists: it holds the result of another recipe or of other data ({name})",
             hint="choose another name (--as NAME, as_=) or folder, remove it first, or insist (--force, force=True)",
         )
 
 
-def _learned(recipe: Recipe, stored: Stored, num_frames: int | None, seed: int, *, show: bool) -> Recipe:
-    """Return the recipe after the steps that need it have seen the dataset, each for itself."""
-    most = max(1, _BLOCK_BYTES // step_bytes(stored.schema))
+def _fitted(recipe: Recipe, stored: Stored, num_frames: int | None, seed: int, *, show: bool) -> Recipe:
+    """Return a copy of the recipe whose steps are fitted to the dataset."""
+    batch_steps = max(1, _BATCH_BYTES // step_bytes(stored.schema))
     rows = min(num_frames or len(stored), len(stored))
 
-    def blocks() -> Iterator[EpisodeBatch]:
-        with report(f"learning from {stored.manifest.id}", rows, unit=" steps", show=show) as advance:
-            for block in read(stored, 0, len(stored.episodes), most, rows):
-                yield block
-                advance(block.count)
+    def batches() -> Iterator[EpisodeBatch]:
+        with report(f"fitting to {stored.manifest.id}", rows, unit=" steps", show=show) as advance:
+            for batch in read(stored, 0, len(stored.episodes), batch_steps, rows):
+                yield batch
+                advance(batch.count)
 
     recipe = recipe.copy()
     with drawing(seed):
-        recipe.fit(blocks)
+        recipe.fit(batches)
     return recipe
 
 
 @dataclass
 class _Preprocessing:
-    """One run of a recipe over a dataset."""
+    """A run of a recipe on a dataset."""
 
     stored: Stored
     recipe: Recipe
     described: Mapping[str, Any]
-    """What the recipe is, for the manifest."""
-    aim: _Aim
+    """The description of the recipe for the manifest."""
+    destination: _Destination
     num_frames: int | None
     max_ram: int | None
     jobs: int | None
@@ -431,78 +440,78 @@ class _Preprocessing:
 
     @property
     def target(self) -> DatasetPaths:
-        """Where the result goes."""
-        return self.aim.place
+        """The paths of the result."""
+        return self.destination.paths
 
     def make(self, engine: Engine | None, settings: Settings) -> None:
-        """Leave the finished dataset in the build folder."""
+        """Build the result in the build folder."""
         if self.num_frames is not None and self.num_frames < 1:
             raise InvalidArgumentError(f"num_frames is {self.num_frames}; expected at least 1")
-        recipe = _learned(self.recipe, self.stored, self.num_frames, self.seed, show=settings.progress)
-        found = probe(self.stored, recipe.copy(), self.num_frames)
+        recipe = _fitted(self.recipe, self.stored, self.num_frames, self.seed, show=settings.progress)
+        expected = probe(self.stored, recipe.copy(), self.num_frames)
         self.target.work.mkdir(parents=True, exist_ok=True)
-        late = _LayoutRevisions.read(self.target.work / "late.json", self.mark)
-        late.twice |= found.twice
+        revisions = _LayoutRevisions.read(self.target.work / "late.json", self.mark)
+        revisions.unshared |= expected.twice
         disk.require_free(
             self.target.root,
-            found.bytes,
+            expected.bytes,
             "the preprocessed dataset",
             hint="make room, or give another place with --out DIR",
         )
         total = min(self.num_frames or len(self.stored), len(self.stored))
         if self.jobs is None:
             self.jobs = (
-                self._jobs(self._step_bytes(Schema.layout(found.columns)), settings.jobs)
-                if found.seconds > _WORTH_PROCESSES
+                self._jobs(self._step_bytes(Schema.layout(expected.columns)), settings.jobs)
+                if expected.seconds > _MIN_PARALLEL_SECONDS
                 else 1
             )
         if engine is None and self.jobs > 1:
             engine = Local(self.jobs, threads=self.threads)
         while True:
-            schema = Schema.layout(_laid_anew(Schema.layout(found.columns), late))
-            tasks = self._tasks(schema, late.twice)
-            again = self._join(tasks, engine, schema, recipe, settings, total if found.as_many else None)
-            if again is None:
+            schema = Schema.layout(_revised_columns(Schema.layout(expected.columns), revisions))
+            tasks = self._tasks(schema, revisions.unshared)
+            revision = self._build(tasks, engine, schema, recipe, settings, total if expected.as_many else None)
+            if revision is None:
                 return
-            late.add(again)
+            revisions.add(revision)
 
-    def _jobs(self, each: int, most: int) -> int:
-        """Return how many processes there should be: no more than have room for the longest episode each."""
-        held = int(self.stored.episodes.lengths.max()) * each * _COPIES
-        return max(1, int(min(most, os.cpu_count() or 1, memory_bytes() / 2 // held)))
+    def _jobs(self, bytes_per_step: int, max_jobs: int) -> int:
+        """Return the number of processes, limited so that the longest episode fits into memory in each of them."""
+        process_bytes = int(self.stored.episodes.lengths.max()) * bytes_per_step * _MAX_COPIES
+        return max(1, int(min(max_jobs, os.cpu_count() or 1, memory_bytes() / 2 // process_bytes)))
 
     def _step_bytes(self, schema: Schema) -> int:
-        """Return the bytes of a step, as it goes in or as it comes out."""
+        """Return the size of a step in bytes, before or after the recipe, whichever is larger."""
         return max(step_bytes(self.stored.schema), step_bytes(schema))
 
     @cached_property
     def digests(self) -> list[str]:
-        """What identifies the bytes of each dataset that is read."""
-        return [files_digest(one.manifest) for one in members(self.stored)]
+        """The digest of the files of each dataset that is read."""
+        return [files_digest(member.manifest) for member in members(self.stored)]
 
     @cached_property
     def mark(self) -> str:
-        """What identifies the result."""
+        """The fingerprint of the result."""
         return fingerprint(self.stored.manifest, self.described, self.num_frames, self.seed)
 
-    def _tasks(self, schema: Schema, twice: set[Key]) -> list[dict[str, Any]]:
-        """Cut the episodes into parts; where they and the recipe lie is not said yet."""
+    def _tasks(self, schema: Schema, unshared: set[Key]) -> list[dict[str, Any]]:
+        """Return a task for each partial dataset; `_build` sets the paths of the folder and of the recipe."""
         lengths = self.stored.episodes.lengths
         if self.num_frames is not None:
             stop = int(np.searchsorted(np.cumsum(lengths), self.num_frames)) + 1
             lengths = lengths[:stop]
-        each = self._step_bytes(schema)
-        steps = PART_BYTES // each
+        bytes_per_step = self._step_bytes(schema)
+        steps = PART_BYTES // bytes_per_step
         if self.num_parts is not None:
             steps = -(-int(lengths.sum()) // self.num_parts)
         elif self.recipe.one_by_one:
             steps = min(steps, _PART_CALLS)
         entries = schema.to_json()
-        folders = [str(one.folder) for one in members(self.stored)]
-        most = self._block_steps(each)
+        folders = [str(member.folder) for member in members(self.stored)]
+        batch_steps = self._batch_steps(bytes_per_step)
         specs = {name: spec for name, spec in self.stored.manifest.specs.items() if spec.get("kind") != "unbounded"}
         tasks = []
-        left = self.num_frames or len(self.stored)
+        remaining = self.num_frames or len(self.stored)
         for number, (first, stop) in enumerate(whole_episodes(lengths, max(1, int(steps)))):
             task = Task(
                 dataset=folders,
@@ -511,28 +520,32 @@ class _Preprocessing:
                 folder="",
                 first=first,
                 stop=stop,
-                most=most,
-                rows=left,
+                most=batch_steps,
+                rows=remaining,
                 schema=entries,
-                apart=sorted(list(key) for key in twice),
+                apart=sorted(list(key) for key in unshared),
                 specs=specs,
                 seed=_seed(self.seed, number),
             )
             tasks.append(asdict(task))
-            left -= int(lengths[first:stop].sum())
+            remaining -= int(lengths[first:stop].sum())
         return tasks
 
-    def _block_steps(self, each: int) -> int:
-        room = _BLOCK_BYTES if self.max_ram is None else min(_BLOCK_BYTES, self.max_ram // ((self.jobs or 1) * _COPIES))
-        longest = int(self.stored.episodes.lengths.max()) * each
-        if self.max_ram is not None and longest * _COPIES > self.max_ram:
+    def _batch_steps(self, bytes_per_step: int) -> int:
+        batch_bytes = _BATCH_BYTES
+        if self.max_ram is not None:
+            batch_bytes = min(batch_bytes, self.max_ram // ((self.jobs or 1) * _MAX_COPIES))
+        longest = int(self.stored.episodes.lengths.max()) * bytes_per_step
+        if self.max_ram is not None and longest * _MAX_COPIES > self.max_ram:
             raise InvalidArgumentError(
-                f"max_ram is {self.max_ram:,} bytes; the longest episode has {longest:,} and needs {longest * _COPIES:,}",
-                hint="episodes are worked on as a whole: allow more memory",
+                f"max_ram is {self.max_ram:,} bytes; the longest episode has {longest:,} and needs "
+                f"{longest * _MAX_COPIES:,}",
+                hint="episodes are processed as a whole: allow more memory",
             )
-        return max(1, min(room // each, _BLOCK_CALLS) if self.recipe.one_by_one else room // each)
+        steps = batch_bytes // bytes_per_step
+        return max(1, min(steps, _BATCH_CALLS) if self.recipe.one_by_one else steps)
 
-    def _join(
+    def _build(
         self,
         tasks: Sequence[Mapping[str, Any]],
         engine: Engine | None,
@@ -541,16 +554,21 @@ class _Preprocessing:
         settings: Settings,
         steps: int | None,
     ) -> Mapping[str, Any] | None:
-        """Make the parts and join them; or return which fields must be stored in another way, and nothing is made."""
+        """Build the result from its partial datasets.
+
+        Returns:
+            None; or, if the layout does not fit the values, the revision of the layout with which to start over.
+        """
         build_folder, manifest = self.target.build, self.stored.manifest
         fitted = {name: np.asarray(value).tolist() for name, value in recipe.fitted.items()}
         key = hashlib.sha256(json.dumps([self.mark, fitted, tasks]).encode()).hexdigest()
-        parts = partials_folder(self.target.work / "partials", key)
-        file = parts / "recipe.bin"
+        partials = partials_folder(self.target.work / "partials", key)
+        recipe_file = partials / "recipe.bin"
         if engine is not None and len(tasks) > 1:
-            file.write_bytes(recipe.pickled())
+            recipe_file.write_bytes(recipe.pickled())
         tasks = [
-            {**task, "folder": str(parts / f"{number:06}"), "recipe": str(file)} for number, task in enumerate(tasks)
+            {**task, "folder": str(partials / f"{number:06}"), "recipe": str(recipe_file)}
+            for number, task in enumerate(tasks)
         ]
         journal = Journal(self.target.journal, key)
         journal.roll_back(build_folder)
@@ -575,7 +593,8 @@ class _Preprocessing:
             return change.layout
         finally:
             writer.discard()
-        self._write_manifest(build_folder, written, recipe, {name for entry in entries for name in entry["unfit"]})
+        outside_spec = {name for entry in entries for name in entry["unfit"]}
+        self._write_manifest(build_folder, written, recipe, outside_spec)
         return None
 
     def _chunks(
@@ -586,7 +605,7 @@ class _Preprocessing:
         recipe: Recipe,
         report: Report,
     ) -> Iterator[_LocalChunk]:
-        """Return the chunks of tasks: of this process, or of an engine that `stack` ends."""
+        """Return a chunk for each task: of this process, or of an engine, which `stack` closes."""
         if engine is None or len(tasks) < 2:
             return (_LocalChunk(task, self.stored, recipe, report) for task in tasks)
         stack.enter_context(engine)
@@ -597,13 +616,13 @@ class _Preprocessing:
         lengths = self.stored.episodes.lengths[task["first"] : task["stop"]]
         return min(int(lengths.sum()), int(task["rows"]))
 
-    def _write_manifest(self, build: Path, written: Written, recipe: Recipe, unfit: set[str]) -> None:
+    def _write_manifest(self, build: Path, written: Written, recipe: Recipe, outside_spec: set[str]) -> None:
         before = self.stored.manifest
         arrays = {name: _metadata_value(self.stored, value) for name, value in before.metadata.items()}
-        # Under the number of the run: a recipe that is applied twice learns twice, and both can be undone.
+        # Named by the number of the run: a recipe that is applied twice is fitted twice, and both runs can be undone.
         fitted = {f"preprocess/{len(before.history)}/{name}": value for name, value in recipe.fitted.items()}
         metadata, files = write_metadata(build, {**arrays, **fitted})
-        done = {
+        run = {
             "recipe": dict(self.described),
             "num_frames": self.num_frames,
             "seed": self.seed,
@@ -613,7 +632,7 @@ class _Preprocessing:
         }
         manifest = replace(
             before,
-            id=self.aim.id,
+            id=self.destination.id,
             steps=written.steps,
             episodes=written.episodes,
             final_unknown=written.final_unknown,
@@ -621,15 +640,15 @@ class _Preprocessing:
             files=(*written.files, *files),
             converter=converter_version(),
             statistics=written.statistics,
-            specs=_specs(written.schema, before.specs, unfit),
+            specs=_specs(written.schema, before.specs, outside_spec),
             metadata=metadata,
-            history=(*before.history, done),
+            history=(*before.history, run),
         )
         manifest.write(build)
 
 
 class _LayoutChanged(Exception):
-    """A chunk holds values that the layout of the fields does not allow: everything must be made anew."""
+    """Raised when the values of a chunk do not fit the layout of the fields: the build must start over."""
 
     def __init__(self, layout: Mapping[str, Any]) -> None:
         super().__init__(layout)
@@ -646,7 +665,7 @@ class _LocalChunk:
         self._report = report
 
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
-        """Append the episodes, and return the fields whose values left their specs.
+        """Append the episodes, and return the fields with values outside their specs.
 
         Raises:
             PreprocessError: If a step fails.
@@ -662,7 +681,7 @@ class _LocalChunk:
         return {"unfit": result["unfit"]}
 
     def release(self) -> None:
-        """Do nothing: no file is used up."""
+        """Do nothing: there are no files to delete."""
 
     def __enter__(self) -> Self:
         return self
@@ -688,7 +707,7 @@ class _WorkerChunk(_LocalChunk):
         self._result = WorkerResult(engine, make, task, report)
 
     def append_to(self, writer: DatasetWriter) -> Mapping[str, Any]:
-        """Append the partial dataset.
+        """Append the partial dataset, and return the fields with values outside their specs.
 
         Raises:
             PreprocessError: If a step fails, or the process died.
@@ -697,7 +716,7 @@ class _WorkerChunk(_LocalChunk):
             result = self._result.get()
         except WorkerDiedError as error:
             raise PreprocessError(
-                f"the process that made episodes {self.task['first']:,} to {self.task['stop']:,} {error.how}",
+                f"the process that preprocessed episodes {self.task['first']:,} to {self.task['stop']:,} {error.how}",
                 hint=error.hint or "fewer --jobs or a smaller --max-ram need less memory",
             ) from error
         entry = self._entry(result)
@@ -716,11 +735,11 @@ def _metadata_value(stored: Stored, value: Any) -> Any:
     return value
 
 
-def _specs(schema: Schema, before: Mapping[str, Any], unfit: set[str]) -> dict[str, Any]:
-    """Keep the specs that all values are in; the others say dtype and shape."""
+def _specs(schema: Schema, before: Mapping[str, Any], outside_spec: set[str]) -> dict[str, Any]:
+    """Return the specs of the fields: the previous one if all values are inside it, else one of dtype and shape."""
     return {
         field.name: before[field.name]
-        if field.name in before and field.name not in unfit and _fits(field, before[field.name])
+        if field.name in before and field.name not in outside_spec and _fits(field, before[field.name])
         else plain_spec(field)
         for field in schema
     }
@@ -734,43 +753,44 @@ def _fits(field: Column, spec: Mapping[str, Any]) -> bool:
 
 @dataclass
 class _LayoutRevisions:
-    """What is found out about fields only in later parts: then all is made anew, and it stays known if the run dies."""
+    """Revisions of the layout that later episodes require; stored, so that a build that is run again has them."""
 
     file: Path
     mark: str
-    twice: set[Key]
-    """Fields that are stored at t and at t + 1."""
+    unshared: set[Key]
+    """Fields that are stored separately at t and at t + 1."""
     decoded: set[Key]
-    """Fields whose pictures do not stay encoded."""
+    """Fields whose images cannot be stored encoded."""
 
     @classmethod
     def read(cls, file: Path, mark: str) -> _LayoutRevisions:
-        """Read what an earlier run of the same found out, if there was one."""
+        """Read the revisions of an earlier attempt at the same run; empty ones if there was none."""
         with suppress(OSError, ValueError, KeyError):
-            found = json.loads(file.read_text())
-            if found["mark"] == mark:
-                return cls(file, mark, {tuple(key) for key in found["apart"]}, {tuple(key) for key in found["decoded"]})
+            document = json.loads(file.read_text())
+            if document["mark"] == mark:
+                unshared = {tuple(key) for key in document["apart"]}
+                return cls(file, mark, unshared, {tuple(key) for key in document["decoded"]})
         return cls(file, mark, set(), set())
 
-    def add(self, again: Mapping[str, Any]) -> None:
-        """Add what a part found out."""
-        self.twice |= {tuple(key) for key in again["apart"]}
-        self.decoded |= {tuple(key) for key in again["decoded"]}
-        disk.write_json(self.file, {"mark": self.mark, "apart": sorted(self.twice), "decoded": sorted(self.decoded)})
+    def add(self, revision: Mapping[str, Any]) -> None:
+        """Add the revision that a chunk requires, and store all."""
+        self.unshared |= {tuple(key) for key in revision["apart"]}
+        self.decoded |= {tuple(key) for key in revision["decoded"]}
+        disk.write_json(self.file, {"mark": self.mark, "apart": sorted(self.unshared), "decoded": sorted(self.decoded)})
 
 
 def _seed(seed: int, number: int) -> int:
-    """Return the seed of a part: sums would let the parts of one seed draw what those of the next one draw."""
+    """Return the seed of a partial dataset, a hash: with sums, consecutive seeds would share random numbers."""
     return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:8], "big") >> 1
 
 
-def _laid_anew(schema: Schema, late: _LayoutRevisions) -> list[Column]:
-    """Return the columns of a schema with some states stored twice and some pictures decoded."""
+def _revised_columns(schema: Schema, revisions: _LayoutRevisions) -> list[Column]:
+    """Return the columns of a schema with some states stored separately at t + 1 and some images decoded."""
     columns: list[Column] = []
     for field in schema:
-        encoded = field.encoded and field.key not in late.decoded
+        encoded = field.encoded and field.key not in revisions.decoded
         plain = Column(field.key, field.dtype, field.shape, field.shared, field.memory_dtype, field.text, encoded)
-        if field.key in late.twice and field.shared:
+        if field.key in revisions.unshared and field.shared:
             columns += [replace(plain, shared=False), replace(plain, key=("next", *field.key), shared=False)]
         else:
             columns.append(plain)

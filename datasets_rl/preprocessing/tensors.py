@@ -1,11 +1,12 @@
-"""Episodes as a TensorDict of transitions, and what a function made of it as episodes again.
+"""Conversion of a batch of episodes to a TensorDict of transitions, and of the result of a function back.
 
     states  s_0  s_1  s_2          ->   observation       s_0  s_1  s_2
     final   f                           next.observation  s_1  s_2  f          one TensorDict [N] of TED
 
-On the way back an entry under "next" that is the root entry one step later is stored once, as before. One that is not
-(the function treats t and t + 1 differently) becomes a field of its own. Encoded pictures that come out as they went in
-stay encoded, wherever they are now. Which it is, is found out and then held to.
+On the way back, an entry under "next" whose values are those of the root entry one step later becomes a state, which is
+stored once. Otherwise (the function treats t and t + 1 differently) the two are stored separately. Encoded images whose
+pixels the function does not change stay encoded, under whatever name. Both are determined by comparing the values; the
+layout that results for the first batches then applies to the dataset.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 
 
 def to_tensors(block: EpisodeBatch) -> TensorDictBase:
-    """Return the transitions of a block, strict TED, [N], in fresh memory.
+    """Return the transitions of a batch in TED, [N], in new memory.
 
-    They always have ``("next", "final_known")``: what a function is given depends on no other block.
+    They always include ``("next", "final_known")``, so that the fields that a function sees do not depend on the batch.
     """
     count = block.count
     leaves: dict[Key, Tensor] = {key: torch.zeros(count, 1, dtype=torch.bool) for key in ROOT_FLAGS}
@@ -66,19 +67,20 @@ def to_tensors(block: EpisodeBatch) -> TensorDictBase:
 
 
 def from_tensors(data: Any, block: EpisodeBatch, *, whole: bool) -> EpisodeBatch | None:
-    """Return the episodes of what a function made of `to_tensors(block)`.
+    """Return the result of a function on `to_tensors(block)` as a batch of episodes.
 
     Args:
-        data: A TensorDict [M], in the order of time. Episodes end where ``("next", "done")``, ``("next", "terminated")``
-            or ``("next", "truncated")`` is True; a last row without any of them is truncated.
-        block: What it was made of: the facts of the episodes come from there.
-        whole: It is all of one episode, of any length; otherwise the rows are those of the block, one for one.
+        data: The result, a TensorDict [M] in chronological order. Episodes end where ``("next", "done")``,
+            ``("next", "terminated")`` or ``("next", "truncated")`` is True; a last row without any of them is truncated.
+        block: The batch that the function was given, which has the metadata of the episodes.
+        whole: Whether `data` is the result for one whole episode, and may have any length; otherwise its rows must
+            correspond to those of the batch.
 
     Returns:
-        The episodes; None if there is no row.
+        The episodes; None if there are no rows.
 
     Raises:
-        InvalidArgumentError: If it is no such TensorDict; all reasons at once.
+        InvalidArgumentError: If `data` is not such a TensorDict; the error names all problems.
     """
     leaves = _leaves(data, block, whole=whole)
     count = data.batch_size[0]
@@ -92,81 +94,85 @@ def from_tensors(data: Any, block: EpisodeBatch, *, whole: bool) -> EpisodeBatch
         ends[block.table.stops - 1] = True
     ends[-1] = True
     stops = np.flatnonzero(ends) + 1
-    # An end that says nothing more is a cut.
+    # An end that is only "done" counts as truncation.
     truncated = truncated | (ends[:, None] & ~terminated)
     lengths = np.diff(stops, prepend=0)
     origin = np.zeros(len(stops), np.int64) if whole else block.table.episode_of(stops - 1)
-    # Only the last piece of an episode can end where the state is not known, and not where its last steps are gone.
+    # The final state can be unknown only for the last piece of an episode, and only if its last steps were not dropped.
     last = np.append(origin[1:] != origin[:-1], True)
     known = block.final_known[origin] | ~last | cut
     pairs = [key for key in leaves if (NEXT, *key) in leaves and key not in block.steps]
     if whole and not block.final_known[0]:
-        known[:-1] &= _goes_on(leaves, pairs, ends)
+        known[:-1] &= _continues(leaves, pairs, ends)
     states, final_states = {}, {}
     for key in pairs:
         following = leaves[(NEXT, *key)]
         if not known.all():
-            # The function may have given one tensor under both names.
+            # Copied, because the function may have returned one tensor under both names.
             leaves[(NEXT, *key)] = following = following.copy()
             following[stops[~known] - 1] = 0
         if not _one_step_later(leaves[key], following, ends):
             continue
         states[key] = leaves.pop(key)
         final_states[key] = leaves.pop((NEXT, *key))[stops - 1]
-    words = {key: texts for key, texts in block.vocabulary.items() if key in leaves or key in states}
+    vocabulary = {key: texts for key, texts in block.vocabulary.items() if key in leaves or key in states}
     steps = {NEXT_TERMINATED: terminated, NEXT_TRUNCATED: truncated, **leaves}
     metadata = {name: values[origin] for name, values in block.metadata.items()}
-    came = EpisodeBatch(lengths, steps, states, final_states, known, metadata, words, block.numbers[origin])
-    return _still_encoded(came, block)
+    result = EpisodeBatch(lengths, steps, states, final_states, known, metadata, vocabulary, block.numbers[origin])
+    return _restore_encoded(result, block)
 
 
-def _still_encoded(came: EpisodeBatch, block: EpisodeBatch) -> EpisodeBatch:
-    """Put the encoded pictures of a block in the place of their pixels, for each field that has nothing else."""
-    steps, states, final_states = dict(came.steps), dict(came.states), dict(came.final_states)
+def _restore_encoded(result: EpisodeBatch, block: EpisodeBatch) -> EpisodeBatch:
+    """Replace pixels by the encoded images of a batch, in each field whose images are all among them."""
+    steps, states, final_states = dict(result.steps), dict(result.states), dict(result.final_states)
     for key, images in {**block.steps, **block.states}.items():
         names = {key, (NEXT, *key)} & steps.keys()
         if not isinstance(images, EncodedImages) or not (names or key in states):
             continue
-        several = [images, block.final_states[key]] if key in block.states else [images]
-        known, numbers = end_to_end(several), _numbers([np.asarray(one) for one in several])
+        arrays = [images, block.final_states[key]] if key in block.states else [images]
+        encoded, indices = end_to_end(arrays), _image_indices([np.asarray(array) for array in arrays])
         if key in states:
-            rows, ends = (_found(values[key], numbers, known) for values in (states, final_states))
+            rows, ends = (_find_images(values[key], indices, encoded) for values in (states, final_states))
             if rows is not None and ends is not None:
-                states[key], final_states[key] = known[rows], known[ends]
+                states[key], final_states[key] = encoded[rows], encoded[ends]
         for name in names:
-            rows = _found(steps[name], numbers, known)
-            steps[name] = steps[name] if rows is None else known[rows]
-    return replace(came, steps=steps, states=states, final_states=final_states)
+            rows = _find_images(steps[name], indices, encoded)
+            steps[name] = steps[name] if rows is None else encoded[rows]
+    return replace(result, steps=steps, states=states, final_states=final_states)
 
 
-def _numbers(several: Sequence[NDArray[np.uint8]]) -> dict[bytes, int]:
-    """Return the number of each picture by its pixels; of equal ones the first, so that one that has bytes wins."""
-    numbers: dict[bytes, int] = {}
-    for number, pixels in enumerate(chain.from_iterable(several)):
-        numbers.setdefault(pixels.tobytes(), number)
-    return numbers
+def _image_indices(arrays: Sequence[NDArray[np.uint8]]) -> dict[bytes, int]:
+    """Return the index of each image by its pixels.
+
+    Of images with equal pixels it is the first index, because unknown final states, which are last, have no encoded
+    bytes.
+    """
+    indices: dict[bytes, int] = {}
+    for index, pixels in enumerate(chain.from_iterable(arrays)):
+        indices.setdefault(pixels.tobytes(), index)
+    return indices
 
 
-def _found(values: NDArray[Any], numbers: Mapping[bytes, int], known: Any) -> NDArray[np.int64] | None:
-    """Return which picture each is, [N]; None if one of them is another."""
-    if values.dtype != known.dtype or values.shape[1:] != known.shape[1:]:
+def _find_images(values: NDArray[Any], indices: Mapping[bytes, int], encoded: Any) -> NDArray[np.int64] | None:
+    """Return the indices of images among the encoded ones, [N]; None if one of them is not among them."""
+    if values.dtype != encoded.dtype or values.shape[1:] != encoded.shape[1:]:
         return None
-    found = [numbers.get(pixels.tobytes(), -1) for pixels in values]
-    return None if -1 in found else np.array(found, np.int64)
+    result = [indices.get(pixels.tobytes(), -1) for pixels in values]
+    return None if -1 in result else np.array(result, np.int64)
 
 
 def twice_in(block: EpisodeBatch) -> frozenset[Key]:
-    """Return the fields that are there at t and at t + 1, each for itself."""
+    """Return the keys of the fields that a batch has separately at t and at t + 1."""
     return frozenset(key for key in block.steps if (NEXT, *key) in block.steps)
 
 
 def apart(block: EpisodeBatch, keys: frozenset[Key]) -> EpisodeBatch:
-    """Return the same episodes with some states stored twice: at t, and at t + 1 as a field of its own."""
-    twice = [key for key in block.states if key in keys]
-    if not twice:
+    """Return the same episodes with some states as two separate fields, at t and at t + 1."""
+    separate = [key for key in block.states if key in keys]
+    if not separate:
         return block
-    steps = dict(block.steps) | {key: block.states[key] for key in twice}
-    steps |= {(NEXT, *key): block.following(key) for key in twice}
+    steps = dict(block.steps) | {key: block.states[key] for key in separate}
+    steps |= {(NEXT, *key): block.following(key) for key in separate}
     return replace(
         block,
         steps=steps,
@@ -176,68 +182,69 @@ def apart(block: EpisodeBatch, keys: frozenset[Key]) -> EpisodeBatch:
 
 
 def _one_step_later(root: NDArray[Any], following: NDArray[Any], ends: NDArray[np.bool_]) -> bool:
+    """Return whether the values under "next" are those at the root one step later, except at the ends of episodes."""
     if root.shape != following.shape or root.dtype != following.dtype:
         return False
     inside = np.flatnonzero(~ends[:-1])
-    # As bytes: what is no number at t is no number one step earlier.
-    left, right = (np.ascontiguousarray(one).reshape(len(one), -1).view(np.uint8) for one in (root, following))
+    # Compared as bytes, so that NaN equals NaN.
+    left, right = (np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8) for array in (root, following))
     if len(inside) == len(root) - 1:
         return bool(np.array_equal(left[1:], right[:-1]))
     return bool(np.array_equal(left[inside + 1], right[inside]))
 
 
-def _goes_on(leaves: Mapping[Key, NDArray[Any]], pairs: Sequence[Key], ends: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Say of each end but the last whether the row behind it follows on it: of copies put behind each other none does."""
+def _continues(leaves: Mapping[Key, NDArray[Any]], pairs: Sequence[Key], ends: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return whether the row after each end, except for the last, continues from it; after a concatenated copy it does not."""
     inner = np.flatnonzero(ends[:-1])
-    on = np.ones(len(inner), np.bool_)
+    continues = np.ones(len(inner), np.bool_)
     for key in pairs:
         root, following = leaves[key], leaves[(NEXT, *key)]
         if _one_step_later(root, following, ends):
-            on &= np.array([root[row + 1].tobytes() == following[row].tobytes() for row in inner], np.bool_)
-    return on
+            continues &= np.array([root[row + 1].tobytes() == following[row].tobytes() for row in inner], np.bool_)
+    return continues
 
 
 def _leaves(data: Any, block: EpisodeBatch, *, whole: bool) -> dict[Key, NDArray[Any]]:
     if not isinstance(data, TensorDictBase):
-        raise InvalidArgumentError(f"it gave a {type(data).__name__}; expected a TensorDict")
+        raise InvalidArgumentError(f"it returned a {type(data).__name__}; expected a TensorDict")
     if data.ndim != 1:
         raise InvalidArgumentError(
-            f"it gave a TensorDict of batch size {list(data.batch_size)}; expected one axis, the steps"
+            f"it returned a TensorDict of batch size {list(data.batch_size)}; expected one axis, the steps"
         )
-    problems = [*_missing(found := _tensors(data)), *_odd(data)]
+    problems = [*_problems_of_required(arrays := _tensors(data)), *_problems_of_values(data)]
     if not whole and len(data) != block.count:
         problems.append(
-            f"it gave {len(data):,} steps for {block.count:,}; only functions per episode may change lengths"
+            f"it returned {len(data):,} steps for {block.count:,}; only functions per episode may change lengths"
         )
     if problems:
         raise InvalidArgumentError("; ".join(problems))
     for key in (NEXT_REWARD, *_FLAGS):
-        if key in found:
-            found[key] = found[key].reshape(len(data), 1)
-    return found
+        if key in arrays:
+            arrays[key] = arrays[key].reshape(len(data), 1)
+    return arrays
 
 
 def leaves_of(data: TensorDictBase) -> Iterator[tuple[Any, Any]]:
-    """Yield all entries with their names, also those that are no tensors."""
+    """Yield all entries with their names, including those that are not tensors."""
     yield from data.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
 
 
 def _tensors(data: TensorDictBase) -> dict[Key, NDArray[Any]]:
-    own = {EPISODE, *ROOT_FLAGS, NEXT_FINAL_KNOWN}
+    computed = {EPISODE, *ROOT_FLAGS, NEXT_FINAL_KNOWN}
     return {
         key: _array(value)
         for name, value in leaves_of(data)
-        if (key := as_key(name)) not in own and isinstance(value, Tensor)
+        if (key := as_key(name)) not in computed and isinstance(value, Tensor)
     }
 
 
-def _odd(data: TensorDictBase) -> Iterator[str]:
+def _problems_of_values(data: TensorDictBase) -> Iterator[str]:
     for name, value in leaves_of(data):
         key = as_key(name)
         if not isinstance(value, Tensor):
             yield f"{dotted(key)} is {type(value).__name__}; expected a tensor"
         elif key in ROOT_FLAGS and value.any():
-            yield f"{dotted(key)} is True somewhere; at the root it stands for a step that is over"
+            yield f"{dotted(key)} is True in some steps; expected False: the flags of a step are under next"
 
 
 def _array(value: Tensor) -> NDArray[Any]:
@@ -248,16 +255,16 @@ def _array(value: Tensor) -> NDArray[Any]:
     return array
 
 
-def _missing(found: Mapping[Key, NDArray[Any]]) -> Iterator[str]:
-    if NEXT_REWARD not in found:
-        yield "next.reward is gone; every dataset has it"
-    elif found[NEXT_REWARD].dtype.kind != "f":
-        yield f"next.reward is {found[NEXT_REWARD].dtype}; expected floats"
-    if not any(key in found for key in _FLAGS):
-        yield "next.terminated, next.truncated and next.done are gone; one of them must say where episodes end"
+def _problems_of_required(arrays: Mapping[Key, NDArray[Any]]) -> Iterator[str]:
+    if NEXT_REWARD not in arrays:
+        yield "next.reward is missing; every dataset has it"
+    elif arrays[NEXT_REWARD].dtype.kind != "f":
+        yield f"next.reward is {arrays[NEXT_REWARD].dtype}; expected floats"
+    if not any(key in arrays for key in _FLAGS):
+        yield "next.terminated, next.truncated and next.done are missing; one of them must mark the ends of episodes"
     for key in (NEXT_REWARD, *_FLAGS):
-        if key in found and found[key].size != len(found[key]):
-            yield f"{dotted(key)} has {list(found[key].shape[1:])} for each step; expected one value"
+        if key in arrays and arrays[key].size != len(arrays[key]):
+            yield f"{dotted(key)} has {list(arrays[key].shape[1:])} for each step; expected one value"
     for key in _FLAGS:
-        if key in found and found[key].dtype != np.bool_:
-            yield f"{dotted(key)} is {found[key].dtype}; expected bool"
+        if key in arrays and arrays[key].dtype != np.bool_:
+            yield f"{dotted(key)} is {arrays[key].dtype}; expected bool"

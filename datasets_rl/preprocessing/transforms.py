@@ -1,7 +1,7 @@
-"""Every transform of the library as a step.
+"""Transforms of this package as steps of recipes.
 
-One that looks at each step by itself is applied to the states of an episode once, and not to those at t and again to
-those at t + 1. One that looks around in time (frame stacks, n-step rewards) sees whole episodes as a storage.
+A transform that treats each step separately is applied to each state of an episode once, instead of once at t and once
+at t + 1. A transform over time (frame stacks, n-step rewards) is applied to whole episodes, as in a storage.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl import transforms as library
 from datasets_rl.errors import InvalidArgumentError
@@ -50,172 +51,173 @@ _NO_STEPS = frozenset(
         "VecNorm",
     }
 )
-"""Those that need a model or a function, take text, do nothing to data on a disk, or depend on the order of batches;
-and rewards to go, which are the step `returns_to_go`."""
+"""Transforms that need a model or a function, take text, have no effect on stored data, or depend on the order of
+batches; and rewards-to-go, for which there is the step `returns_to_go`."""
 _INSTEAD = {Reward2GoTransform: "returns_to_go", VecNorm: "normalise"}
 
 
 @cache
 def transforms() -> Mapping[str, type[Transform]]:
-    """Return every transform that can be a step and has no step of its own, by its name: "cat_frames"."""
-    found = {}
+    """Return the transforms that recipes can name, unless a step has the same name, by name: "cat_frames"."""
+    classes = {}
     for name in library.__all__:
-        kind = getattr(library, name)
-        if inspect.isclass(kind) and issubclass(kind, Transform) and name not in _NO_STEPS:
-            found[snake(name.removesuffix("Transform"))] = kind
-    return {name: kind for name, kind in sorted(found.items()) if name not in known()}
+        cls = getattr(library, name)
+        if inspect.isclass(cls) and issubclass(cls, Transform) and name not in _NO_STEPS:
+            classes[snake(name.removesuffix("Transform"))] = cls
+    return {name: cls for name, cls in sorted(classes.items()) if name not in known()}
 
 
 @dataclass
 class TransformStep(Step):
-    """A transform, applied to all that is stored.
+    """A transform as a step, applied to the stored data.
 
     Args:
-        transform: Any of the library's, or one of the user's.
-        written: How a recipe has it.
+        transform: A transform of this package or of the user.
+        written: The step as written in a recipe, if it is from one.
     """
 
     transform: Any
     written: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for kind, name in _INSTEAD.items():
-            if isinstance(self.transform, kind):
-                raise InvalidArgumentError(f"{kind.__name__} is for buffers", hint=f"the step {name} does it")
+        for cls, name in _INSTEAD.items():
+            if isinstance(self.transform, cls):
+                raise InvalidArgumentError(f"{cls.__name__} is for buffers", hint=f"use the step {name}")
 
     @classmethod
     def of(cls, name: str, words: Sequence[Any], named: Mapping[str, Any]) -> TransformStep:
-        """Make the step of a transform's name and arguments; dotted keys stand for nested ones.
+        """Return the step for the name and the arguments of a transform; dotted keys become nested keys.
 
         Raises:
-            InvalidArgumentError: If the transform does not take them.
+            InvalidArgumentError: If the transform does not accept the arguments.
         """
-        kind = transforms()[name]
+        transform_class = transforms()[name]
         keys = {
-            key: [tuple(one.split(".")) if isinstance(one, str) else one for one in _several(value)]
+            key: [tuple(item.split(".")) if isinstance(item, str) else item for item in _as_list(value)]
             for key, value in named.items()
             if "keys" in key
         }
+        keywords = {**{key: _dtype(value) for key, value in named.items()}, **keys}
         try:
-            made = kind(*map(_dtype, words), **{**{key: _dtype(value) for key, value in named.items()}, **keys})
+            transform = transform_class(*map(_dtype, words), **keywords)
         except TypeError as error:
-            raise InvalidArgumentError(f"{name} takes {inspect.signature(kind)}: {error}") from error
-        return cls(made, {"use": name, **({"args": list(words)} if words else {}), **named})
+            raise InvalidArgumentError(f"{name} takes {inspect.signature(transform_class)}: {error}") from error
+        return cls(transform, {"use": name, **({"args": list(words)} if words else {}), **named})
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
-        """Return the block, transformed."""
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         if isinstance(self.transform, _Picture):
-            return self._of_pictures(block)
+            return self._of_images(batch)
         keys = [as_key(key) for key in getattr(self.transform, "in_keys", ())]
-        # One of the user's own may read more than the keys that it names.
-        own = self.transform.apply.__module__.startswith("datasets_rl.")
-        states = own and bool(keys) and set(keys) <= block.states.keys()
-        if states and not isinstance(self.transform, OverTime):
-            return self._of_states(block, set(keys))
+        # A transform of the user may read more keys than its in_keys.
+        is_own = self.transform.apply.__module__.startswith("datasets_rl.")
+        only_states = is_own and bool(keys) and set(keys) <= batch.states.keys()
+        if only_states and not isinstance(self.transform, OverTime):
+            return self._of_states(batch, set(keys))
         named = {*keys, *(as_key(key) for key in getattr(self.transform, "out_keys", ()))}
-        # Encoded pictures that it does not name need not be decoded for it; without any name it is for all fields.
-        aside = _encoded(block) - named if named or isinstance(self.transform, OverTime) else set()
-        transform = _at_both(self.transform) if states else self.transform
-        found = _of_transitions(transform, rekeyed(block, lambda key: None if key in aside else key))
-        if found is None or not aside:
-            return found
-        if not np.array_equal(found.lengths, block.lengths):
-            # It ends episodes where none ended: the pictures there become final states.
-            return _of_transitions(transform, block)
-        return _with(found, block.only(aside))
+        # Encoded images that the transform does not name are not decoded; without any keys it applies to all fields.
+        untouched = _encoded(batch) - named if named or isinstance(self.transform, OverTime) else set()
+        transform = _with_next_keys(self.transform) if only_states else self.transform
+        result = _of_transitions(transform, rekeyed(batch, lambda key: None if key in untouched else key))
+        if result is None or not untouched:
+            return result
+        if not np.array_equal(result.lengths, batch.lengths):
+            # The transform split episodes: images at the new ends become final states, which requires all fields.
+            return _of_transitions(transform, batch)
+        return _with(result, batch.only(untouched))
 
-    def _of_pictures(self, block: EpisodeBatch) -> EpisodeBatch:
-        """Apply it to pictures, each once, in their own layout."""
+    def _of_images(self, batch: EpisodeBatch) -> EpisodeBatch:
+        """Apply an image transform to each image once, in the layout of the image."""
         names = {
             as_key(new): as_key(old) for old, new in zip(self.transform.in_keys, self.transform.out_keys, strict=True)
         }
-        # States are stored once: those at t + 1 are done with those at t.
-        following = {(NEXT, *key) for key in names.values() if key in block.states}
+        # A state is stored once: its values at t + 1 are transformed together with those at t.
+        following = {(NEXT, *key) for key in names.values() if key in batch.states}
         names = {new: old for new, old in names.items() if old not in following}
-        # Without keys of its own it is for all pictures, whatever they are called.
+        # Without explicit keys in the recipe, the transform applies to all images, whatever their names.
         if self.written and not {"in_keys", "out_keys"} & self.written.keys():
-            keys = images(block)
+            keys = images(batch)
         else:
-            need(block, map(dotted, names.values()))
-            keys, block = list(names), _copied(block, names)
+            need(batch, map(dotted, names.values()))
+            keys, batch = list(names), _copied(batch, names)
         if isinstance(self.transform, ToTensorImage):
-            return mapped(block, keys, lambda _, values: self._picture(channels_last(values)))
-        return mapped(block, keys, lambda _, values: channels_first(values, self._picture))
+            return mapped(batch, keys, lambda _, values: self._each_image(channels_last(values)))
+        return mapped(batch, keys, lambda _, values: channels_first(values, self._each_image))
 
-    def _picture(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Transform pictures, in the layout that the transform takes."""
-        found: NDArray[Any] = np.ascontiguousarray(self.transform.each(torch.from_numpy(values)).numpy())
-        return found
+    def _each_image(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return transformed images, given in the layout that the transform requires."""
+        result: NDArray[Any] = np.ascontiguousarray(self.transform.each(torch.from_numpy(values)).numpy())
+        return result
 
-    def _of_states(self, block: EpisodeBatch, keys: set[Key]) -> EpisodeBatch:
-        """Apply it to states alone: those of the rows, and the final ones."""
+    def _of_states(self, batch: EpisodeBatch, keys: set[Key]) -> EpisodeBatch:
+        """Apply the transform to states: those of the steps, and the final ones."""
 
         def apply(arrays: Mapping[Key, Any], count: int) -> dict[Key, Any]:
             leaves = {key: torch.from_numpy(np.array(arrays[key])) for key in keys}
-            came = self.transform(nest(leaves, torch.Size((count,))))
-            names = came.keys(include_nested=True, leaves_only=True)
-            return {as_key(name): np.ascontiguousarray(came.get(name).numpy()) for name in names}
+            result = self.transform(nest(leaves, torch.Size((count,))))
+            names = result.keys(include_nested=True, leaves_only=True)
+            return {as_key(name): np.ascontiguousarray(result.get(name).numpy()) for name in names}
 
-        states, final_states = apply(block.states, block.count), apply(block.final_states, len(block))
-        gone = keys - states.keys()
-        for final in final_states.values():
-            final[~block.final_known] = 0
-        kept = {key: values for key, values in block.states.items() if key not in gone}
-        kept_finals = {key: values for key, values in block.final_states.items() if key not in gone}
-        return replace(block, states=kept | states, final_states=kept_finals | final_states)
+        states, final_states = apply(batch.states, batch.count), apply(batch.final_states, len(batch))
+        removed = keys - states.keys()
+        for values in final_states.values():
+            values[~batch.final_known] = 0
+        other_states = {key: values for key, values in batch.states.items() if key not in removed}
+        other_final_states = {key: values for key, values in batch.final_states.items() if key not in removed}
+        return replace(batch, states=other_states | states, final_states=other_final_states | final_states)
 
     def to_json(self) -> dict[str, Any]:
-        """Describe the transform as a recipe has it, or by its name and by what it does."""
+        """Return the description for the manifest: the step as written in a recipe, or its name and a digest."""
         name = type(self.transform).__qualname__
         return dict(self.written) or {"use": "transform", "name": name, "digest": digest(self.transform)}
 
 
-def _at_both(transform: OverTime) -> OverTime:
-    """Return a transform of states that is applied to those at t + 1 too."""
-    both = copy(transform)
-    both.in_keys = [*transform.in_keys, *((NEXT, *as_key(key)) for key in transform.in_keys)]
-    both.out_keys = [*transform.out_keys, *((NEXT, *as_key(key)) for key in transform.out_keys)]
-    return both
+def _with_next_keys(transform: OverTime) -> OverTime:
+    """Return a transform of states that also applies to the states at t + 1."""
+    extended = copy(transform)
+    extended.in_keys = [*transform.in_keys, *((NEXT, *as_key(key)) for key in transform.in_keys)]
+    extended.out_keys = [*transform.out_keys, *((NEXT, *as_key(key)) for key in transform.out_keys)]
+    return extended
 
 
-def _of_transitions(transform: Any, block: EpisodeBatch) -> EpisodeBatch | None:
-    """Apply a transform to the transitions of a block."""
-    came = transform(to_tensors(block))
-    if not came.get(NEXT_REWARD).is_floating_point():
-        came.set(NEXT_REWARD, came.get(NEXT_REWARD).to(torch.get_default_dtype()))
-    return from_tensors(came, block, whole=False)
+def _of_transitions(transform: Any, batch: EpisodeBatch) -> EpisodeBatch | None:
+    """Apply a transform to the transitions of a batch."""
+    result = transform(to_tensors(batch))
+    if not result.get(NEXT_REWARD).is_floating_point():
+        result.set(NEXT_REWARD, result.get(NEXT_REWARD).to(torch.get_default_dtype()))
+    return from_tensors(result, batch, whole=False)
 
 
-def _copied(block: EpisodeBatch, names: Mapping[Key, Key]) -> EpisodeBatch:
-    """Return the block with fields under new names too, new: old; what was there before is gone."""
-    rest = rekeyed(block, lambda key: None if key in names and names[key] != key else key)
+def _copied(batch: EpisodeBatch, names: Mapping[Key, Key]) -> EpisodeBatch:
+    """Return the batch with copies of fields under new names, given as new: old; they replace existing fields."""
+    others = rekeyed(batch, lambda key: None if key in names and names[key] != key else key)
 
-    def copied(kind: str) -> dict[Key, Any]:
-        kept, given = dict(getattr(rest, kind)), getattr(block, kind)
-        return kept | {new: given[old] for new, old in names.items() if old in given}
+    def copied(attribute: str) -> dict[Key, Any]:
+        result, sources = dict(getattr(others, attribute)), getattr(batch, attribute)
+        return result | {new: sources[old] for new, old in names.items() if old in sources}
 
-    return replace(rest, steps=copied("steps"), states=copied("states"), final_states=copied("final_states"))
-
-
-def _encoded(block: EpisodeBatch) -> set[Key]:
-    return {key for key, values in {**block.steps, **block.states}.items() if isinstance(values, EncodedImages)}
+    return replace(others, steps=copied("steps"), states=copied("states"), final_states=copied("final_states"))
 
 
-def _with(block: EpisodeBatch, other: EpisodeBatch) -> EpisodeBatch:
-    """Return a block with the fields of another one too, whose steps are the same."""
+def _encoded(batch: EpisodeBatch) -> set[Key]:
+    return {key for key, values in {**batch.steps, **batch.states}.items() if isinstance(values, EncodedImages)}
+
+
+def _with(batch: EpisodeBatch, other: EpisodeBatch) -> EpisodeBatch:
+    """Return a batch with the fields of another batch of the same steps added."""
     return replace(
-        block,
-        steps={**block.steps, **other.steps},
-        states={**block.states, **other.states},
-        final_states={**block.final_states, **other.final_states},
+        batch,
+        steps={**batch.steps, **other.steps},
+        states={**batch.states, **other.states},
+        final_states={**batch.final_states, **other.final_states},
     )
 
 
 def _dtype(value: Any) -> Any:
-    """Read the name of a dtype, as a recipe has it; other values stay."""
-    found = getattr(torch, value, None) if isinstance(value, str) else None
-    return found if isinstance(found, torch.dtype) else value
+    """Return the dtype with a name, as recipes write it; other values are returned unchanged."""
+    dtype = getattr(torch, value, None) if isinstance(value, str) else None
+    return dtype if isinstance(dtype, torch.dtype) else value
 
 
-def _several(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]

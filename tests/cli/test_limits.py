@@ -176,7 +176,7 @@ def test_a_dataset_inside_another_one_is_refused_both_ways(rlds, npz, first, sec
     ran = rlds("download", second, "--from-local", npz)
 
     assert (ran.code, marks(ran)) == (2, ["rlds:", "why:", "next:"])
-    assert "dataset inside it" in ran.err or "lies inside a dataset" in ran.err
+    assert "dataset inside it" in ran.err or "is inside a dataset" in ran.err
     assert rlds("verify", first).code == 0
 
 
@@ -200,7 +200,7 @@ def test_a_result_inside_a_dataset_is_refused(rlds, stored):
     ran = rlds("preprocess", "demo/pendulum", "-t", "returns_to_go", "-o", stored / "more")
 
     assert (ran.code, marks(ran)) == (2, ["rlds:", "why:", "next:"])
-    assert f"lies inside a dataset\n  why: {stored}" in ran.err
+    assert f"is inside a dataset\n  why: {stored}" in ran.err
     assert rlds("verify", "demo/pendulum").code == 0
 
 

@@ -71,7 +71,7 @@ def test_what_is_no_dataset_is_named_with_what_to_do(given, kind, says, tmp_path
 
 @pytest.mark.parametrize("arguments", [{"root": "."}, {"download": "force"}])
 def test_a_folder_takes_no_argument_that_only_an_id_has(arguments, tmp_path):
-    with pytest.raises(InvalidArgumentError, match="is a folder, which opens where it lies"):
+    with pytest.raises(InvalidArgumentError, match="is a folder, which is opened in place"):
         load(tmp_path, **arguments)
 
 
@@ -138,7 +138,7 @@ def test_d4rl_opens_the_fields_that_are_stored(raw, from_env):
 def test_without_a_download_a_larger_part_is_refused_with_what_adds_it(raw):
     folder = store(raw, FIELDS)
     says = (
-        r"holds --keys observation; --keys action was asked for\n`rlds download d4rl/\S* --keys action` adds the rest"
+        r"holds --keys observation; --keys action was requested\n`rlds download d4rl/\S* --keys action` adds the rest"
     )
 
     for refused in (
@@ -185,5 +185,5 @@ def test_files_that_are_restricted_in_two_ways_count_no_episodes_together(raw):
     )
 
     assert growth.missing_part(folder, Selection("0:3", include=("a",))) is None
-    with pytest.raises(InvalidArgumentError, match="which counts its episodes over other files"):
+    with pytest.raises(InvalidArgumentError, match="which counts its episodes over different files"):
         growth.missing_part(folder, Selection("0:3", include=("b",)))

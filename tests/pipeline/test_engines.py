@@ -21,7 +21,7 @@ def answer(task, report):
         raise ConversionError("toy/data", task["problems"], hint="give another file")
     print("a library prints")
     for steps in task.get("steps", []):
-        report._told = 0.0  # as if it were long ago
+        report._last_sent = 0.0  # as if it were long ago
         report(steps)
     return {"process": os.getpid(), "task": task}
 
@@ -78,4 +78,4 @@ def test_what_was_begun_ends_with_the_engine():
             engine.submit(answer, {}, Report())
 
     assert [worker._process.poll() is None for worker in engine._workers] == [False] * len(engine._workers)
-    assert not [one for one in threading.enumerate() if one.name.startswith("rlds-part")]
+    assert not [one for one in threading.enumerate() if one.name.startswith("rlds-partial")]

@@ -113,7 +113,9 @@ def test_a_worker_that_dies_ends_the_run_and_says_what_may_help(folder):
             os._exit(3)
         return batch
 
-    with pytest.raises(PreprocessError, match=r"the process that made episodes 0 to 3 ended with 3(.|\n)*--max-ram"):
+    with pytest.raises(
+        PreprocessError, match=r"the process that preprocessed episodes 0 to 3 ended with 3(.|\n)*--max-ram"
+    ):
         preprocess(folder, Recipe([Function(dies, "batch")]), engine=Local(2), num_parts=4, in_place=True)
     assert StoredDataset(folder).manifest == before
 
@@ -254,12 +256,12 @@ def test_a_worker_tells_an_error_as_this_process_would(folder):
         told.append(str(caught.value))
 
     assert told[0] == told[1]
-    assert "at episode 5, which has" in told[0]
+    assert "at episode 5, with fields" in told[0]
     assert "ValueError: 60 steps" in told[0]
 
 
 def test_no_more_processes_are_started_than_have_room_for_an_episode_each(folder, monkeypatch):
-    monkeypatch.setattr(run, "_WORTH_PROCESSES", 0.0)
+    monkeypatch.setattr(run, "_MIN_PARALLEL_SECONDS", 0.0)
     monkeypatch.setattr(run, "Local", lambda *_, **__: pytest.fail("processes were started"))
     settings = replace(Settings.from_env(), jobs=2)
     monkeypatch.setattr(run.os, "cpu_count", lambda: 2)

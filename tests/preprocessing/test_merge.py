@@ -101,7 +101,7 @@ def test_fields_that_differ_are_named_key_by_key(folders, tmp_path):
 
     with pytest.raises(
         InvalidArgumentError,
-        match=r"observation is float32 \[3\] in a/data, float64 \[3\] in d/data; .*reading is not there in a/data, int32 \[2\] in d/data",
+        match=r"observation is float32 \[3\] in a/data, float64 \[3\] in d/data; .*reading is missing in a/data, int32 \[2\] in d/data",
     ):
         preprocess([folders[0], odd], Recipe.inline(["scale_rewards"]), dest=tmp_path / "all")
     assert not (tmp_path / "all").exists()
@@ -123,7 +123,7 @@ def test_a_merge_of_a_merge_does_not_lose_where_steps_are_from(folders, tmp_path
 
 
 def test_a_merge_needs_a_place_and_something_that_is_left(folders, tmp_path):
-    with pytest.raises(InvalidArgumentError, match="3 datasets become one, and it has no place"):
+    with pytest.raises(InvalidArgumentError, match="the merge of 3 datasets has no destination"):
         preprocess(folders, Recipe.inline(["scale_rewards"]), in_place=True)
     with pytest.raises(PreprocessError, match=r"of the 15 steps of a/data \+ b/data.*: 0 of 5 epi"):
         preprocess(folders, Recipe.inline(["keep_lengths:6"]), dest=tmp_path / "all")

@@ -413,7 +413,7 @@ def test_success_rewards_count_the_state_that_a_step_leads_to():
 @pytest.mark.parametrize(
     ("step", "problem"),
     [
-        ("keep_lengths:3,2", "expected most to be the greater one"),
+        ("keep_lengths:3,2", "expected most to be at least as large as least"),
         ("keep_lengths:few", "least is 'few'; expected an integer"),
         ("keep_returns:least=true", "least is True; expected a number"),
         ("keep_top_returns:0", "percent is 0"),
@@ -423,8 +423,8 @@ def test_success_rewards_count_the_state_that_a_step_leads_to():
         ("scale_rewards:Infinity", "scale is inf; expected a finite number"),
         ("scale_rewards:shift=NaN", "shift is nan; expected a finite number"),
         ("reward_scaling:0,Infinity", "args is inf; expected a finite number"),
-        ("keep_episodes:a", "'a' is no range"),
-        ("keep_episodes:4:4", "'4:4' is empty"),
+        ("keep_episodes:a", "'a' is not a range"),
+        ("keep_episodes:4:4", "'4:4' is an empty range"),
         ("keep_episodes:[0,1]", r"numbers is \[0, 1\]; expected a range START:STOP or START:STOP:STEP from 0"),
         ("keep_steps:[0,1]", r"span is \[0, 1\]; expected a range START:STOP from 0"),
         ("keep_steps:0:9:2", "expected START:STOP"),
@@ -434,7 +434,7 @@ def test_success_rewards_count_the_state_that_a_step_leads_to():
         ("stack_frames:0", "n is 0"),
         ("multi_step:0,gamma=2", "n_steps is 0; expected at least 1; gamma is 2"),
         ("returns_to_go:2", "gamma is 2"),
-        ("clip_rewards:1,0", "expected most to be the greater one"),
+        ("clip_rewards:1,0", "expected most to be at least as large as least"),
         ("cast:float8", "dtype is 'float8'"),
         ("cast:int8", "keys is empty"),
         ("exclude:next.reward", "every dataset has next.reward"),
@@ -461,13 +461,13 @@ def test_the_nearest_recipe_is_named():
     [
         ("select:y", "there is no field y"),
         ("exclude:y", "there is no field y"),
-        ("rename:x,next.reward", "there is next.reward already"),
+        ("rename:x,next.reward", "the field next.reward exists already"),
         ("rename:next.reward,r", "every dataset has next.reward"),
         ("keep_where:x,== open", "x holds numbers; expected a number, true or false after =="),
-        ("hindsight_goals:achieved=x", "x is no state"),
-        ("resize:4", "no state holds pictures"),
-        ("to_uint8:x", "x holds int64; expected fractions"),
-        ("stack_frames:2,x", "x is no state"),
+        ("hindsight_goals:achieved=x", "x is not a state"),
+        ("resize:4", "no state holds images"),
+        ("to_uint8:x", "x holds int64; expected floating point"),
+        ("stack_frames:2,x", "x is not a state"),
     ],
 )
 def test_data_that_a_step_cannot_use_is_named(step, problem):
@@ -640,7 +640,7 @@ def test_a_shipped_recipe_writes_a_strict_dataset_however_it_is_cut(name, stored
 
 def test_a_file_that_fails_is_named(tmp_path):
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
-    with pytest.raises(InvalidArgumentError, match=r"broken\.py fails as it is imported: ModuleNotFoundError"):
+    with pytest.raises(InvalidArgumentError, match=r"broken\.py cannot be imported: ModuleNotFoundError"):
         Recipe.of(f"{tmp_path / 'broken.py'}:fn")
 
 

@@ -35,7 +35,7 @@ def test_a_dataset_that_is_replaced_meanwhile_is_told_and_nothing_is_made(folder
     recipe = Recipe([Function(meddling, "episode")])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dry_run, "_BYTES", 1)
-        with pytest.raises(PreprocessError, match="replaced by another process meanwhile"):
+        with pytest.raises(PreprocessError, match="replaced by another process during the run"):
             preprocess(folder, recipe, dest=tmp_path / "out", jobs=jobs, num_parts=5)
     assert not (tmp_path / "out").exists()
 
@@ -61,7 +61,7 @@ def test_a_result_does_not_take_the_place_of_another_one(folder, tmp_path):
     for target in (folder, other):
         before = StoredDataset(target).manifest
         source = other if target == folder else folder
-        with pytest.raises(InvalidArgumentError, match="in the way"):
+        with pytest.raises(InvalidArgumentError, match="already exists"):
             preprocess(source, Recipe.inline(["keep_lengths:4"]), dest=target)
         assert StoredDataset(target).manifest == before
 
@@ -138,7 +138,7 @@ def test_functions_that_are_called_again_and_again_get_small_parts(folder, tmp_p
         return partial.fill(writer, task, *others)
 
     monkeypatch.setattr(run, "_PART_CALLS", 5)
-    monkeypatch.setattr(run, "_BLOCK_CALLS", 2)
+    monkeypatch.setattr(run, "_BATCH_CALLS", 2)
     monkeypatch.setattr(run, "fill", fill)
     preprocess(folder, Recipe([Function(lambda data: data, per)]), dest=tmp_path / "out", jobs=1)
 

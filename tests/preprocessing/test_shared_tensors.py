@@ -101,5 +101,5 @@ def test_a_field_of_some_steps_only_is_refused(folder, early):
     def some(step):
         return step.set("flag", step["action"]) if (step["next", "done"].item() != early) else step
 
-    with pytest.raises(PreprocessError, match="flag for some steps"):
+    with pytest.raises(PreprocessError, match="flag for some steps only"):
         made(folder, some, "step", jobs=1)

@@ -72,7 +72,8 @@ def test_files_that_changed_after_they_were_converted_are_never_taken_for_the_st
     np.savez(folder / "a.npz", **one(5, more=1))
     np.savez(folder / "c.npz", **one(3, more=1))
     with pytest.raises(
-        InvalidArgumentError, match=r"made of other files: mine/a\.npz has \S+ bytes, and had \S+, mine/c\.npz is new\n"
+        InvalidArgumentError,
+        match=r"converted from other files: mine/a\.npz has \S+ bytes, and had \S+, mine/c\.npz is new\n",
     ):
         convert(text=None)
     assert convert(text=None, force=True).manifest.steps == 10

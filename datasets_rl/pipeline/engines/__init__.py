@@ -1,4 +1,4 @@
-"""Where parts are made: an engine a file. What is made does not depend on it."""
+"""Engines, which write partial datasets in other processes; each in its own module. Results do not depend on the engine."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "TaskFunction", "TaskResult", "WorkerDiedError", "worth_jobs"]
 
 TaskFunction = Callable[[Mapping[str, Any], Report], Mapping[str, Any]]
-"""Makes what a task describes, unless it is there already; both the task and what is said of it are JSON values."""
+"""Writes the partial dataset that a task describes, unless it exists already; task and result are JSON values."""
 TaskResult = Callable[[], Mapping[str, Any]]
-"""Waits for what is said of a task, and raises what was raised there; `WorkerDiedError` if the process that made it died."""
+"""Waits for the result of a task, and raises the error of its function; `WorkerDiedError` if the process died."""
 
 
 MIN_PARALLEL_BYTES = 64 << 20
-"""Bytes of raw files from which on several processes read them: each takes half a second to start."""
+"""The size of raw files for which several processes are worth starting: each takes half a second to start."""
 
 
 def worth_jobs(sizes: Sequence[int | None], shards: int, jobs: int) -> int:
-    """Return how many processes of this machine should read the shards of a dataset.
+    """Return the number of processes of this machine that should read the shards of a dataset.
 
     Args:
-        sizes: Bytes of its files; None where unknown.
+        sizes: The sizes of its files in bytes; None where unknown.
         shards: The number of shards.
         jobs: The number of processes that the user allows.
     """
@@ -37,20 +37,23 @@ def worth_jobs(sizes: Sequence[int | None], shards: int, jobs: int) -> int:
 
 
 class Engine(Protocol):
-    """Makes parts in other processes, several at once. A context manager; what was begun in it ends with it."""
+    """An executor that writes partial datasets in other processes, several at once.
+
+    A context manager; on exit, its tasks end.
+    """
 
     @property
     def max_in_flight(self) -> int:
-        """How many parts there should be at once, from those that are begun to the one that is joined."""
+        """The number of partial datasets to have at once: queued, being written or being appended."""
         ...
 
     def submit(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> TaskResult:
-        """Let another process make a part.
+        """Submit a task to another process.
 
         Args:
             make: A function of this package.
-            task: Its first argument; as ``folder`` it has the place of the part.
-            report: Called with each number of further steps, if the engine hears of them before the part is whole.
+            task: Its first argument; the key ``folder`` has the folder of the partial dataset.
+            report: Called with each number of further steps, if the engine supports it.
         """
         ...
 
@@ -60,11 +63,11 @@ class Engine(Protocol):
 
 
 class WorkerDiedError(Exception):
-    """A process died while it made a part.
+    """Raised when a process died while it wrote a partial dataset.
 
     Args:
-        how: What became of it, as in "ended with 3".
-        hint: What to do next, where the engine knows.
+        how: How it died, as in "ended with 3".
+        hint: What to do next, if the engine knows.
     """
 
     def __init__(self, how: str, *, hint: str = "") -> None:

@@ -1,7 +1,7 @@
-"""Parts made in processes of this machine.
+"""The engine that writes partial datasets in processes of this machine.
 
-They are started as programs, and not by `multiprocessing`, which would run the user's script again. A line of JSON goes
-to them for each part. Pickles come back, because errors are more than their text.
+The processes are started as programs, and not by `multiprocessing`, which would import the script of the user again.
+Each task is sent as a line of JSON. Results return as pickles, which preserve errors with their attributes.
 """
 
 from __future__ import annotations
@@ -34,57 +34,57 @@ from datasets_rl.pipeline.engines.local import main
 main()
 """
 _AHEAD = 2
-"""Parts beside those that are being made: one is joined, one waits for its turn."""
-_TELL_EVERY = 0.2
-"""Seconds between two numbers of steps: to tell one costs as much as to read a short episode."""
+"""Partial datasets in addition to those being written: one is appended, one is queued."""
+_REPORT_INTERVAL = 0.2
+"""Seconds between two reports of steps: to send one costs as much as to read a short episode."""
 
 
 class Local:
-    """Makes parts in processes of this machine.
+    """An engine that writes partial datasets in processes of this machine.
 
     Args:
-        jobs: How many.
-        threads: Threads that the libraries of each of them may use; by default what the environment says.
-        max_tasks_per_child: Parts after which a process is replaced; None for never.
+        jobs: The number of processes.
+        threads: The number of threads that the libraries in each process may use; by default set by the environment.
+        max_tasks_per_child: The number of tasks after which a process is replaced; None for never.
     """
 
     def __init__(self, jobs: int, *, threads: int | None = None, max_tasks_per_child: int | None = None) -> None:
         self._jobs = jobs
         self._threads = threads
-        self._tasks_of_one = max_tasks_per_child
+        self._max_tasks_per_child = max_tasks_per_child
 
     @property
     def max_in_flight(self) -> int:
-        """How many parts there should be at once."""
+        """The number of partial datasets to have at once: one for each process, and two more."""
         return self._jobs + _AHEAD
 
     def submit(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> TaskResult:
-        """Let a process make a part."""
-        return self._pool.submit(self._make, make, task, report).result
+        """Submit a task to one of the processes; see `Engine.submit`."""
+        return self._pool.submit(self._run, make, task, report).result
 
-    def _make(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
-        worker = self._taken()
+    def _run(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
+        worker = self._acquire_worker()
         try:
-            return worker.make(make, task, report)
+            return worker.run(make, task, report)
         finally:
-            if worker.lives and worker.tasks != self._tasks_of_one:
+            if worker.alive and worker.tasks != self._max_tasks_per_child:
                 self._idle.append(worker)
             else:
                 worker.close()
 
-    def _taken(self) -> _Worker:
+    def _acquire_worker(self) -> _Worker:
         with self._starting:
             if self._idle:
                 return self._idle.pop()
-            if self._over:
+            if self._closed:
                 raise WorkerDiedError("was not started")
             self._workers.append(_Worker(self._threads))
             return self._workers[-1]
 
     def __enter__(self) -> Self:
-        self._pool = ThreadPoolExecutor(self._jobs, thread_name_prefix="rlds-part")
+        self._pool = ThreadPoolExecutor(self._jobs, thread_name_prefix="rlds-partial")
         self._starting = threading.Lock()
-        self._over = False
+        self._closed = False
         self._workers: list[_Worker] = []
         self._idle: list[_Worker] = []
         return self
@@ -92,14 +92,14 @@ class Local:
     def __exit__(self, *details: object) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._starting:
-            self._over = True
+            self._closed = True
         for worker in self._workers:
             worker.close()
         self._pool.shutdown(wait=True)
 
 
 class _Worker:
-    """A process that makes one part after the other: to start one costs as much as to read 50 MB."""
+    """A process that runs tasks one after the other, because starting it costs as much as reading 50 MB."""
 
     def __init__(self, threads: int | None) -> None:
         self.tasks = 0
@@ -108,29 +108,29 @@ class _Worker:
             [sys.executable, "-c", _PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the process that started this one, which ends it
+            start_new_session=True,  # Ctrl-C interrupts only the parent process, which then ends this one
             env={**os.environ, **limit, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
 
-    def make(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
-        """Let it make a part."""
+    def run(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
+        """Run a task, and return its result."""
         self.tasks += 1
         stdin, stdout = self._streams
         try:
             stdin.write(json.dumps([make.__module__, make.__qualname__, task]).encode() + b"\n")
             stdin.flush()
-            while isinstance(answer := pickle.load(stdout), int):  # noqa: S301 -- of a process that is ours
-                report(answer)
-        except (OSError, EOFError, ValueError, pickle.UnpicklingError):  # it has ended, or was closed meanwhile
+            while isinstance(message := pickle.load(stdout), int):  # noqa: S301 -- from a child process of this one
+                report(message)
+        except (OSError, EOFError, ValueError, pickle.UnpicklingError):  # the process has ended, or was closed
             raise WorkerDiedError(f"ended with {self._process.wait()}") from None
-        if isinstance(answer, DatasetsRLError):
-            raise answer
-        said: Mapping[str, Any] = answer
-        return said
+        if isinstance(message, DatasetsRLError):
+            raise message
+        result: Mapping[str, Any] = message
+        return result
 
     @property
-    def lives(self) -> bool:
-        """Whether it can be asked for more."""
+    def alive(self) -> bool:
+        """Whether the process can run another task."""
         return self._process.poll() is None
 
     @property
@@ -141,7 +141,7 @@ class _Worker:
         return stdin, stdout
 
     def close(self) -> None:
-        """End it, wherever it is."""
+        """Kill the process, even in the middle of a task."""
         self._process.kill()
         self._process.wait()
         for stream in self._streams:
@@ -150,43 +150,42 @@ class _Worker:
 
 
 def main() -> None:
-    """Make the parts that the lines of stdin describe; each is answered by numbers of steps, and then what is said of it."""
+    """Run the tasks that arrive as lines on stdin; write numbers of steps and then the result of each to stdout."""
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not come between
+    os.dup2(2, 1)  # libraries that print to stdout must not corrupt the pickles
     lines: SimpleQueue[str] = SimpleQueue()
-    threading.Thread(target=_listen, args=(lines,), daemon=True).start()
+    threading.Thread(target=_read_stdin, args=(lines,), daemon=True).start()
     while True:
         module, name, task = json.loads(lines.get())
         try:
-            answer = getattr(import_module(module), name)(task, _Report(out))
+            result = getattr(import_module(module), name)(task, _Report(out))
         except DatasetsRLError as error:
-            answer = error
+            result = error
         try:
-            pickle.dump(answer, out)
+            pickle.dump(result, out)
             out.flush()
-        except BrokenPipeError:  # the process that asked was killed
+        except BrokenPipeError:  # the parent process was killed
             os._exit(1)
 
 
-def _listen(lines: SimpleQueue[str]) -> None:
-    """Take up lines, also during the work: where they end, whoever wants parts is gone, and nobody takes this one."""
+def _read_stdin(lines: SimpleQueue[str]) -> None:
+    """Read lines, also while a task runs: at the end of stdin the parent process is gone, and this one exits."""
     for line in sys.stdin:
         lines.put(line)
     os._exit(1)
 
 
 class _Report(Report):
-    """Tells the process that waits of the steps."""
+    """A report that sends numbers of steps to the parent process."""
 
     def __init__(self, out: IO[bytes]) -> None:
         self._out = out
         self._steps = 0
-        self._told = time.monotonic()
+        self._last_sent = time.monotonic()
 
     def __call__(self, units: int) -> None:
-        """Count further steps."""
         self._steps += units
-        if time.monotonic() - self._told > _TELL_EVERY:
+        if time.monotonic() - self._last_sent > _REPORT_INTERVAL:
             pickle.dump(self._steps, self._out)
             self._out.flush()
-            self._steps, self._told = 0, time.monotonic()
+            self._steps, self._last_sent = 0, time.monotonic()

@@ -1,7 +1,7 @@
-"""Parts made by the tasks of a Ray cluster, whose nodes share the folder of the datasets.
+"""The engine that writes partial datasets by tasks of a Ray cluster, whose nodes share the folder of the datasets.
 
-A node that dies loses the parts that it was making: Ray makes them again elsewhere. Two attempts at one part do not
-meet, because each has a folder of its own until it is done.
+If a node dies, Ray runs its tasks again on other nodes. Two attempts at one task do not conflict, because each writes
+into a separate folder until it is complete.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 __all__ = ["RayEngine"]
 
-_AHEAD = 2
-"""Tasks that are running, or waiting for their turn, for each core of the cluster."""
-_RETRIES = 3
-"""How many nodes may die under a part."""
-_GRACE = 10.0
-"""Seconds that are waited for tasks that nobody wants any more, so that they do not write behind the run's back."""
+_TASKS_PER_CORE = 2
+"""Tasks for each core of the cluster, running or queued."""
+_MAX_RETRIES = 3
+"""The number of times that a task is run again after its node died."""
+_EXIT_TIMEOUT = 10.0
+"""Seconds to wait on exit for tasks whose results are no longer needed, so that they do not write after the run."""
 
-_STORE = 80 << 20
-"""Bytes of shared memory of a cluster that is started here; Ray takes no less."""
+_OBJECT_STORE_BYTES = 80 << 20
+"""Shared memory of a cluster that is started here; Ray requires at least as much."""
 
 
 class RayEngine:
-    """Makes parts in the processes of a Ray cluster.
+    """An engine that writes partial datasets in the processes of a Ray cluster.
 
     Args:
-        address: "auto" for the cluster that this machine belongs to, "ray://HOST:10001" for another one; by default
-            that of RAY_ADDRESS or of this machine, or else one that is started here and ends with the run.
+        address: "auto" for the cluster of this machine, "ray://HOST:10001" for another one; by default the cluster of
+            RAY_ADDRESS or of this machine, or else one that is started here and shut down on exit.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -59,46 +59,51 @@ class RayEngine:
         except ImportError as error:
             raise MissingDependencyError("ray", "ray", "the engine ray") from error
         self._ray: Any = ray
-        self._begun: set[Any] = set()
+        self._running: set[Any] = set()
         self._own = not ray.is_initialized()
         if self._own:
             _connect(ray, self._address)
-            # What Ray tells of nodes that die must not come between the data on stdout.
-            self._aside = redirect_stdout(sys.stderr)
-            self._aside.__enter__()
-        self._call = ray.remote(max_retries=_RETRIES)(_call)
+            # Ray's messages about nodes that die must not mix with the data on stdout.
+            self._redirect = redirect_stdout(sys.stderr)
+            self._redirect.__enter__()
+        self._remote_call = ray.remote(max_retries=_MAX_RETRIES)(_call)
         return self
 
     def __exit__(self, *details: object) -> None:
-        # None is cancelled: Ray 2.60 dies of a task that ends at that moment. They are few, and what they make is of use.
+        # No task is cancelled: Ray 2.60 crashes if one ends at that moment. The tasks are few, and a later run uses their
+        # partial datasets.
         if self._own:
             self._ray.shutdown()
-            self._aside.__exit__(None, None, None)
-        elif self._begun:
-            self._ray.wait([*self._begun], num_returns=len(self._begun), timeout=_GRACE)
+            self._redirect.__exit__(None, None, None)
+        elif self._running:
+            self._ray.wait([*self._running], num_returns=len(self._running), timeout=_EXIT_TIMEOUT)
 
     @property
     def max_in_flight(self) -> int:
-        """How many parts there should be at once: two for each core that the cluster has now."""
-        return _AHEAD * max(1, int(self._ray.cluster_resources().get("CPU", 0)))
+        """The number of partial datasets to have at once: two for each core that the cluster has now."""
+        return _TASKS_PER_CORE * max(1, int(self._ray.cluster_resources().get("CPU", 0)))
 
-    def submit(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> TaskResult:  # noqa: ARG002 -- Ray tells of no steps
-        """Let a node make a part; `task` has paths that all nodes see. The node dies of it a few times before it is lost."""
-        reference = self._call.remote(make, task, converter_version())
-        self._begun.add(reference)
+    def submit(self, make: TaskFunction, task: Mapping[str, Any], report: Report) -> TaskResult:  # noqa: ARG002 -- Ray reports no steps
+        """Submit a task to the cluster; all nodes must see the paths in `task`.
+
+        If its node dies, the task is run again on another node up to `_MAX_RETRIES` times; the result then raises
+        `WorkerDiedError`.
+        """
+        reference = self._remote_call.remote(make, task, converter_version())
+        self._running.add(reference)
 
         def wait() -> Mapping[str, Any]:
             try:
-                said: Mapping[str, Any] = self._ray.get(reference)
+                result: Mapping[str, Any] = self._ray.get(reference)
             except self._ray.exceptions.RayTaskError as error:
                 raise error.cause from error
             except self._ray.exceptions.RayError as error:
                 raise WorkerDiedError(
                     f"was lost: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
-                    hint="run it again to go on behind the parts that are there; `ray status` shows the nodes",
+                    hint="run it again to continue after the completed partial datasets; `ray status` shows the nodes",
                 ) from error
-            self._begun.remove(reference)
-            return said
+            self._running.remove(reference)
+            return result
 
         return wait
 
@@ -113,18 +118,19 @@ def _connect(ray: Any, address: str | None) -> None:
                 f"no Ray cluster answers at {address or os.environ['RAY_ADDRESS']}: {error}",
                 hint="start one with `ray start --head`, or leave the address out",
             ) from error
-        # Parts lie in files: what goes through Ray is small.
-        # That it needs a password, or none, is of no interest where none but this process knows of it.
+        # Only tasks and results go through Ray: the data is in files. Ray's warnings about access without a password do
+        # not apply to a cluster that only this process uses.
         quiet["logging_level"] = logging.ERROR
-        ray.init("local", include_dashboard=False, object_store_memory=_STORE, **quiet)
+        ray.init("local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
 
 
 def _call(make: TaskFunction, task: Mapping[str, Any], version: str) -> Mapping[str, Any]:
-    """Make a part on a node."""
+    """Run a task on a node, after checking that the node has the same version and sees the folder."""
     if converter_version() != version:
         raise InvalidArgumentError(
-            f"{socket.gethostname()} has datasets-rl {converter_version()}; expected {version}, as where this was started",
-            hint="all nodes need the same version, or the parts would not fit together",
+            f"{socket.gethostname()} has datasets-rl {converter_version()}; expected {version}, the version of the process "
+            "that submitted the task",
+            hint="all nodes need the same version, or their partial datasets would not match",
         )
     folder = Path(task["folder"]).parent
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""The steps that recipes name, a family a file; every transform of the library is one too."""
+"""The steps that recipes can name, grouped into modules by subject; recipes can name every transform, too."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["known"]
 
 @cache
 def known() -> Mapping[str, type[Step]]:
-    """Return every step by its name in recipes."""
-    found: dict[str, type[Step]] = {}
+    """Return the classes of all steps by their names in recipes."""
+    steps: dict[str, type[Step]] = {}
     for module in pkgutil.iter_modules(__path__):
         loaded = importlib.import_module(f"{__name__}.{module.name}")
-        for one in vars(loaded).values():
+        for value in vars(loaded).values():
             if (
-                inspect.isclass(one)
-                and issubclass(one, Step)
-                and one.__module__ == loaded.__name__
-                and not inspect.isabstract(one)
+                inspect.isclass(value)
+                and issubclass(value, Step)
+                and value.__module__ == loaded.__name__
+                and not inspect.isabstract(value)
             ):
-                found[one.use()] = one
-    return dict(sorted(found.items()))
+                steps[value.use()] = value
+    return dict(sorted(steps.items()))

@@ -1,4 +1,4 @@
-"""What several steps need: fields by their names, and numbers that look drawn by chance."""
+"""Helpers that several steps share: access to fields by name, and pseudorandom numbers."""
 
 from __future__ import annotations
 
@@ -14,75 +14,76 @@ from datasets_rl.ted.episode import known_only
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key
 
-__all__ = ["FIXED", "as_fractions", "drawn", "mapped", "need", "rekeyed", "with_steps"]
+__all__ = ["FIXED", "drawn", "mapped", "need", "rekeyed", "unit_floats", "with_steps"]
 
 FIXED = frozenset({NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED})
-"""What every dataset has under these names."""
+"""The keys of the fields that every dataset has."""
 
 V = TypeVar("V")
 Change = Callable[[Key, NDArray[Any]], NDArray[Any]]
 
 
-def need(block: EpisodeBatch, names: Iterable[str]) -> list[Key]:
-    """Return the keys of these fields.
+def need(batch: EpisodeBatch, names: Iterable[str]) -> list[Key]:
+    """Return the keys of the fields with these names.
 
     Raises:
-        InvalidArgumentError: If one is not there; all such at once.
+        InvalidArgumentError: If fields are missing; the error names all of them.
     """
     keys = [as_key(name) for name in names]
-    lacking = [".".join(key) for key in keys if key not in block.steps and key not in block.states]
-    if lacking:
-        raise InvalidArgumentError(f"there is no field {', '.join(lacking)}")
+    missing = [".".join(key) for key in keys if key not in batch.steps and key not in batch.states]
+    if missing:
+        raise InvalidArgumentError(f"there is no field {', '.join(missing)}")
     return keys
 
 
-def with_steps(block: EpisodeBatch, steps: Mapping[Key, NDArray[Any]]) -> EpisodeBatch:
-    """Return the block with some of what happens once a step added or changed."""
-    return replace(block, steps={**block.steps, **steps})
+def with_steps(batch: EpisodeBatch, steps: Mapping[Key, NDArray[Any]]) -> EpisodeBatch:
+    """Return the batch with some fields of its steps, as opposed to states, added or replaced."""
+    return replace(batch, steps={**batch.steps, **steps})
 
 
-def mapped(block: EpisodeBatch, keys: Iterable[Key], change: Change) -> EpisodeBatch:
-    """Return the block with some fields changed value by value; states at t and final ones alike, each once."""
-    steps, states, final_states = dict(block.steps), dict(block.states), dict(block.final_states)
+def mapped(batch: EpisodeBatch, keys: Iterable[Key], change: Change) -> EpisodeBatch:
+    """Return the batch with a function applied to some fields; of a state, also to the final states."""
+    steps, states, final_states = dict(batch.steps), dict(batch.states), dict(batch.final_states)
     for key in keys:
         if key in steps:
             steps[key] = change(key, np.asarray(steps[key]))
         else:
             states[key] = change(key, np.asarray(states[key]))
-            final_states[key] = known_only(change(key, np.asarray(final_states[key])), block.final_known)
-    return replace(block, steps=steps, states=states, final_states=final_states)
+            final_states[key] = known_only(change(key, np.asarray(final_states[key])), batch.final_known)
+    return replace(batch, steps=steps, states=states, final_states=final_states)
 
 
-def rekeyed(block: EpisodeBatch, name: Callable[[Key], Key | None]) -> EpisodeBatch:
-    """Return the block with other keys, and without the fields for which there is None."""
+def rekeyed(batch: EpisodeBatch, name: Callable[[Key], Key | None]) -> EpisodeBatch:
+    """Return the batch with its fields renamed by a function; fields for which it returns None are dropped."""
 
     def renamed(values: Mapping[Key, V]) -> dict[Key, V]:
         return {new: value for key, value in values.items() if (new := name(key)) is not None}
 
     return replace(
-        block,
-        steps=renamed(block.steps),
-        states=renamed(block.states),
-        final_states=renamed(block.final_states),
-        vocabulary=renamed(block.vocabulary),
+        batch,
+        steps=renamed(batch.steps),
+        states=renamed(batch.states),
+        final_states=renamed(batch.final_states),
+        vocabulary=renamed(batch.vocabulary),
     )
 
 
 def drawn(seed: int, numbers: NDArray[Any], places: NDArray[Any]) -> NDArray[np.float64]:
-    """Return a number in [0, 1) for each step, [N]: from the seed, its episode's number and its place alone.
+    """Return a pseudorandom float in [0, 1) for each step, [N].
 
-    The finaliser of SplitMix64 (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom number generators"), once
-    for each of the three.
+    It depends only on the seed, the number of the episode and the index of the step in its episode (`places`): the
+    finalizer of SplitMix64 (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom number generators") is applied
+    once for each of the three.
     """
     state = np.full(len(numbers), seed % (1 << 64), np.uint64)
-    for word in (numbers, places):
-        state = _mixed(state) + word.astype(np.uint64)
-    return as_fractions(_mixed(state))
+    for values in (numbers, places):
+        state = _mixed(state) + values.astype(np.uint64)
+    return unit_floats(_mixed(state))
 
 
-def as_fractions(vocabulary: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Return whole numbers of 64 bits as fractions of their range, in [0, 1)."""
-    return (vocabulary >> np.uint64(11)).astype(np.float64) * 2.0**-53
+def unit_floats(integers: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Return 64-bit integers divided by 2^64, rounded down to 53 bits, in [0, 1)."""
+    return (integers >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -1,4 +1,4 @@
-"""Steps that put other goals in the place of those that were pursued."""
+"""Steps that relabel goals."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
@@ -20,25 +21,26 @@ __all__ = ["HindsightGoals"]
 
 @dataclass
 class HindsightGoals(Step):
-    """Take for a goal what was reached later, and reward it where it is reached.
+    """Replace goals by goals that were achieved later in the episode, with sparse rewards.
 
-        step           0     1     2                   achieved goals  a0 a1 a2 a3, the last one of the final state
-        final          a3    a3    a3                  one goal for an episode: stored once, as a state
-        future         a2    a3    a3                  one of those after the step: a1 a2 a3, a2 a3, a3; the same one
-                                                       stands under "next", so that it is stored for both
-        next.reward    `at` where the achieved goal of t + 1 is within a distance of the goal, else `otherwise`
+        step           0     1     2                   achieved goals  a0 a1 a2 a3, where a3 is that of the final state
+        final          a3    a3    a3                  one goal for each episode: stored once, as a state
+        future         a2    a3    a3                  a random goal after the step, of a1 a2 a3, a2 a3, a3; the same
+                                                       goal is stored under "next"
+        next.reward    `at` if the achieved goal at t + 1 is within a distance of the goal, else `otherwise`
 
-    From Andrychowicz et al., 2017, "Hindsight Experience Replay". Where the final state is unknown, the last one that is known stands for it, and is nowhere reached after it. Ends of
-    episodes stay. Which goals are drawn depends on the seed and on the number of the episode alone.
+    From Andrychowicz et al., 2017, "Hindsight Experience Replay". If the final state is unknown, the last known state
+    replaces it, and the last step does not reach a goal. The ends of episodes are unchanged. The goals of an episode
+    depend only on the seed and on the number of the episode.
 
     Args:
         strategy: "final" or "future".
-        achieved: The field with what is reached, a state [N, G].
-        goal: The field with the goals, which are written over, or written at first.
-        within: The distance at which a goal is reached, Euclidean.
-        at: The reward where it is.
-        otherwise: The reward elsewhere.
-        seed: For the draws.
+        achieved: The field with the achieved goals, a state [N, G].
+        goal: The field with the desired goals, which is replaced or added.
+        within: The Euclidean distance up to which a goal counts as reached.
+        at: The reward of steps that reach the goal.
+        otherwise: The reward of the other steps.
+        seed: The seed of the random goals.
     """
 
     strategy: Literal["final", "future"] = "future"
@@ -51,33 +53,33 @@ class HindsightGoals(Step):
 
     summary = "goals that were reached later, with sparse rewards"
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
-        """Return the block with these goals and rewards."""
-        (key,), goal = need(block, [self.achieved]), as_key(self.goal)
-        if key not in block.states:
-            raise InvalidArgumentError(f"{self.achieved} is no state; expected one that exists after the last step too")
-        reached = np.array(block.following(key))
-        unknown = block.table.stops[~block.final_known] - 1
-        reached[unknown] = np.asarray(block.states[key])[unknown]
-        stops = np.repeat(block.table.stops, block.lengths)
-        rows = np.arange(block.count)
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
+        (key,), goal = need(batch, [self.achieved]), as_key(self.goal)
+        if key not in batch.states:
+            raise InvalidArgumentError(f"{self.achieved} is not a state; expected a field with a final value")
+        achieved = np.array(batch.following(key))
+        unknown = batch.table.stops[~batch.final_known] - 1
+        achieved[unknown] = np.asarray(batch.states[key])[unknown]
+        stops = np.repeat(batch.table.stops, batch.lengths)
+        rows = np.arange(batch.count)
         if self.strategy == "final":
             chosen = stops - 1
         else:
-            places = rows - np.repeat(block.table.starts, block.lengths)
-            chances = drawn(self.seed, np.repeat(block.numbers, block.lengths), places)
-            chosen = rows + (chances * (stops - rows)).astype(np.int64)
-        goals = reached[chosen]
-        distances = np.linalg.norm((reached - goals).reshape(block.count, -1).astype(np.float64), axis=-1)
+            indices = rows - np.repeat(batch.table.starts, batch.lengths)
+            random = drawn(self.seed, np.repeat(batch.numbers, batch.lengths), indices)
+            chosen = rows + (random * (stops - rows)).astype(np.int64)
+        goals = achieved[chosen]
+        distances = np.linalg.norm((achieved - goals).reshape(batch.count, -1).astype(np.float64), axis=-1)
         hits = distances <= self.within
         hits[unknown] = False
-        rewards = np.where(hits[:, None], self.at, self.otherwise).astype(block.steps[NEXT_REWARD].dtype)
-        return self._with_goals(block, goal, goals, rewards)
+        rewards = np.where(hits[:, None], self.at, self.otherwise).astype(batch.steps[NEXT_REWARD].dtype)
+        return self._with_goals(batch, goal, goals, rewards)
 
-    def _with_goals(self, block: EpisodeBatch, goal: Key, goals: NDArray[Any], rewards: NDArray[Any]) -> EpisodeBatch:
-        bare = rekeyed(block, lambda key: None if key in {goal, ("next", *goal)} else key)
-        steps = {**bare.steps, NEXT_REWARD: rewards}
+    def _with_goals(self, batch: EpisodeBatch, goal: Key, goals: NDArray[Any], rewards: NDArray[Any]) -> EpisodeBatch:
+        others = rekeyed(batch, lambda key: None if key in {goal, ("next", *goal)} else key)
+        steps = {**others.steps, NEXT_REWARD: rewards}
         if self.strategy == "future":
-            return replace(bare, steps={**steps, goal: goals, ("next", *goal): goals})
-        final_states = {**bare.final_states, goal: known_only(goals[block.table.starts], block.final_known)}
-        return replace(bare, steps=steps, states={**bare.states, goal: goals}, final_states=final_states)
+            return replace(others, steps={**steps, goal: goals, ("next", *goal): goals})
+        final_states = {**others.final_states, goal: known_only(goals[batch.table.starts], batch.final_known)}
+        return replace(others, steps=steps, states={**others.states, goal: goals}, final_states=final_states)

@@ -1,4 +1,4 @@
-"""Steps for pictures: [N, H, W], [N, C, H, W] or [N, H, W, C], whichever way the source has them."""
+"""Steps for images: [N, H, W], [N, C, H, W] or [N, H, W, C], in the layout of the source."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
@@ -20,45 +21,45 @@ from datasets_rl.ted.keys import Key, dotted
 __all__ = ["StackFrames", "ToUint8", "channels_first", "channels_last", "images"]
 
 _CHANNELS = {1, 3, 4}
-_BARE, _FULL = 2, 3
-"""Axes of a picture without channels, and with them."""
+_HW, _CHW = 2, 3
+"""The number of axes of an image without channels, and with channels."""
 
 
-def images(block: EpisodeBatch) -> list[Key]:
-    """Return the states that hold pictures: bytes of two axes or three, or fractions of three.
+def images(batch: EpisodeBatch) -> list[Key]:
+    """Return the keys of the states that hold images: uint8 with two or three axes, or floating point with three.
 
     Raises:
-        InvalidArgumentError: If there is none.
+        InvalidArgumentError: If no state holds images.
     """
-    found = [
+    keys = [
         key
-        for key, values in block.states.items()
-        if (values.dtype == np.uint8 and values.ndim - 1 in {_BARE, _FULL})
-        or (values.dtype.kind == "f" and values.ndim - 1 == _FULL)
+        for key, values in batch.states.items()
+        if (values.dtype == np.uint8 and values.ndim - 1 in {_HW, _CHW})
+        or (values.dtype.kind == "f" and values.ndim - 1 == _CHW)
     ]
-    if not found:
-        raise InvalidArgumentError("no state holds pictures", hint="name the field with in_keys= or keys=")
-    return found
+    if not keys:
+        raise InvalidArgumentError("no state holds images", hint="name the field with in_keys= or keys=")
+    return keys
 
 
 def channels_first(values: NDArray[Any], change: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-    """Return pictures changed by a function of [N, C, H, W], laid out as they were.
+    """Apply a function of [N, C, H, W] to images, and return the result in the layout of the images.
 
-    The channels stand last where there are 1, 3 or 4 of them there, and not so many at the front.
+    The last axis is that of the channels if its size is 1, 3 or 4, and that of the first axis of an image is not.
     """
-    found: NDArray[Any]
-    if values.ndim - 1 == _BARE:
-        found = change(np.array(values)[:, None])[:, 0]
+    result: NDArray[Any]
+    if values.ndim - 1 == _HW:
+        result = change(np.array(values)[:, None])[:, 0]
     elif _channels_last(values):
-        found = np.moveaxis(change(np.array(np.moveaxis(values, -1, 1), order="C")), 1, -1)
+        result = np.moveaxis(change(np.array(np.moveaxis(values, -1, 1), order="C")), 1, -1)
     else:
-        found = change(np.array(values))
-    return np.ascontiguousarray(found)
+        result = change(np.array(values))
+    return np.ascontiguousarray(result)
 
 
 def channels_last(values: NDArray[Any]) -> NDArray[Any]:
-    """Return pictures as [N, H, W, C]."""
-    if values.ndim - 1 == _BARE:
+    """Return images as [N, H, W, C]."""
+    if values.ndim - 1 == _HW:
         return np.array(values)[..., None]
     return np.array(values if _channels_last(values) else np.moveaxis(values, 1, -1))
 
@@ -69,43 +70,43 @@ def _channels_last(values: NDArray[Any]) -> bool:
 
 @dataclass
 class ToUint8(Step):
-    """Store pictures of fractions from 0 to 1 as whole numbers from 0 to 255: x * 255, rounded.
+    """Convert floating-point images in [0, 1] to uint8: x * 255, rounded.
 
     Args:
-        keys: The fields; by default all pictures of fractions.
+        keys: The fields; by default all floating-point images.
     """
 
     keys: tuple[str, ...] = ()
 
     summary = "fractions from 0 to 1 as whole numbers to 255"
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
-        """Return the block with its pictures as bytes."""
-        found = need(block, self.keys) or [key for key in images(block) if block.states[key].dtype.kind == "f"]
-        return mapped(block, found, self._bytes)
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
+        keys = need(batch, self.keys) or [key for key in images(batch) if batch.states[key].dtype.kind == "f"]
+        return mapped(batch, keys, self._bytes)
 
     def _bytes(self, key: Key, values: NDArray[Any]) -> NDArray[Any]:
         if values.dtype.kind != "f":
-            raise InvalidArgumentError(f"{dotted(key)} holds {values.dtype}; expected fractions")
+            raise InvalidArgumentError(f"{dotted(key)} holds {values.dtype}; expected floating point")
         if len(values) and not 0 <= values.min() <= values.max() <= 1:
             raise InvalidArgumentError(
-                f"{dotted(key)} holds {values.min():g} to {values.max():g}; expected numbers from 0 to 1"
+                f"{dotted(key)} holds {values.min():g} to {values.max():g}; expected values from 0 to 1"
             )
-        return np.rint(values * 255).astype(np.uint8)  # type: ignore[no-any-return]  # of an array
+        return np.rint(values * 255).astype(np.uint8)  # type: ignore[no-any-return]  # an array of uint8
 
 
 @dataclass
 class StackFrames(Step):
-    """Put the frames before each one in front of it; before the first one of an episode there is the first one.
+    """Stack each frame with the previous ones; at the start of an episode the first frame is repeated.
 
         frame     f0        f1        f2        final       n = 3, along the channels
         stack     f0 f0 f0  f0 f0 f1  f0 f1 f2  f1 f2 f
 
-    It takes n times the room; `CatFrames` on a buffer does the same as batches are drawn.
+    The result takes n times the space; the transform `CatFrames` of a buffer stacks frames when batches are sampled.
 
     Args:
-        n: Frames of a stack, at least 1.
-        keys: The states; by default all pictures. [H, W] becomes [n, H, W], and C channels become n * C.
+        n: The number of frames of a stack, at least 1.
+        keys: The states; by default all images. [H, W] becomes [n, H, W], and C channels become n * C.
     """
 
     n: int = 4
@@ -117,23 +118,23 @@ class StackFrames(Step):
         if self.n < 1:
             raise InvalidArgumentError(f"n is {self.n}; expected at least 1")
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
-        """Return the block with stacks."""
-        states, final_states = dict(block.states), dict(block.final_states)
-        table = block.table
-        require_memory(self.n * block.count * 8, f"stack_frames with n = {self.n:,}", hint="give a smaller n, as in 4")
-        firsts = np.repeat(table.starts, block.lengths)
-        rows = [np.maximum(np.arange(block.count) - back, firsts) for back in reversed(range(self.n))]
-        ends = [np.maximum(table.stops - back, table.starts) for back in reversed(range(1, self.n))]
-        for key in need(block, self.keys) or images(block):
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
+        states, final_states = dict(batch.states), dict(batch.final_states)
+        table = batch.table
+        require_memory(self.n * batch.count * 8, f"stack_frames with n = {self.n:,}", hint="give a smaller n, as in 4")
+        firsts = np.repeat(table.starts, batch.lengths)
+        rows = [np.maximum(np.arange(batch.count) - offset, firsts) for offset in reversed(range(self.n))]
+        ends = [np.maximum(table.stops - offset, table.starts) for offset in reversed(range(1, self.n))]
+        for key in need(batch, self.keys) or images(batch):
             if key not in states:
-                raise InvalidArgumentError(f"{dotted(key)} is no state")
+                raise InvalidArgumentError(f"{dotted(key)} is not a state")
             frames, last = np.asarray(states[key]), np.asarray(final_states[key])
             require_memory(self.n * frames.nbytes, f"stack_frames of {dotted(key)} with n = {self.n:,}")
-            bare = frames.ndim - 1 == _BARE
-            stop = not bare and _channels_last(frames)
-            join: Any = np.stack if bare else np.concatenate
-            axis = -1 if stop else 1
-            states[key] = join([frames[one] for one in rows], axis=axis)
-            final_states[key] = known_only(join([*(frames[one] for one in ends), last], axis=axis), block.final_known)
-        return replace(block, states=states, final_states=final_states)
+            no_channels = frames.ndim - 1 == _HW
+            join: Any = np.stack if no_channels else np.concatenate
+            axis = -1 if not no_channels and _channels_last(frames) else 1
+            states[key] = join([frames[index] for index in rows], axis=axis)
+            stacked = join([*(frames[index] for index in ends), last], axis=axis)
+            final_states[key] = known_only(stacked, batch.final_known)
+        return replace(batch, states=states, final_states=final_states)

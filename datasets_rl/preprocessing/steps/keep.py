@@ -1,4 +1,4 @@
-"""Steps that keep some of the episodes, as they are."""
+"""Steps that keep some of the episodes, unchanged."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
-from datasets_rl.preprocessing.steps._fields import as_fractions, drawn, need
+from datasets_rl.preprocessing.steps._fields import drawn, need, unit_floats
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key, dotted
 
@@ -32,9 +33,9 @@ __all__ = [
 ]
 
 SPAN = {"form": "a range START:STOP or START:STOP:STEP from 0, as in 0:100:2, or one number"}
-"""What is expected of a field that `read_span` reads, for messages."""
+"""The metadata of a field that `read_span` parses: the expected form, for messages."""
 TEST = {"form": "a comparison with a number, true, false or a text, as in '> 0.5', '== true' or '!= open the drawer'"}
-"""What is expected of the test of `KeepWhere`, for messages."""
+"""The metadata of the test of `KeepWhere`: the expected form, for messages."""
 _SPAN = re.compile(r"(\d*)(?::(\d*)(?::([1-9]\d*))?)?")
 _TEST = re.compile(r"\s*(==|!=|<=|>=|<|>)\s*(.+?)\s*")
 _TESTS = {
@@ -48,72 +49,72 @@ _TESTS = {
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def returns(block: EpisodeBatch) -> NDArray[np.float64]:
-    """Return the sum of the rewards of each episode, [E]."""
-    rewards = block.steps[NEXT_REWARD][:, 0].astype(np.float64)
-    sums: NDArray[np.float64] = np.add.reduceat(rewards, block.table.starts)
+def returns(batch: EpisodeBatch) -> NDArray[np.float64]:
+    """Return the undiscounted return of each episode, [E]."""
+    rewards = batch.steps[NEXT_REWARD][:, 0].astype(np.float64)
+    sums: NDArray[np.float64] = np.add.reduceat(rewards, batch.table.starts)
     return sums
 
 
-def success_key(block: EpisodeBatch, name: str) -> Key:
-    """Return the field that says where an episode succeeds: the one named, or the only one called "success".
+def success_key(batch: EpisodeBatch, name: str) -> Key:
+    """Return the key of the field that marks success: the given name, or else the only field called "success".
 
     Raises:
-        InvalidArgumentError: If there is none, or several.
+        InvalidArgumentError: If there is no such field, or several.
     """
     if name:
-        return need(block, [name])[0]
-    found = [key for key in (*block.steps, *block.states) if key[-1] == "success"]
-    if len(found) != 1:
-        which = ", ".join(map(dotted, found)) or "none"
-        raise InvalidArgumentError(f"fields called success: {which}; expected one", hint="name it with key=")
-    return found[0]
+        return need(batch, [name])[0]
+    candidates = [key for key in (*batch.steps, *batch.states) if key[-1] == "success"]
+    if len(candidates) != 1:
+        names = ", ".join(map(dotted, candidates)) or "none"
+        raise InvalidArgumentError(f"fields called success: {names}; expected one", hint="name it with key=")
+    return candidates[0]
 
 
 def read_span(text: str) -> tuple[int, int | None, int]:
-    """Read a range of numbers from 0 as users write it, ``0:100``, ``0:100:2`` or ``7``: start, stop, step.
+    """Parse a range of non-negative integers, ``0:100``, ``0:100:2`` or ``7``, into start, stop and step.
 
     Raises:
-        InvalidArgumentError: If it is none, or it is empty.
+        InvalidArgumentError: If the text is not a range, or the range is empty.
     """
     match = _SPAN.fullmatch(text)
     if match is None or not text:
-        raise InvalidArgumentError(f"{text!r} is no range; expected {SPAN['form']}")
+        raise InvalidArgumentError(f"{text!r} is not a range; expected {SPAN['form']}")
     start = int(match[1] or 0)
     stop = start + 1 if ":" not in text else int(match[2]) if match[2] else None
     if stop is not None and stop <= start:
-        raise InvalidArgumentError(f"{text!r} is empty; expected a range with something in it")
+        raise InvalidArgumentError(f"{text!r} is an empty range; expected the stop to be greater than the start")
     return start, stop, int(match[3] or 1)
 
 
-def _kept(block: EpisodeBatch, mask: NDArray[np.bool_]) -> EpisodeBatch | None:
-    return block.pick(mask) if mask.any() else None
+def _kept(batch: EpisodeBatch, mask: NDArray[np.bool_]) -> EpisodeBatch | None:
+    return batch.pick(mask) if mask.any() else None
 
 
-def _any_step(block: EpisodeBatch, hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Say of each episode, [E], whether something holds in any of its steps, [N]."""
-    found: NDArray[np.bool_] = np.logical_or.reduceat(hits, block.table.starts)
-    return found
+def _any_step(batch: EpisodeBatch, hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return whether a condition on steps, [N], holds in any step of each episode, [E]."""
+    result: NDArray[np.bool_] = np.logical_or.reduceat(hits, batch.table.starts)
+    return result
 
 
 @dataclass
 class KeepReturns(Step):
-    """Keep the episodes whose return lies between two numbers, both included."""
+    """Keep the episodes whose return is in [`least`, `most`]."""
 
     least: float = -np.inf
     most: float = np.inf
 
     summary = "episodes by their return"
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
-        """Return those that are kept."""
-        found = returns(block)
-        return _kept(block, (found >= self.least) & (found <= self.most))
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
+        episode_returns = returns(batch)
+        return _kept(batch, (episode_returns >= self.least) & (episode_returns <= self.most))
 
 
 @dataclass
 class KeepLengths(Step):
-    """Keep the episodes of a number of steps between two, both included."""
+    """Keep the episodes whose number of steps is in [`least`, `most`]."""
 
     least: int = 1
     most: int | None = None
@@ -123,23 +124,23 @@ class KeepLengths(Step):
     def __post_init__(self) -> None:
         if self.most is not None and self.most < self.least:
             raise InvalidArgumentError(
-                f"least is {self.least} and most is {self.most}; expected most to be the greater one"
+                f"least is {self.least} and most is {self.most}; expected most to be at least as large as least"
             )
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
-        """Return those that are kept."""
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         most = np.inf if self.most is None else self.most
-        return _kept(block, (block.lengths >= self.least) & (block.lengths <= most))
+        return _kept(batch, (batch.lengths >= self.least) & (batch.lengths <= most))
 
 
 @dataclass
 class KeepTopReturns(Step):
-    """Keep the episodes with the highest returns; those that are equal to the last one that is kept stay with it.
+    """Keep the episodes with the highest returns, including all episodes that tie with the last one kept.
 
     Args:
-        percent: How much is kept, above 0 to 100.
-        of: Whether that is a share of the episodes, or of the steps. By steps, the best episodes are taken as long as
-            their steps together are not more than the share; one at least.
+        percent: The share to keep, greater than 0 and at most 100.
+        of: Whether it is a share of the episodes or of the steps. For steps, the best episodes are kept while their
+            total number of steps does not exceed the share; at least one episode is kept.
     """
 
     percent: float = 10.0
@@ -151,36 +152,36 @@ class KeepTopReturns(Step):
 
     def __post_init__(self) -> None:
         if not 0 < self.percent <= 100:
-            raise InvalidArgumentError(f"percent is {self.percent}; expected a number above 0, to 100")
+            raise InvalidArgumentError(f"percent is {self.percent}; expected a number greater than 0 and at most 100")
 
     def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
-        """Find the return of the last episode that is kept."""
-        seen = [(returns(block), block.lengths) for block in blocks]
-        found, lengths = (np.concatenate(one) for one in zip(*seen, strict=True))
-        best = np.argsort(-found, kind="stable")
+        """Compute the lowest return to keep."""
+        pairs = [(returns(batch), batch.lengths) for batch in blocks]
+        episode_returns, lengths = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
+        best = np.argsort(-episode_returns, kind="stable")
         if self.of == "episodes":
-            count = int(len(found) * self.percent / 100)
+            count = int(len(episode_returns) * self.percent / 100)
         else:
             count = int((np.cumsum(lengths[best]) <= lengths.sum() * self.percent / 100).sum())
-        self._least = float(found[best[max(count, 1) - 1]])
+        self._least = float(episode_returns[best[max(count, 1) - 1]])
 
     @property
     def fitted(self) -> Mapping[str, Any]:
-        """The lowest return that is kept."""
+        """The lowest return to keep."""
         return {"least": self._least}
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
-        """Return those that are kept."""
-        return _kept(block, returns(block) >= self._least)
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
+        return _kept(batch, returns(batch) >= self._least)
 
 
 @dataclass
 class KeepSuccess(Step):
-    """Keep the episodes that succeed: those in which a field is above 0 in any step, or in the state after the last.
+    """Keep the successful episodes: those in which a field is greater than 0 in any step, or in the final state.
 
     Args:
-        key: The field; by default the only one that is called "success".
-        keep: False keeps the others.
+        key: The field; by default the only one called "success".
+        keep: If False, keep the other episodes instead.
     """
 
     key: str = ""
@@ -188,29 +189,29 @@ class KeepSuccess(Step):
 
     summary = "episodes that succeed"
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
-        """Return those that are kept."""
-        key = success_key(block, self.key)
-        there = np.asarray(block.steps[key] if key in block.steps else block.states[key])
-        found = _any_step(block, np.asarray((there > 0).reshape(block.count, -1).any(-1)))
-        if key in block.states:
-            found |= block.final_known & (np.asarray(block.final_states[key]) > 0).reshape(len(block), -1).any(-1)
-        return _kept(block, found == self.keep)
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
+        key = success_key(batch, self.key)
+        values = np.asarray(batch.steps[key] if key in batch.steps else batch.states[key])
+        success = _any_step(batch, np.asarray((values > 0).reshape(batch.count, -1).any(-1)))
+        if key in batch.states:
+            success |= batch.final_known & (np.asarray(batch.final_states[key]) > 0).reshape(len(batch), -1).any(-1)
+        return _kept(batch, success == self.keep)
 
 
 @dataclass
 class KeepWhere(Step):
-    """Keep the episodes in which a field passes a test, in any step, in all, in the first or in the last.
+    """Keep the episodes in which a field passes a test: in any step, in all steps, in the first or in the last one.
 
-        keep_where:next.reward,> 0.5            some reward is above 0.5
-        keep_where:next.terminated,== true,last it ends terminated, and not at a time limit
-        keep_where:episode,!= 5                 all episodes but number 5
+        keep_where:next.reward,> 0.5            some reward is greater than 0.5
+        keep_where:next.terminated,== true,last the episode is terminated, not truncated
+        keep_where:episode,!= 5                 all episodes except number 5
         keep_where:info.task,== open the drawer the text of a step
 
     Args:
-        key: The field, as batches have it. A step passes with a field of several numbers if each of them does.
-        test: One of ==, !=, <, <=, >, >=, and what the values are compared with: a number, true or false, or a text.
-        over: "any", "all", "first" or "last": in which steps.
+        key: The field, as named in batches. If it has several elements, all of them must pass the test.
+        test: One of ==, !=, <, <=, > and >=, followed by a number, by true or false, or by a text.
+        over: The steps that must pass the test: "any", "all", "first" or "last".
     """
 
     key: str
@@ -223,47 +224,47 @@ class KeepWhere(Step):
         if _TEST.fullmatch(self.test) is None:
             raise InvalidArgumentError(f"test is {self.test!r}; expected {TEST['form']}")
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
-        """Return those that are kept."""
-        hits, table = self._hits(block), block.table
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
+        hits, table = self._hits(batch), batch.table
         if self.over in {"first", "last"}:
-            return _kept(block, hits[table.starts if self.over == "first" else table.stops - 1])
+            return _kept(batch, hits[table.starts if self.over == "first" else table.stops - 1])
         reduce = np.logical_or if self.over == "any" else np.logical_and
-        return _kept(block, reduce.reduceat(hits, table.starts))
+        return _kept(batch, reduce.reduceat(hits, table.starts))
 
-    def _hits(self, block: EpisodeBatch) -> NDArray[Any]:
-        """Return in which steps it passes, bool [N]."""
-        compare, wanted = _TEST.fullmatch(self.test).groups()  # type: ignore[union-attr]  # it was checked
+    def _hits(self, batch: EpisodeBatch) -> NDArray[Any]:
+        """Return whether each step passes the test, bool [N]."""
+        compare, operand = _TEST.fullmatch(self.test).groups()  # type: ignore[union-attr]  # checked in __post_init__
         key = as_key(self.key)
-        if key in block.vocabulary:
-            texts = np.array([_TESTS[compare](text, wanted) for text in block.vocabulary[key]], np.bool_)
-            passed: NDArray[np.bool_] = texts[_values(block, key)]
+        if key in batch.vocabulary:
+            texts = np.array([_TESTS[compare](text, operand) for text in batch.vocabulary[key]], np.bool_)
+            passed: NDArray[np.bool_] = texts[_values(batch, key)]
         else:
             try:
-                number = float({"true": 1, "false": 0}.get(wanted.lower(), wanted))
+                number = float({"true": 1, "false": 0}.get(operand.lower(), operand))
             except ValueError as error:
                 raise InvalidArgumentError(
-                    f"{self.key} holds numbers; expected a number, true or false after {compare}, not {wanted!r}"
+                    f"{self.key} holds numbers; expected a number, true or false after {compare}, not {operand!r}"
                 ) from error
-            passed = _TESTS[compare](_values(block, key), number)
-        return np.all(passed.reshape(block.count, -1), axis=-1)  # type: ignore[no-any-return]  # of an array, along an axis
+            passed = _TESTS[compare](_values(batch, key), number)
+        return np.all(passed.reshape(batch.count, -1), axis=-1)  # type: ignore[no-any-return]  # an array, because of the axis
 
 
-def _values(block: EpisodeBatch, key: Key) -> NDArray[Any]:
-    """Return a field of all steps as batches have it, [N, ...]; those that follow from others are not stored."""
+def _values(batch: EpisodeBatch, key: Key) -> NDArray[Any]:
+    """Return the values of a field, [N, ...], as in batches; "episode" and ("next", "done") are computed."""
     if key == EPISODE:
-        return np.repeat(block.numbers, block.lengths)
+        return np.repeat(batch.numbers, batch.lengths)
     if key == NEXT_DONE:
-        done: NDArray[np.bool_] = np.logical_or(block.steps[NEXT_TERMINATED], block.steps[NEXT_TRUNCATED])
+        done: NDArray[np.bool_] = np.logical_or(batch.steps[NEXT_TERMINATED], batch.steps[NEXT_TRUNCATED])
         return done
-    (key,) = need(block, [".".join(key)])
-    values: NDArray[Any] = np.asarray(block.steps[key] if key in block.steps else block.states[key])
+    (key,) = need(batch, [".".join(key)])
+    values: NDArray[Any] = np.asarray(batch.steps[key] if key in batch.steps else batch.states[key])
     return values
 
 
 @dataclass
 class KeepEpisodes(Step):
-    """Keep the episodes of some numbers, as they are counted in the dataset from 0: ``0:100``, or ``0::10``."""
+    """Keep the episodes with some numbers, counted from 0 in the dataset: ``0:100``, or ``0::10``."""
 
     numbers: str = field(metadata=SPAN)
 
@@ -272,26 +273,26 @@ class KeepEpisodes(Step):
     def __post_init__(self) -> None:
         read_span(self.numbers)
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
-        """Return those that are kept."""
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         start, end, step = read_span(self.numbers)
         stop = np.inf if end is None else end
-        numbers = block.numbers
-        return _kept(block, (numbers >= start) & (numbers < stop) & ((numbers - start) % step == 0))
+        numbers = batch.numbers
+        return _kept(batch, (numbers >= start) & (numbers < stop) & ((numbers - start) % step == 0))
 
 
 @dataclass
 class Split(Step):
-    """Keep the episodes for training, or the others, for validation.
+    """Keep the episodes for training, or those for validation.
 
-    Which they are, the number of an episode at its source decides: the fractional part of its product with the golden
-    ratio, moved by the seed, is below the share of validation. These parts fill the unit interval evenly (a Weyl
-    sequence), so that the share is kept among a few episodes as well, and among every second or tenth of them.
+    The number of an episode at its source decides: it is for validation if the fractional part of its product with the
+    golden ratio, shifted by the seed, is less than `validation`. These fractional parts fill the unit interval evenly (a
+    Weyl sequence), so that the share also holds among a few episodes, and among every second or tenth of them.
 
     Args:
-        part: "train" or "validation". The two have no episode in common, and together have all.
-        validation: The share of validation, between 0 and 1.
-        seed: Another one gives another choice.
+        part: "train" or "validation"; each episode is in exactly one of the two.
+        validation: The share of episodes for validation, between 0 and 1.
+        seed: The seed of the split.
     """
 
     part: Literal["train", "validation"]
@@ -304,9 +305,9 @@ class Split(Step):
         if not 0 < self.validation < 1:
             raise InvalidArgumentError(f"validation is {self.validation}; expected a number between 0 and 1")
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
-        """Return those that are kept."""
-        sources = np.asarray(block.metadata.get("source", block.numbers)).astype(np.uint64)
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
+        sources = np.asarray(batch.metadata.get("source", batch.numbers)).astype(np.uint64)
         shift = drawn(self.seed, np.zeros(1, np.int64), np.zeros(1, np.int64))
-        places = as_fractions(sources * _GOLDEN)
-        return _kept(block, ((places + shift) % 1 < self.validation) == (self.part == "validation"))
+        positions = unit_floats(sources * _GOLDEN)
+        return _kept(batch, ((positions + shift) % 1 < self.validation) == (self.part == "validation"))

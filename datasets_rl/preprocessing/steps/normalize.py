@@ -1,4 +1,4 @@
-"""Steps that bring fields to one scale; what they learned is stored with the dataset, so that it can be undone.
+"""Steps that normalize fields; their fitted parameters are stored with the dataset, so that they can be inverted.
 
 y = (x - shift) / scale          x = y * scale + shift
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
@@ -26,7 +27,10 @@ Array = NDArray[np.float64]
 
 @dataclass
 class _Affine(Step):
-    """y = (x - shift) / scale, a pair of them for each number of a field."""
+    """An affine step, y = (x - shift) / scale, with a shift and a scale for each element of a field.
+
+    Floating-point fields keep their dtype; others become float32.
+    """
 
     keys: tuple[str, ...] = ("observation",)
 
@@ -40,55 +44,55 @@ class _Affine(Step):
             raise InvalidArgumentError("keys is empty; expected fields")
 
     @abstractmethod
-    def _found(self, seen: Iterable[Array]) -> tuple[Array, Array]:
-        """Return shift and scale of one field, [...], of its values, blocks [N, ...]."""
+    def _parameters(self, moments: Iterable[Array]) -> tuple[Array, Array]:
+        """Return the shift and the scale of a field, [...], from its moments in each batch."""
 
     def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
-        """Find shift and scale of each field."""
+        """Compute the shift and the scale of each field."""
         totals: dict[Key, list[Array]] = {}
-        for block in blocks:
-            for key in need(block, self.keys):
-                values = self._seen(block, key)
-                if key in block.vocabulary or values.dtype.kind not in "iuf":
-                    raise InvalidArgumentError(f"{'.'.join(key)} holds no numbers that have a mean")
+        for batch in blocks:
+            for key in need(batch, self.keys):
+                values = self._values(batch, key)
+                if key in batch.vocabulary or values.dtype.kind not in "iuf":
+                    raise InvalidArgumentError(f"{'.'.join(key)} is not numeric; expected integers or floating point")
                 totals.setdefault(key, []).append(self._moments(values))
         for key, moments in totals.items():
-            self._shift[key], self._scale[key] = self._found(moments)
+            self._shift[key], self._scale[key] = self._parameters(moments)
 
-    def _seen(self, block: EpisodeBatch, key: Key) -> NDArray[Any]:
-        """Return what is learned from, [N, ...]: a field at every step."""
-        return np.asarray(block.steps[key] if key in block.steps else block.states[key])
+    def _values(self, batch: EpisodeBatch, key: Key) -> NDArray[Any]:
+        """Return the values of a field to fit to, [N, ...]: those of all steps."""
+        return np.asarray(batch.steps[key] if key in batch.steps else batch.states[key])
 
     @abstractmethod
     def _moments(self, values: NDArray[Any]) -> Array:
-        """Return what is kept of a block, [N, ...]: [K, ...]."""
+        """Return the moments of the values of a batch, [N, ...], from which the parameters are computed: [K, ...]."""
 
     @property
     def fitted(self) -> Mapping[str, Any]:
-        """Shift and scale of each field, [...]."""
+        """The shift and the scale of each field, [...]."""
         pairs = (("shift", self._shift), ("scale", self._scale))
-        return {f"{'.'.join(key)}/{name}": values for name, found in pairs for key, values in found.items()}
+        return {f"{'.'.join(key)}/{name}": values for name, by_key in pairs for key, values in by_key.items()}
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
-        """Return the block with its fields brought to scale, float32 or what they were."""
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
 
         def scaled(key: Key, values: NDArray[Any]) -> NDArray[Any]:
             dtype = values.dtype if values.dtype.kind == "f" else np.dtype(np.float32)
-            found: NDArray[Any] = ((values - self._shift[key]) / self._scale[key]).astype(dtype)
-            return found
+            result: NDArray[Any] = ((values - self._shift[key]) / self._scale[key]).astype(dtype)
+            return result
 
-        return mapped(block, map(as_key, self.keys), scaled)
+        return mapped(batch, map(as_key, self.keys), scaled)
 
 
 @dataclass
 class Normalise(_Affine):
-    """Bring fields to mean 0 and standard deviation 1 over all steps; final states are brought to the same scale.
+    """Normalize fields to mean 0 and standard deviation 1 over all steps; final states are transformed alike.
 
         y = (x - mean) / (std + eps)
 
     Args:
         keys: The fields.
-        eps: Added to the standard deviations; 1e-3 as in TD3+BC (Fujimoto and Gu, 2021).
+        eps: A constant that is added to the standard deviations; 1e-3 as in TD3+BC (Fujimoto and Gu, 2021).
     """
 
     eps: float = 1e-3
@@ -100,19 +104,19 @@ class Normalise(_Affine):
         mean = values.mean(0)
         return np.stack([np.full_like(mean, len(values)), mean, ((values - mean) ** 2).sum(0)])
 
-    def _found(self, seen: Iterable[Array]) -> tuple[Array, Array]:
-        # Chan, Golub and LeVeque, 1979: sums of squares around the means of parts give that around the mean of all.
-        counts, means, squares = np.stack(list(seen), axis=1)
+    def _parameters(self, moments: Iterable[Array]) -> tuple[Array, Array]:
+        # Chan, Golub and LeVeque, 1979: combines the sums of squares around the means of batches, numerically stable.
+        counts, means, squares = np.stack(list(moments), axis=1)
         mean = (counts * means).sum(0) / counts.sum(0)
-        around = (squares + counts * (means - mean) ** 2).sum(0)
-        return mean, np.sqrt(around / counts.sum(0)) + self.eps
+        total_squares = (squares + counts * (means - mean) ** 2).sum(0)
+        return mean, np.sqrt(total_squares / counts.sum(0)) + self.eps
 
 
 @dataclass
 class NormaliseRange(_Affine):
-    """Bring fields between -1 and 1: the lowest value of all steps becomes -1, the highest one 1.
+    """Normalize fields to [-1, 1]: the lowest value of all steps becomes -1, and the highest becomes 1.
 
-    Final states count too, where they are known. What never changes becomes 0.
+    Known final states are included. Elements that are constant become 0.
 
     Args:
         keys: The fields.
@@ -120,18 +124,16 @@ class NormaliseRange(_Affine):
 
     summary = "fields to the range from -1 to 1"
 
-    def _seen(self, block: EpisodeBatch, key: Key) -> NDArray[Any]:
-        rows = super()._seen(block, key)
-        return (
-            rows
-            if key in block.steps
-            else np.concatenate([rows, np.asarray(block.final_states[key])[block.final_known]])
-        )
+    def _values(self, batch: EpisodeBatch, key: Key) -> NDArray[Any]:
+        values = super()._values(batch, key)
+        if key in batch.steps:
+            return values
+        return np.concatenate([values, np.asarray(batch.final_states[key])[batch.final_known]])
 
     def _moments(self, values: NDArray[Any]) -> Array:
         return np.stack([values.min(0), values.max(0)]).astype(np.float64)
 
-    def _found(self, seen: Iterable[Array]) -> tuple[Array, Array]:
-        lows, highs = np.stack(list(seen), axis=1)
+    def _parameters(self, moments: Iterable[Array]) -> tuple[Array, Array]:
+        lows, highs = np.stack(list(moments), axis=1)
         low, high = lows.min(0), highs.max(0)
         return (low + high) / 2, np.where(high > low, (high - low) / 2, 1.0)

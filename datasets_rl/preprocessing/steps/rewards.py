@@ -1,4 +1,4 @@
-"""Steps that write other rewards."""
+"""Steps that replace rewards."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
@@ -19,28 +20,28 @@ from datasets_rl.ted.keys import NEXT_REWARD
 __all__ = ["ClipRewards", "DelayRewards", "ScaleByReturns", "ScaleRewards", "SparseRewards", "SuccessRewards"]
 
 
-def _with_rewards(block: EpisodeBatch, rewards: NDArray[Any]) -> EpisodeBatch:
-    """Return the block with other rewards, [N, 1], of the dtype that they had."""
-    return with_steps(block, {NEXT_REWARD: rewards.astype(block.steps[NEXT_REWARD].dtype, copy=False)})
+def _with_rewards(batch: EpisodeBatch, rewards: NDArray[Any]) -> EpisodeBatch:
+    """Return the batch with other rewards, [N, 1], cast to the dtype of the previous ones."""
+    return with_steps(batch, {NEXT_REWARD: rewards.astype(batch.steps[NEXT_REWARD].dtype, copy=False)})
 
 
 @dataclass
 class ScaleRewards(Step):
-    """Multiply rewards, and then add to them: r * scale + shift."""
+    """Scale rewards, and then shift them: r * scale + shift."""
 
     scale: float = 1.0
     shift: float = 0.0
 
     summary = "rewards times a number, plus a number"
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
-        """Return the block with these rewards."""
-        return _with_rewards(block, block.steps[NEXT_REWARD] * self.scale + self.shift)
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
+        return _with_rewards(batch, batch.steps[NEXT_REWARD] * self.scale + self.shift)
 
 
 @dataclass
 class ClipRewards(Step):
-    """Keep rewards between two numbers."""
+    """Clip rewards to [`least`, `most`]."""
 
     least: float = -1.0
     most: float = 1.0
@@ -50,49 +51,52 @@ class ClipRewards(Step):
     def __post_init__(self) -> None:
         if self.most < self.least:
             raise InvalidArgumentError(
-                f"least is {self.least} and most is {self.most}; expected most to be the greater one"
+                f"least is {self.least} and most is {self.most}; expected most to be at least as large as least"
             )
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
-        """Return the block with these rewards."""
-        return _with_rewards(block, np.clip(block.steps[NEXT_REWARD], self.least, self.most))
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
+        return _with_rewards(batch, np.clip(batch.steps[NEXT_REWARD], self.least, self.most))
 
 
 @dataclass
 class SparseRewards(Step):
-    """Reward only what was rewarded with more than a number: 1 there, 0 elsewhere."""
+    """Replace rewards by 1 where they are greater than `above`, and by 0 elsewhere."""
 
     above: float = 0.0
 
     summary = "1 where the reward is above a number, 0 elsewhere"
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
-        """Return the block with these rewards."""
-        return _with_rewards(block, block.steps[NEXT_REWARD] > self.above)
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
+        return _with_rewards(batch, batch.steps[NEXT_REWARD] > self.above)
 
 
 @dataclass
 class DelayRewards(Step):
-    """Give the whole return of an episode with its last step, and nothing before, as Decision Transformer's study does."""
+    """Replace the reward of the last step of an episode by its return, and all others by 0.
+
+    This is the delayed-return setting of Decision Transformer (Chen et al., 2021).
+    """
 
     summary = "the whole return with the last step"
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
-        """Return the block with these rewards."""
-        rewards = np.zeros((block.count, 1))
-        rewards[block.table.stops - 1, 0] = returns(block)
-        return _with_rewards(block, rewards)
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
+        rewards = np.zeros((batch.count, 1))
+        rewards[batch.table.stops - 1, 0] = returns(batch)
+        return _with_rewards(batch, rewards)
 
 
 @dataclass
 class SuccessRewards(Step):
-    """Reward the steps that lead to success.
+    """Replace rewards by one value for steps that lead to success, and by another for all others.
 
     Args:
-        key: The field that is above 0 at success; by default the only one called "success". Of a state it is the one
-            at t + 1 that counts, and it does not where that one is unknown.
-        at: The reward of these steps.
-        otherwise: The reward of the others.
+        key: The field that is greater than 0 at success; by default the only one called "success". If it is a state, its
+            value at t + 1 decides; an unknown final state does not count as success.
+        at: The reward of steps that lead to success.
+        otherwise: The reward of the other steps.
     """
 
     key: str = ""
@@ -101,25 +105,26 @@ class SuccessRewards(Step):
 
     summary = "one reward at success, another elsewhere"
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
-        """Return the block with these rewards."""
-        key = success_key(block, self.key)
-        if key in block.steps:
-            found = np.asarray(block.steps[key]) > 0
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
+        key = success_key(batch, self.key)
+        if key in batch.steps:
+            success = np.asarray(batch.steps[key]) > 0
         else:
-            found = np.asarray(block.following(key)) > 0
-            found[block.table.stops[~block.final_known] - 1] = False
-        hits = found.reshape(block.count, -1).any(-1, keepdims=True)
-        return _with_rewards(block, np.where(hits, self.at, self.otherwise))
+            success = np.asarray(batch.following(key)) > 0
+            success[batch.table.stops[~batch.final_known] - 1] = False
+        hits = success.reshape(batch.count, -1).any(-1, keepdims=True)
+        return _with_rewards(batch, np.where(hits, self.at, self.otherwise))
 
 
 @dataclass
 class ScaleByReturns(Step):
-    """Scale rewards so that the highest return and the lowest one are some distance apart.
+    """Scale rewards so that the difference between the highest and the lowest return is `to`.
 
         r * to / (highest return - lowest return)
 
-    Implicit Q-Learning (Kostrikov, Nair and Levine, 2021) does it to D4RL's locomotion data, with 1000.
+    Implicit Q-Learning (Kostrikov, Nair and Levine, 2021) scales the rewards of D4RL's locomotion datasets in this way,
+    with 1000.
     """
 
     to: float = 1000.0
@@ -130,17 +135,17 @@ class ScaleByReturns(Step):
     summary = "rewards so that returns span a number"
 
     def fit(self, blocks: Iterable[EpisodeBatch]) -> None:
-        """Find the lowest and the highest return."""
-        found = np.concatenate([returns(block) for block in blocks])
-        self._lowest, self._highest = float(found.min()), float(found.max())
+        """Compute the lowest and the highest return."""
+        episode_returns = np.concatenate([returns(batch) for batch in blocks])
+        self._lowest, self._highest = float(episode_returns.min()), float(episode_returns.max())
         if self._lowest == self._highest:
             raise InvalidArgumentError(f"all episodes have the return {self._lowest:g}; expected returns that differ")
 
     @property
     def fitted(self) -> Mapping[str, Any]:
-        """The two returns, as they were."""
+        """The lowest and the highest return, before scaling."""
         return {"lowest": self._lowest, "highest": self._highest}
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
-        """Return the block with these rewards."""
-        return _with_rewards(block, block.steps[NEXT_REWARD] * (self.to / (self._highest - self._lowest)))
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
+        return _with_rewards(batch, batch.steps[NEXT_REWARD] * (self.to / (self._highest - self._lowest)))

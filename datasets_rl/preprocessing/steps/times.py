@@ -1,4 +1,4 @@
-"""Steps that keep some of the steps of an episode."""
+"""Steps that keep or combine some of the steps of each episode."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.base import Step
@@ -20,18 +21,18 @@ __all__ = ["DropUnknownFinal", "FrameSkip", "KeepSteps"]
 
 @dataclass
 class FrameSkip(Step):
-    """Make one step of n: the state and the action of the first, the sum of the rewards, the end of the last.
+    """Combine n steps into one: state and action of the first, sum of the rewards, terminated and truncated of the last.
 
         state          s0 s1 s2 s3 s4 | f         n = 2          s0    s2    s4 | f
         action         a0 a1 a2 a3 a4                            a0    a2    a4
         next.reward    r0 r1 r2 r3 r4                         r0+r1 r2+r3    r4
         truncated       .  .  .  .  x                             .     .     x
 
-    What follows the last step is the final state, as before; the last step may stand for fewer than n. Fields that
-    stand under "next" alone are those of the last of the n.
+    The final state is unchanged; the last step may combine fewer than n. Fields that exist only under "next" are taken
+    from the last of the n steps.
 
     Args:
-        n: Steps that become one, at least 1.
+        n: The number of steps to combine, at least 1.
     """
 
     n: int
@@ -42,29 +43,29 @@ class FrameSkip(Step):
         if self.n < 1:
             raise InvalidArgumentError(f"n is {self.n}; expected at least 1")
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch:
-        """Return the block with fewer steps."""
-        table = block.table
-        within = np.arange(block.count) - np.repeat(table.starts, block.lengths)
-        first = np.flatnonzero(within % self.n == 0)
-        last = np.append(first[1:], block.count) - 1
-        steps = {key: values[last if key[0] == NEXT else first] for key, values in block.steps.items()}
-        rewards = block.steps[NEXT_REWARD]
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
+        table = batch.table
+        step_indices = np.arange(batch.count) - np.repeat(table.starts, batch.lengths)
+        first = np.flatnonzero(step_indices % self.n == 0)
+        last = np.append(first[1:], batch.count) - 1
+        steps = {key: values[last if key[0] == NEXT else first] for key, values in batch.steps.items()}
+        rewards = batch.steps[NEXT_REWARD]
         steps[NEXT_REWARD] = np.add.reduceat(rewards.astype(np.float64), first).astype(rewards.dtype)
         return replace(
-            block,
-            lengths=-(-block.lengths // self.n),
+            batch,
+            lengths=-(-batch.lengths // self.n),
             steps=steps,
-            states={key: values[first] for key, values in block.states.items()},
+            states={key: values[first] for key, values in batch.states.items()},
         )
 
 
 @dataclass
 class KeepSteps(Step):
-    """Keep a run of the steps of each episode, counted from 0: ``0:100``. Episodes that have none of them go.
+    """Keep a range of the steps of each episode, counted from 0: ``0:100``. Episodes without such steps are dropped.
 
-    state        s0 s1 s2 s3 s4 | f       1:3       s1 s2 | s3         what follows the last one is known
-    truncated     .  .  .  .  x                      .  x              it is cut there
+    state        s0 s1 s2 s3 s4 | f       1:3       s1 s2 | s3         the final state is the next one, s3
+    truncated     .  .  .  .  x                      .  x              the episode is truncated there
     """
 
     span: str = field(metadata={"form": "a range START:STOP from 0, as in 10:60"})
@@ -74,29 +75,29 @@ class KeepSteps(Step):
     def __post_init__(self) -> None:
         if read_span(self.span)[2] != 1:
             raise InvalidArgumentError(
-                f"span is {self.span!r}; expected START:STOP", hint="frame_skip leaves steps out"
+                f"span is {self.span!r}; expected START:STOP", hint="frame_skip combines steps at a regular interval"
             )
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
-        """Return the block with fewer steps."""
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         start, stop, _ = read_span(self.span)
-        return _kept_steps(block, start, block.lengths if stop is None else np.minimum(block.lengths, stop))
+        return _kept_steps(batch, start, batch.lengths if stop is None else np.minimum(batch.lengths, stop))
 
 
 @dataclass
 class DropUnknownFinal(Step):
-    """Drop the last step of each episode whose final observation is unknown, so that every next observation is real.
+    """Drop the last step of each episode whose final observation is unknown, so that every next observation is known.
 
-        state              s0 s1 s2 | f unknown          s0 s1 | s2        what follows the last kept step is known
-        truncated           .  .  x                       .  x             it is cut there
+        state              s0 s1 s2 | f unknown          s0 s1 | s2        the final state is the next one, s2
+        truncated           .  .  x                       .  x             the episode is truncated there
 
-    Reading of zeros in targets ends with it, and so do batches' ``("next", "final_known")``. An episode of one such step
-    goes.
+    Targets then use no zeros in place of unknown observations, and batches have no ``("next", "final_known")``. An
+    episode that has only this step is dropped.
 
     Args:
-        ends: "all" drops the last step however the episode ends. "truncated" keeps it where the episode is terminated:
-            the target of that step is its reward alone and needs no next observation. ``("next", "final_known")`` stays
-            in batches then, if there is such an episode.
+        ends: "all" drops the last step however the episode ends. "truncated" keeps it if the episode is terminated,
+            because the target of that step is its reward alone and needs no next observation; batches then keep
+            ``("next", "final_known")`` if there is such an episode.
     """
 
     ends: Literal["all", "truncated"] = "all"
@@ -107,38 +108,38 @@ class DropUnknownFinal(Step):
         if self.ends not in {"all", "truncated"}:
             raise InvalidArgumentError(f"ends is {self.ends!r}; expected 'all' or 'truncated'")
 
-    def __call__(self, block: EpisodeBatch) -> EpisodeBatch | None:
-        """Return the block with known final states."""
-        dropped = ~block.final_known
+    @override
+    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
+        dropped = ~batch.final_known
         if self.ends == "truncated":
-            dropped &= ~block.steps[NEXT_TERMINATED][block.table.stops - 1, 0]
-        return _kept_steps(block, 0, block.lengths - dropped)
+            dropped &= ~batch.steps[NEXT_TERMINATED][batch.table.stops - 1, 0]
+        return _kept_steps(batch, 0, batch.lengths - dropped)
 
 
-def _kept_steps(block: EpisodeBatch, start: int, stops: NDArray[np.int64]) -> EpisodeBatch | None:
-    """Return the steps from `start` up to a stop of each episode, [E]; episodes that have none of them go."""
+def _kept_steps(batch: EpisodeBatch, start: int, stops: NDArray[np.int64]) -> EpisodeBatch | None:
+    """Return the steps of each episode from `start` to its stop, [E], exclusive; episodes without steps are dropped."""
     mask = stops > start
     if not mask.any():
         return None
-    block, stops = block.pick(mask), stops[mask]
-    cut = stops < block.lengths
+    batch, stops = batch.pick(mask), stops[mask]
+    cut = stops < batch.lengths
     lengths = stops - start
-    starts = block.table.starts
+    starts = batch.table.starts
     rows = np.repeat(starts + start - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
-    steps = {key: values[rows] for key, values in block.steps.items()}
-    # The final states of all, and after them the states that become one.
-    chosen = np.arange(len(block))
-    chosen[cut] = len(block) + np.arange(int(cut.sum()))
+    steps = {key: values[rows] for key, values in batch.steps.items()}
+    # Indices into the final states of all episodes, followed by the states that become final ones.
+    selected = np.arange(len(batch))
+    selected[cut] = len(batch) + np.arange(int(cut.sum()))
     final_states = {
-        key: end_to_end([block.final_states[key], values[(starts + stops)[cut]]])[chosen]
-        for key, values in block.states.items()
+        key: end_to_end([batch.final_states[key], values[(starts + stops)[cut]]])[selected]
+        for key, values in batch.states.items()
     }
     steps[NEXT_TRUNCATED][np.cumsum(lengths)[cut] - 1] = True
     return replace(
-        block,
+        batch,
         lengths=lengths,
         steps=steps,
-        states={key: values[rows] for key, values in block.states.items()},
+        states={key: values[rows] for key, values in batch.states.items()},
         final_states=final_states,
-        final_known=block.final_known | cut,
+        final_known=batch.final_known | cut,
     )
