@@ -57,7 +57,10 @@ Targets = Annotated[
 ]
 
 _CHANGING = {"download", "preprocess", "remove"}
-_NO_MEMORY = re.compile("allocate memory|not enough memory|can't start new thread|failed to map segment")
+_NO_MEMORY = re.compile(
+    "allocate memory|not enough memory|can't start new thread|failed to map segment"
+    "|error return without exception set"  # an extension whose allocation failed, and which did not say so
+)
 _COMMAND = re.compile(rf"\brlds (?=(?:{'|'.join(command_names())})\b)")
 
 GLOBALS: dict[str, tuple[Any, Sequence[str], Mapping[str, Any], Any]] = {
@@ -213,7 +216,7 @@ def allocations() -> Iterator[None]:
     """
     try:
         yield
-    except (ImportError, RuntimeError) as error:
+    except (ImportError, RuntimeError, SystemError) as error:
         if not _NO_MEMORY.search(str(error)):
             raise
         raise MemoryError(str(error).rpartition("DefaultCPUAllocator: ")[2]) from error

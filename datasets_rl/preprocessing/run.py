@@ -72,6 +72,8 @@ _PART_CALLS, _BATCH_CALLS = 5_000, 500
 _MAX_COPIES = 8
 """The number of copies of a batch that a step may hold in memory at once: the maximum measured for batch functions."""
 _MAX_DERIVED_NAME = 60
+_RESULTS_VERSION = "0.1.0"
+"""The version of this package that changed the results of recipes last."""
 _MIN_PARALLEL_SECONDS = 20.0
 """The duration for which several processes are worth starting: each takes a few seconds to import torch."""
 
@@ -250,9 +252,12 @@ def preview(
 
 
 def fingerprint(manifest: Manifest, recipe: Mapping[str, Any], num_frames: int | None, seed: int) -> str:
-    """Return the fingerprint of a result: a digest of the input files, the recipe and the version of this package."""
+    """Return the fingerprint of a result: a digest of the input files and the recipe.
+
+    `_RESULTS_VERSION` is part of it, so that results are made anew once the same recipe gives other results.
+    """
     files = [[file.path, file.sha256] for file in manifest.files]
-    metadata = [converter_version(), files, recipe, num_frames, seed]
+    metadata = [_RESULTS_VERSION, files, recipe, num_frames, seed]
     return hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
 
 

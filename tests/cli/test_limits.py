@@ -185,7 +185,7 @@ def test_one_file_as_a_dataset_of_ones_own_asks_for_its_folder(rlds, npz):
 
     assert (ran.code, marks(ran)) == (4, ["rlds:", "why:", "next:"])
     assert "it is a file; expected a folder" in ran.err
-    assert "next: give the folder that has the files" in ran.err
+    assert "next: give the folder with the files" in ran.err
 
 
 @pytest.mark.usefixtures("stored")

@@ -317,7 +317,7 @@ def test_what_breaks_on_the_way_is_told(streamed, tmp_path):
     raw.spoil_bytes(raw.flipped, tmp_path / "tree")
     dataset = streamed(shuffle=False)
 
-    with pytest.raises(ConversionError, match="does not have the CRC32C"):
+    with pytest.raises(ConversionError, match="does not match its CRC32C"):
         list(dataset)
     assert on_disk(dataset)[0] != []
 

@@ -249,7 +249,7 @@ def test_all_faults_of_an_episode_are_named_at_once():
         "steps/observation/step has the value 256; expected uint8",
         "steps/action has integers; expected floats",
         "steps/is_first has the value 2; expected bool",
-        "steps/language_instruction has text that is no UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
+        "steps/language_instruction has text that is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
         "steps/embedding has a value of 5 bytes; expected 16",
         "steps/mask has a value of 5 bytes; expected 4",
         "episode_metadata/file_path has 2 values; expected 1",

@@ -508,7 +508,7 @@ def test_a_dataset_that_claims_more_than_it_stores_is_refused_before_it_is_read(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"total_steps": 13}, "it has 12 steps; the upstream says 13"),
+        ({"total_steps": 13}, "it has 12 steps; the upstream states 13"),
         ({"total_episodes": 0}, "total_episodes is 0; expected an integer >= 1"),
         ({"total_steps": "many"}, "total_steps is 'many'"),
         ({"data_format": "zarr"}, "data_format is 'zarr'; expected hdf5, arrow or parquet"),
