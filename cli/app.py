@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     Args:
-        argv: The words behind ``rlds``; by default those of this process.
+        argv: The words after ``rlds``; by default those of this process.
     """
     _open_streams()
     if argv is None:
@@ -45,7 +45,7 @@ def _open_streams() -> None:
 
 def _ready_process() -> None:
     for stream in (sys.stdout, sys.stderr):
-        # Paths may hold letters that the stream's encoding lacks: better an escape than an error behind the work.
+        # Paths may hold letters that the stream's encoding lacks: better an escape than an error after the work.
         if getattr(stream, "errors", "") == "strict":
             getattr(stream, "reconfigure", _nothing)(errors="backslashreplace")
     if threading.current_thread() is threading.main_thread():
@@ -55,7 +55,7 @@ def _ready_process() -> None:
 
 
 def _nothing(**_: str) -> None:
-    """Stand in for streams that cannot be reconfigured."""
+    """Do nothing, for streams that cannot be reconfigured."""
 
 
 def _stop(number: int, _: FrameType | None) -> None:

@@ -40,7 +40,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     Args:
-        argv: The words behind ``rlds``; by default those of this process.
+        argv: The words after ``rlds``; by default those of this process.
     """
     if argv is None:
         sys.excepthook = _unexpected
@@ -282,7 +282,7 @@ def _interrupted(shell: Shell) -> int:
 
 
 def _unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Report an exception that nobody meant; Python ends the process with exit code 1 behind it."""
+    """Report an unexpected exception; Python then ends the process with exit code 1."""
     if any(word.startswith("-vv") for word in sys.argv) or sys.argv.count("-v") > 1 or os.environ.get("RLDS_DEBUG"):
         sys.__excepthook__(kind, error, trace)
         return

@@ -76,7 +76,7 @@ GLOBALS: dict[str, tuple[Any, Sequence[str], Mapping[str, Any], Any]] = {
     "root": (Path | None, ("--root",), {"metavar": "DIR", "help": "Where data lies, instead of RLDS_HOME."}, None),
     "version": (bool, ("--version", "-V"), {"help": "Print the version."}, False),
 }
-"""The options that are accepted before and behind a command's name: by parameter its type, names, settings, default."""
+"""The options that are accepted before and after a command's name: by parameter its type, names, settings, default."""
 
 
 @dataclass
@@ -190,7 +190,7 @@ def engine_of(name: str, address: str) -> Any:
 
 
 def each(shell: Shell, items: Iterable[str], act: Callable[[str], T]) -> list[Outcome[T]]:
-    """Do something to every item, and go on behind those that fail; each failure is reported when it happens."""
+    """Apply a function to every item, failures notwithstanding; each failure is reported when it happens."""
     outcomes: list[Outcome[T]] = []
     for item in dict.fromkeys(items):
         try:
@@ -241,7 +241,7 @@ def read_size(text: str) -> int:
     """Read a number of bytes as users write it: ``500MB``, ``2GiB``, ``1.5g``, ``4096``.
 
     Raises:
-        InvalidArgumentError: If it is none, or not above 0.
+        InvalidArgumentError: If it is not a size, or not above 0.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?i?)b?\s*", text.lower())
     if match is None or match[2] not in _UNITS or not (size := int(float(match[1]) * _UNITS[match[2]])):
@@ -290,7 +290,7 @@ def _exists(path: Path) -> bool:
 
 
 def known(text: str) -> bool:
-    """Tell whether a word is an id."""
+    """Return whether a word is an id."""
     from datasets_rl import sources
 
     try:

@@ -52,7 +52,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Text as it is."""
+    """Text, unchanged."""
 
     lines: tuple[str, ...]
     title: str = ""
@@ -86,7 +86,7 @@ class Result:
 
 @dataclass(slots=True)
 class Printer:
-    """Prints results and talk in the way that the options and the terminal ask for."""
+    """Prints results and notes as the options and the terminal require."""
 
     json: bool = False
     quiet: bool = False
@@ -269,7 +269,7 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def _facts(pairs: Sequence[tuple[str, str]], width: int, *, bold: bool) -> list[str]:
-    """Return names with values beside them, or below them where there is no room beside."""
+    """Return names with their values at the right, or below where the width does not suffice."""
     start = max((_columns(name) for name, _ in pairs), default=0) + _GAP
     below = width - start < _LEAST
     if below:

@@ -1,4 +1,4 @@
-"""``rlds cache``: what lies in the data folder beside the datasets."""
+"""``rlds cache``: what the data folder holds besides the datasets."""
 
 from __future__ import annotations
 

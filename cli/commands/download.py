@@ -125,7 +125,7 @@ def run(
         "keep_raw": keep_raw,
         "selection": selection,
     }
-    # Ids that nobody knows come first: they are told before hours of work for the others.
+    # Unknown ids come first: they are reported before hours of work on the others.
     ids = sorted(ids, key=known)
     if dry_run:
         return _dry_run(shell, ids, {**common, "settings": settings})
@@ -286,7 +286,7 @@ def _sum_facts(plans: list[Plan]) -> Facts:
 
 
 def _most(plans: list[Plan]) -> int:
-    """Return the most bytes that are taken at once when the plans are done one behind the other."""
+    """Return the maximal number of bytes on the disk while the plans are carried out one after the other."""
     most = kept = 0
     for plan in plans:
         if not plan.present:

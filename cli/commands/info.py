@@ -1,4 +1,4 @@
-"""``rlds info``: what is known of a dataset, and what is stored of it."""
+"""``rlds info``: the description of a dataset, and its stored copy."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def _versions(folder: Path) -> list[dict[str, Any]]:
 
 
 def _known(known: Entry | Manifest, entry: Entry | None) -> tuple[tuple[str, str], ...]:
-    """Return what is stored says of itself, which may be of another upstream than the catalog speaks of; or the catalog."""
+    """Return the description in the manifest, whose upstream may differ from that of the catalog; else the catalog's."""
     score = known.score if isinstance(known.score, Mapping) or known.score is None else asdict(known.score)
     if not score and entry is not None and entry.score is not None:
         score = asdict(entry.score)
@@ -256,7 +256,7 @@ def _history(manifest: Manifest) -> Iterator[Block]:
 
 
 def _done(number: int, one: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield a line for each step of a recipe; what it was applied to stands on the first."""
+    """Yield a line for each step of a recipe; the first line names the dataset that it was applied to."""
     for member in one.get("merged", ()):
         yield f"{number + 1}. merge", "", f"{member['id']}, {member['steps']:,} steps", member["files"]
     of, recipe = one.get("of", {}), one.get("recipe", {})

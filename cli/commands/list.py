@@ -126,7 +126,7 @@ def _rows(
             folder = stored.pop(entry.id, None)
             if folder is not None or not stored_only:
                 yield _row(entry, folder)
-    # What is here and in no catalog: copies from elsewhere, datasets of another version.
+    # Stored datasets that no catalog has: copies from elsewhere, datasets of another version.
     for dataset_id, folder in stored.items():
         if dataset_id.partition("/")[0] in names:
             yield _Row(dataset_id, "", None, None, folder, made=_made(folder))

@@ -151,7 +151,7 @@ def _numbers(text: str, datasets: list[str]) -> list[float | None]:
 def _written(name: str, folder: Path, out: Path | None, root: Path | None) -> str:
     """Return how the file names a dataset: by its id, or by its folder as seen from the file.
 
-    Who reads the file does not know of a root on the command line.
+    The reader of the file does not know the root of this command line.
     """
     if root is None and not Path(name).expanduser().exists():
         return name

@@ -87,7 +87,7 @@ def run(
     """Make a dataset from another one by a recipe; run it again to resume. Prints the folders.
 
     \b
-    The result is a dataset of its own, ID@NAME, which every command takes. With --out it goes to a
+    The result is a separate dataset, ID@NAME, which every command takes. With --out it goes to a
     folder; several datasets then become one, and without a recipe they are only merged.
     With --in-place it replaces the dataset; each --undo takes one such step back.
 
@@ -147,7 +147,7 @@ def run(
 
 
 def _items(datasets: list[str], *, together: bool) -> dict[str, list[str]]:
-    """Return what is made, by what it is called, and of which datasets: each by itself, or all of them one."""
+    """Return the results by their names, with the datasets of each: one result per dataset, or one merged result."""
     return {" + ".join(datasets): datasets} if together else {one: [one] for one in datasets}
 
 
@@ -308,7 +308,7 @@ def _keys(found: Preview) -> Iterator[dict[str, Any]]:
 
     for column in found.columns:
         values = found.sample.states if column.shared else found.sample.steps
-        # Of encoded pictures, these few are decoded.
+        # Few images are decoded for the preview.
         first = np.asarray(values[column.key][:_SHOWN])
         yield {
             "key": dotted(column.key),
