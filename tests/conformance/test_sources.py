@@ -321,7 +321,7 @@ def test_it_is_strict_and_all_of_it_is_what_the_generator_made(made):
 def of(values, start, stop):
     """Rows of a column."""
     if isinstance(values, TextStates):
-        return TextStates(values.codes[start:stop], values.words)
+        return TextStates(values.codes[start:stop], values.vocabulary)
     if isinstance(values, EncodedImages):
         return EncodedImages(values.images[start:stop])
     return values[start:stop]
@@ -332,7 +332,7 @@ def following(values, steps):
     if len(values) > steps:
         return of(values, 1, steps + 1)
     if isinstance(values, TextStates):
-        return TextStates(np.append(values.codes[1:], len(values.words)), (*values.words, ""))
+        return TextStates(np.append(values.codes[1:], len(values.vocabulary)), (*values.vocabulary, ""))
     rest = plain(of(values, 1, steps)) if steps > 1 else plain(of(values, 0, 1))[:0]
     return np.concatenate([rest, np.zeros((1, *plain(of(values, 0, 1)).shape[1:]), rest.dtype)])
 
@@ -349,7 +349,7 @@ def same(made, key, rows, values):
     got = made.stored.column(key, rows.start, rows.stop)
     if isinstance(values, TextStates):
         texts = made.stored.texts(key)
-        assert [texts[number] for number in got] == [values.words[code] for code in values.codes], dotted(key)
+        assert [texts[number] for number in got] == [values.vocabulary[code] for code in values.codes], dotted(key)
         return
     wanted = plain(values)
     off = made.case.lossy.get(dotted(key), made.case.lossy.get(dotted(key[1:]), 0) if key[0] == "next" else 0)

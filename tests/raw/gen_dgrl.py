@@ -308,7 +308,7 @@ FAULTS = {
 }
 FAULTS_OF_LEVELS = {
     "an XML error": Fault(_archive(lambda _: _XML, LEVELS), "XML"),
-    "a cut archive": Fault(_archive(lambda data: data[:400_000], LEVELS), "the file is truncated"),
+    "a cut archive": Fault(_archive(lambda data: data[:400_000], LEVELS), "is truncated"),
     "no file of the game": Fault(
         lambda folder: _put(folder, LEVELS, tarred(written(game([3]), "maze"))), "it has no step"
     ),

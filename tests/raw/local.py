@@ -357,7 +357,7 @@ HDF5_FAULTS = {
     ),
     "next observations of another shape": Fault(put("next_observations", np.zeros((11, 4))), "next_observations is"),
     "files of two formats": Fault(data("more.npz", b"PK"), "set format"),
-    "an alignment that the rows deny": Fault(toml("license", 'alignment = "one-more"\nlicence'), "flags"),
+    "an alignment that the rows deny": Fault(toml("licence", 'alignment = "one-more"\nlicence'), "flags"),
 }
 TABLE_FAULTS = {
     "an episode in two pieces": Fault(
