@@ -55,5 +55,5 @@ class Fetched:
     etag: str | None = None
     """ETag of the upstream, if it sent one."""
     checked: str = "recorded"
-    """'catalog' if the digest was compared with a known one, 'recorded' if none was known, 'skipped' if the user disabled
-    the check."""
+    """'catalog' if the digest was compared with a known one, 'recorded' if none was known, 'skipped' if the user
+    disabled the check."""

@@ -1,8 +1,8 @@
 """Detection of truncated files, by the length or end marker that their format defines.
 
 A response without Content-Length that is cut off looks complete, and so does a truncated file on a proxy that sends the
-length of the copy that it has. Most formats state their length, or end with a marker. If neither the size nor a checksum of a
-file is known, this is the only evidence that the file is complete.
+length of the copy that it has. Most formats state their length, or end with a marker. If neither the size nor a
+checksum of a file is known, this is the only evidence that the file is complete.
 
 Each check reads little: a header, a footer, or the lengths of the records. The exception is gzip, whose end is found by
 decompressing; this takes constant memory and is still faster than a network.

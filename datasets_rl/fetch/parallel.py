@@ -79,8 +79,8 @@ class Limiter:
 def in_parallel(tasks: Sequence[Callable[[], None]], workers: int, cancel: CancelToken) -> None:
     """Run the tasks on up to `workers` threads; the first failure cancels the others and is raised here.
 
-    The threads are daemons, so that Ctrl-C ends the program at once and not when a stalled connection times out. This is
-    safe because the files on disk are consistent at any moment.
+    The threads are daemons, so that Ctrl-C ends the program at once and not when a stalled connection times out. This
+    is safe because the files on disk are consistent at any moment.
     """
     if workers <= 1 or len(tasks) <= 1:
         for task in tasks:

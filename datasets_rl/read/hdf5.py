@@ -87,7 +87,7 @@ class Hdf5Array:
         """Ids of the filters, in the order in which they were applied; None if only the HDF5 library can undo them."""
         self.dataset = dataset
         self.unwritten = _unwritten(self)
-        """Number of chunks that were never written and read as the fill value; a dataset without chunks counts as one."""
+        """Number of chunks that were never written and read as the fill value; an unchunked dataset counts as one."""
         if self.unwritten:
             self.filters = None  # only the library knows the fill value
 
@@ -122,7 +122,7 @@ class Hdf5Array:
         if declared > (max(most, _UNWRITTEN_MAX_BYTES) if self.unwritten else most):
             yield f"{self.name} declares {list(self.shape)}, {declared:,} bytes, but stores {stored:,}"
         elif self.unwritten < 0:
-            yield f"{self.name} declares {list(self.shape)}, but stores {-self.unwritten:,} chunks more than that shape has"
+            yield f"{self.name} declares {list(self.shape)}, but stores {-self.unwritten:,} chunks more than that has"
         elif (
             self.unwritten and self.dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED
         ):

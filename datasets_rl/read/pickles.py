@@ -44,8 +44,8 @@ def load(data: bytes | bytearray | memoryview, name: str = "pickle") -> Any:
         name: Name of the pickle in errors.
 
     Returns:
-        None, booleans, numbers, text, bytes, numpy arrays and numbers, and tuples, lists, dicts, sets and deques of them.
-        Arrays may be read-only.
+        None, booleans, numbers, text, bytes, numpy arrays and numbers, and tuples, lists, dicts, sets and deques of
+        them. Arrays may be read-only.
 
     Raises:
         ConversionError: If the pickle names anything else (the error lists all such names), is truncated or damaged,
@@ -422,7 +422,7 @@ def _foreign(value: Any) -> bool:
 
 
 def _measure(value: Any) -> None:
-    """Raise if a value contains itself, is nested too deeply, or has too many values, counting shared ones repeatedly."""
+    """Raise if a value contains itself, is nested too deeply, or has too many values, with shared ones repeated."""
     sizes: dict[int, tuple[int, int] | None] = {}
     waiting = [(value, False)]
     while waiting:

@@ -240,7 +240,7 @@ class Numbers:
 
 
 def _join_numbers(left: str, right: str) -> str:
-    """Return the text that selects the numbers of both texts, with adjacent ranges merged; an empty text selects all."""
+    """Return the text that selects the numbers of both, with adjacent ranges merged; an empty text selects all."""
     if not left or not right:
         return ""
     pieces = list(dict.fromkeys(piece.strip() for piece in f"{left},{right}".split(",")))

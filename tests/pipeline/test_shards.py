@@ -180,7 +180,7 @@ def test_a_fault_in_another_process_is_told_as_it_is_here(raw, get, tmp_path):
     (copy / NAME / "data" / "17" / "metadata.json").write_text('{"total_steps": 99}')
     told = []
     for jobs in (1, 3):
-        with pytest.raises(ConversionError, match=r"episode 17: it has . steps; its metadata says 99") as caught:
+        with pytest.raises(ConversionError, match=r"episode 17: it has . steps; its metadata states 99") as caught:
             get(f"home{jobs}", jobs=jobs, from_local=copy)
         told.append(caught.value.problems)
 

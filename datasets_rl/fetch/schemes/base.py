@@ -27,7 +27,7 @@ Ask = Callable[[str, Mapping[str, str]], Mapping[str, str]]
 """Function that sends a HEAD request with the given headers, follows redirects on the same host only, and returns the
 headers of the response (names in lower case)."""
 Get = Callable[[str, Mapping[str, str]], tuple[Any, Mapping[str, str]]]
-"""Function that sends a GET request with the given headers, and returns the JSON value and the headers of the response."""
+"""Function that sends a GET request with the given headers, and returns the JSON value and the response's headers."""
 
 
 class NotThere(Exception):

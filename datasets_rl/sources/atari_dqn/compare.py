@@ -144,7 +144,7 @@ def _kept(zero: NDArray[np.bool_], terminal: NDArray[np.uint8], blanks_left: int
 def _blocks(
     fields: Mapping[str, Path], flat: Mapping[str, NDArray[Any]], cursor: int, *, joined: bool
 ) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield the rows of a checkpoint in the order in which they were added; the frames are read twice for the last row."""
+    """Yield the rows of a checkpoint in chronological order; the frames are read twice for the last row."""
     if joined:
         last = {name: values[-1:] for name, values in flat.items()}
         for _, frames in _frames(fields):

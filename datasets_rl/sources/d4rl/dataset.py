@@ -1,4 +1,4 @@
-"""Replay buffers of D4RL datasets, with the constructor and the semantics of TorchRL's class, without the d4rl package."""
+"""Replay buffers of D4RL datasets, with the constructor and semantics of TorchRL's class, without the d4rl package."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ class GenDGRLExperienceReplay(BaseDatasetExperienceReplay):
         >>> dataset.sample()["observation"]       # uint8 [32, 3, 64, 64]
         >>> dataset.episodes["level_seed"]        # one per episode; "stated_return" is the return in the file name
 
-    The number of steps is that of the archive, which differs slightly from the round number in its name. The state after
-    the last step of an episode is not known: the next observation reads as zeros there, and
+    The number of steps is that of the archive, which differs slightly from the round number in its name. The state
+    after the last step of an episode is not known: the next observation reads as zeros there, and
     ``dataset.episodes["final_known"]`` is False.
 
     Args:

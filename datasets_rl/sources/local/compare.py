@@ -1,4 +1,4 @@
-"""Comparison of a converted dataset with the user's files, using numpy, h5py or pyarrow but no code of the conversion."""
+"""Comparison of a converted dataset with the user's files, using numpy, h5py or pyarrow but not the converter."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class LocalReader(EpisodeReader):
         ]
 
     def _first_plan(self, names: Sequence[str]) -> Plan:
-        """Return the plan of the first file that has a row, because an empty one may not show the types of its columns."""
+        """Return the plan of the first file that has a row, because an empty one may not show its columns' types."""
         for name in names:
             with self._open(name) as file:
                 if not is_empty(file, self._description):

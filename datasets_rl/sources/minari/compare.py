@@ -1,4 +1,4 @@
-"""Comparison of a converted dataset with its raw files, using h5py, pyarrow and pillow but no code of the conversion."""
+"""Comparison of a converted dataset with its raw files, using h5py, pyarrow and pillow but not the converter."""
 
 from __future__ import annotations
 

@@ -213,7 +213,8 @@ class MinariReader(EpisodeReader):
             parts = self._metadata.get("combined_datasets", ())
             if isinstance(error, Linked) and len(parts):
                 # Minari copies episodes when it combines datasets; its first versions created links.
-                failed.hint = f"download the combined datasets instead: rlds download {' '.join(f'minari/{name}' for name in parts)}"
+                ids = " ".join(f"minari/{name}" for name in parts)
+                failed.hint = f"download the combined datasets instead: rlds download {ids}"
             raise failed from None
 
     def _failed(self, number: int, problems: Any) -> ConversionError:

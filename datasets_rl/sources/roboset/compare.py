@@ -49,7 +49,10 @@ def compare(files: Mapping[str, Path], column: _Column, episodes: EpisodeTable) 
                         if row is None:
                             continue
                         if (converted := (episodes["trial"][row], episodes.lengths[row])) != (trial, stop - start):
-                            text = f"episode {row} is trial {converted[0]} with {converted[1]} rows, in {path} {trial} with {stop - start}"
+                            text = (
+                                f"episode {row} is trial {converted[0]} with {converted[1]} rows; "
+                                f"in {path} it is trial {trial} with {stop - start}"
+                            )
                             differences.setdefault("trial", (text, 1))
                         else:
                             _compare_rows(differences, group, column, start, stop, int(episodes.starts[row]))

@@ -134,7 +134,7 @@ def _episode_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
 
 
 def _stored_bytes(assets: Sequence[Asset], selection: Selection) -> int | None:
-    """Return the uncompressed size of the episodes, from the lengths in the file names; None if a name has no length."""
+    """Return the uncompressed size of the episodes from the lengths in the file names; None if one is missing."""
     if selection.keys and "pixels" not in selection.keys:
         return None
     matches = [_EPISODE.search(asset.path) for asset in assets]
@@ -143,7 +143,7 @@ def _stored_bytes(assets: Sequence[Asset], selection: Selection) -> int | None:
 
 
 def _row_shards(assets: Sequence[Asset], selection: Selection) -> Listing:
-    """Split each file into shards of its rows; the first step of a file begins with the last image of the previous file."""
+    """Split each file into shards of its rows; its first step begins with the last image of the previous file."""
     assets = sorted(assets, key=lambda asset: _natural(asset.path))
     paths = [asset.path for asset in assets]
     part = Listing(tuple(assets), tuple(_cuts(assets))).narrowed(selection)

@@ -116,7 +116,7 @@ class RowFiles(RowReader):
     def _seam(
         self, part: Mapping[str, Any], before: Hdf5File, file: Hdf5File, names: Mapping[str, Key]
     ) -> Iterator[Episode]:
-        """Yield the transition from the last row of the previous file to the first row of this file, if there is one."""
+        """Yield the transition, if any, from the last row of the previous file to the first row of this file."""
 
         def rows(name: str) -> NDArray[Any]:
             last = before.arrays[name].shape[0]
@@ -134,7 +134,7 @@ class RowFiles(RowReader):
 
 
 def _range(file: Hdf5File, piece: int, pieces: int) -> tuple[int, int]:
-    """Return the range of rows of a shard, which begins at a chunk, and the row after it, in which its last step ends."""
+    """Return the rows of a shard, which begin at a chunk and include the next row, in which the last step ends."""
     images = file.arrays["observation"]
     rows, band = images.shape[0], images.band_rows
     start, stop = (min(rows, -(-rows // band) * number // pieces * band) for number in (piece, piece + 1))
