@@ -90,6 +90,9 @@ def saved_batch_problems(ahead: Any, steps: int) -> list[str]:
             is_valid = isinstance(saved["last"], bool) and all(isinstance(value, Tensor) for value in info.values())
             if isinstance(rows, Tensor):
                 is_valid &= rows.dtype == torch.int64 and bool(((rows >= 0) & (rows < steps)).all())
+            else:
+                # A custom sampler may return one index per axis, or rows as numbers.
+                is_valid &= not torch.as_tensor(rows if isinstance(rows, int) else rows[0]).is_floating_point()
             if not is_valid:
                 problems.append(f"batch {number} of ahead is not a batch of the {steps:,} steps")
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
