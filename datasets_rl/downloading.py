@@ -68,11 +68,11 @@ def download(
         keep_raw: Keep the raw files of the dataset.
         raw_only: Fetch and check the raw files without converting them.
         limit_rate: The maximum rate in bytes per second over all connections.
-        selection: The selection to download; by default the whole dataset. A stored dataset that lacks some of it grows:
-            it is replaced, atomically, by a dataset that contains both selections.
+        selection: The selection to download; by default the whole dataset. A stored dataset that lacks some of it
+            grows: it is replaced, atomically, by a dataset that contains both selections.
         as_stored: Whether the stored selection, if there is one, decides everything that `selection` leaves open.
-        engine: The engine that converts several files at once, `RayEngine()` on a cluster that shares `root`; by default
-            processes of this machine. The result does not depend on it.
+        engine: The engine that converts several files at once, `RayEngine()` on a cluster that shares `root`; by
+            default processes of this machine. The result does not depend on it.
         wait: Seconds to wait for another process that downloads the same dataset.
         settings: The settings; by default those of the environment.
 
@@ -84,8 +84,8 @@ def download(
         FetchError: If a file cannot be fetched from any address.
         IntegrityError: If a file differs from the expected one.
         ConversionError: If a file violates its own format.
-        InvalidArgumentError: If the dataset does not have the selection; or, without `force`, if a choice contradicts the
-            stored one, the stored dataset was preprocessed and lacks a part of the selection, or the files of
+        InvalidArgumentError: If the dataset does not have the selection; or, without `force`, if a choice contradicts
+            the stored one, the stored dataset was preprocessed and lacks a part of the selection, or the files of
             `from_local` are not those from which it was converted.
         DiskFullError: If the disk has too little space.
         LockedError: If another process did not finish in time.

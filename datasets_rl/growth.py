@@ -26,8 +26,8 @@ def missing_part(folder: Path, selection: Selection, *, as_stored: bool = False)
         as_stored: Whether the stored selection decides everything that the requested one leaves open.
 
     Raises:
-        InvalidArgumentError: If no dataset can have both selections: a choice contradicts the stored one, the dataset was
-            preprocessed, or the two count episodes over different files. The error names both.
+        InvalidArgumentError: If no dataset can have both selections: a choice contradicts the stored one, the dataset
+            was preprocessed, or the two count episodes over different files. The error names both.
     """
     from datasets_rl.format.manifest import Manifest
 

@@ -63,8 +63,8 @@ def load(
 
     Raises:
         UnknownIdError: If there is no such id; `NotADatasetError` if the folder holds no dataset.
-        InvalidArgumentError: If the class of the source has no such argument (the error names similar ones); if a choice
-            of the selection contradicts the stored one; or if `dataset_id` is the file of a mixture.
+        InvalidArgumentError: If the class of the source has no such argument (the error names similar ones); if a
+            choice of the selection contradicts the stored one; or if `dataset_id` is the file of a mixture.
         FetchError: If a file cannot be fetched from any address.
     """
     dataset = store.id_or_path(dataset_id)

@@ -112,7 +112,7 @@ def report(label: str, total: int | None, *, unit: str = "B", done: int = 0, sho
 
 
 def _width() -> dict[str, Any]:
-    """Return options by which tqdm follows the terminal size; for a reported size of 0 (containers, CI) it draws nothing."""
+    """Return options for the width of the bar: terminals of containers and CI report 0, for which tqdm draws nothing."""
     with suppress(OSError, ValueError):
         size = os.get_terminal_size(sys.stderr.fileno())
         if 0 in size:

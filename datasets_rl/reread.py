@@ -63,8 +63,8 @@ def entry_differences(manifest: Manifest, entry: Entry, names: Sequence[str] = E
 def reread(stored: StoredDataset, files: Mapping[str, Path], report: Report) -> Iterator[str]:
     """Read all raw files again, and yield their differences from the episode table and the manifest.
 
-    This compares the catalog entry, schema, specs, metadata and decisions; and for every episode its length, whether its
-    final observation is known, its final states, and its metadata.
+    This compares the catalog entry, schema, specs, metadata and decisions; and for every episode its length, whether
+    its final observation is known, its final states, and its metadata.
 
     Args:
         stored: The dataset, with all episodes of its raw files; fields may have been left out.
@@ -209,7 +209,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _equal(left: Any, right: Any) -> NDArray[np.bool_]:
-    """Return elementwise equality, [...]: NaN equals NaN; arrays of different shapes have no equal elements, and numbers never equal text."""
+    """Return elementwise equality, [...]: NaN equals NaN, and arrays of different shapes have no equal elements."""
     left, right = np.asarray(left), np.asarray(right)
     if left.shape != right.shape:
         return np.zeros(left.shape or (1,), np.bool_)

@@ -192,7 +192,8 @@ def dataset_paths(dataset_id: str, *, root: Path | str | None = None, settings: 
     """Return the paths of a dataset, which need not exist yet.
 
     Args:
-        dataset_id: The id with its source, ``d4rl/hopper-medium-v2``, or of a derived dataset, ``demo/pendulum@td3_bc``.
+        dataset_id: The id with its source, ``d4rl/hopper-medium-v2``, or of a derived dataset,
+            ``demo/pendulum@td3_bc``.
         root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
         settings: The settings; by default those of the environment.
 
@@ -748,8 +749,8 @@ def sweep(root: Path, *, spare: Callable[[str], bool] = lambda _: False) -> None
 
     Args:
         root: The folder of the source; its hidden folders belong to this package.
-        spare: Given the name of a dataset, returns whether to leave its recorded changes to the command that follows: if
-            that repeats the recorded request, it must see the record. By default no changes are left.
+        spare: Given the name of a dataset, returns whether to leave its recorded changes to the command that follows:
+            if that repeats the recorded request, it must see the record. By default no changes are left.
     """
     work = root / WORK_FOLDER
     with suppress(OSError):

@@ -88,13 +88,13 @@ def test_names_that_cannot_be_a_folder_are_refused(folder, name):
 
 
 def test_one_place_is_named_for_a_result(folder, tmp_path):
-    with pytest.raises(InvalidArgumentError, match="dest and in_place name different places"):
+    with pytest.raises(InvalidArgumentError, match="dest and in_place name different destinations"):
         scaled(folder, 3, dest=tmp_path / "out", in_place=True)
 
 
 def test_a_recipe_is_not_applied_to_its_own_result_unless_one_insists(folder):
     made = scaled(folder, 3)
-    with pytest.raises(InvalidArgumentError, match="is a result of this very recipe"):
+    with pytest.raises(InvalidArgumentError, match="is already the result of this recipe"):
         scaled(made, 3)
     twice = scaled(made, 3, force=True)
     assert twice == folder.with_name("pendulum@scale_rewards-3@scale_rewards-3")

@@ -1,5 +1,6 @@
-"""Replay buffers of datasets, a class for each source: ``D4RLExperienceReplay`` is in `datasets_rl.sources.d4rl.dataset`.
+"""Replay buffers of datasets, with a class for each source.
 
+``D4RLExperienceReplay``, for example, is in `datasets_rl.sources.d4rl.dataset`.
 A source without a module ``dataset`` gets a class with the constructor of `BaseDatasetExperienceReplay`.
 """
 

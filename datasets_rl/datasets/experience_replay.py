@@ -90,8 +90,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         transform: The transforms that are applied to every batch.
         split_trajs: Whether elements are whole episodes, [E, T], padded with zeros, with a `mask`.
         root: The folder of the source; by default ``<RLDS_HOME>/<source>``.
-        download: True downloads a dataset that is not stored; False requires a stored one; "force" downloads and converts
-            the dataset again.
+        download: True downloads a dataset that is not stored; False requires a stored one; "force" downloads and
+            converts the dataset again.
         selection: The selection to open, `Selection(episodes="0:100")`. The stored selection decides everything that it
             leaves open; without it, the stored dataset is opened, whatever its selection. Of a larger stored selection,
             the buffer shows the requested episodes and fields; a smaller one grows by a download. If no dataset is
@@ -315,18 +315,18 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
         The result is stored in the folder `dest`; use `derive` for a dataset with a separate id. With `in_place`, the
         dataset is replaced atomically at the end: this buffer, and all later ones with the same id, then show the new
-        version. All earlier versions are kept (`rlds preprocess --undo`). If the function fails, or the process dies, the
-        dataset is unchanged, and the same call resumes.
+        version. All earlier versions are kept (`rlds preprocess --undo`). If the function fails, or the process dies,
+        the dataset is unchanged, and the same call resumes.
 
         Args:
-            fn: A function from a TensorDict to a TensorDict; or a `Recipe`, its name or file, a `Step` or a `Transform`.
-                It may add, drop and change fields, but must keep the reward and the flags of episode ends. Fields under
-                ``next`` that equal the root one step later are stored once.
+            fn: A function from a TensorDict to a TensorDict; or a `Recipe`, its name or file, a `Step` or a
+                `Transform`. It may add, drop and change fields, but must keep the reward and the flags of episode ends.
+                Fields under ``next`` that equal the root one step later are stored once.
             dim: The axis of the steps: 0.
-            num_workers: The number of processes; by default the number of cores if the dataset is large. 0 and 1 use this
-                process.
-            chunksize: The maximum number of steps that are passed to the function at once; the dataset is read in batches
-                of about 8 MB. 0 passes single steps.
+            num_workers: The number of processes; by default the number of cores if the dataset is large. 0 and 1 use
+                this process.
+            chunksize: The maximum number of steps that are passed to the function at once; the dataset is read in
+                batches of about 8 MB. 0 passes single steps.
             num_chunks: The same as a number of chunks of the whole dataset.
             pool: A process pool of the caller, which writes the partial datasets; without `num_workers`.
             generator: The generator that seeds the random numbers of the function.
@@ -334,8 +334,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             worker_threads: The number of torch threads in each process.
             index_with_generator: Accepted for compatibility with TorchRL; the whole dataset is never in memory.
             pbar: Whether progress is shown.
-            mp_start_method: Accepted for compatibility with TorchRL; the processes are separate programs, so that lambdas
-                work, and the script of the caller is not run again.
+            mp_start_method: Accepted for compatibility with TorchRL; the processes are separate programs, so that
+                lambdas work, and the script of the caller is not run again.
             num_frames: The number of steps to read, from the first, to try a function.
             dest: A folder for the result.
             batched: Whether the function takes a batch of steps, [B].
@@ -348,8 +348,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             The storage of the result.
 
         Raises:
-            PreprocessError: If the function fails; the error names the line, the step of the recipe, the episode and its
-                fields.
+            PreprocessError: If the function fails; the error names the line, the step of the recipe, the episode and
+                its fields.
             InvalidArgumentError: If arguments exclude each other.
         """
         from datasets_rl.preprocessing.arguments import PreprocessArguments
@@ -406,8 +406,9 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             >>> normalized = dataset.derive("td3_bc")               # demo/pendulum@td3_bc
             >>> dataset.derive(fn, per="episode", as_="successes")  # demo/pendulum@successes
 
-        This dataset is unchanged. The derived one has an id, which `load` and the command line accept. It is computed from
-        the whole stored dataset, even if this buffer shows only a selection, and is opened with the defaults of its class.
+        This dataset is unchanged. The derived one has an id, which `load` and the command line accept. It is computed
+        from the whole stored dataset, even if this buffer shows only a selection, and is opened with the defaults of
+        its class.
 
         Args:
             recipe: A `Recipe`, its name or file, a `Step`, a `Transform`, or a function as for `preprocess`.

@@ -49,7 +49,7 @@ _INIT: Key = ("is_init",)
 
 
 class NoLength(InvalidArgumentError, TypeError):
-    """Raised when the length of a stream is requested; a TypeError, because `list` ignores one and continues without."""
+    """Raised when the length of a stream is requested; a TypeError, because `list` then continues without a length."""
 
 
 @dataclass(frozen=True, slots=True)

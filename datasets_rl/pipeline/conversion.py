@@ -77,7 +77,7 @@ class ConversionJob:
 
 
 def _modification_time(asset: Asset) -> int | None:
-    """Return the modification time of a local file in nanoseconds, which stands in for its digest until it is read."""
+    """Return the modification time of a local file in nanoseconds, which replaces its digest until it is read."""
     paths = [Path(url2pathname(urlsplit(url).path)) for url in asset.urls if url.startswith("file:")]
     return next((path.stat().st_mtime_ns for path in paths if path.is_file()), None)
 

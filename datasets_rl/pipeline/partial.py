@@ -1,4 +1,4 @@
-"""Partial datasets: rows of a dataset in a separate folder, written by any process for `DatasetWriter.append_partial`."""
+"""Partial datasets: rows in a separate folder, written by any process for `DatasetWriter.append_partial`."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def make_partial(
         folder: The folder of the partial dataset, which appears complete or not at all.
         columns: The columns of a step.
         what: The name of the dataset, for messages.
-        fill: Writes the rows and returns a description of them, a JSON value. If that has the key ``again``, the partial
-            dataset is discarded.
+        fill: Writes the rows and returns a description of them, a JSON value. If that has the key ``again``, the
+            partial dataset is discarded.
 
     Returns:
         The description, with the commit of the writer as ``commit``.

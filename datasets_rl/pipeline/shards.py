@@ -301,7 +301,8 @@ def read_shard(task: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """Write a partial dataset of a shard, unless it exists already.
 
     Args:
-        task: The reader spec and the files of the shard, the selection of fields, and the folder of the partial dataset.
+        task: The reader spec and the files of the shard, the selection of fields, and the folder of the partial
+            dataset.
         report: Called with each number of further steps.
 
     Returns:

@@ -52,7 +52,7 @@ class Step(ABC):
         return snake(cls.__name__)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the description of the step for the manifest: its name, and the arguments that differ from defaults."""
+        """Return the description of the step for the manifest: its name, and the arguments that are not defaults."""
         fields = [field for field in dataclasses.fields(self) if field.init]  # type: ignore[arg-type]  # subclasses are dataclasses
         values = {field.name: getattr(self, field.name) for field in fields}
         arguments = {field.name: values[field.name] for field in fields if values[field.name] != field.default}

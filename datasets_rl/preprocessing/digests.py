@@ -42,7 +42,7 @@ def digest(fn: Any) -> str:
 
 
 def _pieces(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[bytes]:
-    """Yield the bytes of a value and of everything it refers to; for a repeated object its number, so that cycles end."""
+    """Yield the bytes of a value and of all it refers to; a repeated object is a number, so that cycles end."""
     parts = _parts(value)
     if parts is None:
         yield value if isinstance(value, bytes) else repr(value).encode()
@@ -105,7 +105,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _installed(value: Any) -> bool:
-    """Return whether a module, a class or a function is installed code, which its name identifies, and not the user's."""
+    """Return whether a module, a class or a function is installed code, which its name identifies."""
     if not isinstance(value, (types.ModuleType, type, types.FunctionType)):
         return False
     name = str(value.__name__ if isinstance(value, types.ModuleType) else value.__module__)

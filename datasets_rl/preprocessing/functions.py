@@ -25,7 +25,7 @@ __all__ = ["Function", "Per", "joined"]
 Per = Literal["step", "batch", "episode"]
 
 _UNBIND_STEPS = 256
-"""Steps that are split into single transitions at once: Python's garbage collector repeatedly visits all live tensors."""
+"""Steps that are split into transitions at once: Python's garbage collector repeatedly visits all live tensors."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Function(Step):
         return [piece for piece in pieces if piece is not None]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the description of the step for the manifest, with the name of the function and a digest of its code."""
+        """Return the description of the step for the manifest, with the name of the function and its digest."""
         name = getattr(self.fn, "__qualname__", type(self.fn).__qualname__)
         most = {"most": self.most} if self.most else {}
         return {"use": "function", "name": name, "per": self.per, **most, "digest": digest(self.fn)}
@@ -122,7 +122,7 @@ def _copied(data: Any) -> Any:
 
 
 def _of_steps(fn: Callable[[TensorDictBase], Any], data: TensorDictBase) -> Any:
-    """Return the results of a function for each transition, stacked to [N]; fields that it does not change are not copied.
+    """Return the results of a function for each transition, [N]; fields that it does not change are not copied.
 
     Raises:
         InvalidArgumentError: If the fields differ between transitions, or a value is not a tensor.
@@ -163,7 +163,7 @@ def _of_steps(fn: Callable[[TensorDictBase], Any], data: TensorDictBase) -> Any:
 
 
 def _is_unchanged(leaf: Any, before: Any, column: Any, number: int) -> bool:
-    """Return whether a row of a column is still the same view; in-place methods such as `unsqueeze_` change its shape."""
+    """Return whether a row of a column is still the same view; methods such as `unsqueeze_` change its shape."""
     if leaf is not before:
         return False
     address = column.data_ptr() + number * column.stride(0) * column.itemsize

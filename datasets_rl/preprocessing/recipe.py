@@ -77,7 +77,8 @@ class Recipe:
         """Read a recipe by its name, from a TOML file, or from a Python file, ``my.py:fn``.
 
         Raises:
-            InvalidArgumentError: If there is no such recipe or file, or a step is invalid; the error names all problems.
+            InvalidArgumentError: If there is no such recipe or file, or a step is invalid; the error names all
+                problems.
         """
         if python := _PYTHON.fullmatch(text):
             return _from_python(Path(python[1]).expanduser(), python[2] or "")

@@ -1,7 +1,7 @@
 """Preprocessing: a dataset is transformed by a recipe into partial datasets, which are appended and then published.
 
     dataset  --- transform -->  .work/<id>/partials/*/000000, 000001, ...   any process, any machine, any order
-             --- append ----->  .work/<id>/build                            in order; each partial dataset is then deleted
+             --- append ----->  .work/<id>/build                            in order; each is then deleted
              --- publish ---->  <id>@<name>, `dest`, or <id> itself         atomically; in place, `undo` reverts it
 
 After a kill, a further run resumes: completed partial datasets are kept, and so are appended rows.
@@ -128,8 +128,8 @@ def preprocess(
     If the result of the same recipe exists already, its folder is returned, whatever its name.
 
     Args:
-        folder: The dataset, or several datasets to merge. After the recipe, merged datasets must have the same fields; a
-            further field, "dataset", has the number of the dataset that each step is from.
+        folder: The dataset, or several datasets to merge. After the recipe, merged datasets must have the same fields;
+            a further field, "dataset", has the number of the dataset that each step is from.
         recipe: The recipe.
         dest: A folder for the result; required for several datasets.
         as_: The name of the derived dataset, after the ``@``; by default that of the recipe.
@@ -388,8 +388,8 @@ def _check_loss(
     """Check that a run would not lose data, or apply a recipe twice.
 
     Raises:
-        InvalidArgumentError: If the run would replace a dataset by some of its steps, replace another dataset, or apply a
-            recipe to its own result.
+        InvalidArgumentError: If the run would replace a dataset by some of its steps, replace another dataset, or apply
+            a recipe to its own result.
     """
     if destination.in_place and num_frames is not None and num_frames < len(stored):
         raise InvalidArgumentError(

@@ -71,7 +71,8 @@ def from_tensors(data: Any, block: EpisodeBatch, *, whole: bool) -> EpisodeBatch
 
     Args:
         data: The result, a TensorDict [M] in chronological order. Episodes end where ``("next", "done")``,
-            ``("next", "terminated")`` or ``("next", "truncated")`` is True; a last row without any of them is truncated.
+            ``("next", "terminated")`` or ``("next", "truncated")`` is True; a last row without any of them is
+            truncated.
         block: The batch that the function was given, which has the metadata of the episodes.
         whole: Whether `data` is the result for one whole episode, and may have any length; otherwise its rows must
             correspond to those of the batch.
@@ -194,7 +195,7 @@ def _one_step_later(root: NDArray[Any], following: NDArray[Any], ends: NDArray[n
 
 
 def _continues(leaves: Mapping[Key, NDArray[Any]], pairs: Sequence[Key], ends: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether the row after each end, except for the last, continues from it; after a concatenated copy it does not."""
+    """Return whether the row after each end but the last continues from it, which the next of two copies does not."""
     inner = np.flatnonzero(ends[:-1])
     continues = np.ones(len(inner), np.bool_)
     for key in pairs:

@@ -227,7 +227,7 @@ def test_a_destination_that_holds_something_else_is_refused(dataset, folder, tmp
         tmp_path / "link": "is the folder of the dataset itself",
         folder / "inside": "is inside a dataset",
         raw: "a dataset that is not the result of a recipe",
-        tmp_path / "file": "something that is not a dataset",
+        tmp_path / "file": "files that are not a dataset",
     }.items():
         with pytest.raises(InvalidArgumentError, match=problem):
             dataset.preprocess(with_norm, dest=dest)

@@ -99,5 +99,5 @@ def test_functions_are_always_given_the_mask_and_need_not_return_it(tmp_path):
 
 
 def test_a_field_of_the_name_of_the_mask_is_refused(tmp_path):
-    with pytest.raises(InvalidArgumentError, match="final_known has a name that the format uses itself"):
+    with pytest.raises(InvalidArgumentError, match="final_known has a name that the format uses"):
         put_through(tmp_path, [(3, False, False)], "rename:action,next.final_known")

@@ -1,4 +1,4 @@
-"""Engines, which write partial datasets in other processes; each in its own module. Results do not depend on the engine."""
+"""Engines, which write partial datasets in other processes; the results do not depend on the engine."""
 
 from __future__ import annotations
 

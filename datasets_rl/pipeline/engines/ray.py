@@ -70,8 +70,8 @@ class RayEngine:
         return self
 
     def __exit__(self, *details: object) -> None:
-        # No task is cancelled: Ray 2.60 crashes if one ends at that moment. The tasks are few, and a later run uses their
-        # partial datasets.
+        # No task is cancelled: Ray 2.60 crashes if one ends at that moment. The tasks are few, and a later run uses
+        # their partial datasets.
         if self._own:
             self._ray.shutdown()
             self._redirect.__exit__(None, None, None)

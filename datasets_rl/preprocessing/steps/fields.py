@@ -105,8 +105,8 @@ class Cast(Step):
 
     Args:
         dtype: bool, uint8, int8 to int64, or float16 to float64.
-        keys: The fields; by default all floating-point fields if `dtype` is a floating-point dtype. The values must fit:
-            they must be in the range of `dtype`, and a cast to an integer dtype must not change them.
+        keys: The fields; by default all floating-point fields if `dtype` is a floating-point dtype. The values must
+            fit: they must be in the range of `dtype`, and a cast to an integer dtype must not change them.
     """
 
     dtype: str

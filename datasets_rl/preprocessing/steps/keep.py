@@ -286,8 +286,8 @@ class Split(Step):
     """Keep the episodes for training, or those for validation.
 
     The number of an episode at its source decides: it is for validation if the fractional part of its product with the
-    golden ratio, shifted by the seed, is less than `validation`. These fractional parts fill the unit interval evenly (a
-    Weyl sequence), so that the share also holds among a few episodes, and among every second or tenth of them.
+    golden ratio, shifted by the seed, is less than `validation`. These fractional parts fill the unit interval evenly
+    (a Weyl sequence), so that the share also holds among a few episodes, and among every second or tenth of them.
 
     Args:
         part: "train" or "validation"; each episode is in exactly one of the two.

@@ -67,8 +67,8 @@ class MultiStep(Step):
 
     Near the end of an episode, windows have fewer steps. No target uses an unknown final state: if a truncated episode
     ends with one, the windows that reach it end one step earlier, at the last known state. Only the last transition has
-    no such state; its `n_step.nonterminal` is False, and ``("next", "final_known")`` marks it in batches. The targets of
-    a terminated episode do not use the final state, so that its windows are not shortened.
+    no such state; its `n_step.nonterminal` is False, and ``("next", "final_known")`` marks it in batches. The targets
+    of a terminated episode do not use the final state, so that its windows are not shortened.
 
     Args:
         n_steps: The number of steps of a window, n, at least 1.

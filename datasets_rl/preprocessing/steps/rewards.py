@@ -93,8 +93,8 @@ class SuccessRewards(Step):
     """Replace rewards by one value for steps that lead to success, and by another for all others.
 
     Args:
-        key: The field that is greater than 0 at success; by default the only one called "success". If it is a state, its
-            value at t + 1 decides; an unknown final state does not count as success.
+        key: The field that is greater than 0 at success; by default the only one called "success". If it is a state,
+            its value at t + 1 decides; an unknown final state does not count as success.
         at: The reward of steps that lead to success.
         otherwise: The reward of the other steps.
     """

@@ -21,7 +21,7 @@ __all__ = ["DropUnknownFinal", "FrameSkip", "KeepSteps"]
 
 @dataclass
 class FrameSkip(Step):
-    """Combine n steps into one: state and action of the first, sum of the rewards, terminated and truncated of the last.
+    """Combine n steps into one: state and action of the first, sum of the rewards, flags of the last.
 
         state          s0 s1 s2 s3 s4 | f         n = 2          s0    s2    s4 | f
         action         a0 a1 a2 a3 a4                            a0    a2    a4
