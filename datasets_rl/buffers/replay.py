@@ -633,7 +633,7 @@ class ReplayBuffer(Stateful):
             InvalidArgumentError: If the state does not fit; nothing has changed.
         """
         with self._changing():
-            checkpoint.refuse(self.misfits(state_dict))
+            checkpoint.refuse(self._state_problems(state_dict))
             state_dict = self._turned(state_dict)
             for name, part in self._components.items():
                 part.load_state_dict(state_dict[name]["state"])
@@ -644,6 +644,13 @@ class ReplayBuffer(Stateful):
                     if not self._storage.read_only:
                         drawn.data = self._gathered(drawn)
                     self._prefetch.start(drawn)
+
+    def _state_problems(self, state_dict: dict[str, Any]) -> list[str]:
+        try:
+            return self.misfits(state_dict)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            # States of older releases have no digest: an edited one may hold anything anywhere.
+            return [f"it cannot be read: {type(error).__name__}: {error}"]
 
     def _turned(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         return turned(self._components, state_dict, self._storage.max_size)

@@ -198,17 +198,17 @@ class TensorDictMaxValueWriter(Writer):
             for name in ("rank_key", "reduction")
             if state_dict[name] != own[name]
         ]
+        ranks, arrived = state_dict["ranks"], state_dict["arrived"]
+        shape = ranks.shape if isinstance(ranks, Tensor) and ranks.ndim == 1 else None
+        if not isinstance(arrived, int) or isinstance(arrived, bool) or arrived < 0:
+            reasons.append(f"arrived of the writer is {arrived!r}; expected an integer >= 0")
         for name in ("ranks", "ages"):
             saved = state_dict[name]
-            if (
-                not isinstance(saved, Tensor)
-                or saved.dtype != own[name].dtype
-                or saved.shape != (len(state_dict["ranks"]),)
-            ):
+            if not isinstance(saved, Tensor) or saved.dtype != own[name].dtype or saved.shape != shape:
                 reasons.append(f"{name} of the writer is not a {own[name].dtype} tensor [n]")
         slots = self._storage.slots if self._storage is not None else None
-        if not reasons and slots is not None and len(state_dict["ranks"]) > slots:
-            reasons.append(f"it has {len(state_dict['ranks'])} ranks; expected at most {slots}, one per slot")
+        if not reasons and slots is not None and len(ranks) > slots:
+            reasons.append(f"it has {len(ranks)} ranks; expected at most {slots}, one per slot")
         return reasons
 
     @override
