@@ -77,7 +77,7 @@ def gaps_in(batch):
 
 
 def write(buffer, how, first, started):
-    lanes = buffer.storage.lanes
+    lanes = buffer.storage.envs
     # Made before: the writer is to be killed while it writes. Every chunk begins an episode.
     chunks = [steps(first + place * CHUNK, CHUNK, lanes) for place in range(4)]
     started.value = 1
