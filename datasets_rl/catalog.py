@@ -53,10 +53,10 @@ def list_datasets(
     origins, errors = ((sources.source(source),), ()) if source else sources.importable()
     for error in errors:
         warnings.warn(f"left out: {error.message}", stacklevel=2)
-    home = (settings or Settings.from_env()).home
-    ids = {folder.relative_to(home).as_posix() for folder in store.stored(home)}
     if downloaded:
+        home = (settings or Settings.from_env()).home
         names = (source,) if source else sources.names()
+        ids = {folder.relative_to(home).as_posix() for folder in store.stored(home)}
         ids = {dataset_id for dataset_id in ids if dataset_id.partition("/")[0] in names}
     else:
         ids = {one.entry(name).id for one in origins for name in one.ids()}

@@ -133,7 +133,7 @@ def download(
             return paths.raw if files[0].path.is_relative_to(paths.raw) else files[0].path.parent
         _convert(dataset_id, listing, paths, settings, options, selection, engine)
         # A version that was preprocessed in place cannot be downloaded again, so it is kept.
-        given = from_local is not None and Path(from_local).expanduser().absolute().is_relative_to(paths.raw)
+        given = options.local is not None and options.local.is_relative_to(paths.raw)
         change.publish(keep=_was_preprocessed(paths), drop=() if keep_raw or given else (paths.raw,))
     return paths.known_as
 
@@ -207,12 +207,11 @@ def _check_folder(paths: DatasetPaths) -> None:
 def _fetcher(dataset_id: str, paths: DatasetPaths, settings: Settings, options: DownloadOptions) -> Fetcher:
     from datasets_rl.fetch.fetcher import Fetcher
 
-    local = None if options.from_local is None else Path(options.from_local).expanduser().absolute()
     return Fetcher(
         paths.raw,
         settings,
         label=dataset_id,
-        local=local,
+        local=options.local,
         hash_check=options.hash_check,
         limiter=options.limiter,
         force=options.force,

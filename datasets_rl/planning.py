@@ -41,6 +41,11 @@ class DownloadOptions:
     """Limits the total rate of all connections."""
     keep_raw: bool = False
 
+    @property
+    def local(self) -> Path | None:
+        """The absolute path of the user's raw files."""
+        return None if self.from_local is None else Path(self.from_local).expanduser().absolute()
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -148,8 +153,7 @@ def find_files(
     from datasets_rl.fetch.upstream import Upstream
 
     head, name = sources.split_id(dataset_id)
-    local = None if options.from_local is None else Path(options.from_local).expanduser().absolute()
-    bases = () if local is not None else (*options.mirrors, *settings.mirrors.get(head, ()))
+    bases = () if options.local is not None else (*options.mirrors, *settings.mirrors.get(head, ()))
     upstream_file = paths.upstream
     if aside is not None:
         upstream_file = aside / "upstream.json"
@@ -160,7 +164,7 @@ def find_files(
         upstream_file,
         settings=settings,
         mirrors=bases,
-        local=local,
+        local=options.local,
         hash_check=options.hash_check,
     )
     listing = sources.source(head).resolve(name, selection, upstream).narrowed(selection)

@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import numpy as np
 
@@ -21,6 +19,7 @@ from datasets_rl import disk
 from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.fetcher import Fetcher
+from datasets_rl.fetch.schemes.file import file_of
 from datasets_rl.format.manifest import MANIFEST_FILE, AppliedDecision, Manifest, RawFile, StoredFile, converter_version
 from datasets_rl.format.npy import NpyStream
 from datasets_rl.format.schema import NAME_BYTES, Column, Schema
@@ -78,7 +77,7 @@ class ConversionJob:
 
 def _modification_time(asset: Asset) -> int | None:
     """Return the modification time of a local file in nanoseconds, which replaces its digest until it is read."""
-    paths = [Path(url2pathname(urlsplit(url).path)) for url in asset.urls if url.startswith("file:")]
+    paths = [file_of(url) for url in asset.urls if url.startswith("file:")]
     return next((path.stat().st_mtime_ns for path in paths if path.is_file()), None)
 
 
