@@ -87,6 +87,9 @@ _SHORT_WAIT = 2.0
 _SETTLE_PAUSE = 0.01
 _SETTLE_SECONDS = 10.0
 """Seconds that a reader waits for a process between the two renames that replace an exchange where there is none."""
+_LOOKS = 3
+"""How often a reader finds neither a dataset nor a change before it believes that there is none: a change may begin and
+end between the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,14 +274,20 @@ def locate(dataset: str | Path, *, root: Path | str | None = None, settings: Set
 def _settled(paths: DatasetPaths) -> bool:
     """Return whether the dataset exists, after completing any change that a dead process recorded."""
     deadline = time.monotonic() + _SETTLE_SECONDS
-    # The second check catches a change that was recorded after the first one and has ended since.
-    while unfinished(paths) or (not paths.exists and unfinished(paths)):
-        with suppress(DiskFullError, LockedError, OSError), disk.lock(paths.lock, paths.name, wait=0):
-            _settle(paths)
-        if paths.exists or time.monotonic() > deadline:
-            break
-        time.sleep(_SETTLE_PAUSE)  # a live process is between two renames
-    return paths.exists
+    absent = 0
+    while absent < _LOOKS and time.monotonic() < deadline:
+        if changing := unfinished(paths):
+            with suppress(DiskFullError, LockedError, OSError), disk.lock(paths.lock, paths.name, wait=0):
+                _settle(paths)
+                return paths.exists
+        # Looking again would not do: the next change may begin in between.
+        if paths.exists:
+            return True
+        if changing or unfinished(paths):
+            time.sleep(_SETTLE_PAUSE)  # a live process is between two renames
+        else:
+            absent += 1
+    return False
 
 
 def _has_manifest(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import shutil
@@ -193,6 +194,23 @@ def test_an_opened_dataset_is_sent_to_other_processes_as_it_was_opened(folder):
     store.prune(store.dataset_paths(ID))
     with pytest.raises(IntegrityError, match="another version replaced it"):
         pickle.loads(pickle.dumps(opened))
+
+
+def test_a_file_is_of_the_opened_version_even_if_an_undo_restores_that_version_meanwhile(folder):
+    opened = StoredDataset(folder)
+    found = []
+
+    def read_during_a_change_and_its_undo(path):
+        if not found:
+            scaled(folder, 2, in_place=True)
+        found.append(hashlib.sha256(path.read_bytes()).hexdigest())
+        if len(found) == 1:
+            store.undo(folder)
+        return found[-1]
+
+    digests = {entry.path: entry.sha256 for entry in opened.manifest.files}
+    assert opened.open_file("rows.npy", read_during_a_change_and_its_undo) == digests["rows.npy"]
+    assert len(found) == 2
 
 
 def test_readers_find_one_version_or_the_other_during_replacements(folder):

@@ -54,7 +54,7 @@ class StoredDataset:
         # The folder may be a link to another disk; links within the folder are rejected.
         self.folder = folder.resolve()
         for attempt in range(_ATTEMPTS):
-            self.identity = identity(self.folder)
+            self.identity, renamed = _state(self.folder)
             try:
                 self._open()
             except DatasetsRLError:
@@ -65,8 +65,8 @@ class StoredDataset:
                     raise
                 time.sleep(_PAUSE)
                 continue
-            # If the identity changed, the opened files may belong to two versions.
-            if identity(self.folder) == self.identity:
+            # If the state changed, the opened files may belong to two versions.
+            if _state(self.folder) == (self.identity, renamed):
                 return
         raise IntegrityError(
             str(self.folder), [f"it was replaced during each of {_ATTEMPTS} attempts to open it"], hint="open it again"
@@ -153,12 +153,19 @@ class StoredDataset:
             IntegrityError: If this version has been deleted.
         """
         earlier = f"{VERSIONS_FOLDER}/*/*-{(self.identity or '')[:12]}"
-        for folder in (self.folder, *(path for root in self.folder.parents for path in root.glob(earlier))):
-            with suppress(FileNotFoundError):
-                if identity(folder) == self.identity:
+        for _ in range(_ATTEMPTS):
+            moved = False
+            for folder in (self.folder, *(path for root in self.folder.parents for path in root.glob(earlier))):
+                before = _state(folder)
+                if before[0] != self.identity:
+                    continue
+                with suppress(FileNotFoundError):
                     opened = opener(folder / name)
-                    if identity(folder) == self.identity:
+                    if _state(folder) == before:
                         return opened
+                moved = True
+            if not moved:
+                break
         raise IntegrityError(
             str(self.folder),
             ["another version replaced it, and the opened version was deleted"],
@@ -275,6 +282,17 @@ class StoredDataset:
     def __repr__(self) -> str:
         manifest = self.manifest
         return f"StoredDataset({manifest.id}: {manifest.steps:,} steps, {manifest.episodes:,} episodes, {self.folder})"
+
+
+def _state(folder: Path) -> tuple[str | None, int]:
+    """Return the identity of the dataset in a folder, and the time of the last rename of the folder (``st_ctime_ns``).
+
+    The time differs even if an undo has restored the same version in between.
+    """
+    try:
+        return identity(folder), folder.stat().st_ctime_ns
+    except FileNotFoundError:
+        return identity(folder), 0
 
 
 def _read_texts(path: Path) -> list[str]:
