@@ -17,7 +17,7 @@ NAME = "halfcheetah-medium-v2"
 
 
 def seconds(call, *, rounds, repeat):
-    """Seconds of one call, once for each round."""
+    """Return the mean seconds of one call in each of `rounds` rounds of `repeat` calls."""
     taken = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -28,7 +28,7 @@ def seconds(call, *, rounds, repeat):
 
 
 def compare(calls, *, rounds=15, repeat=100):
-    """Median seconds of each call; the calls take turns, so that all see the same machine."""
+    """Return the median seconds per call of each named call; the calls alternate, so that machine load affects all."""
     for call in calls.values():
         seconds(call, rounds=1, repeat=repeat)
     taken = {name: [] for name in calls}
@@ -76,40 +76,41 @@ print(json.dumps([str(folder), seconds, cpu, *fetching, stored / 1e6, (peak() - 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a conversion took, in a process of its own that had done one before."""
+    """Time, size and memory of one conversion, measured in a new process after a small warm-up conversion."""
 
     folder: Path
     seconds: float
     cpu: float
-    """Seconds of the processors, those of readers included."""
+    """Processor seconds, including those of reader processes."""
     fetching: float
-    """Of the seconds, those that went into the fetch; where raw files are here already, into their digests."""
+    """Seconds of the fetch, a part of `seconds`; for raw files that are present, the time to compute their digests."""
     fetching_cpu: float
     stored: float
-    """Megabytes."""
+    """Size of the stored dataset in megabytes."""
     peak: float
-    """Megabytes over the idle process."""
+    """Peak resident memory in megabytes, above that of the idle process."""
 
 
 def child(code, *words):
-    """What a program prints in a process of its own, as JSON."""
+    """Run `code` with the arguments `words` in a new Python process; return its output, parsed as JSON."""
     run = [sys.executable, "-c", code, *map(str, words)]
     return json.loads(subprocess.run(run, capture_output=True, text=True, check=True).stdout)
 
 
 def conversion(name, small, large, home, *, jobs=1):
-    """What it costs to convert a tree of raw files, behind a small one of the same id."""
+    """Measure the conversion of the raw files `large`, after a warm-up conversion of `small` with the same id."""
     folder, *figures = child(CONVERT, json.dumps([name, str(small), str(large), str(home), jobs]))
     return Cost(Path(folder), *figures)
 
 
 def converted(raw, root):
+    """Convert the raw file of the dataset `NAME` below `root`; return the folder of the dataset."""
     settings = Settings.from_env({"RLDS_HOME": str(root), "RLDS_NO_PROGRESS": "1"})
     return download(f"d4rl/{NAME}", root=root, from_local=raw, hash_check=False, settings=settings)
 
 
 def torchrl_dataset(raw, root):
-    """TorchRL's own dataset class on the same file, its download replaced by a link."""
+    """Return TorchRL's dataset class over the same raw file; a link replaces its download."""
     d4rl = pytest.importorskip("torchrl.data.datasets.d4rl", reason="pip install --no-deps torchrl hoptorch")
 
     def linked(_url, folder):

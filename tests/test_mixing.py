@@ -132,7 +132,7 @@ def test_what_is_written_is_read_as_it_was():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("colour = 1\n[[member]]\nsize = 2", ["it has colour", "member 0 has size", "member 0 has no dataset"]),
+        ("color = 1\n[[member]]\nsize = 2", ["it has color", "member 0 has size", "member 0 has no dataset"]),
         ("[[member]]\ndataset = 'small'\nshare = 2", ["member 0 has share; expected dataset, weight, final_weight"]),
         ("batch_size = 3", [r"no \[\[member\]\] tables"]),
         ("batch_size = ", ["is not valid TOML"]),

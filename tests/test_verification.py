@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from raw.d4rl import CASES
-from stored_data import columns, reseal, trajectory, write_dataset
+from stored_data import columns, trajectory, write_dataset, write_manifest_with_digest
 
 from datasets_rl import downloading, sources, verification, verify
 from datasets_rl.errors import IntegrityError
@@ -115,7 +115,7 @@ def test_every_value_of_a_manifest_that_can_be_recomputed_is(folder, name):
     paths = [path for path in leaves(document) if path[0] == name and not FREE & set(path)]
     missed = []
     for path in paths:
-        reseal(folder, with_changed(document, path))
+        write_manifest_with_digest(folder, with_changed(document, path))
         if not is_found(folder):
             missed.append(path)
 
@@ -131,22 +131,22 @@ def test_an_entry_of_a_manifest_that_is_missing_or_added_is_found(folder, name):
     more = [*entries, *entries[:1]] if isinstance(entries, list) else {**entries, "mood": {}}
     for other in (fewer, more):
         if other != entries and not (name == "decisions" and other is more):
-            reseal(folder, {**document, name: other})
+            write_manifest_with_digest(folder, {**document, name: other})
             assert is_found(folder), other
 
 
 @pytest.mark.parametrize("name", ["license", "citation", "homepage", "known_issues", "score", "time_limit"])
 def test_without_raw_files_the_description_is_compared_with_the_catalog(folder, name):
     document = {**document_of(folder), "raw": []}
-    reseal(folder, document)
+    write_manifest_with_digest(folder, document)
     assert verify(folder, deep=True).problems == ()
-    reseal(folder, with_changed(document, ("score", "low") if name == "score" else (name,)))
+    write_manifest_with_digest(folder, with_changed(document, ("score", "low") if name == "score" else (name,)))
 
     assert any(one.startswith(f"{name} is ") for one in verify(folder, deep=True).problems)
 
 
 def test_the_catalog_of_another_version_is_not_compared(folder):
-    reseal(folder, {**document_of(folder), "converter": "0.0.1", "license": "mine"})
+    write_manifest_with_digest(folder, {**document_of(folder), "converter": "0.0.1", "license": "mine"})
 
     found = verify(folder, deep=True)
 
@@ -168,10 +168,10 @@ def test_a_mean_may_differ_by_the_rounding_of_its_sum_and_by_no_more(tmp_path):
     document = document_of(folder)
     mean = document["statistics"]["action"]["mean"]
     mean[0] = float(np.nextafter(mean[0], 9))
-    reseal(folder, document)
+    write_manifest_with_digest(folder, document)
     assert verify(folder, deep=True).problems == ()
     mean[0] += 1e-7
-    reseal(folder, document)
+    write_manifest_with_digest(folder, document)
 
     (problem,) = verify(folder, deep=True).problems
     assert problem.startswith("statistics.action.mean[0] is ")
@@ -207,7 +207,7 @@ def test_every_value_of_an_episode_table_is_compared_with_the_raw_file(folder, n
         for entry in document["files"]:
             if entry["path"] == "episodes.npy":
                 entry.update(bytes=path.stat().st_size, sha256=file_sha256(path))
-        reseal(folder, document)
+        write_manifest_with_digest(folder, document)
 
         assert is_found(folder), name
 

@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from stored_data import reseal
+from stored_data import write_manifest_with_digest
 
 
 def flip(path, at):
@@ -79,7 +79,7 @@ def test_values_that_break_the_rules_are_found_by_deep(rlds, stored):
     manifest = json.loads((stored / "manifest.json").read_text())
     entry = next(one for one in manifest["files"] if one["path"] == "rows.npy")
     entry.update(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-    reseal(stored, manifest)
+    write_manifest_with_digest(stored, manifest)
 
     assert rlds("verify", "demo/pendulum").code == 0
     assert rlds("verify", "demo/pendulum", "--deep").code == 5
@@ -90,10 +90,10 @@ def test_values_outside_of_their_spec_are_found_by_deep(rlds, stored):
     manifest = json.loads((stored / "manifest.json").read_text())
     manifest["raw"] = []  # which would show what the upstream promises
     manifest["specs"]["action"] = {"kind": "bounded", "dtype": "float32", "shape": [1], "low": -2.0, "high": 2.0}
-    reseal(stored, manifest)
+    write_manifest_with_digest(stored, manifest)
     assert rlds("verify", "demo/pendulum", "--deep").code == 0
     manifest["specs"]["action"]["high"] = 0.5
-    reseal(stored, manifest)
+    write_manifest_with_digest(stored, manifest)
     ran = rlds("verify", "demo/pendulum", "--deep")
 
     assert ran.code == 5
@@ -147,7 +147,7 @@ def test_values_that_no_upstream_digest_vouches_for_are_marked_in_one_line(rlds,
     manifest = json.loads((stored / "manifest.json").read_text())
     manifest["raw"] = [{**one, "checked": "recorded"} for one in manifest["raw"]]
     before = rlds(*words, "demo/pendulum").out
-    reseal(stored, manifest)
+    write_manifest_with_digest(stored, manifest)
     after = rlds(*words, "demo/pendulum").out
 
     assert "no upstream digest vouches" not in before

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from stored_data import reseal
+from stored_data import write_manifest_with_digest
 
 from datasets_rl import Selection, downloading, load, planning, sources, store, verification
 from datasets_rl.cli.app import main
@@ -373,7 +373,7 @@ def test_the_manifest_says_where_it_came_from(made):
         assert file.bytes > 0
         assert ":" in file.url
     assert len({file.path for file in manifest.raw}) == len(manifest.raw)
-    for name, value in made.case.facts.items():
+    for name, value in made.case.manifest.items():
         assert getattr(manifest, name) == value, name
 
 
@@ -468,7 +468,7 @@ def resealed(folder, manifest, changed):
     for entry in manifest["files"]:
         if entry["path"] == changed:
             entry.update(bytes=(folder / changed).stat().st_size, sha256=file_sha256(folder / changed))
-    reseal(folder, manifest)
+    write_manifest_with_digest(folder, manifest)
 
 
 def test_verify_finds_a_value_that_was_changed_with_its_digest(made, rlds):
@@ -802,7 +802,7 @@ def test_what_is_broken_is_refused_and_nothing_is_stored(case, fault, alone, mon
     tree = alone / "tree"
     tree.mkdir()
     case.write(tree)
-    fault.spoil(tree)
+    fault.corrupt(tree)
 
     options = [word for name, value in case.options.items() for word in (f"--{name}", value)]
     code, document, err = rlds("download", case.id, "--json", "--from-local", tree, *options)
@@ -810,7 +810,7 @@ def test_what_is_broken_is_refused_and_nothing_is_stored(case, fault, alone, mon
     (told,) = document["datasets"]
     assert code in REFUSED, err
     assert issubclass(getattr(importlib.import_module("datasets_rl.errors"), told["error"]["kind"]), DatasetsRLError)
-    assert fault.says in err
+    assert fault.message in err
     assert told["folder"] is None
     assert [*store.stored(alone / "home")] == []
 

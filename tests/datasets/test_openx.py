@@ -314,7 +314,7 @@ def test_a_stream_that_is_left_ends_its_thread(streamed):
 
 
 def test_what_breaks_on_the_way_is_told(streamed, tmp_path):
-    raw.spoil_bytes(raw.flipped, tmp_path / "tree")
+    raw.corrupt_bytes(raw.flipped, tmp_path / "tree")
     dataset = streamed(shuffle=False)
 
     with pytest.raises(ConversionError, match="does not match its CRC32C"):
@@ -323,7 +323,7 @@ def test_what_breaks_on_the_way_is_told(streamed, tmp_path):
 
 
 def test_a_stream_that_broke_begins_anew(streamed, tmp_path):
-    raw.spoil_bytes(raw.flipped, tmp_path / "tree")
+    raw.corrupt_bytes(raw.flipped, tmp_path / "tree")
     dataset = streamed(num_slices=1, shuffle=False)
 
     for _ in range(2):
@@ -331,7 +331,7 @@ def test_a_stream_that_broke_begins_anew(streamed, tmp_path):
         with pytest.raises(ConversionError):
             dataset.sample(1)
     raw.write_records(tmp_path / "tree", [raw.FILES[1]] * 3)
-    raw.spoil_bytes(raw.flipped, tmp_path / "tree")
+    raw.corrupt_bytes(raw.flipped, tmp_path / "tree")
     other = streamed(num_slices=1, shuffle=False, selection=Selection(episodes="1"))
     for _ in range(2):
         with pytest.raises(ConversionError):

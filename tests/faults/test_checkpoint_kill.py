@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
 
 
-def lives(tmp_path, *, old):
+def reports(tmp_path, *, old):
     done = subprocess.run(
         [
             sys.executable,
@@ -30,11 +30,11 @@ def lives(tmp_path, *, old):
 def test_a_dump_killed_at_any_of_its_steps_leaves_a_whole_state_and_no_more_than_the_next_removes(
     tmp_path, old, before
 ):
-    found = lives(tmp_path, old=old)
-    after = [life["after"] for life in found]
+    found = reports(tmp_path, old=old)
+    after = [report["after"] for report in found]
     turn = after.index("new")
 
     assert len(found) >= 20
-    assert all(life["died"] for life in found)
+    assert all(report["died"] for report in found)
     assert after == [before] * turn + ["new"] * (len(found) - turn)
-    assert all(life["again"] == "new" and life["clean"] for life in found)
+    assert all(report["again"] == "new" and report["clean"] for report in found)

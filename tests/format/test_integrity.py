@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored_data import reseal, trajectory, write_dataset
+from stored_data import trajectory, write_dataset, write_manifest_with_digest
 
 from datasets_rl import verify
 from datasets_rl.errors import ManifestError
@@ -107,7 +107,7 @@ def test_a_manifest_without_a_digest_is_accepted_with_a_remark(folder):
 
 def test_keys_that_are_unknown_are_covered_too(folder):
     """A later version may add keys; the digest covers them, and this version reads the dataset."""
-    reseal(folder, json.loads((folder / "manifest.json").read_text()) | {"mood": "good"})
+    write_manifest_with_digest(folder, json.loads((folder / "manifest.json").read_text()) | {"mood": "good"})
 
     assert verify(folder).problems == ()
     assert len(StoredDataset(folder)) == 5

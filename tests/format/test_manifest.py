@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stored_data import reseal, trajectory, write_dataset
+from stored_data import trajectory, write_dataset, write_manifest_with_digest
 
 from datasets_rl.errors import IntegrityError, ManifestError, NotADatasetError
 from datasets_rl.format.manifest import Manifest, RawFile
@@ -67,7 +67,7 @@ def test_raw_files_and_every_fact_survive(folder):
         "time_limit": 1000,
         "license": "CC BY 4.0",
     }
-    reseal(folder, document)
+    write_manifest_with_digest(folder, document)
     manifest = Manifest.read(folder)
 
     assert manifest.raw == (RawFile("a.hdf5", 7, "ab", "https://a/b", "catalog"),)

@@ -712,7 +712,7 @@ def test_other_bytes_than_the_hub_lists_are_refused(put, settings, tmp_path, mon
         monkeypatch.setenv("MINARI_REMOTE", "hf://farama-minari")
         (behaviour,) = server.paths.values()
         path = "things/drawn-v3/data/main_data.hdf5"
-        behaviour.misbehave[path] = _File(folder / "data" / "main_data.hdf5")
+        behaviour.replaced[path] = _File(folder / "data" / "main_data.hdf5")
         with pytest.raises(IntegrityError, match="sha256"):
             downloading.download(ID, settings=settings)
 

@@ -213,7 +213,7 @@ def test_any_other_dataset_has_indicators_for_categories_and_says_whose_it_is(co
     manifest = convert("drawn@2").manifest
 
     assert json.loads(manifest.metadata["columns"]) == [
-        *("size, in mm", "flat", "colour=light blue", "colour=red", "colour=")
+        *("size, in mm", "flat", "color=light blue", "color=red", "color=")
     ]
     assert manifest.metadata["class"] == "kind"
     assert json.loads(manifest.metadata["classes"]) == ["a", "b"]

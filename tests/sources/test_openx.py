@@ -93,7 +93,7 @@ def test_the_newest_version_of_the_records_is_taken(both, settings):
     assert stored.manifest.revision == "0.10.0"
     assert len(stored.episodes) == 5
     assert stored.manifest.metadata["version"] == "0.10.0"
-    assert stored.manifest.citation == "@misc{nobody, title={A drawn robot}}"
+    assert stored.manifest.citation == "@misc{example, title={A drawn robot}}"
     assert both[1].requests == []
 
 
@@ -422,7 +422,7 @@ def test_episodes_of_a_single_step_are_verified_where_the_last_step_is_kept(tmp_
 def test_episodes_of_archives_are_counted_over_an_interruption(both, tmp_path, settings):
     part = Selection(episodes="1,3:5", options={"upstream": "hub"})
     raw.write_archives(tmp_path / "hub", raw.FILES)
-    stop = both[1].paths[f"/{raw.REPO}/"].misbehave
+    stop = both[1].paths[f"/{raw.REPO}/"].replaced
     stop[f"{raw.HUB}/{raw.HUB}_00002.tar"] = Status(500)
     with pytest.raises(FetchError):
         downloading.download(ARCHIVES, settings=settings, selection=part)
