@@ -1,4 +1,4 @@
-"""`Case`, a small dataset of a source, and `Fault`, a corruption of its files; tests/conformance/test_sources.py runs them."""
+"""`Case`, a small dataset of a source, and `Fault`, a corruption of its files, for the conformance suite of sources."""
 
 from __future__ import annotations
 
