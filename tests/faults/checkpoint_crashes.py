@@ -65,7 +65,7 @@ def prepare():
 prepare()
 total = life(0, work, counts)
 whole = files()
-for fatal in range(1, total + 1):
+for fatal in range(1, total + 1, task["steps"]):
     prepare()
     died = life(fatal, work, counts) is None
     after = found()
