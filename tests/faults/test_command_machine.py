@@ -131,7 +131,7 @@ def machine():
 def test_sequences_of_killed_commands_lead_to_the_state_that_a_list_predicts(machine):
     checks = list(HealthCheck)
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=3, stateful_step_count=6, deadline=None, suppress_health_check=checks)
+        machine, settings=settings(max_examples=2, stateful_step_count=4, deadline=None, suppress_health_check=checks)
     )
 
 

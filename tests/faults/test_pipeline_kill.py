@@ -78,29 +78,36 @@ def leftovers(root):
     return sorted(str(path.relative_to(root)) for hidden in (".work", ".raw") for path in (root / hidden).rglob("*"))
 
 
+SOME_STEPS = pytest.mark.parametrize("steps", [6, pytest.param(1, marks=pytest.mark.slow)])
+"""How many changes of the disk lie between two kills."""
+
+
 def local(raw):
     return {"from_local": str(raw), "hash_check": False}
 
 
-def test_a_conversion_killed_at_any_of_its_steps_leaves_a_whole_dataset_or_none(raw, tmp_path):
-    reports, root = killed(tmp_path, options=local(raw), steps=1)
+@SOME_STEPS
+def test_a_conversion_killed_at_its_steps_leaves_a_whole_dataset_or_none(raw, tmp_path, steps):
+    reports, root = killed(tmp_path, options=local(raw), steps=steps)
 
-    assert judge(reports) >= 20
+    assert judge(reports) >= 20 // steps
     assert leftovers(root) == []
 
 
-def test_a_replacement_killed_at_any_of_its_steps_keeps_the_old_dataset_or_has_the_new_one(raw, tmp_path):
-    reports, root = killed(tmp_path, options={**local(raw), "force": True}, keep=True, steps=1)
+@SOME_STEPS
+def test_a_replacement_killed_at_its_steps_keeps_the_old_dataset_or_has_the_new_one(raw, tmp_path, steps):
+    reports, root = killed(tmp_path, options={**local(raw), "force": True}, keep=True, steps=steps)
 
-    assert judge(reports) >= 20
+    assert judge(reports) >= 20 // steps
     assert leftovers(root) == []
 
 
-def test_a_download_killed_at_its_steps_is_resumed(raw, tmp_path):
+@SOME_STEPS
+def test_a_download_killed_at_its_steps_is_resumed(raw, tmp_path, steps):
     with serve({UPSTREAM: File(raw)}) as server:
-        reports, root = killed(tmp_path, options={"mirrors": [server.url], "hash_check": False}, steps=4)
+        reports, root = killed(tmp_path, options={"mirrors": [server.url], "hash_check": False}, steps=2 * steps)
 
-    assert judge(reports) >= 10
+    assert judge(reports) >= 20 // steps
     assert leftovers(root) == []
 
 

@@ -42,9 +42,9 @@ def judge(reports):
     return sum(one["died"] for one in reports)
 
 
-@pytest.mark.parametrize(("how", "steps"), [("direct", 8), ("parts", 16)])
+@pytest.mark.parametrize(("how", "steps"), [("direct", 16), ("parts", 32)])
 def test_a_run_killed_at_its_steps_leaves_the_old_dataset_or_the_new_one(tmp_path, how, steps):
-    assert judge(killed(tmp_path, how=how, steps=steps, random=0)) >= 5
+    assert judge(killed(tmp_path, how=how, steps=steps, random=0)) >= 3
 
 
 @pytest.mark.slow

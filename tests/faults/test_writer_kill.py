@@ -33,7 +33,7 @@ def assert_nothing_is_torn(found):
 
 
 def test_a_killed_writer_leaves_no_torn_record_to_those_who_sample():
-    found = trials(8, seed=1)
+    found = trials(4, seed=1)
 
     assert_nothing_is_torn(found)
 
