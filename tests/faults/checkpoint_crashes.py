@@ -1,6 +1,6 @@
 """Kill dumps at each of their file-system events, and report the state on disk. The tests run this as a program.
 
-argument    JSON: folder, old (whether a state exists before the dump that is killed)
+argument    JSON: folder, old (whether a state exists before the dump that is killed), steps (distance between events)
 output      a line of JSON per child: event, died, after (the state that a reader finds after the kill), again (the
             state after the next dump), clean (whether the next dump leaves the expected files)
 """

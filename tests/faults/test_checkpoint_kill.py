@@ -1,4 +1,4 @@
-"""A dump that is killed anywhere leaves the state before it or the new one, and the next dump cleans up."""
+"""A dump that is killed at any event leaves the previous state or the new one, and the next dump removes its files."""
 
 import json
 import os
@@ -12,6 +12,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="fork and SIGKILL")
 
 
 def reports(tmp_path, *, old, steps):
+    """Run `checkpoint_crashes.py`; return its report of each child."""
     done = subprocess.run(
         [
             sys.executable,
@@ -28,9 +29,7 @@ def reports(tmp_path, *, old, steps):
 
 @pytest.mark.parametrize(("old", "before"), [(True, "old"), (False, "absent")], ids=["over another", "the first"])
 @pytest.mark.parametrize("steps", [4, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_dump_killed_at_its_steps_leaves_a_whole_state_and_no_more_than_the_next_removes(
-    tmp_path, old, before, steps
-):
+def test_a_killed_dump_leaves_a_complete_state_and_files_that_the_next_dump_removes(tmp_path, old, before, steps):
     found = reports(tmp_path, old=old, steps=steps)
     after = [report["after"] for report in found]
     turn = after.index("new")

@@ -1,4 +1,4 @@
-"""A download that is killed anywhere leaves a whole dataset or none, and the next run finishes the work."""
+"""A download that is killed at any time leaves a complete dataset or none, and the next run completes it."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def killed(tmp_path, *, options, keep=False, steps=1, random=0, name=f"d4rl/{NAM
 
 
 def judge(reports):
-    """Every reader found the right rows or nothing; every run that was left alone finished."""
+    """Check that readers found the right dataset or none and that other runs completed; return the number of kills."""
     whole = {report["digest"] for report in reports if report["folder"] == "whole"}
     assert len(whole) == 1
     assert {report["folder"] for report in reports} <= {"whole", "absent"}
@@ -53,7 +53,7 @@ def judge(reports):
 
 
 def judge_growth(reports):
-    """Every reader found the part or the whole; every run that was left alone ended with the whole."""
+    """Check that readers found the part or the whole, and that runs without a kill ended with the whole."""
     part, whole = (
         next(report["digest"] for report in reports if report["event"] == event) for event in ("part", "first")
     )
@@ -87,7 +87,7 @@ def local(raw):
 
 
 @SOME_STEPS
-def test_a_conversion_killed_at_its_steps_leaves_a_whole_dataset_or_none(raw, tmp_path, steps):
+def test_a_conversion_killed_at_its_events_leaves_a_complete_dataset_or_none(raw, tmp_path, steps):
     reports, root = killed(tmp_path, options=local(raw), steps=steps)
 
     assert judge(reports) >= 20 // steps
@@ -95,7 +95,7 @@ def test_a_conversion_killed_at_its_steps_leaves_a_whole_dataset_or_none(raw, tm
 
 
 @SOME_STEPS
-def test_a_replacement_killed_at_its_steps_keeps_the_old_dataset_or_has_the_new_one(raw, tmp_path, steps):
+def test_a_replacement_killed_at_its_events_leaves_the_old_or_the_new_dataset(raw, tmp_path, steps):
     reports, root = killed(tmp_path, options={**local(raw), "force": True}, keep=True, steps=steps)
 
     assert judge(reports) >= 20 // steps
@@ -103,7 +103,7 @@ def test_a_replacement_killed_at_its_steps_keeps_the_old_dataset_or_has_the_new_
 
 
 @SOME_STEPS
-def test_a_download_killed_at_its_steps_is_resumed(raw, tmp_path, steps):
+def test_a_download_killed_at_its_events_is_resumed(raw, tmp_path, steps):
     with serve({UPSTREAM: File(raw)}) as server:
         reports, root = killed(tmp_path, options={"mirrors": [server.url], "hash_check": False}, steps=2 * steps)
 
@@ -111,7 +111,7 @@ def test_a_download_killed_at_its_steps_is_resumed(raw, tmp_path, steps):
     assert leftovers(root) == []
 
 
-def test_a_part_that_grows_and_is_killed_at_any_step_stays_until_the_whole_replaces_it(raw, tmp_path):
+def test_a_growing_part_killed_at_any_event_is_kept_until_the_whole_replaces_it(raw, tmp_path):
     part = {"keys": ["observation"]}
     reports, root = killed(tmp_path, options=local(raw), steps=2, part=part)
 
@@ -140,7 +140,7 @@ def shards(tmp_path_factory):
     return root
 
 
-def test_a_conversion_of_shards_killed_at_its_steps_goes_on_at_the_shard(shards, tmp_path):
+def test_a_conversion_of_shards_killed_at_its_events_resumes_at_the_shard(shards, tmp_path):
     options = {"from_local": str(shards)}
     reports, root = killed(tmp_path, options=options, steps=12, name="minari/aa/b-v0", small=SMALL)
 
@@ -148,7 +148,7 @@ def test_a_conversion_of_shards_killed_at_its_steps_goes_on_at_the_shard(shards,
     assert leftovers(root) == []
 
 
-def test_episodes_that_grow_by_shards_and_are_killed_stay_until_the_whole_replaces_them(shards, tmp_path):
+def test_a_growing_part_of_shards_that_is_killed_is_kept_until_the_whole_replaces_it(shards, tmp_path):
     options, part = {"from_local": str(shards)}, {"episodes": "0:2"}
     reports, root = killed(tmp_path, options=options, steps=12, random=6, name="minari/aa/b-v0", small=SMALL, part=part)
 
@@ -158,7 +158,7 @@ def test_episodes_that_grow_by_shards_and_are_killed_stay_until_the_whole_replac
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_download_of_shards_killed_at_its_steps_and_at_random_moments_is_resumed(shards, tmp_path, monkeypatch):
+def test_a_download_of_shards_killed_at_its_events_and_at_random_times_is_resumed(shards, tmp_path, monkeypatch):
     with hub({"farama-minari/aa": shards / "aa"}, page=50) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("MINARI_REMOTE", "hf://farama-minari")
@@ -170,7 +170,7 @@ def test_a_download_of_shards_killed_at_its_steps_and_at_random_moments_is_resum
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_conversion_of_several_processes_killed_at_any_moment_is_gone_on_with(shards, tmp_path):
+def test_a_conversion_with_several_processes_killed_at_any_time_is_resumed(shards, tmp_path):
     small = {**SMALL, "datasets_rl.pipeline.engines.MIN_PARALLEL_BYTES": 0}
     options = {"from_local": str(shards)}
     reports, root = killed(
@@ -181,7 +181,7 @@ def test_a_conversion_of_several_processes_killed_at_any_moment_is_gone_on_with(
     assert leftovers(root) == []
 
 
-def test_what_survived_kills_passes_every_check(raw, tmp_path):
+def test_a_dataset_after_kills_passes_every_check(raw, tmp_path):
     _, root = killed(tmp_path, options={**local(raw), "keep_raw": True}, steps=25)
 
     report = verification.verify(f"d4rl/{NAME}", deep=True, root=root)

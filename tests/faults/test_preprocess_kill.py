@@ -1,4 +1,4 @@
-"""A preprocessing run that is killed anywhere leaves the old dataset or the new one, and the next run finishes it."""
+"""A preprocessing run that is killed at any time leaves the old or the new dataset, and the next run completes it."""
 
 import json
 import os
@@ -31,9 +31,9 @@ def killed(tmp_path, **task):
 
 
 def judge(reports):
-    """Every reader found one of the two, whole or not at all; every run that was left alone finished, and was undone."""
+    """Check that readers found the old or the new dataset, and that runs without a kill completed and were undone."""
     assert {one["found"] for one in reports} <= {"old", "new", "absent"}
-    # Between two renames there is nothing for a moment; a death there is mended by the next run.
+    # Between two renames no dataset exists; after a kill there, the next run restores one.
     assert all(one["died"] for one in reports if one["found"] == "absent")
     assert {one["found"] for one in reports if one["event"] in {"first", "again"}} == {"new"}
     undone = [one for one in reports if str(one["event"]).startswith("undo")]
