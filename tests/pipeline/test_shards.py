@@ -78,7 +78,7 @@ class _Death(BaseException):
 
 @pytest.fixture
 def dies_at(monkeypatch):
-    """A function that raises `_Death` at the opening of one shard, counted from 1; returns the files that were opened."""
+    """A function that raises `_Death` when shard number n, from 1, is opened; returns the files that were opened."""
 
     def run(number):
         pieces, read = minari.Minari.open, []
