@@ -78,7 +78,7 @@ def found():
 
 
 def restore():
-    """Restore the dataset as it was before all runs."""
+    """Restore the original dataset, and delete the hidden folders."""
     for hidden in (".work", ".versions", ".rlds-trash"):
         shutil.rmtree(root / hidden, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)

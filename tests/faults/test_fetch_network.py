@@ -294,7 +294,7 @@ def test_invalid_version_headers_do_no_harm(get, etag):
 
 @pytest.mark.parametrize("form", ["seconds", "date"])
 def test_retry_after_is_respected(get, form):
-    """An HTTP date has no fraction of a second, so that the wait may be up to a second shorter."""
+    """An HTTP date has a resolution of one second, so that the wait may be up to a second shorter."""
     after = "1" if form == "seconds" else email.utils.formatdate(time.time() + 2, usegmt=True)
     with serve({"/a": Status(429, {"Retry-After": after}, times=1, then=DATA)}) as server:
         began = time.monotonic()

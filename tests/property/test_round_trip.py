@@ -1,4 +1,4 @@
-"""Any trajectories are read as they were written: by the reader, by plain NumPy, and with any index."""
+"""Reading any trajectories returns the written values: with the reader, with plain NumPy, and with any index."""
 
 from __future__ import annotations
 

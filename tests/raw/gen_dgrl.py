@@ -27,7 +27,7 @@ LEVELS = "100k_procgen_dataset_1.tar"
 
 @dataclass(frozen=True)
 class Level:
-    """An episode as it was played: T actions and T + 1 frames, the last of which is from the next level."""
+    """An episode of T actions and T + 1 frames, the last of which is from the next level."""
 
     frames: np.ndarray
     """[T + 1, 3, 64, 64], uint8."""

@@ -49,7 +49,7 @@ MISSIONS = ("go to the door", "pick up the key", "ö → ü")
 
 @dataclass(frozen=True)
 class Given:
-    """An episode as it was passed to Minari: T actions and T + 1 observations, as lists of values of the spaces."""
+    """An episode that is passed to Minari: T actions and T + 1 observations, as lists of values of the spaces."""
 
     observations: Sequence[Any]
     actions: Sequence[Any]

@@ -53,7 +53,7 @@ def put(folder: Path, table: Table) -> Path:
         "id": str(number),
         "name": table.name,
         "version": str(table.version),
-        "description": "**Author**: nobody",
+        "description": "**Author**: anonymous",
         "format": "ARFF",
         "creator": ["A. Uthor", "B. Uthor"],
         "licence": "Public",

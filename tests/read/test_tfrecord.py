@@ -1,4 +1,4 @@
-"""TFRecords and Examples are read as they were written, and damage is refused."""
+"""Reading TFRecords and Examples returns the written values, and damage is refused."""
 
 from __future__ import annotations
 

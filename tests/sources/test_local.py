@@ -369,7 +369,7 @@ def test_an_empty_table_is_left_out_and_counted(folder, convert):
 @pytest.mark.parametrize("by", ["lengths", "ends"])
 @pytest.mark.parametrize("more", [0, 1])
 def test_episodes_of_no_step_within_a_file_are_left_out_and_counted(folder, convert, by, more):
-    """Where episodes have one more observation than steps, each of them has one; the other episodes keep their numbers."""
+    """With one more observation than steps, each of them has one observation; the others keep their numbers."""
     lengths = np.array([0, 2, 0, 0, 3, 0])
     arrays = one(5, obs=np.arange(5 + 6 * more, dtype=np.float32)[:, None])
     np.savez(folder / "a.npz", **arrays, marks=lengths if by == "lengths" else np.cumsum(lengths))

@@ -231,7 +231,7 @@ def test_infos_with_a_row_for_the_reset_are_states(put, convert, data_format):
 
 
 def test_infos_without_a_row_for_the_reset_follow_their_actions(put, convert):
-    """Row t belongs to the state after action t; there is no info before the first action."""
+    """Row t belongs to the state after action t; the info before the first action is unknown."""
     given = episodes(SPACES["box"], infos=lambda length, dice: {"x": dice.normal(size=(length, 2)) + 5})
     put(given)
 

@@ -147,7 +147,7 @@ def test_every_row_is_an_episode_of_one_step_with_reward_1(convert):
     assert stored.column(("next", "reward")).tolist() == [[1.0]] * 210
     assert stored.column(("next", "terminated")).all()
     assert not stored.column(("next", "truncated")).any()
-    assert ("next", "observation") not in stored.keys()  # noqa: SIM118 -- `in` is not the same for a storage
+    assert ("next", "observation") not in stored.keys()  # noqa: SIM118 -- keys is not that of a mapping
     assert stored.manifest.time_limit == 1
 
 
