@@ -88,13 +88,17 @@ def saved_batch_problems(ahead: Any, steps: int) -> list[str]:
             index, info, _ = read_batch(saved)
             rows = index.get(_INDEX) if is_tensor_collection(index) else index
             is_valid = isinstance(saved["last"], bool) and all(isinstance(value, Tensor) for value in info.values())
-            if isinstance(rows, Tensor):
-                is_valid &= rows.dtype == torch.int64 and bool(((rows >= 0) & (rows < steps)).all())
-            else:
-                # A custom sampler may return one index per axis, or rows as numbers.
-                is_valid &= not torch.as_tensor(rows if isinstance(rows, int) else rows[0]).is_floating_point()
+            # A custom sampler may return numbers, or one index per axis.
+            per_axis = isinstance(rows, (list, tuple)) and bool(rows) and isinstance(rows[0], Tensor)
+            is_valid &= all(_are_rows(axis, steps) for axis in (rows if per_axis else [rows]))
             if not is_valid:
                 problems.append(f"batch {number} of ahead is not a batch of the {steps:,} steps")
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
             problems.append(f"batch {number} of ahead is not a batch")
     return problems
+
+
+def _are_rows(index: Any, steps: int) -> bool:
+    rows = torch.as_tensor(index)
+    is_integer = not (rows.dtype == torch.bool or rows.is_floating_point() or rows.is_complex())
+    return is_integer and bool(((rows >= 0) & (rows < steps)).all())

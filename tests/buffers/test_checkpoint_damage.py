@@ -193,3 +193,11 @@ def _read(folder, document):
     shutil.copytree(folder, folder / "edited", dirs_exist_ok=True, ignore=shutil.ignore_patterns("edited"))
     (folder / "edited" / "state.json").write_text(json.dumps(document))
     return checkpoint.read(folder / "edited")
+
+
+@pytest.mark.parametrize("index", [True, 1.5, [True], [10**6], -1, "x", None, {"buffer_ids": True}])
+def test_a_batch_sampled_ahead_of_time_without_an_index_is_refused(index):
+    state = {**filled("highest").state_dict(), "ahead": [{"index": index, "info": [], "last": False}]}
+
+    with pytest.raises(InvalidArgumentError, match="ahead"):
+        filled("highest").load_state_dict(state)
