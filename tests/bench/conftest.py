@@ -18,17 +18,22 @@ from d4rl_files import big_halfcheetah
 from datasets_rl.datasets import D4RLExperienceReplay
 
 
-def pytest_collection_modifyitems(items):
+def _is_full(config):
+    return "bench" in config.getoption("markexpr")
+
+
+def pytest_collection_modifyitems(config, items):
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.bench)
-            item.add_marker(pytest.mark.timeout(900))
+            if _is_full(config):
+                item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(scope="session")
 def full(request):
     """Whether this is a run of ``-m bench``."""
-    return "bench" in request.config.getoption("markexpr")
+    return _is_full(request.config)
 
 
 @pytest.fixture(scope="session")

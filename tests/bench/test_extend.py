@@ -28,7 +28,7 @@ def test_writing_is_faster_than_torchrl(name, method, torchrl_data, tmp_path, si
     def writing(writer, storage, folder):
         where = {"scratch_dir": folder} if name == "LazyMemmapStorage" else {}
         writer.register_storage(storage(capacity, **where))
-        for _ in range(capacity // 1000):  # memory that has been touched, as it is after the first round
+        for _ in range(capacity // 1000):  # so that the memory is mapped, as after the first round
             writer.extend(half_cheetah(1000))
         return lambda: getattr(writer, method)(data)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench_data import peak, seconds, with_h5py
+from bench_data import NAME, peak, seconds, with_h5py
 
 from datasets_rl.read.hdf5 import Hdf5File
 from datasets_rl.sources import source
@@ -17,7 +17,8 @@ def reader(path):
 
 
 def episodes(path):
-    with source("d4rl").open("halfcheetah-medium-v2", {"halfcheetah_medium-v2.hdf5": path}) as opened:
+    d4rl = source("d4rl")
+    with d4rl.open(NAME, {d4rl.assets(NAME)[0].path: path}) as opened:
         for _ in opened.episodes():
             pass
 

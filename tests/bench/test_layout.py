@@ -1,8 +1,9 @@
-"""The measurements behind format/FORMAT.md: window or two gathers, and where wide fields begin."""
+"""The measurements of format/FORMAT.md: one gather of windows or two of records, and where wide fields begin."""
 
 import numpy as np
 import pytest
 import torch
+
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column, Schema
@@ -84,7 +85,7 @@ def build(folder, width, steps, wide_bytes, monkeypatch):
 
 
 def test_a_field_of_4096_bytes_is_better_stored_separately(tmp_path, monkeypatch, size, compare, expect):
-    """A batch costs about the same, and reading all rewards a fraction, because no observation is between them."""
+    """A batch costs about the same, and reading all rewards much less, because no observation is between them."""
     steps = size(full=32_000, small=1_000)
     storages = {
         "in the record": build(tmp_path / "inside", 4096, steps, 1 << 30, monkeypatch),

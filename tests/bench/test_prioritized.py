@@ -22,7 +22,7 @@ SHAPES = {
 
 @pytest.fixture(scope="module")
 def prioritized(ours):
-    """The transitions in memory, each with a priority of its own."""
+    """The transitions in memory, each with another priority."""
     steps = len(ours)
     rb = TensorDictReplayBuffer(
         storage=LazyTensorStorage(steps), sampler=PrioritizedSampler(steps, alpha=0.6, beta=0.4), batch_size=256

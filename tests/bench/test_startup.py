@@ -15,7 +15,7 @@ COMMANDS = {
 
 def test_looking_takes_less_than_half_of_the_import_of_torch(size, expect, tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_HOME", str(tmp_path))
-    commands = {"import torch": ["-c", "import torch"]} | COMMANDS
+    commands = {"import": ["-c", f"import {size(full='torch', small='sys')}"]} | COMMANDS
     took = {name: [] for name in commands}
     for _ in range(size(full=7, small=1)):
         for name, words in commands.items():
@@ -24,4 +24,4 @@ def test_looking_takes_less_than_half_of_the_import_of_torch(size, expect, tmp_p
 
     best = {name: min(values) for name, values in took.items()}
     for name in COMMANDS:
-        expect(f"{name}, of the import of torch", best[name] / best["import torch"], at_most=0.5)
+        expect(f"{name}, of the import of torch", best[name] / best["import"], at_most=0.5)

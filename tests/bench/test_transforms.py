@@ -72,11 +72,11 @@ CASES = {
         lambda: halfcheetah(BATCH),
         lambda module: module.ObservationNorm(0.5, 2.0, in_keys=BOTH, standard_normal=True),
     ),
-    "ObservationNorm, 64 pictures of 84 x 84": (
+    "ObservationNorm, 64 images of 84 x 84": (
         lambda: atari(IMAGES).apply(lambda leaf: leaf.float()),
         lambda module: module.ObservationNorm(0.5, 2.0, in_keys=["pixels"]),
     ),
-    "ToTensorImage, 64 pictures of 84 x 84 x 3": (
+    "ToTensorImage, 64 images of 84 x 84 x 3": (
         lambda: TensorDict({"pixels": torch.randint(255, (IMAGES, 84, 84, 3), dtype=torch.uint8)}, [IMAGES]),
         lambda module: module.ToTensorImage(),
     ),
@@ -84,7 +84,7 @@ CASES = {
         lambda: halfcheetah(BATCH // LENGTH, LENGTH),
         lambda module: module.CatFrames(4, -1, in_keys=BOTH),
     ),
-    "CatFrames of 4, 8 slices of 32 pictures": (
+    "CatFrames of 4, 8 slices of 32 images": (
         lambda: atari(BATCH // LENGTH, LENGTH),
         lambda module: module.CatFrames(4, -3, in_keys=["pixels"]),
     ),
@@ -107,7 +107,7 @@ def test_a_batch_is_transformed_at_least_as_fast_as_by_torchrl(name, torchrl, co
 
 @pytest.mark.parametrize("name", ["multi-step of 3", "reward to go"])
 def test_what_is_written_is_transformed_at_least_as_fast_as_by_torchrl(name, torchrl, size, compare, expect):
-    """100 rollouts of 1,000 steps. TorchRL's multi-step keeps a buffer of its own, so that each call is given a new one."""
+    """100 rollouts of 1,000 steps. TorchRL's multi-step keeps a buffer, so that each call is given a new one."""
     data = halfcheetah(100, size(full=1000, small=10))
     if name == "reward to go":
         ours, theirs = transforms.Reward2GoTransform(0.99), torchrl.Reward2GoTransform(0.99)
@@ -148,8 +148,8 @@ def test_stacks_and_targets_of_single_steps_cost_a_few_plain_batches(size, compa
         expect(f"sample(256) with {name}, of the plain one", took[name] / took["plain"], at_most=25)
 
 
-def test_stacks_of_pictures_are_no_slower_than_torchrls_slices(torchrl, torchrl_data, size, compare, expect):
-    """64 stacks of 4 pictures of 84 x 84: TorchRL's recipe samples 64 slices of 4, stacks them, and keeps the last."""
+def test_stacks_of_images_are_no_slower_than_torchrls_slices(torchrl, torchrl_data, size, compare, expect):
+    """64 stacks of 4 images of 84 x 84: TorchRL's recipe samples 64 slices of 4, stacks them, and keeps the last."""
     steps = size(full=8_000, small=400)
     data = atari(steps)
     data["next", "done"][99::100] = True
@@ -169,4 +169,4 @@ def test_stacks_of_pictures_are_no_slower_than_torchrls_slices(torchrl, torchrl_
     theirs.extend(data)
     took = compare({"ours": mine.sample, "torchrl": lambda: theirs.sample(4 * IMAGES)}, rounds=7, repeat=20)
 
-    expect("64 stacks of 4 pictures of a buffer, of TorchRL's time", took["ours"] / took["torchrl"], at_most=1)
+    expect("64 stacks of 4 images of a buffer, of TorchRL's time", took["ours"] / took["torchrl"], at_most=1)
