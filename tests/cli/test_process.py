@@ -60,21 +60,6 @@ def test_the_time_that_opening_takes_is_not_that_of_loading_torch(process_env):
     assert done.stderr == "True\n"
 
 
-@pytest.mark.bench
-@pytest.mark.usefixtures("stored")
-@pytest.mark.parametrize("words", [["--help"], ["list"], ["info", "demo/pendulum"]], ids=" ".join)
-def test_looking_takes_less_than_half_a_second(command, process_env, words):
-    def seconds():
-        began = time.perf_counter()
-        subprocess.run([command, *words], env=process_env, capture_output=True, check=True)
-        return time.perf_counter() - began
-
-    best = min(seconds() for _ in range(5))
-
-    print(f"\nrlds {' '.join(words)}: {best:.3f} s")
-    assert best < 0.5
-
-
 @pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["--help"], ["list", "-q"]], ids=" ".join)
 def test_a_reader_that_leaves_early_is_no_error(command, process_env, words):
     done = subprocess.run(
