@@ -155,13 +155,12 @@ def test_joined_numbers_are_those_of_both_and_what_covers_them_has_them(left, ri
         assert there <= here
 
 
-def test_a_selection_survives_the_manifest_and_reads_as_it_is_typed():
+def test_a_selection_survives_the_manifest_and_reads_as_its_fields():
     one = Selection("0:5", ("a", "b"), 99, ("*.x",), ("y", "z"), {"images": "encoded"})
 
     assert Selection.from_json(one.to_json()) == one
-    assert str(one) == (
-        "--episodes 0:5 --max-size 99 --keys a,b --include *.x --exclude y --exclude z --images encoded"
-    )
+    assert str(one) == "episodes=0:5 keys=a,b max_size=99 include=*.x exclude=y,z images=encoded"
+    assert eval(str(one.call()).replace("datasets_rl.", "")) == one
     assert (Selection().to_json(), str(Selection())) == ({}, "the whole dataset")
 
 
