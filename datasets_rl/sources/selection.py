@@ -255,8 +255,8 @@ def _join_numbers(left: str, right: str) -> str:
         chosen = range(part, part + 1) if isinstance(part, int) else range(sys.maxsize)[part]
         if "-" in piece:
             other[piece] = None
-        elif chosen.step == 1 and chosen:
-            spans.append((chosen.start, chosen.stop))
+        elif chosen and (chosen.step == 1 or len(chosen) == 1):
+            spans.append((chosen[0], chosen[-1] + 1))
         elif chosen:
             other[piece] = chosen
     merged: list[tuple[int, int]] = []

@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
@@ -142,6 +142,7 @@ numbers = st.lists(pieces, min_size=1, max_size=4).map(",".join)
 
 
 @given(numbers, numbers)
+@example("4:7:3", "0,4")
 def test_joined_numbers_are_those_of_both_and_what_covers_them_has_them(left, right):
     here, there = ({*read_numbers(text, 20)} for text in (left, right))
     stored, asked = Selection(episodes=left), Selection(episodes=right)
