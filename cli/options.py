@@ -46,7 +46,7 @@ __all__ = [
 T = TypeVar("T")
 
 REPORTED = (DatasetsRLError, MemoryError, OSError)
-"""Errors that have a cause outside of the program."""
+"""Errors that are explained without a traceback."""
 
 Ids = Annotated[
     list[str], typer.Argument(metavar="ID...", show_default=False, help="SOURCE/NAME; `rlds list` has all.")
@@ -93,7 +93,7 @@ class Shell:
     root: Path | None = None
     version: bool = False
     folders: set[Path] = field(default_factory=set)
-    """The datasets that were named by their folders."""
+    """The datasets that were given by their folders."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -259,7 +259,7 @@ def target(text: str) -> str | Path:
         InvalidArgumentError: If it is an empty word.
     """
     if not text.strip():
-        raise InvalidArgumentError("an empty word is no dataset; expected SOURCE/NAME, or a dataset's folder")
+        raise InvalidArgumentError("an empty word is not a dataset; expected SOURCE/NAME, or a dataset's folder")
     from datasets_rl import store
 
     return store.id_or_path(text)
