@@ -87,7 +87,7 @@ EXIT_CODES = (
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """Explanation of an error; every text is a single, nonempty line."""
+    """Explanation of an error; no text is empty."""
 
     kind: str
     """The name of the exception's class."""

@@ -37,7 +37,7 @@ def missing_part(folder: Path, selection: Selection, *, as_stored: bool = False)
     anew = Remedy("replace it with {}, or use another place with {}", Argument("force", True), Argument("root"))
     if contradicted := part.contradicts(selection, options):
         stored, requested = (
-            ", ".join(f"{name}={choices.choice(name, options) or '...'}" for name in contradicted)
+            ", ".join(f"{name}={choices.choice(name, options) or '(not given)'}" for name in contradicted)
             for choices in (part, selection)
         )
         raise InvalidArgumentError(f"{folder} was downloaded with {stored}; {requested} was requested", hint=anew)
