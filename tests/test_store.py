@@ -363,7 +363,7 @@ def test_the_place_of_a_folder_is_that_of_its_id_where_it_ends_with_that(home):
 def test_what_is_not_there_is_named_with_the_command_that_makes_it():
     with pytest.raises(NotADatasetError, match="it is not downloaded") as caught:
         store.locate(ID)
-    assert caught.value.hint == "rlds download demo/pendulum"
+    assert caught.value.hint == "datasets_rl.download('demo/pendulum')"
     with pytest.raises(NotADatasetError, match="it was not made"):
         load(f"{ID}@none")
     with pytest.raises(UnknownIdError):

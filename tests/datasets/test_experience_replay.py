@@ -144,7 +144,7 @@ def test_nothing_done_to_what_comes_out_changes_the_dataset(pendulum):
 def test_a_dataset_that_is_not_there_is_not_made_unless_asked_for(tmp_path):
     with pytest.raises(NotADatasetError, match="not downloaded") as caught:
         DemoExperienceReplay("pendulum", root=tmp_path, download=False)
-    assert caught.value.hint == "rlds download demo/pendulum"
+    assert caught.value.hint == "datasets_rl.download('demo/pendulum')"
     assert not list(tmp_path.iterdir())
 
 

@@ -177,9 +177,7 @@ def test_a_preprocessed_part_does_not_grow_over_what_a_recipe_made(download, hom
     code, _, err, _ = download(File(good))
 
     assert code == 2
-    assert (
-        "holds --keys observation\n  why: the whole dataset was requested, and a preprocessed dataset does not" in err
-    )
+    assert "holds keys=observation\n  why: the whole dataset was requested, and a preprocessed dataset does not" in err
     assert len(StoredDataset(home / "d4rl" / NAME).manifest.history) == 1
     assert rlds("sample", f"d4rl/{NAME}")[0] == 0
 

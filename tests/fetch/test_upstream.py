@@ -134,7 +134,7 @@ def test_a_list_is_asked_for_once_and_serves_without_a_network(ask, on_hub):
 
 
 def test_offline_with_nothing_kept_names_the_ways(ask, on_hub):
-    with pytest.raises(OfflineError, match=r"--from-local PATH, or a copy of the upstream with --mirror"):
+    with pytest.raises(OfflineError, match=r"from_local=\.\.\., or a copy of the upstream with mirrors=\.\.\."):
         ask(offline=True).folder("up", [URL])
     assert on_hub.requests == []
 

@@ -568,7 +568,7 @@ def test_the_estimate_tells_what_pictures_take_decoded_and_encoded(tmp_path, set
         for images in ("decoded", "encoded")
     ]
 
-    assert [next(iter(plan.choices)) for plan in plans] == ["--images decoded", "--images encoded"]
+    assert [next(iter(plan.choices)) for plan in plans] == ["images=decoded", "images=encoded"]
     assert plans[0].choices == dict(reversed(plans[1].choices.items()))
     assert plans[0].stored_bytes > plans[1].stored_bytes
 
